@@ -1,0 +1,134 @@
+/**
+ * What a device worker asks of the native engine. The engine computes; it knows nothing of HTTP, of
+ * OpenAI or of text: tokens in, tokens out, one iteration at a time, synchronously.
+ */
+
+/** Weight and KV storage types the native engine computes with, by their GGUF names. */
+export const nativeTensorTypes = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K'] as const;
+export type NativeTensorType = (typeof nativeTensorTypes)[number];
+
+export type KvType = 'f16' | 'q8_0' | 'f32';
+
+export interface EngineOptions {
+  /** Absolute path of a GGUF file. */
+  model_path: string;
+  /** Compute threads; the sum over all workers of a node never exceeds its cores. */
+  threads: number;
+  /** Longest sequence (prompt + answer) that is accepted, in tokens. */
+  context_tokens: number;
+  /** Sequences that may decode in one iteration. */
+  max_sequences: number;
+  /** Most prompt tokens computed in one iteration (chunked prefill). Lower: smoother decode; higher: faster prefill. */
+  prefill_chunk_tokens: number;
+  /** KV cache size over all sequences, in tokens. */
+  kv_tokens: number;
+  kv_type: KvType;
+  /** Fixed kernel shapes: answers are bit-identical alone, in any batch, and after a re-prefill. Slower. */
+  batch_invariant: boolean;
+  /** First and one-past-last operator of this stage; absent: the whole model. See `agent/engine/operators.ts`. */
+  stage?: { begin: number; end: number };
+  /** Called while weights load. */
+  on_progress?: (progress: LoadProgress) => void;
+}
+
+export interface LoadProgress {
+  bytes_loaded: number;
+  bytes_total: number;
+  elapsed_ms: number;
+}
+
+/** Chooses the next token of one sequence. Implementations keep their own state (penalties, grammar). */
+export interface Sampler {
+  /**
+   * @param logits raw logits of shape [n_vocab]; the sampler may overwrite them.
+   * @param position index of the token to be chosen, counted from the start of the sequence (prompt included):
+   *   randomness is a function of (seed, position), so that a continued stream draws the same.
+   */
+  sample(logits: Float32Array, position: number): SampledToken;
+}
+
+export interface SampledToken {
+  token: number;
+  /** Natural-log probability under the model's unmodified softmax; only where logprobs were asked for. */
+  logprob?: number;
+  /** Most probable alternatives, best first. */
+  top?: { token: number; logprob: number }[];
+}
+
+export interface SequenceRequest {
+  /** Chosen by the caller, unique among live sequences. */
+  id: number;
+  /** Shape [n], n ≥ 1. */
+  prompt_tokens: Int32Array;
+  /** Absent: an embedding request; the answer is the pooled hidden state. */
+  sampler?: Sampler;
+  /** Tokens to generate at most, ≥ 0 (0: prefill only, useful with `prompt_logprobs`). */
+  max_new_tokens: number;
+  /** Tokens that end the sequence (end-of-generation); the stopping token is reported and marked. */
+  stop_tokens: ReadonlySet<number>;
+  /** Log probabilities of the prompt's tokens (echo with logprobs): number of alternatives each, absent for none. */
+  prompt_logprobs?: number;
+}
+
+export type FinishReason = 'stop' | 'length' | 'cancelled' | 'error';
+
+/** What one iteration produced for one sequence. */
+export interface SequenceOutput {
+  id: number;
+  /** Absent in an iteration that only prefilled a chunk. */
+  token?: SampledToken;
+  finish?: FinishReason;
+  error?: string;
+  /** Of an embedding request: shape [n_embd], L2-normalised. */
+  embedding?: Float32Array;
+  /** One entry a prompt token but the first. */
+  prompt_logprobs?: SampledToken[];
+  /** Prompt tokens whose KV came from the prefix cache instead of being computed. */
+  cached_tokens?: number;
+}
+
+export interface StepReport {
+  outputs: SequenceOutput[];
+  prefill_tokens: number;
+  decode_tokens: number;
+  elapsed_us: number;
+}
+
+export interface EngineStats {
+  running: number;
+  waiting: number;
+  kv_tokens_total: number;
+  kv_tokens_used: number;
+  weight_bytes: number;
+  kv_bytes: number;
+  compute_bytes: number;
+}
+
+export interface ModelInfo {
+  architecture: string;
+  name: string;
+  n_params: number;
+  n_vocab: number;
+  n_layer: number;
+  n_embd: number;
+  n_head: number;
+  n_head_kv: number;
+  n_ctx_train: number;
+  file_type: string;
+  file_bytes: number;
+}
+
+/** One model (or a stage of it) on one device. All calls are synchronous and made from one thread. */
+export interface Engine {
+  readonly info: ModelInfo;
+  /** Throws HpcserveError E_ENGINE_SEQUENCE where the sequence can never fit. */
+  add(request: SequenceRequest): void;
+  /** Frees the sequence's KV before it returns; unknown ids are ignored (it may have just finished). */
+  cancel(id: number): void;
+  /** One iteration: every running decode plus at most one budget of prefill chunks. */
+  step(): StepReport;
+  /** True while a step would do work. */
+  readonly busy: boolean;
+  stats(): EngineStats;
+  close(): void;
+}

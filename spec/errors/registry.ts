@@ -1,0 +1,25 @@
+/** The error registry: every code the project can answer with, collected from one file a room. */
+import { agentErrors } from './agent.ts';
+import { cliErrors } from './cli.ts';
+import { controlErrors } from './control.ts';
+import type { ErrorEntry } from './define.ts';
+import { engineErrors } from './engine.ts';
+import { gatewayErrors } from './gateway.ts';
+import { modelErrors } from './model.ts';
+import { slurmErrors } from './slurm.ts';
+import { specErrors } from './spec.ts';
+
+const entries = {
+  ...specErrors,
+  ...modelErrors,
+  ...slurmErrors,
+  ...controlErrors,
+  ...agentErrors,
+  ...engineErrors,
+  ...gatewayErrors,
+  ...cliErrors,
+};
+
+export type ErrorCode = keyof typeof entries;
+
+export const errorRegistry: Readonly<Record<ErrorCode, ErrorEntry>> = entries;

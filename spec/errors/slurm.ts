@@ -1,0 +1,3 @@
+import { defineErrors } from './define.ts';
+
+export const slurmErrors = defineErrors({});

@@ -1,0 +1,29 @@
+import { defineErrors } from './define.ts';
+
+/** Errors any room may meet, and those of reading model.yaml and site configs. */
+export const specErrors = defineErrors({
+  E_INTERNAL: {
+    cause: 'A defect of hpcserve: something happened that the code did not foresee.',
+    fix: 'Run again with HPCSERVE_DEBUG=1 and report the stack trace.',
+    http_status: 500,
+    exit_code: 1,
+  },
+  E_CONFIG_YAML: {
+    cause: 'A YAML file is not well formed, or a key has a wrong name, type or value.',
+    fix: 'Correct the file at the position named.',
+    http_status: 400,
+    exit_code: 3,
+  },
+  E_CONFIG_MISSING: {
+    cause: 'A configuration file that was named, or a setting that is needed, does not exist.',
+    fix: 'Name an existing file, or write one with `hpcserve init`.',
+    http_status: 400,
+    exit_code: 3,
+  },
+  E_CONFIG_CONFLICT: {
+    cause: 'Two settings contradict each other.',
+    fix: 'Keep one of the two settings.',
+    http_status: 400,
+    exit_code: 3,
+  },
+});
