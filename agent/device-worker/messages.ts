@@ -1,0 +1,49 @@
+/**
+ * Messages between a node agent and a device worker, over Node's IPC channel (serialization: advanced).
+ * Requests for tokens do not travel here: the worker answers OpenAI's paths on a unix socket.
+ */
+
+import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { KvType } from '../../spec/engine-contract.ts';
+import type { ErrorJson } from '../../spec/errors/error.ts';
+import type { ModelState } from '../../spec/session-record.ts';
+
+export interface NativeModel {
+  /** Served name; requests name it or one of the aliases. */
+  name: string;
+  aliases: string[];
+  model_path: string;
+  chat_template_file?: string;
+  context_tokens: number;
+  max_sequences: number;
+  prefill_chunk_tokens: number;
+  kv_tokens: number;
+  kv_type: KvType;
+  batch_invariant: boolean;
+}
+
+export type ToWorker =
+  | {
+      type: 'configure';
+      /** Unix socket to listen on, in a 0700 folder, under 107 characters. */
+      socket_path: string;
+      threads: number;
+      library_dir?: string;
+      heartbeat_ms: number;
+      /** Shown in logs and metrics. */
+      device: string;
+    }
+  | { type: 'load'; model: NativeModel }
+  | { type: 'unload'; name: string }
+  /** Stop admitting; finish what runs. */
+  | { type: 'drain' }
+  | { type: 'stop' };
+
+export type FromWorker =
+  | { type: 'listening'; library_version: string; isa: string[] }
+  | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number }
+  | { type: 'model'; name: string; state: ModelState; precision?: string; error?: ErrorJson }
+  | { type: 'load_report'; models: ModelLoad[] }
+  | { type: 'drained' }
+  /** The worker cannot go on; it exits after this. */
+  | { type: 'fatal'; error: ErrorJson };

@@ -1,0 +1,56 @@
+/**
+ * What a node agent reports about itself: to `<launch_folder>/<node>.state.json` (whole file, renamed into
+ * place on every change) and at `GET /hpcserve/v1/state`.
+ */
+import type { ErrorJson } from './errors/error.ts';
+import type { DeviceDescription, ServedModel, SessionRole } from './session-record.ts';
+
+export type AgentPhase = 'starting' | 'loading' | 'serving' | 'draining' | 'stopped' | 'failed';
+
+export interface AgentState {
+  format: 1;
+  launch_id: string;
+  deployment: string;
+  node: string;
+  hostname: string;
+  node_index: number;
+  pid: number;
+  job_id?: string;
+  phase: AgentPhase;
+  started_at_ms: number;
+  updated_at_ms: number;
+  devices: DeviceDescription[];
+  sessions: SessionState[];
+  /** Why it failed or stopped. */
+  error?: ErrorJson;
+  exit_reason?: string;
+}
+
+export interface SessionState {
+  session_id: string;
+  role: SessionRole;
+  unit?: string;
+  engine: string;
+  pid?: number;
+  models: ServedModel[];
+  /** File that holds the engine's own output. */
+  log_file?: string;
+  error?: ErrorJson;
+}
+
+/** Sent once every `heartbeat_ms` on `GET /hpcserve/v1/watch` as one JSON line; the stream's end means the session is gone. */
+export interface Heartbeat {
+  session_id: string;
+  sequence: number;
+  models: ModelLoad[];
+}
+
+export interface ModelLoad {
+  name: string;
+  state: ServedModel['state'];
+  running: number;
+  waiting: number;
+  max_sequences: number;
+  kv_tokens_total: number;
+  kv_tokens_used: number;
+}

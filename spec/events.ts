@@ -1,0 +1,38 @@
+/**
+ * Progress of a deployment as one stream of events; the CLI shows it as a terminal view, plain lines or
+ * JSON lines. Everything a person waits for has an event here.
+ */
+import type { ErrorJson } from './errors/error.ts';
+
+export type ProgressEvent = { at_ms: number } & (
+  | { kind: 'checking'; what: string }
+  | { kind: 'planned'; launches: number; replicas: number }
+  | { kind: 'warning'; message: string }
+  | { kind: 'script_written'; path: string }
+  | { kind: 'submitted'; launch_id: string; job_id: string; where: string }
+  | { kind: 'pending'; job_id: string; reason: string; explanation: string; estimated_start_ms?: number }
+  | { kind: 'running'; job_id: string; nodes: string }
+  | { kind: 'agent_up'; job_id?: string; node: string; devices: string[] }
+  | {
+      kind: 'loading';
+      node: string;
+      model: string;
+      bytes_loaded: number;
+      bytes_total: number;
+      bytes_per_s: number;
+    }
+  | { kind: 'replica_serving'; node: string; model: string; engine: string; device: string }
+  | { kind: 'gateway_up'; url: string }
+  | { kind: 'serving'; url: string; models: string[] }
+  | {
+      kind: 'job_ended';
+      job_id: string;
+      state: string;
+      exit_code?: number;
+      reason?: string;
+      log_file?: string;
+    }
+  | { kind: 'failed'; error: ErrorJson }
+  | { kind: 'stopped'; deployment: string }
+);
+export type ProgressKind = ProgressEvent['kind'];

@@ -1,0 +1,61 @@
+/**
+ * What one job is to run: written by control before it submits, read by the node agents of that job.
+ * Paths and names only; never a secret.
+ */
+import { z } from 'zod';
+import { engineNames, modelSchema } from './model-yaml.ts';
+
+export const unitSchema = z.strictObject({
+  /** Unique in the deployment: `<model>-<replica>` made safe for file names. */
+  unit: z.string(),
+  /** Which node of the job runs it, from 0. */
+  node_index: z.int().min(0),
+  engine: z.enum(engineNames).exclude(['auto']),
+  /** Absolute path of the GGUF file or model folder, as compute nodes see it. */
+  model_path: z.string(),
+  /** The model as asked for, with defaults filled in. */
+  model: modelSchema,
+  device_kind: z.enum(['cpu', 'gpu', 'mig']),
+  /** Devices it takes on its node; native units of one device share a device worker. */
+  device_count: z.int().min(0),
+  /** Index of its first device on the node, counted among the job's devices of that kind. */
+  first_device: z.int().min(0),
+  /** Compute threads on a CPU device (or on one that a CPU stands in for). */
+  threads: z.int().min(1),
+  /** Longest sequence, resolved. */
+  context_tokens: z.int().min(16),
+  kv_tokens: z.int().min(16),
+  weight_bytes: z.int().min(0),
+});
+export type UnitSpec = z.infer<typeof unitSchema>;
+
+export const launchSchema = z.strictObject({
+  format: z.literal(1),
+  launch_id: z.string().regex(/^[0-9a-f]{16}$/),
+  deployment: z.string(),
+  site: z.string(),
+  provider: z.string(),
+  tier: z.enum(['stable', 'scavenger']),
+  node_kind: z.string(),
+  node_count: z.int().min(1),
+  /** Device model the site declares for this node kind, and whether a CPU stands in for it. */
+  device_model: z.string().optional(),
+  emulated: z.literal('cpu').optional(),
+  /** Declared memory of one device, bytes; used where the device itself cannot be asked (emulated, CPU share). */
+  device_memory_bytes: z.int().optional(),
+  units: z.array(unitSchema),
+  /** The rendezvous folder of the mesh. */
+  mesh_folder: z.string(),
+  /** This launch's own folder: state files, logs. */
+  launch_folder: z.string(),
+  /** Folder for sockets and scratch on the node; made 0700. Absent: $TMPDIR or /tmp. */
+  runtime_folder: z.string().optional(),
+  native_library_dir: z.string().optional(),
+  /** Preferred network of the node: an interface name or a CIDR. */
+  network: z.string().optional(),
+  port_range: z.tuple([z.int(), z.int()]).optional(),
+  /** How wrapped engines are started: see `runtime` of the site config. */
+  engine_prefix: z.array(z.string()).default([]),
+  heartbeat_ms: z.int().min(100).default(1000),
+});
+export type LaunchSpec = z.infer<typeof launchSchema>;

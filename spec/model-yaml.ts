@@ -1,0 +1,184 @@
+/**
+ * The schema of `model.yaml`: what a person asks for. One file may hold several models. Every key is
+ * described here once; docs/model-yaml.md and `hpcserve init` take their words from these descriptions.
+ */
+import { z } from 'zod';
+
+export const engineNames = [
+  'auto',
+  'native',
+  'vllm',
+  'sglang',
+  'llama.cpp',
+  'transformers',
+  'command',
+] as const;
+export type EngineName = (typeof engineNames)[number];
+
+/** Served names travel in URLs, file names, Slurm comments and metrics: a small alphabet, no surprises. */
+const servedName = z
+  .string()
+  .regex(
+    /^[A-Za-z0-9][A-Za-z0-9._/-]{0,95}$/,
+    'letters, digits, ".", "_", "-" and "/", at most 96, starting with a letter or digit',
+  );
+const deploymentName = z
+  .string()
+  .regex(
+    /^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$/,
+    'lower-case letters, digits and "-", at most 40, no "-" at either end',
+  );
+/** Environment names as POSIX has them. */
+const environment = z.record(
+  z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'a POSIX environment name'),
+  z.string(),
+);
+
+export const parallelSchema = z.strictObject({
+  tensor: z
+    .int()
+    .min(1)
+    .default(1)
+    .describe('Tensor-parallel degree: devices one replica is split over inside a layer.'),
+  pipeline: z
+    .int()
+    .min(1)
+    .default(1)
+    .describe('Pipeline stages: contiguous ranges of layers, one device group each.'),
+});
+
+export const modelSchema = z.strictObject({
+  name: servedName.describe('The name clients put into "model".'),
+  aliases: z.array(servedName).default([]).describe('Further names for the same model.'),
+  source: z
+    .string()
+    .min(1)
+    .describe(
+      'A GGUF file, a Hugging Face folder, hf:org/name from an offline cache, or alias:NAME of the site config. Relative paths start at the YAML file.',
+    ),
+  engine: z
+    .enum(engineNames)
+    .default('auto')
+    .describe('What computes tokens; auto chooses by device and model and says why.'),
+  engine_args: z
+    .array(z.string())
+    .default([])
+    .describe('Extra arguments for a wrapped engine, verbatim, one list entry each.'),
+  command: z
+    .array(z.string())
+    .min(1)
+    .optional()
+    .describe(
+      'With engine: command, the OpenAI-compatible server to start. {port}, {host}, {socket}, {model} and {served_name} are filled in; the key comes in $HPCSERVE_ENGINE_KEY.',
+    ),
+  environment: environment
+    .default({})
+    .describe('Environment of the engine process. No secrets: use environment_files.'),
+  environment_files: z
+    .array(z.string())
+    .default([])
+    .describe('Files of NAME=value lines, readable by you alone, read on the compute node.'),
+  chat_template: z.string().optional().describe('A Jinja file that replaces the template of the model.'),
+  context_tokens: z
+    .int()
+    .min(16)
+    .optional()
+    .describe(
+      'Longest prompt plus answer, in tokens. Default: what the model was trained for, at most 8192.',
+    ),
+  precision: z
+    .string()
+    .default('auto')
+    .describe(
+      'Weight precision a wrapped engine is asked for (bf16, fp8, awq, …); native takes the file as it is.',
+    ),
+  kv_type: z.enum(['f16', 'q8_0', 'f32']).default('f16').describe('KV-cache precision of the native engine.'),
+  replicas: z.int().min(0).max(4096).default(1).describe('Running copies (the data-parallel degree).'),
+  parallel: parallelSchema.prefault({}).describe('How one replica is split over devices.'),
+  devices: z
+    .strictObject({
+      kind: z.enum(['any', 'cpu', 'gpu']).default('any').describe('Where it may run.'),
+      models: z
+        .array(z.string())
+        .default([])
+        .describe('Device models that are acceptable (A100, GH200, …); empty: all.'),
+      node_kinds: z
+        .array(z.string())
+        .default([])
+        .describe('Node kinds of the site config that are acceptable; empty: all.'),
+    })
+    .prefault({}),
+  cpu_threads: z
+    .int()
+    .min(1)
+    .optional()
+    .describe('Compute threads of a replica on a CPU device. Default: the cores of the device.'),
+  max_sequences: z
+    .int()
+    .min(1)
+    .max(1024)
+    .default(16)
+    .describe('Sequences that decode together. Higher: more throughput, slower tokens.'),
+  prefill_chunk_tokens: z
+    .int()
+    .min(16)
+    .max(8192)
+    .default(256)
+    .describe(
+      'Prompt tokens computed in one iteration. Lower: smoother decoding; higher: faster first token.',
+    ),
+  kv_tokens: z
+    .int()
+    .min(16)
+    .optional()
+    .describe(
+      'KV cache over all sequences, in tokens. Default: max_sequences × context_tokens, as far as memory allows.',
+    ),
+  batch_invariant: z
+    .boolean()
+    .default(false)
+    .describe('Bit-identical answers alone, in any batch and after a failover; slower (native engine).'),
+  slo: z
+    .strictObject({
+      ttft_ms: z.number().positive().optional().describe('Time to first token.'),
+      tpot_ms: z.number().positive().optional().describe('Time per output token.'),
+    })
+    .prefault({}),
+  tier: z
+    .enum(['stable', 'scavenger', 'any'])
+    .default('any')
+    .describe('Whether replicas may run on preemptible nodes.'),
+});
+export type ModelSpec = z.infer<typeof modelSchema>;
+
+/** Slurm settings of one deployment; each overrides the site's default of the same name. */
+export const slurmOverridesSchema = z.strictObject({
+  partition: z
+    .union([z.string(), z.array(z.string())])
+    .optional()
+    .describe('Partition, or several of which Slurm takes the first that starts.'),
+  account: z.string().optional().describe('Account to charge.'),
+  qos: z.string().optional().describe('Quality of service.'),
+  reservation: z.string().optional(),
+  constraint: z.string().optional().describe('Node features, as sbatch --constraint takes them.'),
+  exclude: z.string().optional().describe('Nodes not to use.'),
+  nodelist: z.string().optional().describe('Nodes to use.'),
+  time_limit: z
+    .string()
+    .optional()
+    .describe('Wall time of a job as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS.'),
+  extra: z.array(z.string()).default([]).describe('Further #SBATCH options, verbatim, one entry each.'),
+  remove: z.array(z.string()).default([]).describe('Names of #SBATCH options to leave out (such as --mem).'),
+});
+export type SlurmOverrides = z.infer<typeof slurmOverridesSchema>;
+
+export const deploymentSchema = z.strictObject({
+  name: deploymentName.describe('Name of the deployment: one per site and user.'),
+  site: z
+    .string()
+    .optional()
+    .describe('Site config to use. Default: the configured one, or local where there is no sbatch.'),
+  models: z.array(modelSchema).min(1).describe('The models to serve.'),
+  slurm: slurmOverridesSchema.prefault({}),
+});
+export type DeploymentSpec = z.infer<typeof deploymentSchema>;

@@ -1,0 +1,77 @@
+/**
+ * What the mesh knows of one session: a serving unit (device worker or wrapped engine), a node agent, or
+ * a gateway. Records form a grow-only map (LLMFabric §3, G-Map): merged by lifecycle, then version.
+ * Only the key a record names may write it; the record is encoded as deterministic CBOR and signed.
+ */
+
+/** JOIN < SERVING < DOWN < LEFT; a merge never goes back. */
+export const lifecycles = ['JOIN', 'SERVING', 'DOWN', 'LEFT'] as const;
+export type Lifecycle = (typeof lifecycles)[number];
+
+export type SessionRole = 'node-agent' | 'device-worker' | 'engine' | 'gateway';
+
+export type ModelState = 'pending' | 'loading' | 'serving' | 'draining' | 'failed' | 'unloaded';
+
+export interface ServedModel {
+  name: string;
+  aliases: string[];
+  state: ModelState;
+  precision: string;
+  context_tokens: number;
+  /** Set where `state` is failed; the text people see. */
+  error?: string;
+  bytes_loaded?: number;
+  bytes_total?: number;
+}
+
+export interface DeviceDescription {
+  /** `cpu` a set of cores with its memory, `gpu` a whole GPU, `mig` a MIG slice. */
+  kind: 'cpu' | 'gpu' | 'mig';
+  /** Catalog name, such as GH200, A100-40GB, Xeon-8480. */
+  model: string;
+  memory_bytes: number;
+  /** Instruction sets in use on a CPU (amx_int8, avx512_bf16, …); compute capability on a GPU. */
+  isa: string[];
+  /** Set where a CPU stands in for the device; shown as such everywhere. */
+  emulated?: 'cpu';
+  cores?: number[];
+  /** NVML UUID, MIG UUID. */
+  uuid?: string;
+}
+
+export interface SessionMetadata {
+  role: SessionRole;
+  deployment?: string;
+  launch_id?: string;
+  unit?: string;
+  /** Slurm job id, absent on the local site. */
+  job_id?: string;
+  /** Slurm's node name; hostname on the local site. */
+  node: string;
+  hostname: string;
+  site: string;
+  /** Who provides the device: `user@site`. */
+  provider: string;
+  tier: 'stable' | 'scavenger';
+  engine?: string;
+  engine_version?: string;
+  devices: DeviceDescription[];
+  models: ServedModel[];
+  /** When the job's time limit ends, Unix ms; absent where there is none. */
+  job_end_time_ms?: number;
+  /** Where the session answers over TLS, best first. */
+  addresses: { host: string; port: number }[];
+}
+
+export interface SessionRecord {
+  /** First 16 bytes of SHA-256 over the public key's SPKI DER, in hex: the id names the only key that may write. */
+  session_id: string;
+  /** SPKI DER of an Ed25519 key, base64. */
+  public_key: string;
+  lifecycle: Lifecycle;
+  /** Counts changes within a lifecycle, from 0. */
+  version: number;
+  /** When the session began, Unix ms by its own clock; for people, never for decisions. */
+  started_at_ms: number;
+  metadata: SessionMetadata;
+}

@@ -1,0 +1,84 @@
+/**
+ * Where things lie in the state folder (on a filesystem that login and compute nodes share). Folders are
+ * 0700. One place knows these names; everybody else asks here.
+ */
+import { join } from 'node:path';
+
+export interface StateLayout {
+  /** `<state_dir>/<site>`. */
+  root: string;
+  mesh_folder: string;
+  gateway_folder: string;
+  deployments_folder: string;
+}
+
+export function stateLayout(stateDir: string, site: string): StateLayout {
+  const root = join(stateDir, site);
+  return {
+    root,
+    mesh_folder: join(root, 'mesh'),
+    gateway_folder: join(root, 'gateway'),
+    deployments_folder: join(root, 'deployments'),
+  };
+}
+
+/** Files of the gateway folder. */
+export const gatewayFiles = {
+  /** GatewayConfig, written by control. */
+  config: 'gateway.json',
+  /** GatewayEndpoint, written by the gateway when it listens. */
+  endpoint: 'endpoint.json',
+  /** Secret for the admin paths of the gateway, 0600, written by the gateway. */
+  admin_token: 'admin.token',
+  ledger: 'ledger.sqlite',
+  log: 'gateway.log',
+} as const;
+
+/** Files of one deployment's folder `deployments/<name>/`. */
+export const deploymentFiles = {
+  state: 'deployment.json',
+  spec: 'model.yaml',
+  lock: 'lock',
+  launches: 'launches',
+} as const;
+
+/** Files of one launch's folder `deployments/<name>/launches/<launch_id>/`. */
+export const launchFiles = {
+  launch: 'launch.json',
+  script: 'job.sh',
+  record: 'job.json',
+  /** Output of the batch script and of srun's tasks. */
+  log: 'job.log',
+  agentState: (node: string): string => `${node}.state.json`,
+  agentLog: (node: string): string => `${node}.agent.log`,
+  unitLog: (node: string, unit: string): string => `${node}.${unit}.log`,
+} as const;
+
+/** What control hands a gateway that it starts. */
+export interface GatewayConfig {
+  format: 1;
+  site: string;
+  provider: string;
+  host: string;
+  /** 0: any free port; kept over restarts once chosen. */
+  port: number;
+  mesh_folder: string;
+  gateway_folder: string;
+  /** TLS for clients: PEM files; absent: plain HTTP. */
+  tls?: { certificate_file: string; key_file: string };
+  /** Where deployments' pending jobs can be looked up, for honest 503 answers. */
+  deployments_folder: string;
+}
+
+/** Where a gateway answers: `endpoint.json`. */
+export interface GatewayEndpoint {
+  format: 1;
+  url: string;
+  hostname: string;
+  host: string;
+  port: number;
+  pid: number;
+  session_id: string;
+  started_at_ms: number;
+  job_id?: string;
+}
