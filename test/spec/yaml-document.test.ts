@@ -1,0 +1,83 @@
+import { describe, expect, it } from 'vitest';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { deploymentSchema } from '../../spec/model-yaml.ts';
+import { parseYaml, readYamlFile } from '../../spec/yaml-document.ts';
+
+const good = `name: demo
+models:
+  - name: tiny
+    source: ./tiny.gguf
+    slo: { ttft_ms: 500 }
+slurm:
+  account: g123
+`;
+
+function refusal(text: string): HpcserveError {
+  try {
+    parseYaml(text, 'model.yaml', deploymentSchema);
+  } catch (error) {
+    if (error instanceof HpcserveError) return error;
+    throw error;
+  }
+  throw new Error('it was accepted');
+}
+
+describe('model.yaml', () => {
+  it('fills in defaults and knows where a value stands', () => {
+    const file = parseYaml(good, 'model.yaml', deploymentSchema);
+    expect(file.value.models[0]).toMatchObject({
+      engine: 'auto',
+      replicas: 1,
+      parallel: { tensor: 1, pipeline: 1 },
+    });
+    expect(file.provenance('slurm.account')).toBe('model.yaml:7:3');
+    expect(file.provenance('models.0.source')).toBe('model.yaml:4:5');
+    expect(file.provenance('slurm.qos')).toBeUndefined();
+  });
+
+  it('names an unknown key with its position and the nearest known one', () => {
+    const error = refusal(good.replace('source:', 'sorce:'));
+    expect(error.code).toBe('E_CONFIG_YAML');
+    expect(error.because.join('\n')).toContain(
+      'model.yaml:4:5: unknown key "models.0.sorce"; did you mean "source"?',
+    );
+    expect(error.because.join('\n')).toContain('"models.0.source" is missing; allowed: a text');
+    expect(error.try[0]).toBe('Write "source" instead of "sorce".');
+  });
+
+  it('says what was read and what is allowed', () => {
+    const error = refusal(
+      good.replace('source: ./tiny.gguf', 'source: ./tiny.gguf\n    engine: vlm\n    replicas: -1'),
+    );
+    expect(error.because[0]).toMatch(
+      /^model\.yaml:5:13: models\.0\.engine was read as "vlm"; allowed: "auto", .*did you mean "vllm"\?$/,
+    );
+    expect(error.because[1]).toBe('model.yaml:6:15: models.0.replicas was read as -1; allowed: at least 0');
+  });
+
+  it('points into the file where YAML itself is broken', () => {
+    expect(refusal('name: demo\nmodels:\n\t- name: x\n').because[0]).toMatch(/^model\.yaml:3:1: /);
+    expect(refusal('name: a\nname: b\nmodels: []\n').because[0]).toMatch(/^model\.yaml:2:1: .*unique/);
+  });
+
+  it('refuses names that could reach a shell, a path or a metric', () => {
+    for (const name of ["a'; touch /tmp/x", 'a\nb', '../up', 'ü', '']) {
+      expect(refusal(`name: ${JSON.stringify(name)}\nmodels: [{name: m, source: s}]`).code).toBe(
+        'E_CONFIG_YAML',
+      );
+    }
+  });
+
+  it('accepts no empty or endless document', () => {
+    expect(refusal('').because[0]).toContain('allowed: a mapping');
+    const bomb =
+      'a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nname: [*c,*c,*c,*c,*c]\n';
+    expect(() => parseYaml(bomb, 'model.yaml', deploymentSchema)).toThrow(HpcserveError);
+  });
+
+  it('says so where the file is missing or a model file was named instead', () => {
+    expect(() => readYamlFile('/nowhere/model.yaml', deploymentSchema)).toThrow(
+      '/nowhere/model.yaml cannot be read',
+    );
+  });
+});
