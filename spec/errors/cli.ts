@@ -1,3 +1,47 @@
 import { defineErrors } from './define.ts';
 
-export const cliErrors = defineErrors({});
+/** What can be wrong with how a command was typed, or with the place it was typed at. */
+export const cliErrors = defineErrors({
+  E_USAGE: {
+    cause: 'An unknown command, option or argument, or a value that an option does not take.',
+    fix: 'see `hpcserve --help`, or `hpcserve COMMAND --help` for examples',
+    http_status: 400,
+    exit_code: 2,
+  },
+  E_INTERRUPTED: {
+    cause: 'The command was interrupted (Ctrl-C); jobs that were submitted go on.',
+    fix: 'follow them with `hpcserve status --watch`, or end them with `hpcserve stop NAME`',
+    http_status: 499,
+    exit_code: 130,
+  },
+  E_CHECKS_FAILED: {
+    cause: 'At least one check of `hpcserve doctor` did not pass.',
+    fix: 'run the command printed beside each failed check, then doctor again',
+    http_status: 500,
+    exit_code: 13,
+  },
+  E_CONFIG_KEY: {
+    cause: 'A configuration key that does not exist.',
+    fix: 'list the keys with `hpcserve config show`',
+    http_status: 404,
+    exit_code: 9,
+  },
+  E_FILE_EXISTS: {
+    cause: 'A file that the command would write exists, and is not overwritten without being asked to.',
+    fix: 'name another file, or give --force',
+    http_status: 409,
+    exit_code: 10,
+  },
+  E_CREDENTIALS: {
+    cause: 'There is no API key for this gateway, or the file of keys cannot be read or is open to others.',
+    fix: 'make a key with `hpcserve keys create`, or set HPCSERVE_API_KEY',
+    http_status: 401,
+    exit_code: 9,
+  },
+  E_CONFIRM: {
+    cause: 'The command asks before it goes on, and there is no terminal to ask at.',
+    fix: 'give --yes',
+    http_status: 400,
+    exit_code: 2,
+  },
+});

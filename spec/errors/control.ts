@@ -1,3 +1,89 @@
 import { defineErrors } from './define.ts';
 
-export const controlErrors = defineErrors({});
+/** What can go wrong between asking for a deployment and its jobs: planning, state on disk, gateway. */
+export const controlErrors = defineErrors({
+  E_PLAN_INFEASIBLE: {
+    cause: 'No node kind of the site satisfies what the deployment asks for.',
+    fix: 'see which constraint rejected each node kind with `hpcserve plan FILE --explain`, and relax one',
+    http_status: 409,
+    exit_code: 5,
+  },
+  E_PLAN_STALE: {
+    cause: 'Something the plan was made from has changed since: model.yaml, the model files or the site.',
+    fix: 'make the plan again with `hpcserve plan FILE --out PLAN`, look at it, and deploy that one',
+    http_status: 409,
+    exit_code: 10,
+  },
+  E_PLAN_FILE: {
+    cause: 'A file given as a plan is not one, or was written by another version.',
+    fix: 'write it with `hpcserve plan FILE --out PLAN`',
+    http_status: 400,
+    exit_code: 3,
+  },
+  E_DEPLOYMENT_UNKNOWN: {
+    cause: 'There is no deployment of this name in the state folder of the site.',
+    fix: 'list the deployments with `hpcserve status`; check --site and state_dir',
+    http_status: 404,
+    exit_code: 9,
+  },
+  E_DEPLOYMENT_LOCKED: {
+    cause: 'Another hpcserve command is changing the same deployment at this moment.',
+    fix: 'wait until it ends; `hpcserve status NAME` works meanwhile',
+    http_status: 409,
+    exit_code: 10,
+  },
+  E_DEPLOYMENT_STATE: {
+    cause: 'The state file of a deployment is damaged or was written by a newer version.',
+    fix: 'look at the file named; jobs can be found by their comment with `squeue --me -o "%i %k"`',
+    http_status: 500,
+    exit_code: 12,
+  },
+  E_DEPLOYMENT_FAILED: {
+    cause: 'A job or an engine of the deployment ended or failed before the deployment served.',
+    fix: 'read the log with `hpcserve logs NAME`, correct the cause, and run deploy again',
+    http_status: 500,
+    exit_code: 8,
+  },
+  E_DEPLOYMENT_TIMEOUT: {
+    cause: 'The deployment did not serve within the time given by --timeout; its jobs were left as they are.',
+    fix: 'follow it with `hpcserve status NAME --watch`, or end it with `hpcserve stop NAME`',
+    http_status: 504,
+    exit_code: 8,
+  },
+  E_DEPLOYMENT_STOP: {
+    cause: 'Jobs or processes of a deployment were still there after the time given to stop.',
+    fix: 'run stop again; if a job stays in state COMPLETING, its node needs the attention of an operator',
+    http_status: 504,
+    exit_code: 8,
+  },
+  E_STATE_FOLDER: {
+    cause: 'The state folder does not exist, is not a folder, or cannot be written.',
+    fix: 'name a folder on a filesystem that login and compute nodes share as `state_dir` of the site config',
+    http_status: 500,
+    exit_code: 12,
+  },
+  E_LOCAL_PROCESS: {
+    cause: 'A process of the local site could not be started or ended.',
+    fix: 'see the reason of the operating system; `hpcserve doctor` checks limits and permissions',
+    http_status: 500,
+    exit_code: 12,
+  },
+  E_GATEWAY_START: {
+    cause: 'The gateway was started but did not answer in time.',
+    fix: 'read its log (named above), correct the cause, and run the command again',
+    http_status: 502,
+    exit_code: 8,
+  },
+  E_GATEWAY_UNREACHABLE: {
+    cause: 'The gateway of the site does not run, or does not answer at its address.',
+    fix: 'start it with `hpcserve deploy FILE`; `hpcserve doctor` tells what is in the way',
+    http_status: 502,
+    exit_code: 7,
+  },
+  E_GATEWAY_ANSWER: {
+    cause: 'The gateway refused a request of the command, or answered with something unexpected.',
+    fix: 'see its words; where the key is refused, make one with `hpcserve keys create`',
+    http_status: 502,
+    exit_code: 7,
+  },
+});
