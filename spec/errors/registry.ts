@@ -6,6 +6,7 @@ import type { ErrorEntry } from './define.ts';
 import { engineErrors } from './engine.ts';
 import { gatewayErrors } from './gateway.ts';
 import { modelErrors } from './model.ts';
+import { servingErrors } from './serving.ts';
 import { slurmErrors } from './slurm.ts';
 import { specErrors } from './spec.ts';
 
@@ -16,6 +17,7 @@ const entries = {
   ...controlErrors,
   ...agentErrors,
   ...engineErrors,
+  ...servingErrors,
   ...gatewayErrors,
   ...cliErrors,
 };
