@@ -1,3 +1,69 @@
 import { defineErrors } from './define.ts';
 
-export const engineErrors = defineErrors({});
+/** What can go wrong between us and the compute libraries, and inside the native engine. */
+export const engineErrors = defineErrors({
+  E_NATIVE_LIBRARY: {
+    cause:
+      'The ggml or libllama libraries are missing, need a newer C library than this system has, or do not run on this CPU.',
+    fix: 'set HPCSERVE_NATIVE_LIBRARIES to a folder with a build for this system, or run inside a container; `hpcserve doctor` names the missing symbol version',
+    http_status: 503,
+    exit_code: 12,
+  },
+  E_NATIVE_VERSION: {
+    cause:
+      'The ggml or libllama libraries are of another version than the bindings; their structs may be laid out differently.',
+    fix: 'install the pinned package with `npm ci`, or point HPCSERVE_NATIVE_LIBRARIES to a build of the same version',
+    http_status: 503,
+    exit_code: 12,
+  },
+  E_NATIVE_MEMORY: {
+    cause: 'The operating system did not give the memory that weights, KV cache or computation need.',
+    fix: 'ask for more memory in the job (`--mem`), a smaller kv_tokens, or a smaller model or quantization',
+    http_status: 503,
+    exit_code: 12,
+  },
+  E_NATIVE_TOKENIZER: {
+    cause: 'libllama could not read a tokenizer from the model file.',
+    fix: 'check that the GGUF file carries a tokenizer (tokenizer.ggml.*); convert the model again with its tokenizer',
+    http_status: 500,
+    exit_code: 4,
+  },
+  E_NATIVE_GRAMMAR: {
+    cause: 'A grammar does not parse, or a token was accepted that the grammar does not allow.',
+    fix: 'simplify the JSON schema or grammar of the request',
+    http_status: 400,
+    exit_code: 11,
+  },
+  E_NATIVE_REFERENCE: {
+    cause: 'libllama refused to load a model, to make a context or to decode a batch.',
+    fix: 'set HPCSERVE_NATIVE_LOG=1 to see the library’s own words',
+    http_status: 500,
+    exit_code: 11,
+  },
+  E_ENGINE_MODEL: {
+    cause: 'The model file is damaged, incomplete, or not what the native engine can compute.',
+    fix: 'check the file with `hpcserve model inspect FILE`; models of other architectures run on a wrapped engine',
+    http_status: 500,
+    exit_code: 4,
+  },
+  E_ENGINE_OPTIONS: {
+    cause:
+      'The engine was asked for something impossible: sizes of zero, a stage outside the model, or the like.',
+    fix: 'correct the engine options in model.yaml',
+    http_status: 500,
+    exit_code: 3,
+  },
+  E_ENGINE_SEQUENCE: {
+    cause:
+      'A request can never fit: it is longer than the context or than the whole KV cache, or repeats a live id.',
+    fix: 'shorten the prompt or max_tokens, or deploy with a larger context_tokens and kv_tokens',
+    http_status: 400,
+    exit_code: 11,
+  },
+  E_ENGINE_COMPUTE: {
+    cause: 'The compute library reported a failure in the middle of an iteration.',
+    fix: 'see the agent’s log; the worker restarts its engine and the gateway retries elsewhere',
+    http_status: 503,
+    exit_code: 11,
+  },
+});
