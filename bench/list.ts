@@ -1,0 +1,7 @@
+import type { Bench } from './result.ts';
+
+/** Loaded on demand, so that one bench's peers are no condition of another. */
+export const benches: Record<string, () => Promise<Bench>> = {
+  engine: async () => (await import('./engine/index.ts')).engineBench,
+  gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
+};

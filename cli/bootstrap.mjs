@@ -1,0 +1,160 @@
+// Plain JavaScript that needs nothing but Node and npm: installs and builds what is missing or stale, then
+// runs one of the built programs. `node cli/bootstrap.mjs build` | `node cli/bootstrap.mjs run SCRIPT [ARGS…]`.
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { constants } from 'node:os';
+import { dirname, join, relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..');
+const installStamp = join(root, 'node_modules', '.hpcserve-installed');
+const buildStamp = join(root, 'dist', '.hpcserve-built');
+const lockFolder = join(root, '.bootstrap-lock');
+const sourceFolders = [
+  ...[
+    'cli',
+    'control',
+    'gateway',
+    'agent',
+    'solver',
+    'mesh',
+    'slurm',
+    'ledger',
+    'native',
+    'spec',
+    'test',
+    'bench',
+  ],
+  '.ci',
+];
+
+const [action, script, ...args] = process.argv.slice(2);
+if (action !== 'build' && !(action === 'run' && script)) {
+  fail('usage: node cli/bootstrap.mjs build | run SCRIPT [ARGS…]', 2);
+}
+const [major, minor] = process.versions.node.split('.').map(Number);
+if (major < 20 || (major === 20 && minor < 17)) {
+  fail(
+    `error: hpcserve needs Node 20.17 or later; this is ${process.versions.node}\n  try: load a newer module, or unpack Node from nodejs.org into your home directory`,
+    12,
+  );
+}
+withLock(() => {
+  ensureInstalled();
+  ensureBuilt();
+});
+if (action === 'run') {
+  const program = join(root, 'dist', script);
+  if (!existsSync(program)) fail(`error: ${relative(root, program)} was not built`, 1);
+  const result = spawnSync(process.execPath, ['--enable-source-maps', program, ...args], {
+    stdio: 'inherit',
+  });
+  if (result.signal) process.exit(128 + (constants.signals[result.signal] ?? 0));
+  process.exit(result.status ?? 1);
+}
+
+function ensureInstalled() {
+  // Addons are bound to the Node ABI, so a change of Node reinstalls as a change of the lock file does.
+  const wanted = `${hash(readFileSync(join(root, 'package-lock.json')))} ${process.versions.modules} ${process.platform}-${process.arch}`;
+  if (existsSync(installStamp) && readFileSync(installStamp, 'utf8') === wanted) return;
+  note('installing dependencies (npm ci); native addons may be compiled, which takes a minute or two …');
+  const env = { ...process.env };
+  // Debian and some sites ship Node's headers with Node: compile against them instead of downloading.
+  if (!env.npm_config_nodedir && existsSync('/usr/include/node/node_version.h') && headersMatch())
+    env.npm_config_nodedir = '/usr';
+  const started = Date.now();
+  const result = spawnSync('npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error'], {
+    cwd: root,
+    env,
+    stdio: ['ignore', 2, 2],
+  });
+  if (result.status !== 0) {
+    fail(
+      'error: npm ci failed\n  because: see its output above\n  try: a C++ compiler, make and python3 are needed where prebuilt addons cannot be downloaded',
+      12,
+    );
+  }
+  writeFileSync(installStamp, wanted);
+  note(`installed in ${seconds(started)}`);
+}
+
+function headersMatch() {
+  const text = readFileSync('/usr/include/node/node_version.h', 'utf8');
+  return text.includes(`#define NODE_MAJOR_VERSION ${major}\n`);
+}
+
+function ensureBuilt() {
+  const wanted = hash(
+    sourceFolders
+      .flatMap(listSources)
+      .concat(describe(join(root, 'tsconfig.json')))
+      .join('\n'),
+  );
+  if (existsSync(buildStamp) && readFileSync(buildStamp, 'utf8') === wanted) return;
+  note('building …');
+  const started = Date.now();
+  const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
+  const result = spawnSync(process.execPath, [compiler, '-p', root], { cwd: root, stdio: ['ignore', 2, 2] });
+  if (result.status !== 0) fail('error: the build failed; see the output above', 1);
+  writeFileSync(buildStamp, wanted);
+  note(`built in ${seconds(started)}`);
+}
+
+function listSources(folder) {
+  const top = join(root, folder);
+  if (!existsSync(top)) return [];
+  return readdirSync(top, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile() && entry.name.endsWith('.ts'))
+    .map((entry) => describe(join(entry.parentPath ?? entry.path, entry.name)))
+    .sort();
+}
+
+function describe(path) {
+  const { mtimeMs, size } = statSync(path);
+  return `${relative(root, path)} ${mtimeMs} ${size}`;
+}
+
+/** One installation at a time: a second caller waits for the first, and takes over a lock whose owner is gone. */
+function withLock(work) {
+  const owner = join(lockFolder, 'pid');
+  const deadline = Date.now() + 600_000;
+  for (;;) {
+    try {
+      mkdirSync(lockFolder);
+      writeFileSync(owner, String(process.pid));
+      break;
+    } catch (error) {
+      if (error.code === 'EROFS' || error.code === 'EACCES') return; // a read-only installation is built already
+      if (error.code !== 'EEXIST') throw error;
+      const pid = existsSync(owner) ? Number(readFileSync(owner, 'utf8')) : 0;
+      if (pid > 0 && !existsSync(`/proc/${pid}`)) rmSync(lockFolder, { recursive: true, force: true });
+      else if (Date.now() > deadline)
+        fail(`error: ${lockFolder} is held by process ${pid}\n  try: remove it`, 10);
+      else Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
+    }
+  }
+  try {
+    work();
+  } finally {
+    rmSync(lockFolder, { recursive: true, force: true });
+  }
+}
+
+function hash(data) {
+  return createHash('sha256').update(data).digest('hex');
+}
+
+function seconds(started) {
+  return `${((Date.now() - started) / 1000).toFixed(1)} s`;
+}
+
+function note(text) {
+  process.stderr.write(`hpcserve: ${text}\n`);
+}
+
+function fail(text, code) {
+  rmSync(lockFolder, { recursive: true, force: true });
+  process.stderr.write(`${text}\n`);
+  process.exit(code);
+}

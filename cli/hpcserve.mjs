@@ -1,0 +1,10 @@
+#!/usr/bin/env node
+// The installed command. In a clone that was not built yet it says how; it never installs anything itself.
+import { existsSync } from 'node:fs';
+
+const program = new URL('../dist/cli/main.js', import.meta.url);
+if (!existsSync(program)) {
+  process.stderr.write('error: hpcserve is not built here\n  try: npm run build\n');
+  process.exit(12);
+}
+await import(program.href);
