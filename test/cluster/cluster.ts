@@ -1,0 +1,365 @@
+/**
+ * Starts and stops a private, real Slurm on this machine: munged, slurmctld and six slurmd on ports of
+ * their own, all files in one folder, nothing of the system's services touched.
+ */
+import { execFile, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { createServer } from 'node:net';
+import { userInfo } from 'node:os';
+import { delimiter, dirname, join } from 'node:path';
+import { findProgram, missingPrograms, pathWithSbin } from './install.ts';
+import {
+  type ClusterFolders,
+  clusterFolders,
+  clusterNodeKinds,
+  clusterNodeNames,
+  kill_wait_s,
+} from './layout.ts';
+import { withLock } from './lock.ts';
+import {
+  daemonMarker,
+  daemonProcesses,
+  endProcesses,
+  type FoundProcess,
+  isAlive,
+  jobProcesses,
+  waitUntil,
+} from './processes.ts';
+import { type ClusterPorts, cgroupConf, gresConf, slurmConf } from './slurm-conf.ts';
+import { argvAsUser, type ClusterUser, ensureClusterUser } from './user.ts';
+
+/** `state.json`: how to reach the cluster, for people, tests and other processes. */
+export interface ClusterState {
+  format: 1;
+  name: string;
+  folder: string;
+  /** What a process needs in its environment to use this cluster. */
+  env: { SLURM_CONF: string; PATH: string };
+  user: ClusterUser;
+  ports: ClusterPorts;
+  daemons: { name: string; pid: number }[];
+}
+
+export interface CommandResult {
+  stdout: string;
+  stderr: string;
+  code: number;
+}
+
+export interface RunOptions {
+  input?: string;
+  cwd?: string;
+  timeout_ms?: number;
+  /** Added to the environment of the cluster. */
+  env?: Record<string, string>;
+}
+
+/** A running cluster. */
+export interface Cluster {
+  readonly state: ClusterState;
+  /** The whole environment of an ordinary user on a login node of this cluster. */
+  readonly env: Record<string, string>;
+  readonly user: ClusterUser;
+  /** Runs `argv` as the ordinary user (or as `root`), in that user's home unless told otherwise. */
+  runAs(user: 'user' | 'root', argv: readonly string[], options?: RunOptions): Promise<CommandResult>;
+  /** `argv` in the form that, spawned by this process, runs as the ordinary user. */
+  argvAsUser(argv: readonly string[]): string[];
+  /** Processes started by jobs of this cluster that live now. */
+  jobProcesses(): FoundProcess[];
+  /** Cancels every job and waits until their processes are gone; throws when some stay. */
+  cancelAllJobs(): Promise<void>;
+}
+
+/** What a stop found that should not have been there. */
+export interface StopReport {
+  was_up: boolean;
+  /** Daemons that did not end on SIGTERM, and job processes that outlived their job. */
+  killed: FoundProcess[];
+}
+
+const start_timeout_ms = 30_000;
+const lock_timeout_ms = 120_000;
+
+/** Starts the cluster `name`, or attaches to it when it is already up and well. */
+export async function startCluster(name = 'default'): Promise<Cluster> {
+  const folders = prepareBase(name);
+  return withLock(folders.lock, lock_timeout_ms, () => startLocked(name, folders));
+}
+
+/** Stops the cluster `name`, whatever state it is in; does nothing when it is not there. */
+export async function stopCluster(name = 'default'): Promise<StopReport> {
+  const folders = prepareBase(name);
+  return withLock(folders.lock, lock_timeout_ms, () => stopLocked(folders));
+}
+
+/** Makes the base folder and proves that it is ours: names in /tmp can be taken by anyone. */
+export function prepareBase(name: string): ClusterFolders {
+  const folders = clusterFolders(name);
+  mkdirSync(folders.base, { recursive: true, mode: 0o755 });
+  const facts = lstatSync(folders.base);
+  if (!facts.isDirectory() || facts.uid !== userInfo().uid)
+    throw new Error(`${folders.base} exists and is not a folder of ours; remove it`);
+  chmodSync(folders.base, 0o755);
+  mkdirSync(folders.leases, { recursive: true, mode: 0o755 });
+  return folders;
+}
+
+/** The state of the cluster `name`, or undefined when it is not up. */
+export function readState(folders: ClusterFolders): ClusterState | undefined {
+  if (!existsSync(folders.state)) return undefined;
+  return JSON.parse(readFileSync(folders.state, 'utf8')) as ClusterState;
+}
+
+/** As `startCluster`, for a caller that already holds the lock. */
+export async function startLocked(name: string, folders: ClusterFolders): Promise<Cluster> {
+  const running = readState(folders);
+  if (running !== undefined) {
+    const cluster = attach(running, folders);
+    if (running.daemons.every((daemon) => isAlive(daemon.pid)) && (await allNodesUp(cluster))) return cluster;
+  }
+  await stopLocked(folders);
+  const missing = missingPrograms();
+  if (missing.length > 0) throw new Error(`cannot start a Slurm cluster: missing ${missing.join(', ')}`);
+  const user = ensureClusterUser();
+  const ports = await freePorts();
+  writeFiles(name, folders, ports);
+  const state: ClusterState = {
+    format: 1,
+    name,
+    folder: folders.run,
+    env: { SLURM_CONF: folders.slurm_conf, PATH: userPath() },
+    user,
+    ports,
+    daemons: [],
+  };
+  const cluster = attach(state, folders);
+  try {
+    await startDaemons(state, folders);
+    if (!(await waitUntil(() => allNodesUp(cluster), start_timeout_ms)))
+      throw new Error(`the nodes were not idle within ${start_timeout_ms} ms`);
+  } catch (error) {
+    const logs = tailOfLogs(folders);
+    await stopLocked(folders);
+    throw new Error(`the test cluster did not come up: ${(error as Error).message}\n${logs}`, {
+      cause: error,
+    });
+  }
+  writeFileSync(folders.state, `${JSON.stringify(state, null, 2)}\n`);
+  return cluster;
+}
+
+/** As `stopCluster`, for a caller that already holds the lock. */
+export async function stopLocked(folders: ClusterFolders): Promise<StopReport> {
+  const state = readState(folders);
+  if (state?.daemons.every((daemon) => isAlive(daemon.pid))) await attach(state, folders).cancelAllJobs();
+  const killed: FoundProcess[] = [];
+  // Agents of jobs first (their slurmstepd would restart nothing, but files below are about to go), then
+  // the daemons in reverse order of their start: slurmd, slurmctld, munged.
+  const orphans = jobProcesses(folders.slurm_conf);
+  await endProcesses(
+    orphans.map((found) => found.pid),
+    'SIGTERM',
+    1_000,
+  );
+  killed.push(...orphans);
+  const daemons = daemonProcesses(folders.base);
+  const rank = (found: FoundProcess): number => daemonOrder.findIndex((name) => found.command.includes(name));
+  for (const [index] of daemonOrder.entries()) {
+    const group = daemons.filter((found) => rank(found) === index);
+    const stubborn = await endProcesses(
+      group.map((found) => found.pid),
+      'SIGTERM',
+      10_000,
+    );
+    killed.push(...group.filter((found) => stubborn.includes(found.pid)));
+  }
+  const rest = daemonProcesses(folders.base);
+  await endProcesses(
+    rest.map((found) => found.pid),
+    'SIGKILL',
+    1_000,
+  );
+  killed.push(...rest);
+  rmSync(folders.state, { force: true });
+  rmSync(folders.run, { recursive: true, force: true });
+  return { was_up: state !== undefined, killed };
+}
+
+/** PATH of the ordinary user: nothing of ours but where this Node and Slurm's commands are. */
+function userPath(): string {
+  const folders = [dirname(process.execPath), dirname(findProgram('sbatch') ?? '/usr/bin/sbatch')];
+  return pathWithSbin([...new Set(folders)].join(delimiter));
+}
+
+const daemonOrder = ['slurmstepd', 'slurmd', 'slurmctld', 'munged'];
+
+function attach(state: ClusterState, folders: ClusterFolders): Cluster {
+  const { user } = state;
+  const env: Record<string, string> = {
+    ...state.env,
+    HOME: user.home,
+    USER: user.name,
+    LOGNAME: user.name,
+    SHELL: '/bin/bash',
+    LANG: 'C.UTF-8',
+  };
+  const cluster: Cluster = {
+    state,
+    env,
+    user,
+    argvAsUser: (argv) => argvAsUser(user, argv),
+    runAs: (who, argv, options = {}) =>
+      runCommand(who === 'user' ? argvAsUser(user, argv) : [...argv], {
+        ...options,
+        cwd: options.cwd ?? (who === 'user' ? user.home : folders.base),
+        env: { ...env, ...options.env },
+      }),
+    jobProcesses: () => jobProcesses(folders.slurm_conf),
+    cancelAllJobs: async () => {
+      const patience_ms = (kill_wait_s + 15) * 1000;
+      await cluster.runAs('root', ['scancel', '--state=PENDING', `--user=${user.name}`]);
+      await cluster.runAs('root', ['scancel', `--user=${user.name}`]);
+      const quiet = async (): Promise<boolean> => {
+        const queue = await cluster.runAs('root', ['squeue', '--noheader', '--format=%i %T']);
+        return queue.code === 0 && queue.stdout.trim() === '';
+      };
+      if (!(await waitUntil(quiet, patience_ms)))
+        throw new Error(`jobs of ${user.name} were still there ${patience_ms} ms after scancel`);
+    },
+  };
+  return cluster;
+}
+
+/** True when the controller answers and every node can take a job. */
+async function allNodesUp(cluster: Cluster): Promise<boolean> {
+  const answer = await cluster.runAs('root', ['sinfo', '--noheader', '--Node', '--all', '--format=%N %T']);
+  if (answer.code !== 0) return false;
+  const states = new Map(
+    answer.stdout
+      .trim()
+      .split('\n')
+      .map((line): [string, string] => {
+        const [node = '', state = ''] = line.trim().split(/\s+/);
+        return [node, state];
+      }),
+  );
+  return clusterNodeNames.every((node) =>
+    ['idle', 'mixed', 'allocated', 'completing'].includes(states.get(node) ?? ''),
+  );
+}
+
+function writeFiles(name: string, folders: ClusterFolders, ports: ClusterPorts): void {
+  const { run } = folders;
+  for (const folder of ['', 'state', 'log', 'spool', 'dev', 'munge'])
+    mkdirSync(join(run, folder), { recursive: true, mode: 0o755 });
+  for (const node of clusterNodeNames) mkdirSync(join(run, 'spool', node), { mode: 0o755 });
+  const most_gpus = Math.max(...clusterNodeKinds.map((kind) => kind.gpus?.count ?? 0));
+  for (let index = 0; index < most_gpus; index++)
+    symlinkSync('/dev/null', join(run, 'dev', `nvidia${index}`));
+  writeFileSync(join(run, 'munge', 'key'), randomBytes(1024), { mode: 0o600 });
+  const daemon_user = userInfo().username;
+  writeFileSync(
+    folders.slurm_conf,
+    slurmConf({ cluster_name: `hpcserve-${name}`, folders, ports, daemon_user }),
+  );
+  writeFileSync(join(run, 'gres.conf'), gresConf(folders));
+  writeFileSync(join(run, 'cgroup.conf'), cgroupConf);
+}
+
+async function startDaemons(state: ClusterState, folders: ClusterFolders): Promise<void> {
+  const munge = join(folders.run, 'munge');
+  const socket = join(munge, 'socket');
+  startDaemon(state, folders, 'munged', [
+    'munged',
+    '--foreground',
+    `--key-file=${join(munge, 'key')}`,
+    `--socket=${socket}`,
+    `--pid-file=${join(munge, 'pid')}`,
+    `--log-file=${join(folders.run, 'log', 'munged.log')}`,
+    `--seed-file=${join(munge, 'seed')}`,
+  ]);
+  if (!(await waitUntil(() => existsSync(socket), 10_000))) throw new Error('munged made no socket');
+  startDaemon(state, folders, 'slurmctld', ['slurmctld', '-D']);
+  for (const node of clusterNodeNames)
+    startDaemon(state, folders, `slurmd-${node}`, ['slurmd', '-D', '-N', node]);
+}
+
+function startDaemon(state: ClusterState, folders: ClusterFolders, name: string, argv: string[]): void {
+  const [program = '', ...args] = argv;
+  const output = openSync(join(folders.run, 'log', `${name}.out`), 'a');
+  const child = spawn(findProgram(program) ?? program, args, {
+    cwd: folders.run,
+    detached: true,
+    stdio: ['ignore', output, output],
+    env: { ...state.env, [daemonMarker]: folders.base },
+  });
+  closeSync(output);
+  child.unref();
+  if (child.pid === undefined) throw new Error(`${program} could not be started`);
+  state.daemons.push({ name, pid: child.pid });
+}
+
+/** Ports nobody listens on now: held together while they are chosen, so that they differ. */
+async function freePorts(): Promise<ClusterPorts> {
+  const servers = await Promise.all(
+    ['slurmctld', ...clusterNodeNames].map(
+      () =>
+        new Promise<ReturnType<typeof createServer>>((resolve, reject) => {
+          const server = createServer();
+          server.once('error', reject);
+          server.listen(0, '127.0.0.1', () => resolve(server));
+        }),
+    ),
+  );
+  const ports = servers.map((server) => (server.address() as { port: number }).port);
+  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
+  return {
+    slurmctld: ports[0]!,
+    slurmd: Object.fromEntries(clusterNodeNames.map((node, index) => [node, ports[index + 1]!])),
+  };
+}
+
+function tailOfLogs(folders: ClusterFolders): string {
+  return ['munged', 'slurmctld', 'slurmd-gh1']
+    .map((name) => {
+      const file = join(folders.run, 'log', `${name}.out`);
+      const text = existsSync(file) ? readFileSync(file, 'utf8') : '(no output)';
+      return `--- ${name}\n${text.split('\n').slice(-15).join('\n')}`;
+    })
+    .join('\n');
+}
+
+function runCommand(argv: readonly string[], options: RunOptions): Promise<CommandResult> {
+  const [program = '', ...args] = argv;
+  return new Promise((resolve, reject) => {
+    const child = execFile(
+      program,
+      args,
+      {
+        env: options.env,
+        cwd: options.cwd,
+        timeout: options.timeout_ms ?? 60_000,
+        killSignal: 'SIGKILL',
+        maxBuffer: 64 * 1024 * 1024,
+      },
+      (error, stdout, stderr) => {
+        const code: unknown = error === null ? 0 : error.code;
+        if (typeof code === 'number') resolve({ stdout, stderr, code });
+        else reject(new Error(`${argv.join(' ')}: ${error?.message}\n${stderr}`, { cause: error }));
+      },
+    );
+    child.stdin?.end(options.input ?? '');
+  });
+}

@@ -1,0 +1,94 @@
+/** Makes sure that Slurm's programs are on this machine: as root on Debian by installing them, else by saying what is missing. */
+import { execFile } from 'node:child_process';
+import { accessSync, constants, existsSync } from 'node:fs';
+import { delimiter, join } from 'node:path';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+
+const neededPrograms = [
+  'slurmctld',
+  'slurmd',
+  'munged',
+  'sbatch',
+  'squeue',
+  'sinfo',
+  'scontrol',
+  'scancel',
+  'srun',
+  'setpriv',
+];
+const debianPackages = ['slurmctld', 'slurmd', 'slurm-client', 'munge', 'util-linux'];
+
+/** PATH with the folders where daemons live, which an ordinary user's PATH often lacks. */
+export function pathWithSbin(path = process.env.PATH ?? ''): string {
+  const parts = path.split(delimiter).filter((part) => part !== '');
+  for (const extra of ['/usr/local/sbin', '/usr/sbin', '/sbin', '/usr/local/bin', '/usr/bin', '/bin'])
+    if (!parts.includes(extra)) parts.push(extra);
+  return parts.join(delimiter);
+}
+
+/** Full path of a program on PATH (sbin folders included), or undefined. */
+export function findProgram(name: string): string | undefined {
+  for (const folder of pathWithSbin().split(delimiter)) {
+    const candidate = join(folder, name);
+    try {
+      accessSync(candidate, constants.X_OK);
+      return candidate;
+    } catch {
+      // Not in this folder: try the next.
+    }
+  }
+  return undefined;
+}
+
+export function missingPrograms(): string[] {
+  return neededPrograms.filter((name) => findProgram(name) === undefined);
+}
+
+export type SlurmInstallation = { ready: true; installed: boolean } | { ready: false; missing: string };
+
+/**
+ * Installs what is missing where that is possible. Never touches a running service: packages are installed
+ * with a policy that starts none.
+ */
+export async function ensureSlurmInstalled(
+  say: (line: string) => void = () => {},
+): Promise<SlurmInstallation> {
+  const missing = missingPrograms();
+  if (missing.length === 0) return { ready: true, installed: false };
+  const words = `missing programs: ${missing.join(', ')}`;
+  if (process.getuid?.() !== 0 || findProgram('apt-get') === undefined)
+    return {
+      ready: false,
+      missing: `${words} (on Debian, root can: apt-get install ${debianPackages.join(' ')})`,
+    };
+  say(`installing ${debianPackages.join(', ')} with apt-get (${words})`);
+  await installDebianPackages(debianPackages);
+  const still = missingPrograms();
+  return still.length === 0
+    ? { ready: true, installed: true }
+    : { ready: false, missing: `still missing after apt-get install: ${still.join(', ')}` };
+}
+
+/** ShellCheck, which the tests of rendered scripts need. */
+export async function ensureShellcheckInstalled(): Promise<SlurmInstallation> {
+  if (findProgram('shellcheck') !== undefined) return { ready: true, installed: false };
+  if (process.getuid?.() !== 0 || findProgram('apt-get') === undefined)
+    return { ready: false, missing: 'missing program: shellcheck (on Debian: apt-get install shellcheck)' };
+  await installDebianPackages(['shellcheck']);
+  return { ready: true, installed: true };
+}
+
+async function installDebianPackages(packages: readonly string[]): Promise<void> {
+  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive', RUNLEVEL: '1', PATH: pathWithSbin() };
+  const options = { env, timeout: 600_000, maxBuffer: 64 * 1024 * 1024 };
+  const aptGet = findProgram('apt-get')!;
+  await run(aptGet, ['update', '-q'], options);
+  await run(
+    aptGet,
+    ['install', '-q', '-y', '--no-install-recommends', '-o', 'Dpkg::Options::=--force-confold', ...packages],
+    options,
+  );
+  if (!existsSync('/etc/debian_version')) throw new Error('apt-get ran, but this is not Debian');
+}

@@ -1,0 +1,79 @@
+/** What the private cluster is made of: its folders, its nodes, its partitions. Sizes are made up; the code paths are real. */
+import { userInfo } from 'node:os';
+import { join } from 'node:path';
+
+/** One kind of node of the test cluster. */
+export interface ClusterNodeKind {
+  name: string;
+  /** Slurm node names of this kind. */
+  nodes: string[];
+  sockets: number;
+  cores_per_socket: number;
+  memory_mb: number;
+  features: string[];
+  /** GPUs a node claims to have; their device files are links to /dev/null. */
+  gpus: { type: string; count: number } | undefined;
+}
+
+/** Few CPUs on purpose: all six nodes share the cores of one machine. */
+export const clusterNodeKinds: readonly ClusterNodeKind[] = [
+  {
+    name: 'gh200',
+    nodes: ['gh1', 'gh2'],
+    sockets: 4,
+    cores_per_socket: 2,
+    memory_mb: 65_536,
+    features: ['gh200', 'nvlink'],
+    gpus: { type: 'gh200', count: 4 },
+  },
+  {
+    name: 'a100',
+    nodes: ['a1', 'a2'],
+    sockets: 2,
+    cores_per_socket: 2,
+    memory_mb: 32_768,
+    features: ['a100', 'nvlink'],
+    gpus: { type: 'a100', count: 2 },
+  },
+  {
+    name: 'cpu',
+    nodes: ['c1', 'c2'],
+    sockets: 2,
+    cores_per_socket: 2,
+    memory_mb: 16_384,
+    features: ['sapphirerapids', 'amx'],
+    gpus: undefined,
+  },
+];
+
+export const clusterNodeNames: readonly string[] = clusterNodeKinds.flatMap((kind) => kind.nodes);
+
+/** Seconds between a preemption's SIGTERM and the kill, in partition `scavenge`. */
+export const scavenge_grace_s = 10;
+/** Seconds between a cancelled or timed-out job's SIGTERM and SIGKILL. */
+export const kill_wait_s = 5;
+
+/** Where one cluster keeps its files. `base` outlives the cluster (lock, leases), `run` does not. */
+export interface ClusterFolders {
+  base: string;
+  lock: string;
+  leases: string;
+  state: string;
+  run: string;
+  slurm_conf: string;
+}
+
+/** Folders of the cluster `name` of this user; in /tmp, because munge refuses world-writable parents without a sticky bit. */
+export function clusterFolders(name: string): ClusterFolders {
+  if (!/^[a-z0-9-]{1,32}$/.test(name))
+    throw new Error(`cluster name ${JSON.stringify(name)}: lower-case letters, digits and "-" only`);
+  const base = join('/tmp', `hpcserve-cluster-${userInfo().uid}-${name}`);
+  return {
+    base,
+    lock: join(base, 'lock'),
+    leases: join(base, 'leases'),
+    state: join(base, 'state.json'),
+    run: join(base, 'run'),
+    slurm_conf: join(base, 'run', 'slurm.conf'),
+  };
+}

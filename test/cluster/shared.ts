@@ -1,0 +1,53 @@
+/**
+ * One cluster for many test files. Each holder writes a lease with its process id; the first starts the
+ * cluster, the last to let go stops it. A test runner that takes a lease of its own around all suites
+ * keeps the cluster up between files. Leases of dead processes do not count.
+ */
+import { randomUUID } from 'node:crypto';
+import { readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type Cluster, prepareBase, type StopReport, startLocked, stopLocked } from './cluster.ts';
+import type { ClusterFolders } from './layout.ts';
+import { withLock } from './lock.ts';
+import { isAlive } from './processes.ts';
+
+export interface ClusterLease {
+  readonly cluster: Cluster;
+  /** Gives the cluster back; a report comes with the last one, which stops it. Calling it twice does nothing. */
+  release(): Promise<StopReport | undefined>;
+}
+
+const lock_timeout_ms = 120_000;
+
+/** Takes a share in the cluster `name`, starting it when nobody had it. */
+export async function acquireCluster(name = 'test'): Promise<ClusterLease> {
+  const folders = prepareBase(name);
+  const lease = join(folders.leases, `${process.pid}-${randomUUID()}`);
+  const cluster = await withLock(folders.lock, lock_timeout_ms, async () => {
+    const started = await startLocked(name, folders);
+    writeFileSync(lease, '');
+    return started;
+  });
+  let held = true;
+  return {
+    cluster,
+    release: async () => {
+      if (!held) return undefined;
+      held = false;
+      return withLock(folders.lock, lock_timeout_ms, async () => {
+        rmSync(lease, { force: true });
+        return liveLeases(folders) === 0 ? stopLocked(folders) : undefined;
+      });
+    },
+  };
+}
+
+/** How many live processes hold a lease; removes those of dead ones. */
+export function liveLeases(folders: ClusterFolders): number {
+  let live = 0;
+  for (const name of readdirSync(folders.leases)) {
+    if (isAlive(Number.parseInt(name, 10))) live++;
+    else rmSync(join(folders.leases, name), { force: true });
+  }
+  return live;
+}
