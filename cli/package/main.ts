@@ -1,0 +1,136 @@
+/**
+ * `npm run package [-- --out DIR]`: one relocatable archive with its own Node, the compiled addons and the
+ * compute libraries. It unpacks on a shared filesystem and runs there without npm, compiler or internet.
+ */
+import { execFileSync, spawnSync } from 'node:child_process';
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { basename, join, relative, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import { glibcNeeded } from './glibc.ts';
+import { launcherScript } from './launcher.ts';
+
+/** Rooms whose built code the product runs; tests, benches and the checks stay behind. */
+const builtRooms = [
+  'cli',
+  'control',
+  'gateway',
+  'agent',
+  'solver',
+  'mesh',
+  'slurm',
+  'ledger',
+  'native',
+  'spec',
+];
+/** Folders and files that travel as they are. */
+const plain = [
+  'sbatch-templates',
+  'site-configs',
+  'examples',
+  'docs',
+  'package.json',
+  'README.md',
+  'LICENSE',
+];
+/** Parts of packages that only a compiler or a reader of their sources needs. */
+const needless =
+  /\/(deps|src|build\/Release\/(obj|\.deps|obj\.target)|build\/deps|doc|docs|test|tests|third_party|vendor|prebuilds\/(darwin|win32)[^/]*)(\/|$)|\.(c|cc|cpp|h|hpp|o|a|map|md|d\.ts|d\.mts|d\.cts)$/;
+/** Packages of which everything is needed, whatever a folder in them is called. */
+const whole =
+  /\/node_modules\/(@huggingface|@peculiar|asn1js|pvtsutils|tsyringe|reflect-metadata|fastify|zod|hdr-histogram-js)\b/;
+
+try {
+  main();
+} catch (thrown) {
+  const error = HpcserveError.from(thrown);
+  process.stderr.write(`${error.toText()}\n`);
+  process.exit(error.exit_code);
+}
+
+function main(): void {
+  const { values } = parseArgs({ options: { out: { type: 'string', default: join(packageRoot, 'build') } } });
+  const out = resolve(values.out);
+  const version = (JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8')) as { version: string })
+    .version;
+  const name = `hpcserve-${version}-${process.platform}-${process.arch}`;
+  mkdirSync(out, { recursive: true });
+  const staging = mkdtempSync(join(tmpdir(), 'hpcserve-package-'));
+  try {
+    const folder = join(staging, name);
+    mkdirSync(join(folder, 'bin'), { recursive: true });
+    for (const entry of plain) copy(entry, folder);
+    for (const room of builtRooms) copy(join('dist', room), folder);
+    for (const path of productionPackages()) copyPackage(path, folder);
+    cpSync(process.execPath, join(folder, 'bin/node'), { dereference: true });
+    chmodSync(join(folder, 'bin/node'), 0o755);
+    writeFileSync(join(folder, 'bin/hpcserve'), launcherScript(), { mode: 0o755 });
+    const glibc = glibcNeeded(folder);
+    const manifest = {
+      name: 'hpcserve',
+      version,
+      node: process.versions.node,
+      arch: process.arch,
+      glibc_needed: glibc,
+    };
+    writeFileSync(join(folder, 'MANIFEST.json'), `${JSON.stringify(manifest, null, 2)}\n`);
+    const archive = join(out, `${name}.tar.gz`);
+    execFileSync('tar', ['-czf', archive, '--owner=0', '--group=0', '--sort=name', '-C', staging, name]);
+    process.stdout.write(`${archive}\n`);
+    process.stderr.write(
+      `${basename(archive)}: ${(statSync(archive).size / 1e6).toFixed(0)} MB, Node ${process.versions.node}, needs glibc ${glibc.all} (login-node commands: ${glibc.without_engine})\n`,
+    );
+  } finally {
+    rmSync(staging, { recursive: true, force: true });
+  }
+}
+
+function copy(entry: string, folder: string): void {
+  const from = join(packageRoot, entry);
+  if (!existsSync(from)) {
+    throw new HpcserveError('E_CONFIG_MISSING', {
+      what: `${entry} is missing, so the archive would not be whole`,
+      try: 'Run `npm run build` in a complete clone.',
+    });
+  }
+  cpSync(from, join(folder, entry), { recursive: true, filter: (path) => !path.endsWith('.map') });
+}
+
+function copyPackage(path: string, folder: string): void {
+  const within = relative(packageRoot, path);
+  cpSync(path, join(folder, within), {
+    recursive: true,
+    filter: (entry) => {
+      const inside = relative(path, entry);
+      if (inside.split('/').includes('node_modules')) return false; // nested packages are listed by themselves
+      return whole.test(`/${within}`) ? !/\.(map|md)$/.test(inside) : !needless.test(`/${inside}`);
+    },
+  });
+}
+
+/** Absolute folders of the packages that the product needs at run time, as npm resolved them. */
+function productionPackages(): string[] {
+  const result = spawnSync('npm', ['ls', '--omit=dev', '--all', '--parseable', '--loglevel=silent'], {
+    cwd: packageRoot,
+    encoding: 'utf8',
+  });
+  const foreign = new RegExp(`@(node-llama-cpp|koromix)/(koffi-)?(?!linux-${process.arch}$)`);
+  return result.stdout
+    .split('\n')
+    .filter(
+      (path) =>
+        path !== '' && resolve(path) !== resolve(packageRoot) && existsSync(path) && !foreign.test(path),
+    );
+}

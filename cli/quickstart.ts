@@ -1,0 +1,111 @@
+/**
+ * `npm run quickstart`: types the commands a new user would type, on the embedded `local` site, and asks
+ * the deployed model one question as an OpenAI client would.
+ */
+import { spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { packageRoot } from '../spec/package-root.ts';
+
+const command = join(packageRoot, 'cli/hpcserve.mjs');
+const model = join(packageRoot, 'examples/quickstart.gguf');
+const deployment = join(packageRoot, 'examples/quickstart.yaml');
+const question = 'Why do ships float?';
+
+const deployed = z.object({ url: z.string(), key: z.string(), models: z.array(z.string()).min(1) });
+const chunk = z.object({
+  choices: z.array(z.object({ delta: z.object({ content: z.string().nullish() }) })),
+  error: z.object({ message: z.string() }).optional(),
+});
+
+try {
+  await main();
+} catch (thrown) {
+  const error = HpcserveError.from(thrown);
+  process.stderr.write(`${error.toText()}\n`);
+  process.exit(error.exit_code);
+}
+
+async function main(): Promise<void> {
+  if (!existsSync(model)) {
+    step('writing a toy model with random weights');
+    hpcserve(['model', 'synth', model, '--preset', 'toy', '--seed', '1']);
+  }
+  step('hpcserve deploy examples/quickstart.yaml --site local');
+  const endpoint = deployed.parse(
+    JSON.parse(hpcserve(['deploy', deployment, '--site', 'local', '--yes', '--json'])),
+  );
+  step(`asking ${endpoint.models[0]}: ${question}`);
+  const tokens = await ask(endpoint.url, endpoint.key, endpoint.models[0]!);
+  step(`${tokens} chunks arrived; the weights are random, so the words are too`);
+  const shell = (words: string): string => `npm run --silent hpcserve -- ${words}`;
+  process.stdout.write(
+    [
+      '',
+      `URL  ${endpoint.url}`,
+      `key  ${endpoint.key}`,
+      '',
+      'Ask it yourself:',
+      `  curl -N ${endpoint.url}/chat/completions -H 'Authorization: Bearer ${endpoint.key}' -H 'Content-Type: application/json' -d '{"model": "${endpoint.models[0]}", "stream": true, "max_tokens": 32, "messages": [{"role": "user", "content": "${question}"}]}'`,
+      '',
+      'Look at it and end it:',
+      `  ${shell('status quickstart')}`,
+      `  ${shell('logs quickstart')}`,
+      `  ${shell('stop quickstart')}`,
+      '',
+    ].join('\n'),
+  );
+}
+
+/** Runs the command line itself; its progress goes to the terminal, its JSON comes back. */
+function hpcserve(args: string[]): string {
+  const result = spawnSync(process.execPath, [command, ...args], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+    encoding: 'utf8',
+  });
+  if (result.status !== 0) process.exit(result.status ?? 1);
+  const lines = result.stdout.trim().split('\n');
+  return lines[lines.length - 1] ?? '';
+}
+
+async function ask(url: string, key: string, name: string): Promise<number> {
+  const response = await fetch(`${url}/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+    body: JSON.stringify({
+      model: name,
+      stream: true,
+      max_tokens: 48,
+      temperature: 0.8,
+      seed: 1,
+      messages: [{ role: 'user', content: question }],
+    }),
+  });
+  if (!response.ok || !response.body) {
+    throw new HpcserveError('E_INTERNAL', {
+      what: `the gateway answered ${response.status}`,
+      because: await response.text(),
+    });
+  }
+  let rest = '';
+  let chunks = 0;
+  for await (const text of response.body.pipeThrough(new TextDecoderStream())) {
+    const lines = (rest + text).split('\n');
+    rest = lines.pop() ?? '';
+    for (const line of lines) {
+      if (!line.startsWith('data: ') || line === 'data: [DONE]') continue;
+      const event = chunk.parse(JSON.parse(line.slice('data: '.length)));
+      if (event.error) throw new HpcserveError('E_INTERNAL', { what: event.error.message });
+      process.stdout.write(event.choices[0]?.delta.content ?? '');
+      chunks++;
+    }
+  }
+  process.stdout.write('\n');
+  return chunks;
+}
+
+function step(text: string): void {
+  process.stderr.write(`\n▸ ${text}\n`);
+}
