@@ -1,0 +1,380 @@
+/**
+ * The schema of a site config: what one cluster (or this machine) is and how jobs are written for it. Every
+ * key is described here once; `hpcserve init` and the documentation take their words from here. Paths may
+ * begin with `~` and hold `$NAME`; `spec/site-paths.ts` expands them on the login node.
+ */
+import { z } from 'zod';
+import { slurmDurationPattern } from './slurm-types.ts';
+
+/** Text that ends up on one line of a script: no line breaks, no other control characters. */
+const oneLine = z
+  .string()
+  .min(1)
+  .regex(/^[^\u0000-\u001f\u007f]+$/, 'one line without control characters');
+const oneWord = oneLine.regex(/^\S+$/, 'one word without spaces');
+const partitions = z.union([oneWord, z.array(oneWord).min(1)]);
+const duration = z.union([
+  z.string().regex(slurmDurationPattern, 'a duration as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS'),
+  z.int().min(1),
+]);
+const path = oneLine;
+const environmentName = z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'a POSIX environment name');
+const kindName = z.string().regex(/^[a-z0-9][a-z0-9_-]{0,39}$/, 'lower-case letters, digits, "-" and "_"');
+const optionName = z
+  .string()
+  .regex(/^(--)?[a-z][a-z-]*$/, 'the long name of an sbatch option, such as --mem');
+
+/** Forms in which sites want GPUs asked for. */
+export const gpuRequestForms = ['gres', 'gpus-per-node', 'gpus', 'none'] as const;
+
+export const slurmDefaultsSchema = z.strictObject({
+  partition: partitions
+    .optional()
+    .describe('Partition, or a list of which Slurm takes the first that can start.'),
+  account: oneWord
+    .optional()
+    .describe('Account to charge. Default: $SBATCH_ACCOUNT, else Slurm’s own default.'),
+  qos: oneWord.optional().describe('Quality of service.'),
+  reservation: oneWord.optional().describe('Reservation to run in.'),
+  constraint: oneLine
+    .optional()
+    .describe('Node features, as sbatch --constraint takes them; added to those of the node kind with "&".'),
+  exclude: oneWord.optional().describe('Nodes not to use, in Slurm’s list form.'),
+  nodelist: oneWord.optional().describe('Nodes to use, in Slurm’s list form.'),
+  time_limit: duration
+    .optional()
+    .describe('Wall time of a job: MM, HH:MM:SS or D-HH:MM:SS. Default: the partition’s.'),
+  exclusive: z.boolean().optional().describe('Ask for whole nodes (--exclusive).'),
+  extra: z
+    .array(oneLine)
+    .default([])
+    .describe('Further #SBATCH options, verbatim, one entry each, such as "--hint=nomultithread".'),
+  remove: z
+    .array(optionName)
+    .default([])
+    .describe('Options this site does not want, left out of every script, such as --mem.'),
+});
+export type SlurmDefaults = z.infer<typeof slurmDefaultsSchema>;
+
+export const gpuRequestSchema = z.strictObject({
+  form: z
+    .enum(gpuRequestForms)
+    .default('gres')
+    .describe(
+      'How GPUs are asked for: --gres, --gpus-per-node, --gpus, or none where whole nodes are given.',
+    ),
+  gres_name: oneWord.default('gpu').describe('Name of the generic resource that stands for a GPU.'),
+  with_type: z
+    .boolean()
+    .default(true)
+    .describe('Whether the request names the type (gpu:a100:2) when the node kind has a gres_type.'),
+});
+export type GpuRequest = z.infer<typeof gpuRequestSchema>;
+
+export const sshSchema = z.strictObject({
+  host: oneWord.describe('Login node to reach.'),
+  user: oneWord.optional().describe('User there. Default: as here.'),
+  port: z.int().min(1).max(65_535).default(22).describe('Port of its ssh server.'),
+  identity_file: path.optional().describe('Private key to use when the agent has none.'),
+  proxy_jump: z
+    .array(oneWord)
+    .default([])
+    .describe('Hosts to go through, nearest first, each as [user@]host[:port].'),
+  known_hosts_file: path
+    .default('~/.ssh/known_hosts')
+    .describe('File the host’s key is checked against; an unknown key is refused.'),
+});
+
+export const slurmSchema = z.strictObject({
+  bin_dir: path.optional().describe('Folder of sbatch and its siblings where they are not on PATH.'),
+  conf_file: path.optional().describe('slurm.conf, where Slurm’s commands do not find it by themselves.'),
+  ssh: sshSchema.optional().describe('Reach Slurm by ssh instead of on this machine.'),
+  poll_interval_s: z
+    .number()
+    .min(1)
+    .default(30)
+    .describe(
+      'Seconds between polls; one squeue for all jobs each time. Lower: news sooner, more load on Slurm.',
+    ),
+  command_timeout_s: z
+    .number()
+    .min(1)
+    .default(60)
+    .describe('Seconds a Slurm command may take before Slurm counts as unreachable.'),
+  defaults: slurmDefaultsSchema
+    .prefault({})
+    .describe('What every job asks for unless a node kind or model.yaml says otherwise.'),
+  gpu_request: gpuRequestSchema.prefault({}).describe('How GPUs are asked for.'),
+  signal_s: z
+    .int()
+    .min(0)
+    .max(65_535)
+    .default(120)
+    .describe(
+      'Seconds before the end at which a job is warned (--signal). Higher: more time to hand requests over, less of the allocation used. 0: no warning.',
+    ),
+  requeue: z
+    .enum(['scavenger', 'always', 'never'])
+    .default('scavenger')
+    .describe('Which jobs Slurm may put back into the queue after preemption or a node failure.'),
+  comment: z
+    .boolean()
+    .default(true)
+    .describe('Mark jobs with --comment=hpcserve:…; off where a site uses the comment for itself.'),
+});
+export type SlurmSettings = z.infer<typeof slurmSchema>;
+
+export const deviceSchema = z.strictObject({
+  kind: z
+    .enum(['gpu', 'cpu', 'mig'])
+    .describe('A GPU, a MIG slice, or a CPU socket (or other set of cores).'),
+  model: oneLine.describe(
+    'Name of the hardware, as the device catalog knows it: A100, GH200, V100, Xeon-8480+.',
+  ),
+  count: z.int().min(1).describe('How many of it one node has.'),
+  memory_gb: z.number().positive().describe('Memory of one device, in GB (10^9 bytes).'),
+  cores: z.int().min(1).optional().describe('CPU cores that go with one device. Default: cpus / count.'),
+  emulated: z
+    .literal('cpu')
+    .optional()
+    .describe('The device is not there: CPU cores stand in for it. Shown as such everywhere.'),
+});
+export type DeviceConfig = z.infer<typeof deviceSchema>;
+
+export const nodeKindSchema = z.strictObject({
+  name: kindName.describe('Name by which model.yaml can ask for it.'),
+  description: z.string().optional().describe('For people.'),
+  count: z
+    .int()
+    .min(1)
+    .optional()
+    .describe('How many such nodes there are; on a local site, how many node agents are started.'),
+  partition: partitions
+    .optional()
+    .describe('Partition(s) with these nodes. Default: slurm.defaults.partition.'),
+  features: z
+    .array(oneWord)
+    .default([])
+    .describe('Node features that select this kind; all of them, asked for with --constraint.'),
+  gres_type: oneWord.optional().describe('Type of its GPUs in Slurm’s words: a100 in gpu:a100:4.'),
+  devices: z
+    .array(deviceSchema)
+    .default([])
+    .describe('What computes on such a node. Empty: what the node agent finds (local sites).'),
+  cpus: z.int().min(1).optional().describe('CPUs of a node as Slurm counts them.'),
+  memory_gb: z
+    .number()
+    .positive()
+    .optional()
+    .describe('Memory of a node that a job may ask for, in GB (10^9 bytes).'),
+  architecture: z.enum(['x86_64', 'aarch64']).default('x86_64').describe('Instruction set of its CPUs.'),
+  isa: z
+    .array(oneWord)
+    .default([])
+    .describe('CPU extensions that matter, as /proc/cpuinfo names them: avx512_bf16, amx_bf16, sve.'),
+  interconnect: z
+    .enum(['ethernet', 'infiniband', 'slingshot', 'efa', 'omnipath', 'none'])
+    .default('ethernet')
+    .describe('Network between the nodes.'),
+  tier: z
+    .enum(['stable', 'scavenger'])
+    .default('stable')
+    .describe('scavenger: jobs there may be preempted at any time.'),
+  max_time: duration.optional().describe('Longest wall time there. Default: what the partition says.'),
+  slurm: slurmDefaultsSchema
+    .partial()
+    .optional()
+    .describe('Slurm settings of this kind; each overrides slurm.defaults.'),
+  gpu_request: gpuRequestSchema.optional().describe('How GPUs of this kind are asked for, where it differs.'),
+});
+export type NodeKind = z.infer<typeof nodeKindSchema>;
+
+export const containerRuntimes = ['none', 'apptainer', 'enroot-pyxis', 'podman', 'edf'] as const;
+
+export const containerSchema = z.strictObject({
+  runtime: z
+    .enum(containerRuntimes)
+    .default('none')
+    .describe(
+      'What runs the container: apptainer, enroot-pyxis (srun --container-image), podman, or edf (srun --environment, CSCS). none: no container.',
+    ),
+  command: path
+    .optional()
+    .describe('Program to call where its name differs: singularity, podman-hpc, or a full path.'),
+  image: oneLine
+    .optional()
+    .describe(
+      'Image: a .sif file, an enroot image or registry name, a podman image, or an EDF file or name.',
+    ),
+  binds: z
+    .array(oneLine)
+    .default([])
+    .describe('Folders visible inside, each as SOURCE, SOURCE:TARGET or SOURCE:TARGET:OPTIONS.'),
+  flags: z
+    .array(oneLine)
+    .default([])
+    .describe('Further arguments for the container runtime, one entry each, such as --nv, --rocm, --gpu.'),
+});
+export type ContainerConfig = z.infer<typeof containerSchema>;
+
+export const pythonSchema = z.strictObject({
+  kind: z.enum(['conda', 'venv']).describe('What is activated before the job’s command.'),
+  path: path.describe('Folder of the virtual environment, or name or folder of the conda environment.'),
+  conda_base: path
+    .optional()
+    .describe('Folder of the conda installation (with etc/profile.d/conda.sh), where conda is not on PATH.'),
+});
+export type PythonConfig = z.infer<typeof pythonSchema>;
+
+export const runtimeSchema = z.strictObject({
+  modules: z.array(oneWord).default([]).describe('Environment modules to load, in order.'),
+  module_purge: z.boolean().default(false).describe('Run "module purge" before loading.'),
+  module_init: path
+    .optional()
+    .describe('File that defines "module" in a bash script, where none of the usual places has it.'),
+  prologue: z
+    .array(z.string())
+    .default([])
+    .describe('Lines of bash, verbatim, run on the first node before anything is started.'),
+  environment: z
+    .record(environmentName, z.string().regex(/^[^\u0000]*$/, 'no NUL character'))
+    .default({})
+    .describe(
+      'Environment of everything in the job, taken literally ($ is not expanded). Never secrets: scripts are readable.',
+    ),
+  container: containerSchema.prefault({}).describe('Container that everything in the job runs in.'),
+  python: pythonSchema.optional().describe('conda or venv to activate.'),
+  srun_args: z.array(oneLine).default([]).describe('Further arguments of the srun line, one entry each.'),
+  install_dir: path
+    .optional()
+    .describe('Where compute nodes find hpcserve. Default: the folder this command runs from.'),
+  node_path: path
+    .optional()
+    .describe('Node.js binary on compute nodes. Default: the one this command runs with.'),
+});
+export type RuntimeConfig = z.infer<typeof runtimeSchema>;
+
+export const siteSchema = z
+  .strictObject({
+    name: z
+      .string()
+      .regex(/^[a-z0-9][a-z0-9-]{0,39}$/, 'lower-case letters, digits and "-", at most 40')
+      .describe('Name of the site; also of its config file.'),
+    description: z.string().optional().describe('For people.'),
+    kind: z
+      .enum(['slurm', 'local'])
+      .describe('slurm: jobs are submitted. local: agents run on this machine.'),
+    provider: oneWord.optional().describe('Who offers these nodes to others. Default: the name of the site.'),
+    state_dir: path
+      .default('~/.hpcserve')
+      .describe('Folder for state, on a filesystem that login and compute nodes share.'),
+    scratch_dir: path
+      .optional()
+      .describe('Large shared folder for downloaded models and other data that can be made again.'),
+    cache_dir: path
+      .optional()
+      .describe(
+        'Folder for caches of engines and containers, off the home directory. Default: cache in scratch_dir.',
+      ),
+    models_dir: path
+      .optional()
+      .describe('Folder in which relative model names and downloads are looked for.'),
+    model_aliases: z
+      .record(z.string().regex(/^[A-Za-z0-9][A-Za-z0-9._-]*$/, 'letters, digits, ".", "_" and "-"'), oneLine)
+      .default({})
+      .describe('Names for model sources: model.yaml says alias:NAME.'),
+    slurm: slurmSchema.optional().describe('How jobs are submitted (kind: slurm).'),
+    node_kinds: z.array(nodeKindSchema).default([]).describe('The kinds of nodes that may be used.'),
+    runtime: runtimeSchema.prefault({}).describe('How things start inside a job.'),
+    native: z
+      .strictObject({
+        library_dir: path
+          .optional()
+          .describe(
+            'Folder of the site’s own ggml and llama.cpp libraries. Default: the ones hpcserve brings.',
+          ),
+      })
+      .prefault({})
+      .describe('The native engine.'),
+    network: z
+      .strictObject({
+        private_fabric: z
+          .boolean()
+          .default(false)
+          .describe(
+            'Only you and people you trust can listen on the compute network: KV may travel unencrypted.',
+          ),
+        prefer: oneWord
+          .optional()
+          .describe('Interface name or CIDR that agents announce, such as hsn0 or 10.1.0.0/16.'),
+        port_range: z
+          .tuple([z.int().min(1024).max(65_535), z.int().min(1024).max(65_535)])
+          .optional()
+          .describe('Ports agents may listen on, first and last. Default: any free port.'),
+      })
+      .prefault({})
+      .describe('The network between agents and gateway.'),
+    gateway: z
+      .strictObject({
+        place: z
+          .enum(['login', 'job'])
+          .default('login')
+          .describe('login: a process on the machine that deploys. job: a small job of its own.'),
+        host: oneWord.default('127.0.0.1').describe('Address it listens on.'),
+        port: z.int().min(0).max(65_535).default(0).describe('Port it listens on; 0: a free one, then kept.'),
+        partition: partitions.optional().describe('Partition of the gateway’s job.'),
+        time_limit: duration.optional().describe('Wall time of the gateway’s job.'),
+        cpus: z.int().min(1).default(2).describe('CPUs of the gateway’s job.'),
+        memory_gb: z.number().positive().default(4).describe('Memory of the gateway’s job, in GB.'),
+      })
+      .prefault({})
+      .describe('The front door.'),
+    limits: z
+      .strictObject({
+        max_jobs: z.int().min(1).default(64).describe('Jobs this tool keeps in the queue at most.'),
+        submissions_per_minute: z
+          .int()
+          .min(1)
+          .default(30)
+          .describe('Submissions in any minute at most. Lower: kinder to a busy controller.'),
+      })
+      .prefault({})
+      .describe('Manners.'),
+  })
+  .superRefine((site, context) => {
+    if (site.kind === 'local' && site.slurm !== undefined)
+      context.addIssue({
+        code: 'custom',
+        path: ['slurm'],
+        message: 'a site of kind local has no Slurm settings',
+      });
+    for (const [index, kind] of site.node_kinds.entries())
+      if (site.node_kinds.findIndex((other) => other.name === kind.name) < index)
+        context.addIssue({
+          code: 'custom',
+          path: ['node_kinds', index, 'name'],
+          message: `two node kinds are named ${kind.name}`,
+        });
+    const { container } = site.runtime;
+    if (container.runtime !== 'none' && container.image === undefined)
+      context.addIssue({
+        code: 'custom',
+        path: ['runtime', 'container', 'runtime'],
+        message: `container runtime ${container.runtime} needs an image`,
+      });
+    const range = site.network.port_range;
+    if (range !== undefined && range[0] > range[1])
+      context.addIssue({
+        code: 'custom',
+        path: ['network', 'port_range'],
+        message: `the first port, ${range[0]}, is after the last, ${range[1]}`,
+      });
+  });
+export type SiteConfig = z.infer<typeof siteSchema>;
+/** As people write it: everything with a default may be absent. */
+export type SiteInput = z.input<typeof siteSchema>;
+
+/** Slurm settings of a site; a site of kind slurm that says nothing gets the defaults. */
+export function slurmSettings(site: SiteConfig): SlurmSettings {
+  return site.slurm ?? slurmSchema.parse({});
+}
