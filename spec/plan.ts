@@ -131,7 +131,7 @@ export type PlacementConstraint =
   | 'host_memory'
   | 'devices_per_node'
   | 'cpus_per_node'
-  | 'pipeline_unsupported'
+  | 'parallel_unsupported'
   | 'time_limit'
   | 'no_nodes'
   | 'nodes_used_up';

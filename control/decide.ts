@@ -1,0 +1,169 @@
+/**
+ * The heart of the reconciler as pure functions: what was asked for and what is there in, actions out.
+ * Nothing here looks at a clock, a disk or a scheduler, so every situation can be put in a test.
+ */
+import type { PlannedLaunch } from '../spec/plan.ts';
+import { type DeploymentState, type LaunchRecord, liveLaunches, wantedLaunches } from './deployment-state.ts';
+import type { JobSnapshot } from './job-runner.ts';
+
+/** What was seen of one launch just now. */
+export interface LaunchSight {
+  job?: JobSnapshot;
+  /** Jobs that carry this launch id, where the scheduler was asked (phase submitting). */
+  found_jobs?: string[];
+  /** Units that serve now. */
+  serving_units: string[];
+}
+
+export interface DecideInput {
+  state: DeploymentState;
+  sights: ReadonlyMap<string, LaunchSight>;
+  now_ms: number;
+  timing: DecideTiming;
+}
+
+export interface DecideTiming {
+  /**
+   * How long after an interrupted submission a job may still turn up, ms: the sbatch of a command that died
+   * may be on its way. Lower: quicker recovery; higher: safer on slow controllers.
+   */
+  settle_ms: number;
+  /** After how long a cancellation is repeated with force, ms. */
+  force_after_ms: number;
+}
+
+export const defaultTiming: DecideTiming = { settle_ms: 15_000, force_after_ms: 45_000 };
+
+export type Action =
+  | { do: 'submit'; launch_id: string }
+  /** A job that an interrupted command submitted: write its id down. */
+  | { do: 'adopt'; launch_id: string; job_id: string }
+  /** Look again: the scheduler may not know the job yet. */
+  | { do: 'wait'; launch_id: string; until_ms: number }
+  | { do: 'cancel'; launch_id: string; job_id: string; force: boolean }
+  /** A second job with the same launch id: must not run. */
+  | { do: 'cancel_extra'; launch_id: string; job_id: string }
+  /** The job is over (or never was): write that down. */
+  | { do: 'record_end'; launch_id: string; last: JobSnapshot };
+
+export function decide(input: DecideInput): Action[] {
+  const { state, sights } = input;
+  const actions: Action[] = [];
+  const allServe = wantedLaunches(state).every((launch) => isServing(launch, sights.get(launch.launch_id)));
+  for (const launch of liveLaunches(state)) {
+    const unwanted = state.desired === 'stopped' || (launch.superseded && allServe);
+    actions.push(...decideLaunch(launch, sights.get(launch.launch_id), unwanted, input));
+  }
+  return actions;
+}
+
+function decideLaunch(
+  launch: LaunchRecord,
+  sight: LaunchSight | undefined,
+  unwanted: boolean,
+  { now_ms, timing }: DecideInput,
+): Action[] {
+  const { launch_id } = launch;
+  switch (launch.phase) {
+    case 'planned':
+      return unwanted || launch.superseded
+        ? [{ do: 'record_end', launch_id, last: neverSubmitted }]
+        : [{ do: 'submit', launch_id }];
+    case 'submitting':
+      return decideInterrupted(launch, sight, unwanted, now_ms, timing);
+    case 'submitted': {
+      const job = sight?.job;
+      if (!job || !launch.job_id) return [];
+      if (job.phase === 'ended') return [{ do: 'record_end', launch_id, last: job }];
+      // Slurm forgot the job and keeps no accounting: it is over, and nobody can say how.
+      if (job.phase === 'unknown') return [{ do: 'record_end', launch_id, last: { ...job, phase: 'ended' } }];
+      if (!unwanted) return [];
+      return decideCancel(launch, launch.job_id, now_ms, timing);
+    }
+    case 'ended':
+      return [];
+  }
+}
+
+/** A launch whose command died between writing the intent down and writing the job id down. */
+function decideInterrupted(
+  launch: LaunchRecord,
+  sight: LaunchSight | undefined,
+  unwanted: boolean,
+  now_ms: number,
+  timing: DecideTiming,
+): Action[] {
+  const { launch_id } = launch;
+  const found = sight?.found_jobs;
+  if (!found) return [];
+  const [first, ...extra] = found;
+  if (first !== undefined)
+    return [
+      { do: 'adopt', launch_id, job_id: first },
+      ...extra.map((job_id): Action => ({ do: 'cancel_extra', launch_id, job_id })),
+    ];
+  const settled = (launch.submitting_since_ms ?? 0) + timing.settle_ms;
+  if (now_ms < settled) return [{ do: 'wait', launch_id, until_ms: settled }];
+  return unwanted || launch.superseded
+    ? [{ do: 'record_end', launch_id, last: neverSubmitted }]
+    : [{ do: 'submit', launch_id }];
+}
+
+function decideCancel(launch: LaunchRecord, job_id: string, now_ms: number, timing: DecideTiming): Action[] {
+  const asked = launch.cancel_requested_ms;
+  if (asked === undefined) return [{ do: 'cancel', launch_id: launch.launch_id, job_id, force: false }];
+  if (now_ms - asked < timing.force_after_ms) return [];
+  return [{ do: 'cancel', launch_id: launch.launch_id, job_id, force: true }];
+}
+
+/** What is recorded for a launch that never became a job. */
+const neverSubmitted: JobSnapshot = {
+  job_id: '',
+  phase: 'ended',
+  state: 'NEVER_SUBMITTED',
+  reason: 'it was not submitted',
+};
+
+/** Whether all units of a launch serve. */
+export function isServing(launch: LaunchRecord, sight: LaunchSight | undefined): boolean {
+  if (launch.phase !== 'submitted' || !sight) return false;
+  const serving = new Set(sight.serving_units);
+  return launch.planned.units.every((unit) => serving.has(unit.unit));
+}
+
+/**
+ * Brings a plan into the state: launches that run the same thing already are kept, others of the old plan
+ * are superseded, new ones are added as planned. Ended launches are dropped from the wanted ones.
+ * @param newLaunchId called once for each new launch.
+ * @returns the new list of launches.
+ */
+export function mergePlan(
+  current: readonly LaunchRecord[],
+  planned: readonly PlannedLaunch[],
+  fingerprint: (launch: PlannedLaunch) => string,
+  newLaunchId: () => string,
+): LaunchRecord[] {
+  const kept = new Map<string, LaunchRecord[]>();
+  for (const launch of current) {
+    if (launch.phase === 'ended' || launch.superseded || launch.cancel_requested_ms !== undefined) continue;
+    kept.set(launch.fingerprint, [...(kept.get(launch.fingerprint) ?? []), launch]);
+  }
+  const wanted = planned.map((launch): LaunchRecord => {
+    const print = fingerprint(launch);
+    const same = kept.get(print)?.shift();
+    return (
+      same ?? {
+        launch_id: newLaunchId(),
+        phase: 'planned',
+        fingerprint: print,
+        planned: launch,
+        superseded: false,
+      }
+    );
+  });
+  const wantedIds = new Set(wanted.map((launch) => launch.launch_id));
+  const rest = current
+    .filter((launch) => !wantedIds.has(launch.launch_id))
+    .map((launch) => ({ ...launch, superseded: true }));
+  return [...wanted, ...rest];
+}

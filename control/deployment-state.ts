@@ -1,0 +1,76 @@
+/**
+ * `deployment.json`: what was asked for and what was done about it. Everything a command on another login
+ * node needs to go on where this one stopped.
+ */
+import { z } from 'zod';
+import { launchSchema } from '../spec/launch.ts';
+import { deploymentSchema } from '../spec/model-yaml.ts';
+import type { PlannedLaunch, PlannedModel } from '../spec/plan.ts';
+
+const jobSnapshotSchema = z.object({
+  job_id: z.string(),
+  phase: z.enum(['pending', 'running', 'completing', 'ended', 'unknown']),
+  state: z.string(),
+  pending: z.object({ reason: z.string(), explanation: z.string() }).optional(),
+  estimated_start_ms: z.number().optional(),
+  start_time_ms: z.number().optional(),
+  end_time_limit_ms: z.number().optional(),
+  nodes: z.string().optional(),
+  exit_code: z.number().optional(),
+  signal: z.number().optional(),
+  reason: z.string().optional(),
+});
+
+/**
+ * planned: decided, nothing done. submitting: written down, the scheduler may or may not have it.
+ * submitted: it has a job id. ended: its job is over, or it never became one.
+ */
+export const launchPhases = ['planned', 'submitting', 'submitted', 'ended'] as const;
+export type LaunchPhase = (typeof launchPhases)[number];
+
+const launchRecordSchema = z.object({
+  launch_id: launchSchema.shape.launch_id,
+  phase: z.enum(launchPhases),
+  /** Equal for launches that run the same thing: an unchanged one is kept when the deployment changes. */
+  fingerprint: z.string(),
+  planned: z.custom<PlannedLaunch>(
+    (value) => typeof value === 'object' && value !== null && 'units' in value,
+  ),
+  /** Replaced by launches of a later generation; cancelled once those serve. */
+  superseded: z.boolean().default(false),
+  submitting_since_ms: z.number().optional(),
+  job_id: z.string().optional(),
+  where: z.string().optional(),
+  cancel_requested_ms: z.number().optional(),
+  /** How the job ended, or its last known state. */
+  last: jobSnapshotSchema.optional(),
+});
+export type LaunchRecord = z.infer<typeof launchRecordSchema>;
+
+export const deploymentStateSchema = z.object({
+  format: z.literal(1),
+  name: z.string(),
+  site: z.string(),
+  owner: z.string(),
+  /** Counts accepted changes of the specification. */
+  generation: z.int().min(1),
+  inputs_digest: z.string(),
+  spec_file: z.string(),
+  spec: deploymentSchema,
+  desired: z.enum(['serving', 'stopped']),
+  created_at_ms: z.number(),
+  updated_at_ms: z.number(),
+  models: z.custom<PlannedModel[]>((value) => Array.isArray(value)),
+  launches: z.array(launchRecordSchema),
+});
+export type DeploymentState = z.infer<typeof deploymentStateSchema>;
+
+/** Launches that are not over. */
+export function liveLaunches(state: DeploymentState): LaunchRecord[] {
+  return state.launches.filter((launch) => launch.phase !== 'ended');
+}
+
+/** Launches the deployment is to consist of now; the superseded ones are on their way out. */
+export function wantedLaunches(state: DeploymentState): LaunchRecord[] {
+  return state.launches.filter((launch) => !launch.superseded);
+}
