@@ -46,6 +46,8 @@ export interface SessionMetadata {
   unit?: string;
   /** Slurm job id, absent on the local site. */
   job_id?: string;
+  /** Account that the Slurm job is charged to, where known; the ledger keeps it with each request. */
+  slurm_account?: string;
   /** Slurm's node name; hostname on the local site. */
   node: string;
   hostname: string;

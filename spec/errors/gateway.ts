@@ -1,3 +1,169 @@
 import { defineErrors } from './define.ts';
 
-export const gatewayErrors = defineErrors({});
+/** What can be wrong at the front door: requests, replicas, the gateway process itself, and its ledger. */
+export const gatewayErrors = defineErrors({
+  E_REQUEST_JSON: {
+    cause: 'The body of a request is not valid JSON.',
+    fix: 'send a JSON object as UTF-8, with `content-type: application/json`',
+    http_status: 400,
+    exit_code: 2,
+  },
+  E_REQUEST_INVALID: {
+    cause: 'A field of a request is missing or has a wrong type.',
+    fix: 'correct the field that the message names',
+    http_status: 400,
+    exit_code: 2,
+  },
+  E_REQUEST_TOO_LARGE: {
+    cause: 'The body of a request is larger than the gateway reads.',
+    fix: 'send less: shorten the prompt, shrink images, or split the batch',
+    http_status: 413,
+    exit_code: 2,
+  },
+  E_REQUEST_HEADERS: {
+    cause: 'The header of a request is larger than the gateway reads, or is not HTTP.',
+    fix: 'send fewer or shorter header fields, and speak HTTP/1.1',
+    http_status: 431,
+    exit_code: 2,
+  },
+  E_REQUEST_MALFORMED: {
+    cause: 'The bytes that arrived are not an HTTP/1.1 request.',
+    fix: 'check that the base URL begins with the right scheme (http or https) and that no proxy alters requests',
+    http_status: 400,
+    exit_code: 2,
+  },
+  E_REQUEST_TIMEOUT: {
+    cause: 'A client sent its request too slowly, or stopped in the middle of it.',
+    fix: 'send the request again; check the network between client and gateway',
+    http_status: 408,
+    exit_code: 7,
+  },
+  E_REQUEST_PATH: {
+    cause: 'The gateway has nothing at this path.',
+    fix: 'use an OpenAI path such as /v1/chat/completions, and a base URL that ends in /v1',
+    http_status: 404,
+    exit_code: 9,
+  },
+  E_REQUEST_METHOD: {
+    cause: 'The path exists, but not for this HTTP method.',
+    fix: 'use the method that the `allow` header of the answer names',
+    http_status: 405,
+    exit_code: 2,
+  },
+  E_REQUEST_KEY: {
+    cause: 'A request carries no API key, or one that is unknown or revoked.',
+    fix: 'send `authorization: Bearer hsk-…` with a key that the operator of the gateway gave out',
+    http_status: 401,
+    exit_code: 12,
+  },
+  E_REQUEST_ADMIN: {
+    cause: 'An administrative path was asked without the admin token of this gateway.',
+    fix: "send `authorization: Bearer` with the content of admin.token in the gateway's folder",
+    http_status: 401,
+    exit_code: 12,
+  },
+  E_MODEL_UNKNOWN: {
+    cause: 'No deployment behind this gateway serves a model of that name.',
+    fix: 'use one of the names that GET /v1/models lists',
+    http_status: 404,
+    exit_code: 9,
+  },
+  E_MODEL_NO_REPLICA: {
+    cause:
+      'The model is deployed, but no replica of it can answer now: jobs pending, weights loading, or failed.',
+    fix: 'try again after the time that `retry-after` gives; `hpcserve status` shows the jobs',
+    http_status: 503,
+    exit_code: 7,
+  },
+  E_REPLICA_BUSY: {
+    cause: 'Every replica of the model has as many requests waiting as it may hold.',
+    fix: 'try again after the time that `retry-after` gives, or deploy more replicas',
+    http_status: 429,
+    exit_code: 7,
+  },
+  E_REPLICA_FAILED: {
+    cause: 'The replicas that were tried could not be reached or failed before they answered.',
+    fix: 'try again; `hpcserve status` and `hpcserve logs` show what happened to the replica',
+    http_status: 502,
+    exit_code: 11,
+  },
+  E_REPLICA_BROKE_OFF: {
+    cause: 'A replica ended in the middle of an answer.',
+    fix: 'send the request again; `hpcserve logs` shows what happened to the replica',
+    http_status: 502,
+    exit_code: 11,
+  },
+  E_GATEWAY_BUSY: {
+    cause: 'The gateway holds as many connections or requests as it may.',
+    fix: 'try again in a moment; reuse connections instead of opening one for each request',
+    http_status: 503,
+    exit_code: 7,
+  },
+  E_GATEWAY_DRAINING: {
+    cause: 'The gateway is stopping and takes no new requests.',
+    fix: 'try again in a few seconds',
+    http_status: 503,
+    exit_code: 7,
+  },
+  E_GATEWAY_RUNNING: {
+    cause: 'Another gateway process holds the gateway folder.',
+    fix: 'use that gateway, or stop it first',
+    http_status: 409,
+    exit_code: 10,
+  },
+  E_GATEWAY_PORT: {
+    cause: 'The address or port that the gateway is to listen on cannot be had.',
+    fix: 'choose another port or address in the site config, or port 0 for any free one',
+    http_status: 500,
+    exit_code: 12,
+  },
+  E_GATEWAY_CONFIG: {
+    cause: 'The config file of the gateway is missing or wrong.',
+    fix: 'correct the field that the message names; control writes this file as gateway.json',
+    http_status: 500,
+    exit_code: 3,
+  },
+  E_GATEWAY_FOLDER: {
+    cause: 'A file in the gateway folder cannot be read or written.',
+    fix: 'check that the filesystem is mounted, has space and quota, and that the folder is yours',
+    http_status: 500,
+    exit_code: 12,
+  },
+  E_KEY_UNKNOWN: {
+    cause: 'No API key has this id or name.',
+    fix: 'list the keys with `hpcserve key list`',
+    http_status: 404,
+    exit_code: 9,
+  },
+  E_LEDGER_MISSING: {
+    cause: 'The ledger file does not exist: no gateway of this site has run yet.',
+    fix: 'check the site and the state folder; the first gateway that starts writes the ledger',
+    http_status: 404,
+    exit_code: 9,
+  },
+  E_LEDGER_WRITE: {
+    cause:
+      'The ledger cannot be written (disk full, quota, I/O error), so no request is answered unrecorded.',
+    fix: 'free space or quota in the gateway folder; the gateway goes on by itself once it can write',
+    http_status: 503,
+    exit_code: 12,
+  },
+  E_LEDGER_BUSY: {
+    cause: 'Another process holds the ledger.',
+    fix: 'try again in a moment; one gateway at a time may write a ledger',
+    http_status: 503,
+    exit_code: 10,
+  },
+  E_LEDGER_VERSION: {
+    cause: 'The ledger was written by a newer version of hpcserve.',
+    fix: 'use the newer version; an older one does not write to it, so that nothing is lost',
+    http_status: 500,
+    exit_code: 12,
+  },
+  E_LEDGER_DAMAGED: {
+    cause: 'The ledger file fails its integrity check.',
+    fix: 'start the gateway: it sets the damaged file aside and saves what can still be read',
+    http_status: 500,
+    exit_code: 12,
+  },
+});

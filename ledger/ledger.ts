@@ -1,0 +1,326 @@
+import { chmodSync, closeSync, existsSync, openSync } from 'node:fs';
+import { dirname } from 'node:path';
+import Database from 'better-sqlite3';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { Checkpointer } from './checkpointer.ts';
+import { type Filesystem, filesystemOf } from './filesystem.ts';
+import { type ApiKey, generateKey, generateKeyId, hashKey } from './keys.ts';
+import { ledgerError } from './ledger-error.ts';
+import type { RequestRecord, SessionFacts } from './record.ts';
+import { findDamage, isDamage, type RepairReport, setAsideAndSave } from './repair.ts';
+import { migrate } from './schema.ts';
+import { queryUsage, type UsageQuery, type UsageRow } from './usage.ts';
+
+export interface LedgerOptions {
+  /** For tests; found by statfs where absent. */
+  filesystem?: Filesystem;
+  /**
+   * How long records gather before a commit. 0: those of one turn of the event loop, which is right where a
+   * commit is a write to memory (WAL). A network filesystem syncs on every commit, so records of 20 ms share
+   * one: lower answers sooner when idle, higher spends less time in sync under load.
+   */
+  group_ms?: number;
+  now_ms?: () => number;
+  /** Called when a write fails, and when writing works again (without an error). */
+  onHealth?: (error: HpcserveError | undefined) => void;
+}
+
+export interface OpenedLedger {
+  ledger: Ledger;
+  filesystem: Filesystem;
+  /** Set where the file was damaged and has been replaced. */
+  repair?: RepairReport;
+}
+
+/** Runs when a record is safe from the death of this process, or could not be written. */
+export type Committed = (error: HpcserveError | undefined) => void;
+
+const networkGroup_ms = 20;
+const retry_ms = 1000;
+/** A commit takes at most this many records, so that one never blocks the event loop for long (about 4 ms). */
+const groupLimit = 1024;
+
+/**
+ * Opens, checks and, where needed, creates or repairs the ledger of one gateway. One writer at a time: the
+ * gateway's folder lock sees to it, and on network filesystems an exclusive lock on the file as well.
+ *
+ * Throws E_LEDGER_BUSY, E_LEDGER_VERSION, E_LEDGER_WRITE.
+ */
+export function openLedger(path: string, options: LedgerOptions = {}): OpenedLedger {
+  const now_ms = options.now_ms ?? Date.now;
+  const filesystem = options.filesystem ?? filesystemOf(dirname(path));
+  try {
+    if (!existsSync(path)) closeSync(openSync(path, 'a', 0o600));
+    chmodSync(path, 0o600);
+    let repair: RepairReport | undefined;
+    let db = openChecked(path, filesystem);
+    if (typeof db === 'string') {
+      repair = setAsideAndSave(path, db, now_ms());
+      chmodSync(path, 0o600);
+      db = openChecked(path, filesystem);
+      if (typeof db === 'string') throw new Error(`a new ledger is damaged: ${db}`);
+    }
+    const ledger = new Ledger(db, path, filesystem, options);
+    return repair ? { ledger, filesystem, repair } : { ledger, filesystem };
+  } catch (error) {
+    throw ledgerError(error, path);
+  }
+}
+
+/** The database ready for writing, or what is wrong with it. */
+function openChecked(path: string, filesystem: Filesystem): Database.Database | string {
+  const db = new Database(path, { timeout: 2000 });
+  try {
+    if (filesystem.network) {
+      db.pragma('locking_mode = EXCLUSIVE');
+      db.pragma('journal_mode = TRUNCATE');
+      db.exec('BEGIN EXCLUSIVE; COMMIT');
+    } else {
+      db.pragma('journal_mode = WAL');
+      // A crash of the process loses nothing: what was committed is with the kernel. NORMAL syncs at checkpoints.
+      db.pragma('wal_autocheckpoint = 0');
+    }
+    db.pragma('synchronous = NORMAL');
+    const damage = findDamage(db);
+    if (damage !== undefined) {
+      db.close();
+      return damage;
+    }
+    migrate(db, path);
+    return db;
+  } catch (error) {
+    db.close();
+    if (isDamage(error)) return error.message;
+    throw error;
+  }
+}
+
+interface Pending {
+  record: RequestRecord;
+  committed: Committed;
+}
+
+/**
+ * The record of who used what: API keys and answered requests. Records are committed in groups; the gateway
+ * sends the last bytes of an answer only after `committed` ran, so that even `kill -9` loses no answered request.
+ */
+export class Ledger {
+  readonly path: string;
+  readonly #db: Database.Database;
+  readonly #now_ms: () => number;
+  readonly #group_ms: number;
+  readonly #onHealth: (error: HpcserveError | undefined) => void;
+  readonly #insert: Database.Statement;
+  readonly #insertSession: Database.Statement;
+  readonly #begin: Database.Statement;
+  readonly #commit: Database.Statement;
+  readonly #keysByHash = new Map<string, ApiKey>();
+  readonly #keysById = new Map<string, ApiKey>();
+  /** Rows of `sessions` by the gateway's own object, so that the hot path compares no strings. */
+  readonly #sessionRefs = new WeakMap<SessionFacts, number>();
+  readonly #checkpointer: Checkpointer | undefined;
+  #pending: Pending[] = [];
+  #scheduled = false;
+  #failure: HpcserveError | undefined;
+  #retry: NodeJS.Timeout | undefined;
+
+  constructor(db: Database.Database, path: string, filesystem: Filesystem, options: LedgerOptions) {
+    this.path = path;
+    this.#db = db;
+    this.#now_ms = options.now_ms ?? Date.now;
+    this.#group_ms = options.group_ms ?? (filesystem.network ? networkGroup_ms : 0);
+    this.#onHealth = options.onHealth ?? (() => {});
+    this.#begin = db.prepare('BEGIN IMMEDIATE');
+    this.#commit = db.prepare('COMMIT');
+    this.#insert = db.prepare(
+      `INSERT INTO requests (request_id, time_ms, key_id, endpoint, model, served_model, session_ref, status,
+        stream, attempts, prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, ttft_ms, duration_ms,
+        finish_reason, error_code)
+      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    );
+    this.#insertSession = db.prepare(
+      `INSERT INTO sessions (session_id, node, site, engine, deployment, job_id, slurm_account, first_seen_ms)
+      VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+      ON CONFLICT (session_id) DO UPDATE SET node = excluded.node RETURNING ref`,
+    );
+    for (const row of db
+      .prepare('SELECT id, name, hash, created_at_ms, revoked_at_ms FROM keys')
+      .all() as (Omit<ApiKey, 'revoked_at_ms'> & { hash: string; revoked_at_ms: number | null })[]) {
+      const { hash, revoked_at_ms, ...rest } = row;
+      this.#remember(hash, revoked_at_ms === null ? rest : { ...rest, revoked_at_ms });
+    }
+    this.#checkpointer = filesystem.network ? undefined : new Checkpointer(db, path);
+  }
+
+  /** Why the ledger cannot be written at present; undefined while it can. */
+  get failure(): HpcserveError | undefined {
+    return this.#failure;
+  }
+
+  /** The valid key of this secret; undefined where it is unknown or revoked. */
+  findKey(secret: string): ApiKey | undefined {
+    const key = this.#keysByHash.get(hashKey(secret));
+    return key?.revoked_at_ms === undefined ? key : undefined;
+  }
+
+  /** Makes a key. `secret` is returned here once and can never be had again. */
+  createKey(name: string): { key: ApiKey; secret: string } {
+    const secret = generateKey();
+    const hash = hashKey(secret);
+    const key: ApiKey = { id: generateKeyId(), name, created_at_ms: this.#now_ms() };
+    this.#write(() =>
+      this.#db
+        .prepare('INSERT INTO keys (id, name, hash, created_at_ms) VALUES (?, ?, ?, ?)')
+        .run(key.id, key.name, hash, key.created_at_ms),
+    );
+    this.#remember(hash, key);
+    return { key, secret };
+  }
+
+  /** Every key, revoked ones included, oldest first. */
+  listKeys(): ApiKey[] {
+    return [...this.#keysById.values()].sort((a, b) => a.created_at_ms - b.created_at_ms);
+  }
+
+  /** Ends a key's validity at once; its requests stay recorded. Throws E_KEY_UNKNOWN. */
+  revokeKey(id: string): ApiKey {
+    const key = this.#keysById.get(id);
+    if (!key) throw new HpcserveError('E_KEY_UNKNOWN', { what: `there is no key ${id.slice(0, 64)}` });
+    if (key.revoked_at_ms !== undefined) return key;
+    const revoked_at_ms = this.#now_ms();
+    this.#write(() =>
+      this.#db.prepare('UPDATE keys SET revoked_at_ms = ? WHERE id = ?').run(revoked_at_ms, id),
+    );
+    key.revoked_at_ms = revoked_at_ms;
+    return key;
+  }
+
+  usage(query: UsageQuery): UsageRow[] {
+    return queryUsage(this.#db, query);
+  }
+
+  /** Queues a record; `committed` runs once, after the group it is in was committed or failed. */
+  record(record: RequestRecord, committed: Committed): void {
+    this.#pending.push({ record, committed });
+    if (this.#scheduled) return;
+    this.#scheduled = true;
+    if (this.#group_ms === 0) setImmediate(this.#commitGroup);
+    else setTimeout(this.#commitGroup, this.#group_ms);
+  }
+
+  /** Commits what waits, folds the log into the file, and closes it. */
+  async close(): Promise<void> {
+    clearTimeout(this.#retry);
+    while (this.#pending.length > 0) this.#commitGroup();
+    await this.#checkpointer?.close();
+    this.#db.close();
+  }
+
+  readonly #commitGroup = (): void => {
+    const rest = this.#pending;
+    const group = rest.length <= groupLimit ? rest : rest.slice(0, groupLimit);
+    this.#pending = rest.length <= groupLimit ? [] : rest.slice(groupLimit);
+    this.#scheduled = this.#pending.length > 0;
+    if (this.#scheduled) setImmediate(this.#commitGroup);
+    if (group.length === 0) return;
+    let failure: HpcserveError | undefined;
+    try {
+      this.#begin.run();
+      for (const { record } of group) this.#insertRecord(record);
+      this.#commit.run();
+    } catch (error) {
+      failure = ledgerError(error, this.path);
+      this.#rollback();
+    }
+    this.#setFailure(failure);
+    for (const { committed } of group) committed(failure);
+    this.#checkpointer?.wrote(group.length);
+  };
+
+  #insertRecord(record: RequestRecord): void {
+    this.#insert.run(
+      record.request_id,
+      record.time_ms,
+      record.key_id,
+      record.endpoint,
+      record.model,
+      record.served_model ?? null,
+      record.session === undefined ? null : this.#sessionRef(record.session, record.time_ms),
+      record.status,
+      record.stream ? 1 : 0,
+      record.attempts,
+      record.prompt_tokens ?? null,
+      record.completion_tokens ?? null,
+      record.cached_tokens ?? null,
+      record.reasoning_tokens ?? null,
+      record.ttft_ms ?? null,
+      record.duration_ms,
+      record.finish_reason ?? null,
+      record.error_code ?? null,
+    );
+  }
+
+  #sessionRef(session: SessionFacts, time_ms: number): number {
+    let ref = this.#sessionRefs.get(session);
+    if (ref === undefined) {
+      const row = this.#insertSession.get(
+        session.session_id,
+        session.node,
+        session.site,
+        session.engine ?? null,
+        session.deployment ?? null,
+        session.job_id ?? null,
+        session.slurm_account ?? null,
+        time_ms,
+      ) as { ref: number };
+      ref = row.ref;
+      this.#newSessions.push(session);
+      this.#sessionRefs.set(session, ref);
+    }
+    return ref;
+  }
+
+  /** Sessions first seen in the open transaction: forgotten again if it rolls back. */
+  #newSessions: SessionFacts[] = [];
+
+  #rollback(): void {
+    for (const session of this.#newSessions) this.#sessionRefs.delete(session);
+    if (this.#db.inTransaction) this.#db.exec('ROLLBACK');
+  }
+
+  #setFailure(failure: HpcserveError | undefined): void {
+    this.#newSessions = [];
+    if (failure === undefined && this.#failure === undefined) return;
+    this.#failure = failure;
+    this.#onHealth(failure);
+    clearTimeout(this.#retry);
+    if (failure !== undefined) this.#retry = setTimeout(this.#probe, retry_ms).unref();
+  }
+
+  /** Finds out by itself whether the ledger can be written again; requests are refused meanwhile. */
+  readonly #probe = (): void => {
+    try {
+      // A page is really allocated and written: setting a pragma to its own value would succeed on a full disk.
+      this.#db.exec(
+        'BEGIN IMMEDIATE; CREATE TABLE probe (bytes BLOB); INSERT INTO probe VALUES (zeroblob(16384)); DROP TABLE probe; COMMIT',
+      );
+      this.#setFailure(undefined);
+    } catch (error) {
+      this.#rollback();
+      this.#setFailure(ledgerError(error, this.path));
+    }
+  };
+
+  #remember(hash: string, key: ApiKey): void {
+    this.#keysByHash.set(hash, key);
+    this.#keysById.set(key.id, key);
+  }
+
+  #write(statement: () => void): void {
+    try {
+      statement();
+    } catch (error) {
+      throw ledgerError(error, this.path);
+    }
+  }
+}

@@ -1,0 +1,120 @@
+import { existsSync, renameSync } from 'node:fs';
+import Database from 'better-sqlite3';
+import { migrate } from './schema.ts';
+
+/** What was done with a ledger that failed its integrity check. */
+export interface RepairReport {
+  /** Where the damaged file lies now. */
+  set_aside: string;
+  /** What SQLite said about it. */
+  reason: string;
+  keys_saved: number;
+  requests_saved: number;
+  sessions_saved: number;
+}
+
+const damaged = new Set(['SQLITE_CORRUPT', 'SQLITE_NOTADB', 'SQLITE_CORRUPT_INDEX', 'SQLITE_CORRUPT_VTAB']);
+
+/**
+ * What is wrong with an open database, undefined where nothing is. `quick_check` reads every page but does not
+ * compare indexes with tables: about a second a gigabyte from a local disk.
+ */
+export function findDamage(db: Database.Database): string | undefined {
+  try {
+    const verdict = db.pragma('quick_check(1)', { simple: true }) as string;
+    return verdict === 'ok' ? undefined : verdict;
+  } catch (error) {
+    if (isDamage(error)) return error.message;
+    throw error;
+  }
+}
+
+export function isDamage(error: unknown): error is Error {
+  return error instanceof Database.SqliteError && damaged.has(error.code);
+}
+
+/**
+ * Renames a damaged ledger (with its log or journal, which belong to it) to `<path>.damaged-<time>` and copies
+ * every row that can still be read into a new one at `path`. Nothing is deleted.
+ */
+export function setAsideAndSave(path: string, reason: string, now_ms: number): RepairReport {
+  const set_aside = freeName(`${path}.damaged-${new Date(now_ms).toISOString().replace(/[:.]/g, '')}`);
+  for (const suffix of ['', '-wal', '-shm', '-journal']) {
+    if (existsSync(path + suffix)) renameSync(path + suffix, set_aside + suffix);
+  }
+  const report: RepairReport = { set_aside, reason, keys_saved: 0, requests_saved: 0, sessions_saved: 0 };
+  const fresh = new Database(path);
+  try {
+    migrate(fresh, path);
+    const old = openDamaged(set_aside);
+    if (old === undefined) return report;
+    try {
+      report.keys_saved = saveTable(old, fresh, 'keys', 'rowid');
+      report.sessions_saved = saveTable(old, fresh, 'sessions', 'ref');
+      // Requests whose session was lost still count; the reference is kept, since nothing else says who answered.
+      fresh.pragma('foreign_keys = OFF');
+      report.requests_saved = saveTable(old, fresh, 'requests', 'sequence');
+    } finally {
+      old.close();
+    }
+  } finally {
+    fresh.close();
+  }
+  return report;
+}
+
+function openDamaged(path: string): Database.Database | undefined {
+  try {
+    const db = new Database(path, { readonly: true });
+    db.prepare('SELECT count(*) FROM sqlite_schema').get();
+    return db;
+  } catch (error) {
+    if (isDamage(error)) return undefined;
+    throw error;
+  }
+}
+
+/** Reads forwards to the first damaged page and backwards from the end to the last one; duplicates are ignored. */
+function saveTable(old: Database.Database, fresh: Database.Database, table: string, order: string): number {
+  const columns = (fresh.pragma(`table_info(${table})`) as { name: string }[]).map((column) => column.name);
+  const insert = fresh.prepare(
+    `INSERT OR IGNORE INTO ${table} (${columns.join(', ')}) VALUES (${columns.map(() => '?').join(', ')})`,
+  );
+  let saved = 0;
+  for (const direction of ['ASC', 'DESC']) {
+    const readToDamage = fresh.transaction(() => {
+      const rows = old
+        .prepare(`SELECT ${columns.join(', ')} FROM ${table} NOT INDEXED ORDER BY ${order} ${direction}`)
+        .raw()
+        .iterate();
+      let broke = false;
+      for (;;) {
+        let row: IteratorResult<unknown>;
+        try {
+          row = rows.next();
+        } catch (error) {
+          if (!isDamage(error)) throw error;
+          broke = true;
+          break;
+        }
+        if (row.done) break;
+        saved += insert.run(...(row.value as unknown[])).changes;
+      }
+      return broke;
+    });
+    try {
+      if (!readToDamage()) return saved;
+    } catch (error) {
+      // The table itself is not to be found: nothing of it can be saved.
+      if (error instanceof Database.SqliteError && /no such (table|column)/.test(error.message)) return saved;
+      if (!isDamage(error)) throw error;
+    }
+  }
+  return saved;
+}
+
+function freeName(wanted: string): string {
+  let name = wanted;
+  for (let count = 2; existsSync(name); count++) name = `${wanted}-${count}`;
+  return name;
+}

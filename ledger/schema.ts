@@ -1,0 +1,76 @@
+import type Database from 'better-sqlite3';
+import { HpcserveError } from '../spec/errors/error.ts';
+
+/**
+ * One entry a version of the schema; `PRAGMA user_version` counts how many were applied. Entries are never
+ * changed once released: a new version appends one.
+ *
+ * `sessions` holds what a request shares with thousands of others (node, job, account), so that a row of
+ * `requests` stays small and can be joined with Slurm's job records.
+ */
+const migrations: readonly string[] = [
+  `
+  CREATE TABLE keys (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    hash TEXT NOT NULL UNIQUE,
+    created_at_ms INTEGER NOT NULL,
+    revoked_at_ms INTEGER,
+    limits TEXT
+  ) STRICT;
+  CREATE TABLE sessions (
+    ref INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL UNIQUE,
+    node TEXT NOT NULL,
+    site TEXT NOT NULL,
+    engine TEXT,
+    deployment TEXT,
+    job_id TEXT,
+    slurm_account TEXT,
+    first_seen_ms INTEGER NOT NULL
+  ) STRICT;
+  CREATE TABLE requests (
+    sequence INTEGER PRIMARY KEY,
+    request_id TEXT NOT NULL,
+    time_ms INTEGER NOT NULL,
+    key_id TEXT NOT NULL,
+    endpoint TEXT NOT NULL,
+    model TEXT NOT NULL,
+    served_model TEXT,
+    session_ref INTEGER REFERENCES sessions(ref),
+    status INTEGER NOT NULL,
+    stream INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    prompt_tokens INTEGER,
+    completion_tokens INTEGER,
+    cached_tokens INTEGER,
+    reasoning_tokens INTEGER,
+    ttft_ms REAL,
+    duration_ms REAL NOT NULL,
+    finish_reason TEXT,
+    error_code TEXT
+  ) STRICT;
+  CREATE INDEX requests_by_time ON requests(time_ms);
+  `,
+];
+
+export const schemaVersion = migrations.length;
+
+/** Brings a ledger to the current schema in one transaction; throws E_LEDGER_VERSION on a newer one. */
+export function migrate(db: Database.Database, path: string): void {
+  const version = db.pragma('user_version', { simple: true }) as number;
+  requireKnownVersion(version, path);
+  if (version === schemaVersion) return;
+  db.transaction(() => {
+    for (const step of migrations.slice(version)) db.exec(step);
+    db.pragma(`user_version = ${schemaVersion}`);
+  }).immediate();
+}
+
+export function requireKnownVersion(version: number, path: string): void {
+  if (version <= schemaVersion) return;
+  throw new HpcserveError('E_LEDGER_VERSION', {
+    what: `the ledger ${path} has schema version ${version}`,
+    because: `this version of hpcserve knows versions up to ${schemaVersion}`,
+  });
+}
