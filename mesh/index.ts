@@ -1,0 +1,36 @@
+/**
+ * The mesh: node agents and gateways that know each other. A gateway uses it like this:
+ *
+ * ```ts
+ * const registry = await RendezvousRegistry.open(config.mesh_folder, { create: true });
+ * const own = await OwnSession.join(registry, { role: 'gateway', ...metadata });   // so that agents let it in
+ * await own.update({ lifecycle: 'SERVING' });
+ *
+ * registry.snapshot();                       // every session's record; filter by lifecycle, role and models
+ * registry.onChange((changes) => { … });     // before/after of each session that changed
+ * registry.status();                         // unreachable folder, rejected files: for /metrics and logs
+ *
+ * // one pool a session; the record's addresses and key decide where it goes and whom it trusts
+ * const pool = new Pool(sessionOrigin(record), { connect: pinnedConnector(record, own.identity) });
+ * await pool.request({ method: 'GET', path: agentPaths.watch });
+ *
+ * await own.leave();                         // LEFT
+ * await registry.close();
+ * ```
+ *
+ * Who learns that a session can no longer say so itself (control sees its job end) tells the others:
+ * `registry.retire(session_id, 'Slurm job 42 ended: NODE_FAIL', own.identity)`.
+ */
+export { mergeRecords } from './merge.ts';
+export { loadOrCreateNetworkKey } from './network-key.ts';
+export { OwnSession } from './own-session.ts';
+export type { Registry, RegistryChange, RegistryStatus } from './registry.ts';
+export { type RendezvousOptions, RendezvousRegistry } from './rendezvous-registry.ts';
+export { SessionIdentity } from './session-identity.ts';
+export {
+  authorizePeer,
+  pinnedConnect,
+  pinnedConnector,
+  sessionOrigin,
+  sessionTlsServerOptions,
+} from './tls.ts';

@@ -1,0 +1,103 @@
+/**
+ * The secret that makes a mesh: who can read `network.key` is a member. Records carry an HMAC under it, so a
+ * file that a stranger puts into the rendezvous folder does not count.
+ */
+import { randomBytes } from 'node:crypto';
+import { constants } from 'node:fs';
+import { link, mkdir, open, unlink } from 'node:fs/promises';
+import { join } from 'node:path';
+import { HpcserveError } from '../spec/errors/error.ts';
+
+export const networkKeyFile = 'network.key';
+const key_bytes = 32;
+
+/**
+ * Reads the network key of a mesh; makes folder (0700) and key (0600) where there is none. Of several
+ * processes that start at once, on any hosts, one key wins: link(2) fails where the name is taken, on NFS too.
+ *
+ * @throws HpcserveError E_MESH_KEY, E_MESH_FOLDER
+ */
+export async function loadOrCreateNetworkKey(meshFolder: string): Promise<Uint8Array> {
+  const path = join(meshFolder, networkKeyFile);
+  try {
+    await mkdir(meshFolder, { recursive: true, mode: 0o700 });
+  } catch (error) {
+    throw folderError(meshFolder, error);
+  }
+  const existing = await readNetworkKey(meshFolder);
+  if (existing) return existing;
+
+  const temporary = join(meshFolder, `.network.key-${process.pid}-${randomBytes(6).toString('hex')}`);
+  try {
+    const file = await open(temporary, constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL, 0o600);
+    try {
+      await file.writeFile(randomBytes(key_bytes));
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await link(temporary, path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw folderError(meshFolder, error);
+  } finally {
+    await unlink(temporary).catch(ignoreMissing);
+  }
+  const key = await readNetworkKey(meshFolder);
+  if (key) return key;
+  throw keyError(path, 'it vanished right after it was written');
+}
+
+/**
+ * The network key of a mesh; undefined where the mesh has none yet.
+ *
+ * @throws HpcserveError E_MESH_KEY where the file is unreadable, of a wrong size, or open to others
+ */
+export async function readNetworkKey(meshFolder: string): Promise<Uint8Array | undefined> {
+  const path = join(meshFolder, networkKeyFile);
+  let file: Awaited<ReturnType<typeof open>>;
+  try {
+    file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw keyError(path, String((error as Error).message), error);
+  }
+  try {
+    const stat = await file.stat();
+    if (!stat.isFile()) throw keyError(path, 'it is not a regular file');
+    if ((stat.mode & 0o037) !== 0) {
+      throw keyError(
+        path,
+        `its mode is ${(stat.mode & 0o777).toString(8).padStart(4, '0')}: others could have read or written it`,
+      );
+    }
+    if (stat.size !== key_bytes) throw keyError(path, `it has ${stat.size} bytes instead of ${key_bytes}`);
+    const key = new Uint8Array(key_bytes);
+    const { bytesRead } = await file.read(key, 0, key_bytes, 0);
+    if (bytesRead !== key_bytes) throw keyError(path, `only ${bytesRead} of its bytes could be read`);
+    return key;
+  } finally {
+    await file.close();
+  }
+}
+
+function keyError(path: string, because: string, cause?: unknown): HpcserveError {
+  return new HpcserveError('E_MESH_KEY', {
+    what: `the network key ${path} cannot be used`,
+    because,
+    details: { path },
+    cause,
+  });
+}
+
+function folderError(folder: string, cause: unknown): HpcserveError {
+  return new HpcserveError('E_MESH_FOLDER', {
+    what: `the mesh folder ${folder} cannot be written`,
+    because: (cause as Error).message,
+    details: { folder },
+    cause,
+  });
+}
+
+function ignoreMissing(error: NodeJS.ErrnoException): void {
+  if (error.code !== 'ENOENT') throw error;
+}

@@ -1,0 +1,103 @@
+import type { Lifecycle, SessionMetadata, SessionRecord } from '../spec/session-record.ts';
+import type { Registry } from './registry.ts';
+import { SessionIdentity } from './session-identity.ts';
+
+/**
+ * A session of this process: its key, its current record, and the publishing of every change. Where peers
+ * declared it gone though it lives (its node was cut off for a while), it comes back under a new id.
+ */
+export class OwnSession {
+  readonly #registry: Registry;
+  readonly #onRenewed: (previousId: string) => void;
+  readonly #unsubscribe: () => void;
+  #identity: SessionIdentity;
+  #record: SessionRecord;
+
+  private constructor(
+    registry: Registry,
+    identity: SessionIdentity,
+    record: SessionRecord,
+    onRenewed: (previousId: string) => void,
+  ) {
+    this.#registry = registry;
+    this.#identity = identity;
+    this.#record = record;
+    this.#onRenewed = onRenewed;
+    this.#unsubscribe = registry.onChange((changes) => {
+      const departed = changes.some((change) => {
+        return change.session_id === this.id && change.after?.lifecycle === 'LEFT';
+      });
+      if (departed && this.#record.lifecycle !== 'LEFT') {
+        this.#renew().catch((error: unknown) => process.emitWarning(error as Error));
+      }
+    });
+  }
+
+  /** Publishes a new session with lifecycle JOIN. `onRenewed` runs when it has taken a new id. */
+  static async join(
+    registry: Registry,
+    metadata: SessionMetadata,
+    onRenewed: (previousId: string) => void = () => undefined,
+  ): Promise<OwnSession> {
+    const identity = await SessionIdentity.create();
+    const record = firstRecord(identity, metadata);
+    const session = new OwnSession(registry, identity, record, onRenewed);
+    await registry.publish(record, identity);
+    return session;
+  }
+
+  get id(): string {
+    return this.#identity.session_id;
+  }
+
+  get identity(): SessionIdentity {
+    return this.#identity;
+  }
+
+  get record(): SessionRecord {
+    return this.#record;
+  }
+
+  /**
+   * Publishes a change of lifecycle, metadata or both; what is not given stays. Resolves as `Registry.publish`.
+   * A lifecycle never goes back: a unit that starts again is a new session.
+   */
+  async update(change: { lifecycle?: Lifecycle; metadata?: Partial<SessionMetadata> }): Promise<void> {
+    const lifecycle = change.lifecycle ?? this.#record.lifecycle;
+    this.#record = {
+      ...this.#record,
+      lifecycle,
+      version: lifecycle === this.#record.lifecycle ? this.#record.version + 1 : 0,
+      metadata: { ...this.#record.metadata, ...change.metadata },
+    };
+    await this.#registry.publish(this.#record, this.#identity);
+  }
+
+  /** Publishes LEFT, with no models and no addresses, and stops listening to the registry. */
+  async leave(): Promise<void> {
+    this.#unsubscribe();
+    if (this.#record.lifecycle === 'LEFT') return;
+    await this.update({ lifecycle: 'LEFT', metadata: { models: [], addresses: [] } });
+  }
+
+  async #renew(): Promise<void> {
+    const previous = this.id;
+    const { lifecycle, metadata } = this.#record;
+    const identity = await SessionIdentity.create();
+    this.#identity = identity;
+    this.#record = { ...firstRecord(identity, metadata), lifecycle };
+    this.#onRenewed(previous);
+    await this.#registry.publish(this.#record, identity);
+  }
+}
+
+function firstRecord(identity: SessionIdentity, metadata: SessionMetadata): SessionRecord {
+  return {
+    session_id: identity.session_id,
+    public_key: Buffer.from(identity.public_key).toString('base64'),
+    lifecycle: 'JOIN',
+    version: 0,
+    started_at_ms: Date.now(),
+    metadata,
+  };
+}

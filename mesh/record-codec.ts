@@ -1,0 +1,196 @@
+/**
+ * The bytes of a record: deterministic CBOR (RFC 8949 §4.2.1), signed by the session's own key, with an HMAC
+ * under the mesh's network key. The envelope is CBOR too:
+ * `{ format: 1, kind, body: bytes, signer: SPKI bytes, signature: bytes[64], mac: bytes[32] }`.
+ */
+import { createHmac, createPublicKey, timingSafeEqual, verify } from 'node:crypto';
+import { decode, encode, rfc8949EncodeOptions } from 'cborg';
+import { z } from 'zod';
+import type { SessionRecord } from '../spec/session-record.ts';
+import { sessionRecordSchema } from './record-schema.ts';
+import { type SessionIdentity, sessionIdOfKey } from './session-identity.ts';
+
+/** Largest envelope that is read. Lower: fewer models a session can list; higher: more work for hostile files. */
+export const record_bytes_max = 128 * 1024;
+
+/** Why an envelope does not count; shown in status and metrics. */
+export type RejectReason = 'malformed' | 'foreign_key' | 'forged' | 'oversized' | 'wrong_name' | 'unreadable';
+
+export class RecordRejected extends Error {
+  override readonly name = 'RecordRejected';
+  readonly reason: RejectReason;
+  constructor(reason: RejectReason, message: string) {
+    super(message);
+    this.reason = reason;
+  }
+}
+
+/** A peer's word that a session is gone, with what it saw; the session itself cannot say so any more. */
+export interface Departure {
+  session_id: string;
+  /** What was observed, for people and logs: `Slurm job 42 ended: NODE_FAIL`. */
+  evidence: string;
+}
+
+const departureSchema: z.ZodType<Departure> = z.object({
+  session_id: z.string().regex(/^[0-9a-f]{32}$/),
+  evidence: z.string().min(1).max(1024),
+});
+
+const envelopeSchema = z.strictObject({
+  format: z.literal(1),
+  kind: z.enum(['record', 'departure']),
+  body: z.instanceof(Uint8Array),
+  signer: z.instanceof(Uint8Array).refine((key) => key.length === 44, 'not the SPKI of an Ed25519 key'),
+  signature: z.instanceof(Uint8Array).refine((bytes) => bytes.length === 64),
+  mac: z.instanceof(Uint8Array).refine((bytes) => bytes.length === 32),
+});
+type EnvelopeKind = z.infer<typeof envelopeSchema>['kind'];
+
+const encodeOptions = { ...rfc8949EncodeOptions, ignoreUndefinedProperties: true };
+
+/** Deterministic CBOR of a record: equal records have equal bytes. */
+export function encodeRecord(record: SessionRecord): Uint8Array {
+  return encode(record, encodeOptions);
+}
+
+/** @throws TypeError where the identity is not the record's own */
+export function sealRecord(
+  record: SessionRecord,
+  identity: SessionIdentity,
+  networkKey: Uint8Array,
+): Uint8Array {
+  if (record.session_id !== identity.session_id) {
+    throw new TypeError(`session ${identity.session_id} cannot write the record of ${record.session_id}`);
+  }
+  return seal('record', encodeRecord(record), identity, networkKey);
+}
+
+export function sealDeparture(
+  departure: Departure,
+  witness: SessionIdentity,
+  networkKey: Uint8Array,
+): Uint8Array {
+  return seal('departure', encode(departure, encodeOptions), witness, networkKey);
+}
+
+/**
+ * The record in an envelope, after every check: size, form, membership (HMAC), signature, and that the session
+ * id belongs to the signing key.
+ *
+ * @throws RecordRejected
+ */
+export function openRecord(envelope: Uint8Array, networkKey: Uint8Array): SessionRecord {
+  const { value, signer } = open('record', envelope, networkKey);
+  const parsed = sessionRecordSchema.safeParse(value);
+  if (!parsed.success) throw new RecordRejected('malformed', firstIssue(parsed.error));
+  const record = parsed.data;
+  if (
+    record.session_id !== sessionIdOfKey(signer) ||
+    record.public_key !== Buffer.from(signer).toString('base64')
+  ) {
+    throw new RecordRejected('forged', `signed by a key that is not that of session ${record.session_id}`);
+  }
+  return record;
+}
+
+/**
+ * A peer's departure notice, after every check but one: whether the evidence convinces is the reader's business.
+ *
+ * @throws RecordRejected
+ */
+export function openDeparture(envelope: Uint8Array, networkKey: Uint8Array): Departure {
+  const parsed = departureSchema.safeParse(open('departure', envelope, networkKey).value);
+  if (!parsed.success) throw new RecordRejected('malformed', firstIssue(parsed.error));
+  return parsed.data;
+}
+
+function seal(
+  kind: EnvelopeKind,
+  body: Uint8Array,
+  identity: SessionIdentity,
+  networkKey: Uint8Array,
+): Uint8Array {
+  const signer = identity.public_key;
+  const signature = identity.sign(signedBytes(kind, body));
+  const mac = macOf(kind, body, signer, signature, networkKey);
+  const envelope = encode({ format: 1, kind, body, signer, signature, mac }, encodeOptions);
+  if (envelope.length > record_bytes_max) {
+    throw new RangeError(`a record of ${envelope.length} bytes is over the limit of ${record_bytes_max}`);
+  }
+  return envelope;
+}
+
+function open(
+  kind: EnvelopeKind,
+  bytes: Uint8Array,
+  networkKey: Uint8Array,
+): { value: unknown; signer: Uint8Array } {
+  if (bytes.length > record_bytes_max) throw new RecordRejected('oversized', `${bytes.length} bytes`);
+  const parsed = envelopeSchema.safeParse(decodeStrictly(bytes));
+  if (!parsed.success) throw new RecordRejected('malformed', firstIssue(parsed.error));
+  const { body, signer, signature, mac } = parsed.data;
+  if (parsed.data.kind !== kind)
+    throw new RecordRejected('malformed', `a ${parsed.data.kind}, not a ${kind}`);
+  // Membership first: without the network key nobody makes this process verify signatures.
+  if (!timingSafeEqual(mac, macOf(kind, body, signer, signature, networkKey))) {
+    throw new RecordRejected('foreign_key', 'not authenticated by the network key of this mesh');
+  }
+  const key = publicKeyOf(signer);
+  if (!verify(null, signedBytes(kind, body), key, signature)) {
+    throw new RecordRejected('forged', 'the signature does not fit');
+  }
+  return { value: decodeStrictly(body), signer };
+}
+
+function publicKeyOf(spki: Uint8Array): ReturnType<typeof createPublicKey> {
+  try {
+    return createPublicKey({ key: Buffer.from(spki), format: 'der', type: 'spki' });
+  } catch (error) {
+    throw new RecordRejected('malformed', `the signer is not a key: ${(error as Error).message}`);
+  }
+}
+
+/** The kind is part of what is signed, so that a signature of one kind never passes as another. */
+function signedBytes(kind: EnvelopeKind, body: Uint8Array): Uint8Array {
+  return Buffer.concat([Buffer.from(`hpcserve ${kind} v1\0`), body]);
+}
+
+function macOf(
+  kind: EnvelopeKind,
+  body: Uint8Array,
+  signer: Uint8Array,
+  signature: Uint8Array,
+  networkKey: Uint8Array,
+): Buffer {
+  return createHmac('sha256', networkKey)
+    .update(encode([`hpcserve ${kind} v1`, body, signer, signature], encodeOptions))
+    .digest();
+}
+
+/** One value, one encoding: otherwise members could disagree on which of two records is the greater. */
+function decodeStrictly(bytes: Uint8Array): unknown {
+  let value: unknown;
+  let again: Uint8Array;
+  try {
+    value = decode(bytes, {
+      strict: true,
+      allowIndefinite: false,
+      allowUndefined: false,
+      allowBigInt: false,
+      rejectDuplicateMapKeys: true,
+    });
+    again = encode(value, encodeOptions);
+  } catch (error) {
+    throw new RecordRejected('malformed', (error as Error).message);
+  }
+  if (Buffer.compare(again, bytes) !== 0) {
+    throw new RecordRejected('malformed', 'not in deterministic encoding');
+  }
+  return value;
+}
+
+function firstIssue(error: z.ZodError): string {
+  const issue = error.issues[0];
+  return issue ? `${issue.path.join('.') || 'envelope'}: ${issue.message}` : 'wrong form';
+}

@@ -1,0 +1,79 @@
+/**
+ * What a record read from elsewhere must look like before anything is done with it. Bounds are generous for
+ * real use and small enough that a hostile member cannot exhaust a reader.
+ */
+import { isIP } from 'node:net';
+import { z } from 'zod';
+import { lifecycles, type SessionRecord } from '../spec/session-record.ts';
+
+const text = z.string().max(1024);
+const count = z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
+
+const address = z.object({
+  host: z.string().refine(isDialableHost, 'not an address that can be connected to'),
+  port: z.number().int().min(1).max(65535),
+});
+
+const device = z.object({
+  kind: z.enum(['cpu', 'gpu', 'mig']),
+  model: text,
+  memory_bytes: count,
+  isa: z.array(text).max(64),
+  emulated: z.literal('cpu').optional(),
+  cores: z.array(count).max(4096).optional(),
+  uuid: text.optional(),
+});
+
+const model = z.object({
+  name: text,
+  aliases: z.array(text).max(64),
+  state: z.enum(['pending', 'loading', 'serving', 'draining', 'failed', 'unloaded']),
+  precision: text,
+  context_tokens: count,
+  error: z.string().max(8192).optional(),
+  bytes_loaded: count.optional(),
+  bytes_total: count.optional(),
+});
+
+/** Unknown keys pass and are dropped: a newer member may say more than this one understands. */
+export const sessionRecordSchema: z.ZodType<SessionRecord> = z.object({
+  session_id: z.string().regex(/^[0-9a-f]{32}$/),
+  public_key: z.string().max(128),
+  lifecycle: z.enum(lifecycles),
+  version: count,
+  started_at_ms: count,
+  metadata: z.object({
+    role: z.enum(['node-agent', 'device-worker', 'engine', 'gateway']),
+    deployment: text.optional(),
+    launch_id: text.optional(),
+    unit: text.optional(),
+    job_id: text.optional(),
+    slurm_account: text.optional(),
+    node: text,
+    hostname: text,
+    site: text,
+    provider: text,
+    tier: z.enum(['stable', 'scavenger']),
+    engine: text.optional(),
+    engine_version: text.optional(),
+    devices: z.array(device).max(256),
+    models: z.array(model).max(256),
+    job_end_time_ms: count.optional(),
+    addresses: z.array(address).max(16),
+  }),
+});
+
+/**
+ * An IPv4 or IPv6 literal of one host, or a DNS name (RFC 1123). Unspecified, broadcast and multicast addresses
+ * are no destinations; anything with other characters could change the meaning of a URL.
+ */
+export function isDialableHost(host: string): boolean {
+  const version = isIP(host);
+  if (version === 4) {
+    const first = Number(host.split('.')[0]);
+    return first > 0 && first < 224;
+  }
+  if (version === 6) return !/^ff/i.test(host) && !/^[0:]+$/.test(host) && !host.includes('%');
+  if (/^[0-9.]+$/.test(host) || host.length > 253) return false;
+  return host.split('.').every((label) => /^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$/.test(label));
+}

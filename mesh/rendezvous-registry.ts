@@ -1,0 +1,430 @@
+import { type FSWatcher, watch } from 'node:fs';
+import { setTimeout as delay } from 'node:timers/promises';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { SessionRecord } from '../spec/session-record.ts';
+import { mergeRecords } from './merge.ts';
+import { loadOrCreateNetworkKey, readNetworkKey } from './network-key.ts';
+import { openDeparture, openRecord, RecordRejected, sealDeparture, sealRecord } from './record-codec.ts';
+import type { Registry, RegistryChange, RegistryStatus } from './registry.ts';
+import { RendezvousFolder } from './rendezvous-folder.ts';
+import type { SessionIdentity } from './session-identity.ts';
+
+export interface RendezvousOptions {
+  /** Makes folder and network key where there are none. False on compute nodes: a missing folder there means an unmounted filesystem. */
+  create: boolean;
+  /** Pause between looks. Lower: changes are seen sooner; higher: less load on the metadata server. One look is one stat while nothing changes. */
+  poll_ms?: number;
+  /** A look at every file at least this often, whatever the folder's mtime says. */
+  thorough_ms?: number;
+  /** Least time between looks that callers ask for (`refresh`): bounds what strangers can cause. */
+  refresh_min_ms?: number;
+  /** How long a LEFT record is kept before any member removes its files. Higher: late readers learn why; lower: fewer files. */
+  compact_after_ms?: number;
+  /** How long a session whose file vanished is believed in. */
+  forget_after_ms?: number;
+  /** A look that takes longer is reported: the filesystem hangs. */
+  hang_ms?: number;
+  /** Monotonic clock. */
+  now_ms?: () => number;
+}
+
+interface View {
+  /** As its own key signed it. */
+  record: SessionRecord;
+  /** As this member believes: LEFT where a peer said so. */
+  effective: SessionRecord;
+  left_since_ms?: number;
+  missing_since_ms?: number;
+}
+
+interface OwnRecord {
+  session_id: string;
+  envelope: Uint8Array;
+  stored: boolean;
+}
+
+const rejections_kept = 32;
+/** Pause after a notice of inotify, so that a burst of renames is one look. */
+const hint_pause_ms = 30;
+
+/**
+ * Membership by a folder that all members reach: one file a session, polled. Watches (inotify) shorten the wait
+ * where they work and are never relied on. All decisions in time use this host's monotonic clock.
+ */
+export class RendezvousRegistry implements Registry {
+  readonly network_key: Uint8Array;
+  readonly #folder: RendezvousFolder;
+  readonly #options: Required<Omit<RendezvousOptions, 'create'>>;
+  readonly #views = new Map<string, View>();
+  readonly #departures = new Map<string, { evidence: string; since_ms: number }>();
+  readonly #own = new Map<string, OwnRecord>();
+  readonly #temporary_since_ms = new Map<string, number>();
+  readonly #changeCallbacks = new Set<(changes: RegistryChange[]) => void>();
+  readonly #statusCallbacks = new Set<(status: RegistryStatus) => void>();
+  #status: RegistryStatus = { state: 'ok', rejected: {}, recent_rejections: [] };
+  #watcher: FSWatcher | undefined;
+  #poll: NodeJS.Timeout | undefined;
+  #hint: NodeJS.Timeout | undefined;
+  #running: Promise<void> = Promise.resolve();
+  #requested: Promise<void> | undefined;
+  #look_began_ms = Number.NEGATIVE_INFINITY;
+  #thorough_began_ms = Number.NEGATIVE_INFINITY;
+  #closed = false;
+
+  private constructor(meshFolder: string, networkKey: Uint8Array, options: RendezvousOptions) {
+    this.network_key = networkKey;
+    this.#options = {
+      poll_ms: 1000,
+      thorough_ms: 15_000,
+      refresh_min_ms: 500,
+      compact_after_ms: 600_000,
+      forget_after_ms: 60_000,
+      hang_ms: 10_000,
+      now_ms: () => performance.now(),
+      ...options,
+    };
+    this.#folder = new RendezvousFolder(meshFolder, networkKey, this.#options.now_ms);
+  }
+
+  /**
+   * Joins the mesh of a folder and reads it once.
+   *
+   * @throws HpcserveError E_MESH_KEY, E_MESH_FOLDER
+   */
+  static async open(meshFolder: string, options: RendezvousOptions): Promise<RendezvousRegistry> {
+    const key = options.create ? await loadOrCreateNetworkKey(meshFolder) : await readNetworkKey(meshFolder);
+    if (!key) {
+      throw new HpcserveError('E_MESH_FOLDER', {
+        what: `${meshFolder} holds no mesh on this host`,
+        because: 'there is no network.key in it',
+        try: 'check that this host mounts the filesystem of the mesh folder',
+        details: { folder: meshFolder },
+      });
+    }
+    const registry = new RendezvousRegistry(meshFolder, key, options);
+    await registry.#look();
+    if (registry.#status.state !== 'ok') {
+      throw new HpcserveError('E_MESH_FOLDER', {
+        what: `the mesh folder ${meshFolder} cannot be used`,
+        because: registry.#status.reason ?? registry.#status.state,
+        details: { folder: meshFolder },
+      });
+    }
+    registry.#schedulePoll();
+    return registry;
+  }
+
+  async publish(record: SessionRecord, identity: SessionIdentity): Promise<void> {
+    const envelope = sealRecord(record, identity, this.network_key);
+    const session_id = record.session_id;
+    // Read back what others will read: a record they would reject must fail here, where it is made.
+    this.#absorbRecord(openRecord(envelope, this.network_key), this.#changes());
+    const own: OwnRecord = { session_id, envelope, stored: false };
+    this.#own.set(session_id, own);
+    await this.#exclusively(() => this.#storeOwn(own));
+  }
+
+  async retire(sessionId: string, evidence: string, witness: SessionIdentity): Promise<void> {
+    const departure = { session_id: sessionId, evidence: evidence.slice(0, 1024) };
+    const envelope = sealDeparture(departure, witness, this.network_key);
+    this.#absorbDeparture(departure, this.#changes());
+    await this.#exclusively(() => this.#folder.write(sessionId, 'left', envelope));
+  }
+
+  snapshot(): SessionRecord[] {
+    return [...this.#views.values()].map((view) => view.effective);
+  }
+
+  get(sessionId: string): SessionRecord | undefined {
+    return this.#views.get(sessionId)?.effective;
+  }
+
+  status(): RegistryStatus {
+    return this.#status;
+  }
+
+  refresh(): Promise<void> {
+    return this.#request(this.#options.refresh_min_ms, true);
+  }
+
+  onChange(callback: (changes: RegistryChange[]) => void): () => void {
+    this.#changeCallbacks.add(callback);
+    return () => this.#changeCallbacks.delete(callback);
+  }
+
+  onStatus(callback: (status: RegistryStatus) => void): () => void {
+    this.#statusCallbacks.add(callback);
+    return () => this.#statusCallbacks.delete(callback);
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    clearTimeout(this.#poll);
+    clearTimeout(this.#hint);
+    this.#watcher?.close();
+    this.#watcher = undefined;
+    await this.#requested;
+    await this.#running;
+  }
+
+  // --- looking ---------------------------------------------------------------------------------------------
+
+  #schedulePoll(): void {
+    if (this.#closed) return;
+    this.#poll = setTimeout(() => {
+      this.#lookUnasked().then(() => this.#schedulePoll());
+    }, this.#options.poll_ms);
+    this.#poll.unref();
+  }
+
+  /** A look nobody waits for. A defect (a filesystem that is away is none, see #look) must not pass in silence. */
+  async #lookUnasked(): Promise<void> {
+    try {
+      await this.#request(0, false);
+    } catch (error) {
+      process.emitWarning(error instanceof Error ? error : new Error(String(error)));
+    }
+  }
+
+  /** One look, after the running one; callers that come before it begins share it. */
+  #request(least_pause_ms: number, thorough: boolean): Promise<void> {
+    if (this.#closed) return Promise.resolve();
+    if (thorough) this.#thorough_began_ms = Number.NEGATIVE_INFINITY;
+    this.#requested ??= (async () => {
+      await this.#running;
+      const pause_ms = this.#look_began_ms + least_pause_ms - this.#options.now_ms();
+      if (pause_ms > 0) await delay(pause_ms);
+      this.#requested = undefined;
+      if (!this.#closed) await this.#look();
+    })();
+    return this.#requested;
+  }
+
+  /** Filesystem work runs one after the other, so that an older write never lands after a newer one. */
+  #exclusively(work: () => Promise<void>): Promise<void> {
+    const done = this.#running.then(async () => {
+      const hang = setTimeout(
+        () => this.#report('unreachable', `the filesystem has not answered for ${this.#options.hang_ms} ms`),
+        this.#options.hang_ms,
+      );
+      hang.unref();
+      try {
+        await work();
+      } catch (error) {
+        if (!isFilesystemError(error)) throw error;
+        this.#report('unreachable', messageOf(error));
+      } finally {
+        clearTimeout(hang);
+      }
+    });
+    this.#running = done.catch(() => undefined); // `done` carries the error to its caller
+    return done;
+  }
+
+  #look(): Promise<void> {
+    return this.#exclusively(async () => {
+      const now_ms = this.#options.now_ms();
+      this.#look_began_ms = now_ms;
+      const thorough = now_ms - this.#thorough_began_ms >= this.#options.thorough_ms;
+      if (thorough) {
+        const key = await this.#folder.checkKey();
+        if (key !== 'same') {
+          this.#folder.forget();
+          if (key === 'other') this.#report('foreign_key', 'network.key now holds another key');
+          else this.#report('unreachable', 'network.key is not there any more');
+          return;
+        }
+        await this.#folder.prepare();
+      }
+      const scan = await this.#folder.scan(thorough);
+      if (thorough) this.#thorough_began_ms = now_ms;
+
+      const changes = this.#changes();
+      for (const { file, rejection } of scan.rejected) this.#reject(file, rejection);
+      for (const { file, bytes } of scan.changed) {
+        try {
+          if (file.kind === 'rec') {
+            const record = openRecord(bytes, this.network_key);
+            requireSame(record.session_id, file.session_id);
+            this.#absorbRecord(record, changes);
+          } else {
+            const departure = openDeparture(bytes, this.network_key);
+            requireSame(departure.session_id, file.session_id);
+            this.#absorbDeparture(departure, changes);
+          }
+        } catch (error) {
+          if (!(error instanceof RecordRejected)) throw error;
+          this.#reject(file.name, error);
+        }
+      }
+      for (const own of this.#own.values()) {
+        if (!own.stored || !scan.present.has(`${own.session_id}.rec`)) await this.#storeOwn(own);
+      }
+      await this.#tidy(scan.present, scan.temporary, changes);
+      this.#report('ok');
+      this.#watch();
+    });
+  }
+
+  async #storeOwn(own: OwnRecord): Promise<void> {
+    if (this.#own.get(own.session_id) !== own) return; // a newer one is on its way
+    if (this.#departures.has(own.session_id)) return; // declared gone: the owner comes back under a new id
+    if (this.#status.state === 'foreign_key') return;
+    own.stored = false;
+    await this.#folder.write(own.session_id, 'rec', own.envelope);
+    own.stored = true;
+  }
+
+  /** Forgets what is over, and removes its files; any member may, for a LEFT record changes no more. */
+  async #tidy(
+    present: ReadonlyMap<string, unknown>,
+    temporary: string[],
+    changes: RegistryChangeSet,
+  ): Promise<void> {
+    const now_ms = this.#options.now_ms();
+    for (const [sessionId, view] of this.#views) {
+      if (view.effective.lifecycle === 'LEFT') {
+        view.left_since_ms ??= now_ms;
+        if (now_ms - view.left_since_ms < this.#options.compact_after_ms) continue;
+        await this.#folder.remove(`${sessionId}.rec`);
+        await this.#folder.remove(`${sessionId}.left`);
+        this.#departures.delete(sessionId);
+        this.#forget(sessionId, view, changes);
+      } else if (present.has(`${sessionId}.rec`) || this.#own.has(sessionId)) {
+        delete view.missing_since_ms;
+      } else {
+        view.missing_since_ms ??= now_ms;
+        if (now_ms - view.missing_since_ms >= this.#options.forget_after_ms) {
+          this.#forget(sessionId, view, changes);
+        }
+      }
+    }
+    for (const [sessionId, { since_ms }] of this.#departures) {
+      if (this.#views.has(sessionId) || now_ms - since_ms < this.#options.compact_after_ms) continue;
+      await this.#folder.remove(`${sessionId}.left`);
+      this.#departures.delete(sessionId);
+    }
+    for (const name of this.#temporary_since_ms.keys()) {
+      if (!temporary.includes(name)) this.#temporary_since_ms.delete(name);
+    }
+    for (const name of temporary) {
+      const since_ms = this.#temporary_since_ms.get(name) ?? now_ms;
+      this.#temporary_since_ms.set(name, since_ms);
+      if (now_ms - since_ms >= this.#options.compact_after_ms) await this.#folder.remove(name);
+    }
+  }
+
+  #forget(sessionId: string, view: View, changes: RegistryChangeSet): void {
+    this.#views.delete(sessionId);
+    this.#own.delete(sessionId);
+    changes.add({ session_id: sessionId, before: view.effective });
+  }
+
+  #watch(): void {
+    if (this.#watcher || this.#closed) return;
+    try {
+      this.#watcher = watch(this.#folder.sessions_folder, { persistent: false }, () => {
+        clearTimeout(this.#hint);
+        this.#hint = setTimeout(() => this.#lookUnasked(), hint_pause_ms);
+        this.#hint.unref();
+      });
+    } catch (error) {
+      // No inotify here (limit reached, filesystem without it): polling alone does the work.
+      if (!isFilesystemError(error)) throw error;
+      return;
+    }
+    this.#watcher.on('error', () => this.#dropWatcher());
+    this.#watcher.on('close', () => this.#dropWatcher());
+  }
+
+  #dropWatcher(): void {
+    const watcher = this.#watcher;
+    this.#watcher = undefined;
+    watcher?.close();
+  }
+
+  // --- the view --------------------------------------------------------------------------------------------
+
+  #absorbRecord(record: SessionRecord, changes: RegistryChangeSet): void {
+    const known = this.#views.get(record.session_id);
+    this.#believe(known ? mergeRecords(known.record, record) : record, changes);
+  }
+
+  #absorbDeparture(departure: { session_id: string; evidence: string }, changes: RegistryChangeSet): void {
+    if (this.#departures.has(departure.session_id)) return;
+    const since_ms = this.#options.now_ms();
+    this.#departures.set(departure.session_id, { evidence: departure.evidence, since_ms });
+    const known = this.#views.get(departure.session_id);
+    if (known) this.#believe(known.record, changes);
+  }
+
+  #believe(record: SessionRecord, changes: RegistryChangeSet): void {
+    const known = this.#views.get(record.session_id);
+    const departure = this.#departures.get(record.session_id);
+    const left = departure !== undefined && record.lifecycle !== 'LEFT';
+    if (known && known.record === record && (known.effective.lifecycle === 'LEFT' || !left)) return;
+    const effective: SessionRecord = left ? { ...record, lifecycle: 'LEFT' } : record;
+    this.#views.set(record.session_id, { ...known, record, effective });
+    changes.add({
+      session_id: record.session_id,
+      ...(known ? { before: known.effective } : {}),
+      after: effective,
+      ...(left ? { departure_evidence: departure.evidence } : {}),
+    });
+  }
+
+  /** Collects changes and tells them to the callbacks when the current turn has finished with the view. */
+  #changes(): RegistryChangeSet {
+    const changes: RegistryChange[] = [];
+    return {
+      add: (change) => {
+        changes.push(change);
+        if (changes.length > 1) return;
+        queueMicrotask(() => {
+          const told = changes.splice(0);
+          for (const callback of this.#changeCallbacks) callback(told);
+        });
+      },
+    };
+  }
+
+  #reject(file: string, { reason, message }: RecordRejected): void {
+    const rejected = { ...this.#status.rejected, [reason]: (this.#status.rejected[reason] ?? 0) + 1 };
+    const recent = [...this.#status.recent_rejections, { file, reason, message }].slice(-rejections_kept);
+    this.#setStatus({ ...this.#status, rejected, recent_rejections: recent });
+  }
+
+  #report(state: RegistryStatus['state'], reason?: string): void {
+    if (state !== 'ok') {
+      this.#thorough_began_ms = Number.NEGATIVE_INFINITY; // look at everything when it is back
+      if (this.#status.state === 'ok') this.#folder.forget();
+      this.#dropWatcher();
+    }
+    if (this.#status.state === state && this.#status.reason === reason) return;
+    const { rejected, recent_rejections } = this.#status;
+    this.#setStatus({ state, ...(reason === undefined ? {} : { reason }), rejected, recent_rejections });
+  }
+
+  #setStatus(status: RegistryStatus): void {
+    this.#status = status;
+    for (const callback of this.#statusCallbacks) callback(status);
+  }
+}
+
+interface RegistryChangeSet {
+  add(change: RegistryChange): void;
+}
+
+function requireSame(sessionId: string, nameOfFile: string): void {
+  if (sessionId !== nameOfFile) throw new RecordRejected('wrong_name', `it holds session ${sessionId}`);
+}
+
+function isFilesystemError(error: unknown): boolean {
+  if (error instanceof HpcserveError) return error.code === 'E_MESH_KEY' || error.code === 'E_MESH_FOLDER';
+  return error instanceof Error && 'syscall' in error;
+}
+
+function messageOf(error: unknown): string {
+  if (error instanceof HpcserveError) return [error.message, ...error.because].join(': ');
+  return (error as Error).message;
+}
