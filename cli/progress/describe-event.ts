@@ -1,0 +1,71 @@
+/** Progress events in words: one line each, the same in the plain view and in the log of the terminal view. */
+import type { ProgressEvent } from '../../spec/events.ts';
+import { formatBytes, formatDuration } from '../format/quantities.ts';
+
+export function describeEvent(event: ProgressEvent): string {
+  switch (event.kind) {
+    case 'checking':
+      return `checking ${event.what}`;
+    case 'planned':
+      return `planned: ${count(event.replicas, 'replica')} in ${count(event.launches, 'job')}`;
+    case 'warning':
+      return `warning: ${event.message}`;
+    case 'script_written':
+      return `script written to ${event.path}`;
+    case 'submitted':
+      return `job ${event.job_id} submitted to ${event.where}`;
+    case 'pending': {
+      const start =
+        event.estimated_start_ms === undefined
+          ? ''
+          : `; Slurm expects to start it ${formatWhen(event.estimated_start_ms, event.at_ms)}`;
+      return `job ${event.job_id} waits: ${event.explanation} (${event.reason})${start}`;
+    }
+    case 'running':
+      return `job ${event.job_id} runs on ${event.nodes}`;
+    case 'agent_up':
+      return `node agent up on ${event.node}: ${event.devices.join(', ') || 'no devices'}`;
+    case 'loading': {
+      const share =
+        event.bytes_total > 0 ? ` (${Math.floor((100 * event.bytes_loaded) / event.bytes_total)} %)` : '';
+      const rate = event.bytes_per_s > 0 ? ` at ${formatBytes(event.bytes_per_s)}/s` : '';
+      return `${event.node} loads ${event.model}: ${formatBytes(event.bytes_loaded)} of ${formatBytes(event.bytes_total)}${share}${rate}`;
+    }
+    case 'replica_serving':
+      return `${event.model} serves on ${event.node} (${event.engine}, ${event.device})`;
+    case 'gateway_up':
+      return `gateway up at ${event.url}`;
+    case 'serving':
+      return `serving ${event.models.join(', ')} at ${event.url}`;
+    case 'job_ended': {
+      const code = event.exit_code === undefined ? '' : ` with exit code ${event.exit_code}`;
+      const reason = event.reason ? `: ${event.reason}` : '';
+      const log = event.log_file ? ` (log: ${event.log_file})` : '';
+      return `job ${event.job_id} ended, ${event.state}${code}${reason}${log}`;
+    }
+    case 'failed':
+      return [
+        `failed: ${event.error.what}`,
+        ...event.error.because.map((line) => `  because: ${line}`),
+        ...event.error.try.map((line) => `  try: ${line}`),
+      ].join('\n');
+    case 'stopped':
+      return `${event.deployment} is stopped`;
+  }
+}
+
+function count(number: number, noun: string): string {
+  return `${number} ${noun}${number === 1 ? '' : 's'}`;
+}
+
+/** `in 12 min (14:05)`, for a time to come. */
+export function formatWhen(when_ms: number, now_ms: number): string {
+  const date = new Date(when_ms);
+  const two = (value: number): string => String(value).padStart(2, '0');
+  const clock = `${two(date.getHours())}:${two(date.getMinutes())}`;
+  const day =
+    new Date(now_ms).toDateString() === date.toDateString() ? '' : `${date.toISOString().slice(0, 10)} `;
+  return when_ms <= now_ms
+    ? `now (${day}${clock})`
+    : `in ${formatDuration(when_ms - now_ms)} (${day}${clock})`;
+}

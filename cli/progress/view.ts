@@ -1,0 +1,66 @@
+/** The one event stream, shown in three ways. */
+import type { ProgressEvent } from '../../spec/events.ts';
+import type { CliContext } from '../context.ts';
+import { style } from '../format/style.ts';
+import { describeEvent } from './describe-event.ts';
+import { TerminalView } from './terminal-view.ts';
+
+export interface ProgressView {
+  show(event: ProgressEvent): void;
+  /** Leaves the terminal as it should be for what is printed next. */
+  close(): void;
+}
+
+/** By configuration (`progress`), else: JSON lines with --json, a live view on a terminal, plain lines elsewhere. */
+export function progressView(context: CliContext): ProgressView {
+  const asked = context.configuration.get('progress');
+  if (asked === 'json' || context.json) return new JsonView(context);
+  if (asked === 'tty' || (asked === 'auto' && context.tty.stderr && context.environment.TERM !== 'dumb'))
+    return new TerminalView(context, process.stderr);
+  return new PlainView(context);
+}
+
+/** JSON lines are data: they go to stdout. */
+class JsonView implements ProgressView {
+  readonly #context: CliContext;
+
+  constructor(context: CliContext) {
+    this.#context = context;
+  }
+
+  show(event: ProgressEvent): void {
+    this.#context.out(JSON.stringify(event));
+  }
+
+  close(): void {}
+}
+
+/** One line an event on stderr, with seconds since the start; loading is thinned to every tenth part. */
+class PlainView implements ProgressView {
+  readonly #context: CliContext;
+  #started_ms: number | undefined;
+  readonly #tenths = new Map<string, number>();
+
+  constructor(context: CliContext) {
+    this.#context = context;
+  }
+
+  show(event: ProgressEvent): void {
+    this.#started_ms ??= event.at_ms;
+    if (event.kind === 'loading' && !this.#isNewTenth(event)) return;
+    const elapsed = ((event.at_ms - this.#started_ms) / 1000).toFixed(1).padStart(6);
+    const text = describeEvent(event);
+    const shown = event.kind === 'failed' ? style('red', text, this.#context.colour) : text;
+    this.#context.note(`${elapsed}s  ${shown}`);
+  }
+
+  close(): void {}
+
+  #isNewTenth(event: Extract<ProgressEvent, { kind: 'loading' }>): boolean {
+    const key = `${event.node} ${event.model}`;
+    const tenth = event.bytes_total > 0 ? Math.floor((10 * event.bytes_loaded) / event.bytes_total) : 0;
+    if (this.#tenths.get(key) === tenth) return false;
+    this.#tenths.set(key, tenth);
+    return true;
+  }
+}
