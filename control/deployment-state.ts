@@ -3,6 +3,7 @@
  * node needs to go on where this one stopped.
  */
 import { z } from 'zod';
+import type { ErrorJson } from '../spec/errors/error.ts';
 import { launchSchema } from '../spec/launch.ts';
 import { deploymentSchema } from '../spec/model-yaml.ts';
 import type { PlannedLaunch, PlannedModel } from '../spec/plan.ts';
@@ -54,12 +55,17 @@ export const deploymentStateSchema = z.object({
   owner: z.string(),
   /** Counts accepted changes of the specification. */
   generation: z.int().min(1),
-  inputs_digest: z.string(),
+  /** SHA-256 over the specification with defaults and the model files: equal means nothing to do. */
+  spec_digest: z.string(),
   spec_file: z.string(),
   spec: deploymentSchema,
   desired: z.enum(['serving', 'stopped']),
   created_at_ms: z.number(),
   updated_at_ms: z.number(),
+  /** Why the last attempt did not serve; kept for `status`. */
+  failure: z
+    .custom<ErrorJson>((value) => typeof value === 'object' && value !== null && 'code' in value)
+    .optional(),
   models: z.custom<PlannedModel[]>((value) => Array.isArray(value)),
   launches: z.array(launchRecordSchema),
 });

@@ -1,7 +1,7 @@
 /** The one event stream, shown in three ways. */
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { CliContext } from '../context.ts';
-import { style } from '../format/style.ts';
+import { printable, style } from '../format/style.ts';
 import { describeEvent } from './describe-event.ts';
 import { TerminalView } from './terminal-view.ts';
 
@@ -49,7 +49,7 @@ class PlainView implements ProgressView {
     this.#started_ms ??= event.at_ms;
     if (event.kind === 'loading' && !this.#isNewTenth(event)) return;
     const elapsed = ((event.at_ms - this.#started_ms) / 1000).toFixed(1).padStart(6);
-    const text = describeEvent(event);
+    const text = printable(describeEvent(event));
     const shown = event.kind === 'failed' ? style('red', text, this.#context.colour) : text;
     this.#context.note(`${elapsed}s  ${shown}`);
   }

@@ -1,0 +1,79 @@
+/** What a deployment amounts to, in one word and with the reasons; pure. */
+import type { ErrorJson } from '../spec/errors/error.ts';
+import { type DeploymentState, liveLaunches, wantedLaunches } from './deployment-state.ts';
+import type { Observation, UnitSight } from './observe.ts';
+
+export type DeploymentPhase =
+  | 'waiting'
+  | 'starting'
+  | 'loading'
+  | 'serving'
+  /** Some replicas serve, others failed or ended. */
+  | 'degraded'
+  | 'failed'
+  | 'stopping'
+  | 'stopped';
+
+export interface Assessment {
+  phase: DeploymentPhase;
+  /** Observations that explain it, most important first. */
+  reasons: string[];
+  replicas_wanted: number;
+  replicas_serving: number;
+  replicas_failed: number;
+}
+
+export function assess(state: DeploymentState, observation: Observation): Assessment {
+  const wanted = wantedLaunches(state);
+  const units = wanted.flatMap((launch) => observation.launches.get(launch.launch_id)?.units ?? []);
+  const is = (...states: UnitSight['state'][]) => units.filter((unit) => states.includes(unit.state));
+  const serving = is('serving').length;
+  const failed = is('failed', 'lost').length;
+  const counts = { replicas_wanted: units.length, replicas_serving: serving, replicas_failed: failed };
+  const reasons = [...observation.problems];
+  if (state.desired === 'stopped') {
+    const left = liveLaunches(state).filter(
+      (launch) => observation.launches.get(launch.launch_id)?.job?.phase !== 'ended',
+    );
+    reasons.push(...left.map((launch) => `job ${launch.job_id ?? launch.launch_id} is still ending`));
+    if (left.length > 0) return { phase: 'stopping', reasons, ...counts };
+    if (state.failure)
+      return { phase: 'failed', reasons: [...failureReasons(state.failure), ...reasons], ...counts };
+    return { phase: 'stopped', reasons, ...counts };
+  }
+  for (const launch of wanted) {
+    const sight = observation.launches.get(launch.launch_id);
+    const job = launch.phase === 'ended' ? launch.last : sight?.job;
+    if (job && (job.phase === 'ended' || job.phase === 'unknown'))
+      reasons.push(
+        `job ${job.job_id || launch.launch_id} ended: ${[job.state, job.exit_code === undefined ? '' : `exit code ${job.exit_code}`, job.reason ?? ''].filter(Boolean).join(', ')}`,
+      );
+    for (const unit of sight?.units ?? [])
+      if (unit.error !== undefined) reasons.push(`${unit.unit} on ${unit.node ?? 'its node'}: ${unit.error}`);
+    if (job?.phase === 'pending' && job.pending)
+      reasons.push(`job ${job.job_id} waits: ${job.pending.explanation} (${job.pending.reason})`);
+  }
+  return { phase: phaseOf(units, serving, failed, observation), reasons, ...counts };
+}
+
+function phaseOf(
+  units: readonly UnitSight[],
+  serving: number,
+  failed: number,
+  observation: Observation,
+): DeploymentPhase {
+  if (failed > 0) {
+    if (serving > 0) return 'degraded';
+    if (failed === units.length) return 'failed';
+  }
+  if (serving === units.length) return observation.problems.length > 0 ? 'degraded' : 'serving';
+  if (units.some((unit) => unit.state === 'loading')) return 'loading';
+  const agents = [...observation.launches.values()].some(
+    (launch) => launch.job?.phase === 'running' || launch.units.some((unit) => unit.node !== undefined),
+  );
+  return agents ? 'starting' : 'waiting';
+}
+
+function failureReasons(failure: ErrorJson): string[] {
+  return [failure.what, ...failure.because];
+}

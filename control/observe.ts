@@ -1,0 +1,197 @@
+/** What is there now: jobs as the runner sees them, agents as their state files say, units from both. */
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import type { AgentState, SessionState } from '../spec/agent-state.ts';
+import type { ErrorJson } from '../spec/errors/error.ts';
+import type { UnitSpec } from '../spec/launch.ts';
+import type { DeviceDescription, ModelState } from '../spec/session-record.ts';
+import { readJsonIfThere } from './atomic-file.ts';
+import type { LaunchSight } from './decide.ts';
+import { type DeploymentState, type LaunchRecord, liveLaunches } from './deployment-state.ts';
+import type { DeploymentStore } from './deployment-store.ts';
+import type { JobRunner, JobSnapshot } from './job-runner.ts';
+
+/** One replica as it stands. */
+export interface UnitSight {
+  unit: string;
+  model: string;
+  engine: string;
+  /** `pending` until its agent speaks of it; `lost` when its job is over. */
+  state: ModelState | 'lost';
+  node?: string;
+  device?: string;
+  bytes_loaded?: number;
+  bytes_total?: number;
+  error?: string;
+  log_file?: string;
+}
+
+export interface LaunchObservation extends LaunchSight {
+  launch_id: string;
+  agents: AgentState[];
+  units: UnitSight[];
+}
+
+export interface Observation {
+  at_ms: number;
+  launches: Map<string, LaunchObservation>;
+  /** What is wrong with the place itself: the rendezvous folder is gone, a state file is damaged. */
+  problems: string[];
+}
+
+/** Jobs as of one poll; asked for less often than state files are read. */
+export interface JobPoll {
+  at_ms: number;
+  jobs: ReadonlyMap<string, JobSnapshot>;
+  found: ReadonlyMap<string, string[]>;
+}
+
+/** One batched question to the runner about everything of this deployment that is not over. */
+export async function pollJobs(
+  state: DeploymentState,
+  store: DeploymentStore,
+  runner: JobRunner,
+  now_ms: number,
+): Promise<JobPoll> {
+  const live = liveLaunches(state);
+  const asked = live.flatMap((launch) =>
+    launch.job_id === undefined
+      ? []
+      : [{ job_id: launch.job_id, launch_folder: store.launchFolder(state.name, launch.launch_id) }],
+  );
+  const jobs = asked.length > 0 ? await runner.poll(asked) : new Map<string, JobSnapshot>();
+  const found = new Map<string, string[]>();
+  for (const launch of live) {
+    if (launch.phase === 'submitting') found.set(launch.launch_id, await runner.find(launch.launch_id));
+  }
+  return { at_ms: now_ms, jobs, found };
+}
+
+/** Joins the jobs with what the agents wrote; reads only state files. */
+export function observe(
+  state: DeploymentState,
+  store: DeploymentStore,
+  poll: JobPoll,
+  now_ms: number,
+): Observation {
+  const problems: string[] = [];
+  if (state.desired === 'serving' && !existsSync(store.layout.mesh_folder))
+    problems.push(
+      `the rendezvous folder ${store.layout.mesh_folder} is gone: agents and gateway cannot find each other`,
+    );
+  const launches = new Map<string, LaunchObservation>();
+  for (const launch of state.launches) {
+    const folder = store.launchFolder(state.name, launch.launch_id);
+    const job = launch.job_id === undefined ? undefined : (poll.jobs.get(launch.job_id) ?? launch.last);
+    const found = poll.found.get(launch.launch_id);
+    const live = launch.phase !== 'ended' && job?.phase !== 'ended' && job?.phase !== 'unknown';
+    if (live && launch.phase === 'submitted' && !existsSync(folder))
+      problems.push(`the folder of launch ${launch.launch_id} is gone: ${folder}`);
+    const agents = readAgentStates(folder, problems);
+    const units = launch.planned.units.map((unit) => unitSight(unit, launch, agents, job, live, poll.at_ms));
+    launches.set(launch.launch_id, {
+      launch_id: launch.launch_id,
+      agents,
+      units,
+      serving_units: units.filter((unit) => unit.state === 'serving').map((unit) => unit.unit),
+      ...(job ? { job } : {}),
+      ...(found ? { found_jobs: found } : {}),
+    });
+  }
+  return { at_ms: now_ms, launches, problems };
+}
+
+/** The newest state of each node of a launch: a job that was requeued leaves those of earlier nodes behind. */
+function readAgentStates(folder: string, problems: string[]): AgentState[] {
+  let names: string[];
+  try {
+    names = readdirSync(folder).filter((name) => name.endsWith('.state.json') && !name.startsWith('.'));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw error;
+  }
+  const newest = new Map<number, AgentState>();
+  for (const name of names) {
+    const state = readAgentState(join(folder, name), problems);
+    if (!state) continue;
+    const other = newest.get(state.node_index);
+    if (!other || other.started_at_ms < state.started_at_ms) newest.set(state.node_index, state);
+  }
+  return [...newest.values()].sort((a, b) => a.node_index - b.node_index);
+}
+
+function readAgentState(path: string, problems: string[]): AgentState | undefined {
+  try {
+    const json = readJsonIfThere(path) as AgentState | undefined;
+    if (json === undefined) return undefined;
+    if (json.format === 1 && Array.isArray(json.sessions) && Array.isArray(json.devices)) return json;
+    problems.push(`${path} is not a state file of this version`);
+  } catch (error) {
+    problems.push(`${path} cannot be read: ${(error as Error).message}`);
+  }
+  return undefined;
+}
+
+/** Agents keep their files while they run and mark them when they stop; a poll may be older than a file. */
+const clockDoubt_ms = 10_000;
+
+function unitSight(
+  unit: UnitSpec,
+  launch: LaunchRecord,
+  agents: readonly AgentState[],
+  job: JobSnapshot | undefined,
+  live: boolean,
+  polled_at_ms: number,
+): UnitSight {
+  const base = { unit: unit.unit, model: unit.model.name, engine: unit.engine };
+  const agent = agents.find((each) => each.node_index === unit.node_index);
+  const session = agent?.sessions.find((each) => each.unit === unit.unit || servesUnit(each, unit));
+  const model = session?.models.find((each) => each.name === unit.model.name);
+  const error = model?.error ?? errorText(session?.error) ?? errorText(agent?.error);
+  const facts = {
+    ...base,
+    ...(agent ? { node: agent.node } : {}),
+    ...(agent ? { device: deviceWords(agent.devices, unit) } : {}),
+    ...(model?.bytes_loaded === undefined ? {} : { bytes_loaded: model.bytes_loaded }),
+    ...(model?.bytes_total === undefined ? {} : { bytes_total: model.bytes_total }),
+    ...(error === undefined ? {} : { error }),
+    ...(session?.log_file === undefined ? {} : { log_file: session.log_file }),
+  };
+  if (!live) return { ...facts, state: launch.phase === 'planned' ? 'pending' : 'lost' };
+  if (!agent) return { ...base, state: 'pending' };
+  const current = job?.phase === 'running' || agent.updated_at_ms >= polled_at_ms - clockDoubt_ms;
+  if (!current) return { ...base, state: 'pending' };
+  if (agent.phase === 'failed') return { ...facts, state: 'failed' };
+  if (agent.phase === 'stopped') return { ...facts, state: 'lost' };
+  if (agent.phase === 'draining') return { ...facts, state: 'draining' };
+  return { ...facts, state: model?.state ?? (session?.error ? 'failed' : 'pending') };
+}
+
+/** Units of one device share a device worker, whose session names no single unit. */
+function servesUnit(session: SessionState, unit: UnitSpec): boolean {
+  return (
+    session.role === 'device-worker' &&
+    session.unit === undefined &&
+    session.models.some((model) => model.name === unit.model.name)
+  );
+}
+
+function deviceWords(devices: readonly DeviceDescription[], unit: UnitSpec): string {
+  const ofKind = devices.filter((device) => device.kind === unit.device_kind);
+  const used = ofKind.slice(unit.first_device, unit.first_device + Math.max(1, unit.device_count));
+  return describeDevices(used.length > 0 ? used : devices.slice(0, 1)).join(', ') || unit.device_kind;
+}
+
+/** `2× A100-40GB (emulated on CPU)`. */
+export function describeDevices(devices: readonly DeviceDescription[]): string[] {
+  const counts = new Map<string, number>();
+  for (const device of devices) {
+    const words = `${device.model}${device.emulated ? ` (emulated on ${device.emulated.toUpperCase()})` : ''}`;
+    counts.set(words, (counts.get(words) ?? 0) + 1);
+  }
+  return [...counts].map(([words, count]) => (count > 1 ? `${count}× ${words}` : words));
+}
+
+function errorText(error: ErrorJson | undefined): string | undefined {
+  return error && [error.what, ...error.because].join(': ');
+}
