@@ -39,6 +39,7 @@ export type TensorRole =
   | 'embedding'
   | 'output'
   | 'norm'
+  | 'output_norm'
   | 'head_norm'
   | 'query'
   | 'key'
@@ -99,7 +100,7 @@ export function planTensors(shape: SynthShape): TensorPlan[] {
       block('ffn_down.weight', 'down', n_ff, n_embd);
     }
   }
-  add('output_norm.weight', 'norm', [n_embd]);
+  add('output_norm.weight', 'output_norm', [n_embd]);
   if (!shape.tied_embeddings) add('output.weight', 'output', [n_embd, n_vocab]);
   return plans;
 }
