@@ -1,0 +1,322 @@
+/** The one way to talk to Slurm. */
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { Directive, JobInfo } from '../spec/slurm-types.ts';
+import {
+  type ControllerConfig,
+  type NodeGroup,
+  type Partition,
+  parseControllerConfig,
+  parsePartitions,
+  parseSinfo,
+  sinfoFormat,
+} from './cluster-facts.ts';
+import { type CommandResult, type CommandRunner, commandMissing } from './command-runner.ts';
+import { parseSacct, parseScontrolJob, parseSqueue, sacctFormat, squeueFormat } from './job-queue.ts';
+import { refusalError, slurmWords } from './refusals.ts';
+import { parseUtcTime_ms, sacctDelimiter, utcPrefix } from './text-format.ts';
+import { atLeast, oldestSlurm, parseSlurmVersion, type SlurmVersion } from './version.ts';
+
+/** A script to submit: a file that both this client and sbatch can read, or its text. */
+export type Script = { path: string } | { text: string };
+
+export interface Submission {
+  job_id: string;
+  /** Named by Slurm when it has several clusters. */
+  cluster?: string;
+  /** What sbatch printed besides; never a failure. */
+  warnings: string[];
+}
+
+/** When and where Slurm would start a job, as an estimate of this moment. */
+export interface StartEstimate {
+  start_time_ms: number;
+  processors: number;
+  node_list: string;
+  partition?: string;
+}
+
+export interface SlurmClient {
+  /** Asked once, then remembered. @throws E_SLURM_COMMAND_MISSING, E_SLURM_ANSWER */
+  version(): Promise<SlurmVersion>;
+  /** The controller's settings. @throws E_SLURM_UNREACHABLE */
+  config(): Promise<ControllerConfig>;
+  partitions(): Promise<Partition[]>;
+  nodeGroups(): Promise<NodeGroup[]>;
+  /**
+   * Submits a job. `directives` tell where each option comes from, so that a refusal can say so.
+   * @throws E_SLURM_… by kind of refusal. After E_SLURM_UNREACHABLE with `details.may_have_been_submitted`
+   * look for the job by its comment before submitting again.
+   */
+  submit(script: Script, directives: readonly Directive[]): Promise<Submission>;
+  /** `sbatch --test-only`: what `submit` would answer, without submitting. @throws as `submit` */
+  estimateStart(script: Script, directives: readonly Directive[]): Promise<StartEstimate>;
+  /**
+   * The jobs with these numbers (as sbatch returned them), in one squeue; what the queue no longer has
+   * comes from sacct, or from the controller's memory. Arrays and heterogeneous jobs give several entries.
+   * Numbers nobody knows are missing in the answer.
+   */
+  jobs(job_ids: readonly string[]): Promise<JobInfo[]>;
+  /** Every job of this user the controller knows, ended ones too as long as it remembers them. */
+  myJobs(): Promise<JobInfo[]>;
+  /** Ends jobs, or sends a signal; jobs that are already gone are no error. @throws E_SLURM_NOT_ALLOWED */
+  cancel(job_ids: readonly string[], options?: CancelOptions): Promise<void>;
+}
+
+export interface CancelOptions {
+  /** Send this signal instead of ending the job: `USR1`, `TERM`. */
+  signal?: string;
+  /** Send it to the batch script alone. */
+  batch?: boolean;
+}
+
+export interface SlurmCommandClientOptions {
+  /** Longest time a command may take. Default: 60 s; Slurm's own message timeout is 10 s, with retries. */
+  command_timeout_ms?: number;
+}
+
+/** Talks to Slurm by its commands, wherever `runner` runs them. */
+export class SlurmCommandClient implements SlurmClient {
+  readonly #runner: CommandRunner;
+  readonly #timeout_ms: number;
+  #version: Promise<SlurmVersion> | undefined;
+  #hasAccounting: Promise<boolean> | undefined;
+  #user: Promise<string> | undefined;
+
+  constructor(runner: CommandRunner, options: SlurmCommandClientOptions = {}) {
+    this.#runner = runner;
+    this.#timeout_ms = options.command_timeout_ms ?? 60_000;
+  }
+
+  version(): Promise<SlurmVersion> {
+    this.#version ??= this.#remember(
+      this.#ask(['sinfo', '--version']).then((output) => parseSlurmVersion(output)),
+      () => {
+        this.#version = undefined;
+      },
+    );
+    return this.#version;
+  }
+
+  async config(): Promise<ControllerConfig> {
+    return parseControllerConfig(await this.#ask(['scontrol', 'show', 'config']));
+  }
+
+  async partitions(): Promise<Partition[]> {
+    return parsePartitions(await this.#ask(['scontrol', '--all', '--oneliner', 'show', 'partition']));
+  }
+
+  async nodeGroups(): Promise<NodeGroup[]> {
+    return parseSinfo(await this.#ask(['sinfo', '--noheader', '--exact', `--Format=${sinfoFormat}`]));
+  }
+
+  async submit(script: Script, directives: readonly Directive[]): Promise<Submission> {
+    const result = await this.#sbatch(['--parsable'], script, directives);
+    // Site wrappers print messages on stdout too: the number is the last line that looks like one.
+    const line = result.stdout
+      .split('\n')
+      .map((text) => text.trim())
+      .findLast((text) => /^\d+(;\S+)?$/.test(text));
+    if (line === undefined)
+      throw new HpcserveError('E_SLURM_ANSWER', {
+        what: 'sbatch succeeded but printed no job number',
+        because: [result.stdout.trim(), ...slurmWords(result.stderr)].filter((text) => text !== ''),
+        details: { may_have_been_submitted: true },
+      });
+    const [job_id = '', cluster] = line.split(';');
+    return {
+      job_id,
+      ...(cluster === undefined ? {} : { cluster }),
+      warnings: slurmWords(result.stderr),
+    };
+  }
+
+  async estimateStart(script: Script, directives: readonly Directive[]): Promise<StartEstimate> {
+    const result = await this.#sbatch(['--test-only'], script, directives, utcPrefix);
+    const match =
+      /to start at (\S+)(?:\s+a?t?\s*)using (\d+) processors on (?:nodes )?(\S+)(?: in partition (\S+))?/.exec(
+        `${result.stderr}\n${result.stdout}`,
+      );
+    const start_time_ms = parseUtcTime_ms(match?.[1]);
+    if (match === null || start_time_ms === undefined)
+      throw new HpcserveError('E_SLURM_ANSWER', {
+        what: 'the estimated start could not be read',
+        because: slurmWords(result.stderr),
+      });
+    return {
+      start_time_ms,
+      processors: Number(match[2]),
+      node_list: match[3]!,
+      ...(match[4] === undefined ? {} : { partition: match[4] }),
+    };
+  }
+
+  async jobs(job_ids: readonly string[]): Promise<JobInfo[]> {
+    const wanted = [...new Set(job_ids.map(jobNumber))];
+    if (wanted.length === 0) return [];
+    const queued = await this.#squeue([`--jobs=${wanted.join(',')}`]);
+    const found = new Set(queued.map((job) => job.base_job_id));
+    const missing = wanted.filter((id) => !found.has(id));
+    return missing.length === 0 ? queued : [...queued, ...(await this.#past(missing))];
+  }
+
+  async myJobs(): Promise<JobInfo[]> {
+    this.#user ??= this.#remember(
+      this.#ask(['id', '-un']).then((name) => name.trim()),
+      () => {
+        this.#user = undefined;
+      },
+    );
+    return this.#squeue([`--user=${await this.#user}`]);
+  }
+
+  async cancel(job_ids: readonly string[], options: CancelOptions = {}): Promise<void> {
+    const wanted = [...new Set(job_ids.map(jobNumber))];
+    if (wanted.length === 0) return;
+    const flags = [
+      ...(options.signal === undefined ? [] : [`--signal=${options.signal}`]),
+      ...(options.batch === true ? ['--batch'] : []),
+    ];
+    const result = await this.#run(['scancel', ...flags, ...wanted]);
+    const words = slurmWords(result.stderr).filter((line) => !isGoneMessage(line));
+    if (result.code === 0 || words.length === 0) return;
+    throw words.some((line) => /access\/permission denied/i.test(line))
+      ? new HpcserveError('E_SLURM_NOT_ALLOWED', {
+          what: `Slurm does not let you end job ${wanted.join(', ')}`,
+          because: words,
+        })
+      : commandFailed(['scancel'], { ...result, stderr: words.join('\n') });
+  }
+
+  async #squeue(selection: readonly string[]): Promise<JobInfo[]> {
+    const argv = ['squeue', '--noheader', '--all', '--states=all', `--Format=${squeueFormat}`, ...selection];
+    const result = await this.#run([...utcPrefix, ...argv]);
+    if (result.code !== 0) {
+      if (/invalid job id/i.test(result.stderr)) return [];
+      throw commandFailed(argv, result);
+    }
+    return parseSqueue(result.stdout);
+  }
+
+  async #past(job_ids: readonly string[]): Promise<JobInfo[]> {
+    this.#hasAccounting ??= this.#remember(
+      this.config().then((config) => config.has_accounting),
+      () => {
+        this.#hasAccounting = undefined;
+      },
+    );
+    return (await this.#hasAccounting) ? this.#sacct(job_ids) : this.#remembered(job_ids);
+  }
+
+  async #sacct(job_ids: readonly string[]): Promise<JobInfo[]> {
+    const argv = [
+      'sacct',
+      '--noheader',
+      '--parsable2',
+      '--allocations',
+      `--delimiter=${sacctDelimiter}`,
+      `--format=${sacctFormat}`,
+      `--jobs=${job_ids.join(',')}`,
+    ];
+    return parseSacct(await this.#ask([...utcPrefix, ...argv]));
+  }
+
+  async #remembered(job_ids: readonly string[]): Promise<JobInfo[]> {
+    const found: JobInfo[] = [];
+    for (const id of job_ids) {
+      const argv = ['scontrol', '--oneliner', 'show', 'job', id];
+      const result = await this.#run([...utcPrefix, ...argv]);
+      if (result.code !== 0 && !isGoneMessage(result.stderr)) throw commandFailed(argv, result);
+      if (result.code === 0)
+        found.push(
+          ...result.stdout
+            .split('\n')
+            .filter((line) => line.startsWith('JobId='))
+            .map(parseScontrolJob),
+        );
+    }
+    return found;
+  }
+
+  async #sbatch(
+    flags: readonly string[],
+    script: Script,
+    directives: readonly Directive[],
+    prefix: readonly string[] = [],
+  ): Promise<CommandResult> {
+    const argv = [...prefix, 'sbatch', ...flags, ...('path' in script ? [script.path] : [])];
+    let result: CommandResult;
+    try {
+      result = await this.#run(argv, 'text' in script ? script.text : undefined);
+    } catch (error) {
+      throw flags.includes('--parsable') ? perhapsSubmitted(error) : error;
+    }
+    if (result.code === 0) return result;
+    const refusal = refusalError(result.stderr, directives);
+    throw flags.includes('--parsable') ? perhapsSubmitted(refusal) : refusal;
+  }
+
+  /** Standard output of a command that must succeed. */
+  async #ask(argv: readonly string[]): Promise<string> {
+    const result = await this.#run(argv);
+    if (result.code !== 0) throw commandFailed(argv, result);
+    return result.stdout;
+  }
+
+  async #run(argv: readonly string[], input?: string): Promise<CommandResult> {
+    const result = await this.#runner.run(argv, {
+      timeout_ms: this.#timeout_ms,
+      ...(input === undefined ? {} : { input }),
+    });
+    if (result.code === 127 && /no such file|not found/i.test(result.stderr))
+      throw commandMissing(programOf(argv));
+    return result;
+  }
+
+  /** A promise that is forgotten when it fails, so that the next caller asks again. */
+  #remember<T>(promise: Promise<T>, forget: () => void): Promise<T> {
+    promise.catch(forget);
+    return promise;
+  }
+}
+
+/** Whether this client knows the output formats of that version. */
+export function isSupported(version: SlurmVersion): boolean {
+  return atLeast(version, oldestSlurm.year, oldestSlurm.month);
+}
+
+function jobNumber(job_id: string): string {
+  if (!/^\d+$/.test(job_id))
+    throw new HpcserveError('E_SLURM_JOB_UNKNOWN', { what: `${JSON.stringify(job_id)} is no job number` });
+  return job_id;
+}
+
+function isGoneMessage(words: string): boolean {
+  return /invalid job id|job\/step already completing or completed|already (finished|completed)/i.test(words);
+}
+
+function programOf(argv: readonly string[]): string {
+  return argv.find((word) => word !== 'env' && !word.includes('=')) ?? '';
+}
+
+function commandFailed(argv: readonly string[], result: CommandResult): HpcserveError {
+  const words = slurmWords(result.stderr);
+  const error = refusalError(result.stderr, []);
+  const program = programOf(argv);
+  return new HpcserveError(error.code === 'E_SLURM_UNREACHABLE' ? error.code : 'E_SLURM_ANSWER', {
+    what: `${program} failed with exit code ${result.code}`,
+    because: words.length > 0 ? words : 'it gave no reason',
+    details: { argv: [...argv], code: result.code },
+  });
+}
+
+/** When the answer got lost the job may be in the queue all the same. */
+function perhapsSubmitted(error: unknown): unknown {
+  if (!(error instanceof HpcserveError) || error.code !== 'E_SLURM_UNREACHABLE') return error;
+  return new HpcserveError(error.code, {
+    what: error.message,
+    because: error.because,
+    try: 'wait until Slurm answers again and run the same command: it looks for the job before it submits another',
+    details: { ...error.details, may_have_been_submitted: true, retryable: true },
+    cause: error,
+  });
+}

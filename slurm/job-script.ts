@@ -1,0 +1,150 @@
+/** What a job script says, before it is written: data that `render.ts` hands to a template. */
+import { join } from 'node:path';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { RuntimeConfig, SiteConfig } from '../spec/site.ts';
+import { containerLaunch } from './container.ts';
+import { buildDirectives, type DirectiveInput, isRequeued, type JobDirectives } from './directives.ts';
+
+export type JobRole = 'agent' | 'gateway';
+
+export interface JobScriptInput extends DirectiveInput {
+  role: JobRole;
+  deployment: string;
+  /** Version of hpcserve that writes the script. */
+  version: string;
+  /** What srun starts, once on each node. */
+  command: readonly string[];
+  /** Environment of this job beside the site's; never secrets. */
+  environment_of_job?: Readonly<Record<string, string>>;
+  /** Folders that must be visible inside a container. */
+  visible_folders?: readonly string[];
+  /** Folder for caches, expanded; absent: caches stay where their programs put them. */
+  cache_dir?: string;
+}
+
+/** Everything a template needs. Values are raw: the template's quoting makes them safe. */
+export interface JobScript {
+  role: JobRole;
+  version: string;
+  deployment: string;
+  site: string;
+  node_kind: string | undefined;
+  launch_id: string;
+  directives: JobDirectives;
+  /** The name and value of each exported variable, in order. */
+  environment: [name: string, value: string][];
+  /** Folders made before anything starts. */
+  folders: string[];
+  modules: string[];
+  module_purge: boolean;
+  /** Files that may define `module`, tried in order. */
+  module_init: string[];
+  prologue: string[];
+  python: RuntimeConfig['python'];
+  /** The whole srun command: options, container, command. */
+  srun: string[];
+  /** Slurm may put the job back; the script sees to it when the job is preempted. */
+  requeue: boolean;
+}
+
+/** Usual places of the file that defines `module` (Environment Modules, Lmod), for nodes where no login shell did. */
+const moduleInitFiles = [
+  '/etc/profile.d/modules.sh',
+  '/etc/profile.d/z00_lmod.sh',
+  '/etc/profile.d/lmod.sh',
+  '/usr/share/lmod/lmod/init/bash',
+  '/usr/share/modules/init/bash',
+  '/opt/cray/pe/lmod/lmod/init/bash',
+];
+
+/** Variables that move caches off the home directory, and their folders below the cache folder. */
+const cacheVariables: readonly (readonly [name: string, folder: string])[] = [
+  ['XDG_CACHE_HOME', ''],
+  ['HF_HOME', 'huggingface'],
+  ['TRITON_CACHE_DIR', 'triton'],
+  ['TORCHINDUCTOR_CACHE_DIR', 'torchinductor'],
+  ['VLLM_CACHE_ROOT', 'vllm'],
+  ['FLASHINFER_WORKSPACE_BASE', 'flashinfer'],
+  ['CUDA_CACHE_PATH', 'cuda'],
+  ['NUMBA_CACHE_DIR', 'numba'],
+  ['APPTAINER_CACHEDIR', 'apptainer'],
+];
+
+/** Names that end like this hold secrets, and scripts are readable by others (`scontrol write batch_script`). */
+const secretName =
+  /(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$/i;
+
+/**
+ * @throws E_SLURM_SECRET for a variable whose name says that it is a secret.
+ * @throws E_SLURM_SCRIPT, E_SLURM_TIME_LIMIT, E_CONFIG_CONFLICT as `buildDirectives` and `containerLaunch`.
+ */
+export function buildJobScript(input: JobScriptInput): JobScript {
+  const { site, request } = input;
+  const { runtime } = site;
+  const environment = jobEnvironment(input);
+  const container = containerLaunch({
+    container: runtime.container,
+    folders: input.visible_folders ?? [],
+    environment_names: environment.map(([name]) => name),
+  });
+  const srun = [
+    'srun',
+    `--nodes=${request.nodes}`,
+    `--ntasks=${request.nodes}`,
+    '--ntasks-per-node=1',
+    // From 22.05 on a step no longer takes this from the job.
+    ...(request.cpus_per_node === undefined ? [] : [`--cpus-per-task=${request.cpus_per_node}`]),
+    '--mpi=none',
+    // One agent that ends must not take the others with it, whatever the site's defaults are.
+    '--kill-on-bad-exit=0',
+    '--wait=0',
+    ...runtime.srun_args,
+    ...container.srun_args,
+    ...container.prefix,
+    ...input.command,
+  ];
+  return {
+    role: input.role,
+    version: input.version,
+    deployment: input.deployment,
+    site: site.name,
+    node_kind: input.node_kind?.name,
+    launch_id: request.launch_id,
+    directives: buildDirectives(input),
+    environment,
+    folders: input.cache_dir === undefined ? [] : [input.cache_dir],
+    modules: [...runtime.modules],
+    module_purge: runtime.module_purge,
+    module_init: [...(runtime.module_init === undefined ? [] : [runtime.module_init]), ...moduleInitFiles],
+    prologue: runtime.prologue.flatMap((line) => line.split('\n')),
+    python: runtime.python,
+    srun,
+    requeue: isRequeued(site, request.tier),
+  };
+}
+
+function jobEnvironment(input: JobScriptInput): [string, string][] {
+  const merged = new Map<string, string>();
+  if (input.cache_dir !== undefined)
+    for (const [name, folder] of cacheVariables) merged.set(name, join(input.cache_dir, folder));
+  for (const [name, value] of Object.entries(siteEnvironment(input.site))) merged.set(name, value);
+  for (const [name, value] of Object.entries(input.environment_of_job ?? {})) merged.set(name, value);
+  for (const name of merged.keys()) checkVariable(name);
+  return [...merged];
+}
+
+function siteEnvironment(site: SiteConfig): Record<string, string> {
+  return site.runtime.environment;
+}
+
+function checkVariable(name: string): void {
+  if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name))
+    throw new HpcserveError('E_SLURM_SCRIPT', {
+      what: `${JSON.stringify(name)} is not a name for an environment variable`,
+    });
+  if (secretName.test(name))
+    throw new HpcserveError('E_SLURM_SECRET', {
+      what: `the variable ${name} looks like a secret and would stand in the job script`,
+      details: { name },
+    });
+}
