@@ -2,7 +2,6 @@
  * `npm run package [-- --out DIR]`: one relocatable archive with its own Node, the compiled addons and the
  * compute libraries. It unpacks on a shared filesystem and runs there without npm, compiler or internet.
  */
-import { execFileSync, spawnSync } from 'node:child_process';
 import {
   chmodSync,
   cpSync,
@@ -21,6 +20,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import { glibcNeeded } from './glibc.ts';
 import { launcherScript } from './launcher.ts';
+import { installTarget, run, type TargetArchitecture, targetArchitectures } from './target.ts';
 
 /** Rooms whose built code the product runs; tests, benches and the checks stay behind. */
 const builtRooms = [
@@ -61,11 +61,24 @@ try {
 }
 
 function main(): void {
-  const { values } = parseArgs({ options: { out: { type: 'string', default: join(packageRoot, 'build') } } });
+  const { values } = parseArgs({
+    options: {
+      out: { type: 'string', default: join(packageRoot, 'build') },
+      arch: { type: 'string', default: process.arch },
+    },
+  });
+  const arch = targetArchitectures.find((known) => known === values.arch);
+  if (!arch) {
+    throw new HpcserveError('E_PACKAGE', {
+      what: `there is no archive for the architecture ${values.arch}`,
+      because: `known: ${targetArchitectures.join(', ')}`,
+      try: 'Name one of these with --arch.',
+    });
+  }
   const out = resolve(values.out);
   const version = (JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8')) as { version: string })
     .version;
-  const name = `hpcserve-${version}-${process.platform}-${process.arch}`;
+  const name = `hpcserve-${version}-linux-${arch}`;
   mkdirSync(out, { recursive: true });
   const staging = mkdtempSync(join(tmpdir(), 'hpcserve-package-'));
   try {
@@ -73,8 +86,8 @@ function main(): void {
     mkdirSync(join(folder, 'bin'), { recursive: true });
     for (const entry of plain) copy(entry, folder);
     for (const room of builtRooms) copy(join('dist', room), folder);
-    for (const path of productionPackages()) copyPackage(path, folder);
-    cpSync(process.execPath, join(folder, 'bin/node'), { dereference: true });
+    for (const path of productionPackages(arch)) copyPackage(path, folder);
+    installTarget(arch, folder, join(staging, 'work'));
     chmodSync(join(folder, 'bin/node'), 0o755);
     writeFileSync(join(folder, 'bin/hpcserve'), launcherScript(), { mode: 0o755 });
     const glibc = glibcNeeded(folder);
@@ -87,7 +100,7 @@ function main(): void {
     };
     writeFileSync(join(folder, 'MANIFEST.json'), `${JSON.stringify(manifest, null, 2)}\n`);
     const archive = join(out, `${name}.tar.gz`);
-    execFileSync('tar', ['-czf', archive, '--owner=0', '--group=0', '--sort=name', '-C', staging, name]);
+    run(['tar', '-czf', archive, '--owner=0', '--group=0', '--sort=name', '-C', staging, name], staging);
     process.stdout.write(`${archive}\n`);
     process.stderr.write(
       `${basename(archive)}: ${(statSync(archive).size / 1e6).toFixed(0)} MB, Node ${process.versions.node}, needs glibc ${glibc.all} (login-node commands: ${glibc.without_engine})\n`,
@@ -121,13 +134,10 @@ function copyPackage(path: string, folder: string): void {
 }
 
 /** Absolute folders of the packages that the product needs at run time, as npm resolved them. */
-function productionPackages(): string[] {
-  const result = spawnSync('npm', ['ls', '--omit=dev', '--all', '--parseable', '--loglevel=silent'], {
-    cwd: packageRoot,
-    encoding: 'utf8',
-  });
-  const foreign = new RegExp(`@(node-llama-cpp|koromix)/(koffi-)?(?!linux-${process.arch}$)`);
-  return result.stdout
+function productionPackages(arch: TargetArchitecture): string[] {
+  const listing = run(['npm', 'ls', '--omit=dev', '--all', '--parseable', '--loglevel=silent'], packageRoot);
+  const foreign = new RegExp(`@(node-llama-cpp|koromix)/(koffi-)?(?!linux-${arch}$)`);
+  return listing
     .split('\n')
     .filter(
       (path) =>
