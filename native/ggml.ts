@@ -41,8 +41,11 @@ export const RopeMode = { norm: 0, neox: 2 } as const;
  * Checked at load against ggml_tensor_overhead() and a probe tensor.
  */
 export const tensorLayout = {
+  buffer: 8,
   ne: 16,
   nb: 48,
+  src: 152,
+  view_src: 232,
   view_offs: 240,
   data: 248,
   size: 336,

@@ -1,0 +1,54 @@
+/** The CPU backend with one thread pool, shared by all graphs of an engine. */
+import { type Ggml, ggmlStatusSuccess } from '../../native/ggml.ts';
+import type { Pointer } from '../../native/signature.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+
+/** sizeof(struct ggml_threadpool_params). */
+const threadpoolParamsBytes = 528;
+
+export interface ComputeOptions {
+  threads: number;
+  /** No tiled and no split attention: one path, whatever the shape of the batch. */
+  fixed_paths: boolean;
+}
+
+export class Compute {
+  readonly #ggml: Ggml;
+  readonly #backend: Pointer;
+  readonly #threadpool: Pointer;
+
+  constructor(ggml: Ggml, options: ComputeOptions) {
+    this.#ggml = ggml;
+    const backend = ggml.ggml_backend_dev_init(ggml.cpuDevice, null);
+    if (!backend) throw new HpcserveError('E_NATIVE_MEMORY', { what: 'the CPU backend did not start' });
+    this.#backend = backend;
+    this.#threadpool = makeThreadpool(ggml, options.threads);
+    ggml.cpu.ggml_backend_set_n_threads(backend, options.threads);
+    ggml.cpu.ggml_backend_cpu_set_threadpool(backend, this.#threadpool);
+    ggml.cpu.ggml_backend_cpu_set_use_ref(backend, options.fixed_paths);
+  }
+
+  /** @throws HpcserveError E_ENGINE_COMPUTE */
+  run(graph: Pointer): void {
+    const status = this.#ggml.ggml_backend_graph_compute(this.#backend, graph);
+    if (status !== ggmlStatusSuccess)
+      throw new HpcserveError('E_ENGINE_COMPUTE', { what: `ggml ended a graph with status ${status}` });
+  }
+
+  free(): void {
+    this.#ggml.ggml_backend_free(this.#backend);
+    this.#ggml.cpu.ggml_threadpool_free(this.#threadpool);
+  }
+}
+
+/**
+ * Threads that wait for work spin for some tenths of a second (poll level 50, ggml's default) and then
+ * sleep: an idle worker costs nothing, and consecutive iterations pay no wake-up.
+ */
+export function makeThreadpool(ggml: Ggml, threads: number): Pointer {
+  const params = new Uint8Array(threadpoolParamsBytes);
+  ggml.ggml_threadpool_params_init(params, threads);
+  const pool = ggml.cpu.ggml_threadpool_new(params);
+  if (!pool) throw new HpcserveError('E_NATIVE_MEMORY', { what: `no thread pool of ${threads} threads` });
+  return pool;
+}

@@ -1,0 +1,522 @@
+/**
+ * Builds the compute graph of one stage for one batch shape. A graph is kept and run again for every batch
+ * of its shape: tokens, positions and KV rows are inputs, and the views of the KV cache are moved by
+ * `GraphMemory` before each run.
+ *
+ * Rows of all sequences go through the projections together. Attention is one operation per sequence over
+ * its own keys and values, which lie in one extent (attended in place) or in several (gathered first).
+ */
+import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
+import { type Ggml, GgmlType } from '../../native/ggml.ts';
+import type { Pointer } from '../../native/signature.ts';
+import type { Architecture } from './architecture.ts';
+import { GraphMemory } from './graph-memory.ts';
+import { type KvMemory, kv_block_tokens } from './kv-memory.ts';
+import type { Operator } from './operators.ts';
+import type { PlannedLayer, PlannedWeight, WeightPlan } from './weight-plan.ts';
+import type { Weights } from './weights.ts';
+
+/** The rows of one sequence in a batch: consecutive tokens. */
+export interface SegmentShape {
+  rows: number;
+  /** 0: keys and values lie in one extent; else they are gathered, with room for so many. */
+  gather_capacity: number;
+  /** 0: every row sees all keys (one row); else a causal mask with room for so many keys. */
+  mask_capacity: number;
+}
+
+export interface GraphShape {
+  segments: readonly SegmentShape[];
+  /** Rows of the batch, padding included. */
+  rows: number;
+  /** Rows that leave the last operator of a whole model, padding included; 0: none (KV only). */
+  output_rows: number;
+  /** The first so many output rows get logits. */
+  logit_rows: number;
+  /** Output rows also leave as normed hidden states (embeddings). */
+  hidden: boolean;
+  /** Each segment outputs at most its last row: the last layer computes only these. */
+  last_rows_only: boolean;
+  /** Output rows are picked after the last layer: they are not simply all rows in order. */
+  selects: boolean;
+  /** Segments that output their last row, in order, where `last_rows_only`. */
+  output_segments: readonly number[];
+}
+
+export function shapeKey(shape: GraphShape): string {
+  const segments = shape.segments.map((s) => `${s.rows},${s.gather_capacity},${s.mask_capacity}`).join(';');
+  const flags = [shape.hidden, shape.last_rows_only, shape.selects].map(Number).join('');
+  const outputs = `${shape.output_rows}/${shape.logit_rows}/${shape.output_segments.join(',')}`;
+  return `${shape.rows}|${segments}|${outputs}|${flags}`;
+}
+
+/** Views of one segment's keys and values in one layer, to be moved before each run. */
+export interface KvViewSlots {
+  layer: number;
+  segment: number;
+  /** Slots whose address is the sequence's first KV row: empty where gathered. */
+  keys: number;
+  values: number;
+}
+
+export interface SegmentInputs {
+  /** I32 [gather_capacity]: KV rows to gather. */
+  gather_rows?: Pointer;
+  /** F16 [mask_capacity, rows]. */
+  mask?: Pointer;
+}
+
+export interface BuiltGraph {
+  memory: GraphMemory;
+  graph: Pointer;
+  shape: GraphShape;
+  inputs: {
+    tokens?: Pointer;
+    hidden?: Pointer;
+    positions?: Pointer;
+    kv_rows?: Pointer;
+    output_ids?: Pointer;
+    output_positions?: Pointer;
+    segments: SegmentInputs[];
+  };
+  kvViews: KvViewSlots[];
+  /** Slots whose ne[1] is the number of keys of a segment. */
+  keyExtents: number[][];
+  /** Slots whose ne[0] is the number of keys of a segment (masks, gather indices). */
+  keyWidths: number[][];
+  /** Masks of a segment, whose strides follow ne[0]. */
+  maskSlots: number[][];
+  /** Where attention results of several segments meet; zeroed once. */
+  attention?: Pointer;
+  logits?: Pointer;
+  hidden?: Pointer;
+}
+
+export interface StageParts {
+  ggml: Ggml;
+  model: Architecture;
+  operators: readonly Operator[];
+  plan: WeightPlan;
+  weights: Weights;
+  kv: KvMemory;
+}
+
+/** Upper bound of tensors in a graph: per layer the fixed operations, and per segment its attention. */
+export function maxTensors(parts: StageParts, shape: GraphShape): number {
+  const layers = parts.plan.layers.size;
+  const moe = parts.model.n_expert > 0 ? 24 + 2 * parts.model.n_expert_used : 0;
+  return 64 + 3 * shape.segments.length + layers * (48 + moe + 20 * shape.segments.length);
+}
+
+export function buildGraph(parts: StageParts, shape: GraphShape): BuiltGraph {
+  return new GraphBuilder(parts, shape).build();
+}
+
+class GraphBuilder {
+  readonly #parts: StageParts;
+  readonly #ggml: Ggml;
+  readonly #model: Architecture;
+  readonly #context: Pointer;
+  readonly #built: BuiltGraph;
+
+  constructor(parts: StageParts, shape: GraphShape) {
+    this.#parts = parts;
+    this.#ggml = parts.ggml;
+    this.#model = parts.model;
+    const count = maxTensors(parts, shape);
+    const memory = new GraphMemory(parts.ggml, count);
+    this.#context = memory.context;
+    this.#built = {
+      memory,
+      graph: parts.ggml.ggml_new_graph_custom(memory.context, count, false)!,
+      shape,
+      inputs: { segments: [] },
+      kvViews: [],
+      keyExtents: shape.segments.map(() => []),
+      keyWidths: shape.segments.map(() => []),
+      maskSlots: shape.segments.map(() => []),
+    };
+  }
+
+  build(): BuiltGraph {
+    const { operators, plan } = this.#parts;
+    const { shape } = this.#built;
+    this.#makeInputs();
+    const lastAttention = operators.findLastIndex((operator) => operator.kind === 'attention');
+    const hasOutput = operators.at(-1)?.kind === 'output';
+    let hidden = this.#built.inputs.hidden;
+    for (const [index, operator] of operators.entries()) {
+      if (operator.kind === 'embedding')
+        hidden = this.#ggml.ggml_get_rows(
+          this.#context,
+          this.#tensor(plan.embedding!),
+          this.#built.inputs.tokens!,
+        )!;
+      else if (operator.kind === 'attention') {
+        const narrow = hasOutput && index === lastAttention && shape.last_rows_only;
+        const layer = plan.layers.get(operator.layer)!;
+        hidden = this.#attention(hidden!, operator.layer, layer, narrow);
+        if (hidden === undefined) return this.#built;
+      } else if (operator.kind === 'feed_forward')
+        hidden = this.#feedForward(hidden!, plan.layers.get(operator.layer)!);
+      else this.#output(hidden!);
+    }
+    if (!hasOutput) this.#result('hidden', hidden!);
+    return this.#built;
+  }
+
+  #makeInputs(): void {
+    const { operators } = this.#parts;
+    const { shape, inputs } = this.#built;
+    if (operators[0]?.kind === 'embedding') inputs.tokens = this.#input(GgmlType.I32, shape.rows);
+    else inputs.hidden = this.#input(GgmlType.F32, this.#model.n_embd, shape.rows);
+    if (operators.some((operator) => operator.kind === 'attention')) {
+      inputs.positions = this.#input(GgmlType.I32, shape.rows);
+      inputs.kv_rows = this.#input(GgmlType.I64, shape.rows);
+    }
+    if (shape.output_rows > 0 && (shape.last_rows_only || shape.selects)) {
+      inputs.output_ids = this.#input(GgmlType.I32, shape.output_rows);
+      if (shape.last_rows_only) inputs.output_positions = this.#input(GgmlType.I32, shape.output_rows);
+    }
+    inputs.segments = shape.segments.map((segment, index) => {
+      const made: SegmentInputs = {};
+      if (segment.gather_capacity > 0) {
+        made.gather_rows = this.#input(GgmlType.I32, segment.gather_capacity);
+        this.#built.keyWidths[index]!.push(this.#built.memory.slot(made.gather_rows));
+      }
+      if (segment.mask_capacity > 0) {
+        made.mask = this.#input(GgmlType.F16, segment.mask_capacity, segment.rows);
+        this.#built.maskSlots[index]!.push(this.#built.memory.slot(made.mask));
+      }
+      return made;
+    });
+    const { n_head, head_dim } = this.#model;
+    const oneSegment = shape.segments.length === 1 && shape.rows === shape.segments[0]!.rows;
+    const oneOutput = !shape.last_rows_only || shape.output_rows === 1;
+    if (!oneSegment || !oneOutput) {
+      const rows = Math.max(shape.rows, shape.output_rows);
+      this.#built.attention = this.#input(GgmlType.F32, n_head * head_dim, rows);
+      this.#ggml.ggml_set_output(this.#built.attention);
+    }
+  }
+
+  #input(type: number, ...shape: number[]): Pointer {
+    const [ne0, ne1 = 1] = shape;
+    const tensor = this.#ggml.ggml_new_tensor_2d(this.#context, type, ne0!, ne1)!;
+    this.#ggml.ggml_set_input(tensor);
+    return tensor;
+  }
+
+  #tensor(weight: PlannedWeight): Pointer {
+    return this.#parts.weights.tensor(weight);
+  }
+
+  #expand(tensor: Pointer): void {
+    this.#ggml.ggml_build_forward_expand(this.#built.graph, tensor);
+  }
+
+  #result(name: 'logits' | 'hidden', tensor: Pointer): void {
+    this.#ggml.ggml_set_output(tensor);
+    this.#expand(tensor);
+    this.#built[name] = tensor;
+  }
+
+  #norm(x: Pointer, weight: PlannedWeight): Pointer {
+    const normed = this.#ggml.ggml_rms_norm(this.#context, x, this.#model.rms_eps);
+    return this.#ggml.ggml_mul(this.#context, normed, this.#tensor(weight))!;
+  }
+
+  /**
+   * x + attention(norm(x)) over the rows of the batch.
+   * @param narrow the last layer: keys and values of all rows, the rest only for the output rows.
+   * @returns undefined where no row leaves the stage: everything behind the KV cache would be thrown away.
+   */
+  #attention(x: Pointer, index: number, layer: PlannedLayer, narrow: boolean): Pointer | undefined {
+    const { ggml, kv } = this.#parts;
+    const { shape, inputs } = this.#built;
+    const attention = layer.attention!;
+    const c = this.#context;
+    const normed = this.#norm(x, attention.norm);
+    const wide = this.#project(normed, attention, narrow ? 'kv' : 'qkv');
+    const keys = this.#rope(this.#headNorm(wide.k!, attention.k_norm), inputs.positions!);
+    const width = this.#model.n_head_kv * this.#model.head_dim;
+    const cache = kv.layer(index);
+    const flat = ggml.ggml_reshape_2d(c, keys, width, shape.rows);
+    this.#expand(ggml.ggml_set_rows(c, cache.keys, flat, inputs.kv_rows!)!);
+    this.#expand(ggml.ggml_set_rows(c, cache.values, wide.v!, inputs.kv_rows!)!);
+    if (narrow && shape.output_rows === 0) return undefined;
+    let residual = x;
+    let queries: Pointer;
+    if (narrow) {
+      residual = ggml.ggml_get_rows(c, x, inputs.output_ids!)!;
+      const rows = ggml.ggml_get_rows(c, normed, inputs.output_ids!)!;
+      const projected = this.#project(rows, attention, 'q');
+      queries = this.#rope(this.#headNorm(projected.q!, attention.q_norm), inputs.output_positions!);
+    } else queries = this.#rope(this.#headNorm(wide.q!, attention.q_norm), inputs.positions!);
+    const attended = this.#attend(queries, index, narrow);
+    const projected = ggml.ggml_mul_mat(c, this.#tensor(attention.output), attended);
+    return ggml.ggml_add(c, projected, residual)!;
+  }
+
+  /** Q and K as [head_dim, heads, rows], V as [n_head_kv × head_dim, rows]; views of one product where joined. */
+  #project(
+    x: Pointer,
+    attention: NonNullable<PlannedLayer['attention']>,
+    wanted: 'qkv' | 'q' | 'kv',
+  ): { q?: Pointer; k?: Pointer; v?: Pointer } {
+    const ggml = this.#ggml;
+    const { n_head, n_head_kv, head_dim } = this.#model;
+    const rows = wanted === 'q' ? this.#built.shape.output_rows : this.#built.shape.rows;
+    const widths = { q: n_head * head_dim, k: n_head_kv * head_dim, v: n_head_kv * head_dim };
+    const starts = { q: 0, k: widths.q, v: widths.q + widths.k };
+    const bias = attention.qkv_bias ? this.#tensor(attention.qkv_bias) : undefined;
+    const { qkv } = attention;
+    const found: { q?: Pointer; k?: Pointer; v?: Pointer } = {};
+    if ('parts' in qkv) {
+      // Fast layouts interleave groups of rows, so a part of a joined matrix begins at a multiple of 16.
+      const divisible = widths.q % 16 === 0;
+      const begin = wanted === 'kv' && divisible ? widths.q : 0;
+      const end = wanted === 'q' && divisible ? widths.q : starts.v + widths.v;
+      const product = this.#joinedProduct(x, this.#tensor(qkv), bias, qkv, begin, end);
+      const row_bytes = (end - begin) * 4;
+      const part = (name: 'q' | 'k' | 'v'): Pointer =>
+        ggml.ggml_view_2d(this.#context, product, widths[name], rows, row_bytes, (starts[name] - begin) * 4)!;
+      const heads = (name: 'q' | 'k', count: number): Pointer =>
+        ggml.ggml_view_3d(
+          this.#context,
+          product,
+          head_dim,
+          count,
+          rows,
+          head_dim * 4,
+          row_bytes,
+          (starts[name] - begin) * 4,
+        )!;
+      if (wanted !== 'kv') found.q = heads('q', n_head);
+      if (wanted !== 'q') {
+        found.k = heads('k', n_head_kv);
+        found.v = part('v');
+      }
+      return found;
+    }
+    for (const name of ['q', 'k', 'v'] as const) {
+      if (!wanted.includes(name)) continue;
+      let product = ggml.ggml_mul_mat(this.#context, this.#tensor(qkv[name]), x)!;
+      if (bias)
+        product = ggml.ggml_add(
+          this.#context,
+          product,
+          ggml.ggml_view_1d(this.#context, bias, widths[name], starts[name] * 4),
+        )!;
+      found[name] =
+        name === 'v'
+          ? product
+          : ggml.ggml_reshape_3d(this.#context, product, head_dim, widths[name] / head_dim, rows)!;
+    }
+    return found;
+  }
+
+  /** x times the rows [begin, end) of a joined matrix. */
+  #joinedProduct(
+    x: Pointer,
+    matrix: Pointer,
+    bias: Pointer | undefined,
+    weight: PlannedWeight,
+    begin: number,
+    end: number,
+  ): Pointer {
+    const ggml = this.#ggml;
+    const [width, height] = weight.shape as [number, number];
+    const partial = begin !== 0 || end !== height;
+    const row_bytes = Number(ggml.ggml_row_size(ggmlTypeByName(weight.type).id, width));
+    const view = partial
+      ? ggml.ggml_view_2d(this.#context, matrix, width, end - begin, row_bytes, begin * row_bytes)
+      : matrix;
+    const product = ggml.ggml_mul_mat(this.#context, view, x)!;
+    if (!bias) return product;
+    const part = partial ? ggml.ggml_view_1d(this.#context, bias, end - begin, begin * 4) : bias;
+    return ggml.ggml_add(this.#context, product, part)!;
+  }
+
+  #headNorm(heads: Pointer, weight: PlannedWeight | undefined): Pointer {
+    return weight ? this.#norm(heads, weight) : heads;
+  }
+
+  #rope(heads: Pointer, positions: Pointer): Pointer {
+    const { rope } = this.#model;
+    const factors = this.#parts.plan.rope_factors;
+    return this.#ggml.ggml_rope_ext(
+      this.#context,
+      heads,
+      positions,
+      factors ? this.#tensor(factors) : null,
+      rope.n_dims,
+      rope.mode,
+      rope.n_ctx_orig,
+      rope.freq_base,
+      rope.freq_scale,
+      rope.ext_factor,
+      rope.attn_factor,
+      rope.beta_fast,
+      rope.beta_slow,
+    )!;
+  }
+
+  /** Attention of every segment's rows over its own keys and values: [n_head × head_dim, rows]. */
+  #attend(queries: Pointer, layer: number, narrow: boolean): Pointer {
+    const ggml = this.#ggml;
+    const { shape } = this.#built;
+    const { n_head, head_dim } = this.#model;
+    const row_bytes = n_head * head_dim * 4;
+    const total = narrow ? shape.output_rows : shape.rows;
+    const segments = narrow
+      ? shape.output_segments.map((segment) => ({ segment, rows: 1 }))
+      : shape.segments.map(({ rows }, segment) => ({ segment, rows }));
+    const single = segments.length === 1 && segments[0]!.rows === total;
+    let first = 0;
+    let result: Pointer | undefined;
+    for (const { segment, rows } of segments) {
+      const view = ggml.ggml_view_3d(
+        this.#context,
+        queries,
+        head_dim,
+        n_head,
+        rows,
+        head_dim * 4,
+        row_bytes,
+        first * row_bytes,
+      );
+      const q = ggml.ggml_permute(this.#context, view, 0, 2, 1, 3)!;
+      const attended = this.#attendSegment(q, segment, layer, narrow);
+      if (single) result = ggml.ggml_reshape_2d(this.#context, attended, n_head * head_dim, total)!;
+      else {
+        this.#built.memory.writeInto(attended, this.#built.attention!, first * row_bytes);
+        this.#expand(attended);
+      }
+      first += rows;
+    }
+    if (result) return result;
+    return ggml.ggml_view_2d(this.#context, this.#built.attention!, n_head * head_dim, total, row_bytes, 0)!;
+  }
+
+  #attendSegment(q: Pointer, segment: number, layer: number, narrow: boolean): Pointer {
+    const { gather_capacity, mask_capacity } = this.#built.shape.segments[segment]!;
+    const cache = this.#parts.kv.layer(layer);
+    const views =
+      gather_capacity > 0 ? this.#gatheredViews(segment, cache) : this.#extentViews(segment, layer, cache);
+    const mask = mask_capacity > 0 && !narrow ? this.#built.inputs.segments[segment]!.mask! : null;
+    const scale = 1 / Math.sqrt(this.#model.head_dim);
+    return this.#ggml.ggml_flash_attn_ext(this.#context, q, views.k, views.v, mask, scale, 0, 0)!;
+  }
+
+  /** [head_dim, keys, n_head_kv] over the rows of one extent, moved before each run. */
+  #extentViews(
+    segment: number,
+    layer: number,
+    cache: { keys: Pointer; values: Pointer },
+  ): { k: Pointer; v: Pointer } {
+    const { n_head_kv, head_dim } = this.#model;
+    const { row_bytes, head_bytes } = this.#parts.kv;
+    const { memory } = this.#built;
+    const view = (matrix: Pointer): Pointer =>
+      this.#ggml.ggml_view_3d(this.#context, matrix, head_dim, 1, n_head_kv, row_bytes, head_bytes, 0)!;
+    const k = view(cache.keys);
+    const v = view(cache.values);
+    this.#built.kvViews.push({ layer, segment, keys: memory.slot(k), values: memory.slot(v) });
+    this.#built.keyExtents[segment]!.push(memory.slot(k), memory.slot(v));
+    return { k, v };
+  }
+
+  /** The same over rows picked from several extents. Rows move as 32-bit words, so they stay what they are. */
+  #gatheredViews(segment: number, cache: { keys: Pointer; values: Pointer }): { k: Pointer; v: Pointer } {
+    const ggml = this.#ggml;
+    const { n_head_kv, head_dim } = this.#model;
+    const { row_bytes, head_bytes, type, n_blocks } = this.#parts.kv;
+    const { memory, inputs } = this.#built;
+    const rows = inputs.segments[segment]!.gather_rows!;
+    const gather = (matrix: Pointer): Pointer => {
+      const words = ggml.ggml_view_2d(this.#context, matrix, head_dim, 1, row_bytes, 0)!;
+      memory.retype(words, GgmlType.I32, [row_bytes / 4, (n_blocks + 1) * kv_block_tokens], [4, row_bytes]);
+      const picked = ggml.ggml_get_rows(this.#context, words, rows)!;
+      const view = ggml.ggml_view_3d(this.#context, picked, 1, 1, n_head_kv, row_bytes, head_bytes, 0)!;
+      const element = Number(ggml.ggml_type_size(type));
+      memory.retype(view, type, [head_dim, 1, n_head_kv], [element, row_bytes, head_bytes]);
+      this.#built.keyExtents[segment]!.push(memory.slot(picked), memory.slot(view));
+      return view;
+    };
+    return { k: gather(cache.keys), v: gather(cache.values) };
+  }
+
+  /** x + ffn(norm(x)). */
+  #feedForward(x: Pointer, layer: PlannedLayer): Pointer {
+    const ggml = this.#ggml;
+    const c = this.#context;
+    const { norm, dense, experts } = layer.feed_forward!;
+    const normed = this.#norm(x, norm);
+    if (experts) return ggml.ggml_add(c, this.#experts(normed, experts), x)!;
+    const { gate_up, down } = dense!;
+    const activated =
+      'parts' in gate_up
+        ? ggml.ggml_swiglu(c, ggml.ggml_mul_mat(c, this.#tensor(gate_up), normed))
+        : ggml.ggml_swiglu_split(
+            c,
+            ggml.ggml_mul_mat(c, this.#tensor(gate_up.gate), normed),
+            ggml.ggml_mul_mat(c, this.#tensor(gate_up.up), normed),
+          );
+    return ggml.ggml_add(c, ggml.ggml_mul_mat(c, this.#tensor(down), activated), x)!;
+  }
+
+  /**
+   * Mixture of experts: softmax over the router's scores, the best n_expert_used, their weights made to sum
+   * to one (Mixtral, https://arxiv.org/abs/2401.04088; Qwen3-MoE with norm_topk_prob).
+   */
+  #experts(x: Pointer, experts: NonNullable<NonNullable<PlannedLayer['feed_forward']>['experts']>): Pointer {
+    const ggml = this.#ggml;
+    const c = this.#context;
+    const { n_embd, n_expert, n_expert_used } = this.#model;
+    const rows = this.#rowsOf(x);
+    const scores = ggml.ggml_soft_max(c, ggml.ggml_mul_mat(c, this.#tensor(experts.router), x));
+    const chosen = ggml.ggml_argsort_top_k(c, scores, n_expert_used);
+    const weights = ggml.ggml_get_rows(c, ggml.ggml_reshape_3d(c, scores, 1, n_expert, rows), chosen);
+    const flat = ggml.ggml_reshape_2d(c, weights, n_expert_used, rows);
+    // The smallest normal half: a sum that underflowed must not divide by zero.
+    const sum = ggml.ggml_clamp(c, ggml.ggml_sum_rows(c, flat), 6.103515625e-5, Number.POSITIVE_INFINITY);
+    const shares = ggml.ggml_reshape_3d(c, ggml.ggml_div(c, flat, sum), 1, n_expert_used, rows);
+    const input = ggml.ggml_reshape_3d(c, x, n_embd, 1, rows);
+    const gate = ggml.ggml_mul_mat_id(c, this.#tensor(experts.gate), input, chosen);
+    const up = ggml.ggml_mul_mat_id(c, this.#tensor(experts.up), input, chosen);
+    const activated = ggml.ggml_swiglu_split(c, gate, up);
+    const down = ggml.ggml_mul_mat_id(c, this.#tensor(experts.down), activated, chosen);
+    const weighted = ggml.ggml_mul(c, down, shares)!;
+    // The graph must know the product before its views, so that they are computed in order.
+    this.#expand(weighted);
+    const expert = (index: number): Pointer =>
+      ggml.ggml_view_2d(c, weighted, n_embd, rows, n_expert_used * n_embd * 4, index * n_embd * 4)!;
+    let result = expert(0);
+    for (let index = 1; index < n_expert_used; index++) result = ggml.ggml_add(c, result, expert(index))!;
+    return n_expert_used === 1 ? ggml.ggml_cont(c, result)! : result;
+  }
+
+  #rowsOf(x: Pointer): number {
+    return this.#built.memory.extent(x, 1);
+  }
+
+  /** Output norm and head over the output rows. */
+  #output(x: Pointer): void {
+    const ggml = this.#ggml;
+    const c = this.#context;
+    const { plan } = this.#parts;
+    const { shape, inputs } = this.#built;
+    if (shape.output_rows === 0) return this.#expand(x);
+    const rows = shape.selects ? ggml.ggml_get_rows(c, x, inputs.output_ids!)! : x;
+    const normed = this.#norm(rows, plan.output_norm!);
+    if (shape.hidden) this.#result('hidden', normed);
+    if (shape.logit_rows === 0) return;
+    const { n_embd } = this.#model;
+    const head =
+      shape.logit_rows === shape.output_rows
+        ? normed
+        : ggml.ggml_view_2d(c, normed, n_embd, shape.logit_rows, n_embd * 4, 0)!;
+    this.#result('logits', ggml.ggml_mul_mat(c, this.#tensor(plan.head!), head)!);
+  }
+}

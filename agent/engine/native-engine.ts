@@ -1,0 +1,357 @@
+/**
+ * The native engine: continuous batching over one stage that is a whole model. Each iteration computes one
+ * row of every decoding sequence and fills the rest of its budget with chunks of prompts (Sarathi-Serve,
+ * https://arxiv.org/abs/2403.02310); sequences come and go between iterations (Orca).
+ */
+import { type Ggml, loadGgml } from '../../native/ggml.ts';
+import { probeNativeLibraries } from '../../native/probe.ts';
+import type {
+  Engine,
+  EngineOptions,
+  EngineStats,
+  FinishReason,
+  ModelInfo,
+  SequenceOutput,
+  SequenceRequest,
+  StepReport,
+} from '../../spec/engine-contract.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { finishPooled, poolRows } from './embedding.ts';
+import { KvBlocks } from './kv-blocks.ts';
+import { kv_block_tokens } from './kv-memory.ts';
+import { logprobsOf } from './logprobs.ts';
+import { type ModelFile, openModelFile } from './model-file.ts';
+import { Sequence } from './sequence.ts';
+import { type BatchSegment, Stage, type StageResult } from './stage.ts';
+
+/** Prompt rows per iteration of a sequence whose every row needs logits: n_vocab floats each. */
+const logprob_rows_max = 32;
+
+interface Planned {
+  sequence: Sequence;
+  segment: BatchSegment;
+}
+
+export class NativeEngine implements Engine {
+  readonly info: ModelInfo;
+  readonly #options: EngineOptions;
+  readonly #stage: Stage;
+  readonly #blocks: KvBlocks;
+  readonly #waiting: Sequence[] = [];
+  /** In the order of admission. */
+  readonly #running: Sequence[] = [];
+  readonly #cancelled: number[] = [];
+  #admissions = 0;
+
+  /** @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_* */
+  constructor(options: EngineOptions, ggml?: Ggml) {
+    checkOptions(options);
+    const file = openModelFile(options.model_path);
+    if (!ggml) probeNativeLibraries();
+    this.#options = options;
+    this.#stage = new Stage(ggml ?? loadGgml(), file, {
+      threads: options.threads,
+      kv_tokens: options.kv_tokens,
+      kv_type: options.kv_type,
+      batch_invariant: options.batch_invariant,
+      ...(options.stage && { range: options.stage }),
+      ...(options.on_progress && { on_progress: options.on_progress }),
+    });
+    if (!this.#stage.takesTokens || !this.#stage.givesLogits) {
+      this.#stage.free();
+      throw new HpcserveError('E_ENGINE_OPTIONS', {
+        what: 'an engine of its own needs a whole model, and was given a part of its operators',
+        try: 'use Stage for the parts of a pipeline',
+      });
+    }
+    this.#blocks = new KvBlocks(this.#stage.kv.n_blocks);
+    this.info = describe(file);
+  }
+
+  get busy(): boolean {
+    return this.#running.length > 0 || this.#waiting.length > 0 || this.#cancelled.length > 0;
+  }
+
+  add(request: SequenceRequest): void {
+    const { id, prompt_tokens, max_new_tokens } = request;
+    const limit = Math.min(this.#options.context_tokens, this.#blocks.n_blocks * kv_block_tokens);
+    const refuse = (what: string, because?: string): never => {
+      throw new HpcserveError('E_ENGINE_SEQUENCE', { what, ...(because && { because }) });
+    };
+    if ([...this.#waiting, ...this.#running].some((sequence) => sequence.id === id))
+      refuse(`a sequence with the id ${id} is alive`);
+    if (prompt_tokens.length === 0) refuse(`sequence ${id} has no tokens`);
+    const needs = prompt_tokens.length + (request.sampler && max_new_tokens > 0 ? 1 : 0);
+    if (needs > limit)
+      refuse(
+        `sequence ${id} needs ${needs} tokens and at most ${limit} fit`,
+        `context_tokens is ${this.#options.context_tokens}, and the KV cache holds ${this.#blocks.n_blocks * kv_block_tokens}`,
+      );
+    const outside = prompt_tokens.find((token) => token < 0 || token >= this.info.n_vocab);
+    if (outside !== undefined)
+      refuse(`sequence ${id} has the token ${outside}`, `the vocabulary has ${this.info.n_vocab} tokens`);
+    this.#waiting.push(new Sequence(request, limit));
+  }
+
+  cancel(id: number): void {
+    for (const queue of [this.#waiting, this.#running]) {
+      const index = queue.findIndex((sequence) => sequence.id === id);
+      if (index < 0) continue;
+      this.#releaseKv(queue[index]!);
+      queue.splice(index, 1);
+      this.#cancelled.push(id);
+    }
+  }
+
+  step(): StepReport {
+    const started = performance.now();
+    const outputs: SequenceOutput[] = this.#cancelled
+      .splice(0)
+      .map((id) => ({ id, finish: 'cancelled' as const }));
+    this.#admit();
+    const batch = this.#plan();
+    let prefill_tokens = 0;
+    let decode_tokens = 0;
+    if (batch.length > 0) {
+      const result = this.#stage.run({
+        segments: batch.map(({ segment }) => segment),
+        tokens: batchTokens(batch),
+      });
+      for (const [index, { sequence, segment }] of batch.entries()) {
+        if (sequence.n_generated > 0 && segment.rows === 1) decode_tokens++;
+        else prefill_tokens += segment.rows;
+        const output = this.#take(sequence, segment, result, result.first_row[index]!);
+        if (output) outputs.push(output);
+      }
+    }
+    return {
+      outputs,
+      prefill_tokens,
+      decode_tokens,
+      elapsed_us: Math.round((performance.now() - started) * 1000),
+    };
+  }
+
+  stats(): EngineStats {
+    return {
+      running: this.#running.length,
+      waiting: this.#waiting.length,
+      kv_tokens_total: this.#blocks.n_blocks * kv_block_tokens,
+      kv_tokens_used: this.#blocks.used_blocks * kv_block_tokens,
+      weight_bytes: this.#stage.weight_bytes,
+      kv_bytes: this.#stage.kv.bytes,
+      compute_bytes: this.#stage.compute_bytes,
+    };
+  }
+
+  /** Throws where the KV blocks and the live sequences disagree. */
+  verify(): void {
+    this.#blocks.verify();
+  }
+
+  close(): void {
+    for (const sequence of this.#running) this.#releaseKv(sequence);
+    this.#running.length = 0;
+    this.#waiting.length = 0;
+    this.#stage.free();
+  }
+
+  /** The KV rows of the stage and the blocks of a live sequence: for transfers, and for tests that damage them. */
+  kvOf(id: number): { stage: Stage; blocks: readonly number[]; tokens: number } | undefined {
+    const sequence = this.#running.find((candidate) => candidate.id === id);
+    if (!sequence?.kv) return undefined;
+    return { stage: this.#stage, blocks: sequence.kv.blocks, tokens: sequence.n_computed };
+  }
+
+  /** Moves waiting sequences to the running ones while slots and blocks for all their tokens are free. */
+  #admit(): void {
+    while (this.#waiting.length > 0 && this.#running.length < this.#options.max_sequences) {
+      const sequence = this.#waiting[0]!;
+      const list = this.#blocks.open(blocksFor(sequence.tokens_max));
+      // A prompt whose log probabilities or hidden rows are asked for is computed whole.
+      const shared = sequence.needsAllRows ? 0 : this.#blocks.share(list, sequence.tokens.all());
+      if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length))) {
+        this.#blocks.release(list);
+        return;
+      }
+      this.#waiting.shift();
+      sequence.kv = list;
+      sequence.n_computed = shared;
+      sequence.cached_tokens ??= shared;
+      sequence.admitted = this.#admissions++;
+      this.#running.push(sequence);
+    }
+  }
+
+  /** The segments of one iteration: every decoding sequence, then prompt chunks up to the budget. */
+  #plan(): Planned[] {
+    const planned: Planned[] = [];
+    for (const sequence of [...this.#running]) {
+      if (sequence.pending !== 1 || sequence.n_generated === 0) continue;
+      if (this.#reserve(sequence)) planned.push({ sequence, segment: segmentOf(sequence, 1) });
+    }
+    let budget = this.#options.prefill_chunk_tokens;
+    for (const sequence of this.#running) {
+      if (budget === 0) break;
+      if (sequence.pending === 1 && sequence.n_generated > 0) continue;
+      const most = sequence.request.prompt_logprobs !== undefined ? logprob_rows_max : budget;
+      const rows = Math.min(sequence.pending, budget, most);
+      budget -= rows;
+      planned.push({ sequence, segment: segmentOf(sequence, rows) });
+    }
+    // A sequence that was planned may have been preempted for an older one after it.
+    return planned.filter(({ sequence }) => sequence.kv !== undefined);
+  }
+
+  /**
+   * A block for the next token of a decoding sequence. Where none is free, the youngest sequences give
+   * theirs back and are computed again later; the oldest always goes on, so that something always ends.
+   */
+  #reserve(sequence: Sequence): boolean {
+    while (sequence.kv && !this.#blocks.grow(sequence.kv, blocksFor(sequence.tokens.length))) {
+      const youngest = this.#running.reduce((a, b) => (b.admitted > a.admitted ? b : a));
+      this.#preempt(youngest);
+    }
+    return sequence.kv !== undefined;
+  }
+
+  #preempt(sequence: Sequence): void {
+    this.#releaseKv(sequence);
+    sequence.n_computed = 0;
+    sequence.pooled = undefined;
+    sequence.prompt_logprobs.length = 0;
+    this.#running.splice(this.#running.indexOf(sequence), 1);
+    this.#waiting.unshift(sequence);
+  }
+
+  #releaseKv(sequence: Sequence): void {
+    if (sequence.kv) this.#blocks.release(sequence.kv);
+    sequence.kv = undefined;
+  }
+
+  /** What the iteration gave for one sequence: a token, an embedding, or nothing to tell yet. */
+  #take(
+    sequence: Sequence,
+    segment: BatchSegment,
+    result: StageResult,
+    firstRow: number,
+  ): SequenceOutput | undefined {
+    const { n_vocab, n_embd } = this.info;
+    const begin = sequence.n_computed;
+    sequence.n_computed += segment.rows;
+    this.#blocks.remember(sequence.kv!, sequence.tokens.all(), sequence.n_computed);
+    const output: SequenceOutput = { id: sequence.id };
+    if (!sequence.reported) output.cached_tokens = sequence.cached_tokens ?? 0;
+    sequence.reported = true;
+    const row = (index: number) => result.logits.subarray(index * n_vocab, (index + 1) * n_vocab);
+    if (sequence.isEmbedding) {
+      const rows = result.hidden.subarray(firstRow * n_embd, (firstRow + segment.rows) * n_embd);
+      sequence.pooled = poolRows(sequence.pooled, rows, n_embd, begin, this.#stage.model.pooling);
+    } else if (segment.output === 'all')
+      this.#takePromptLogprobs(sequence, begin, segment.rows, firstRow, row);
+    if (sequence.pending > 0) return output.cached_tokens === undefined ? undefined : output;
+    if (sequence.isEmbedding) {
+      output.embedding = finishPooled(sequence.pooled!, sequence.n_prompt, this.#stage.model.pooling);
+      return this.#finish(sequence, output, 'stop');
+    }
+    if (sequence.prompt_logprobs.length > 0 && sequence.n_generated === 0)
+      output.prompt_logprobs = [...sequence.prompt_logprobs];
+    if (sequence.tokens.length >= sequence.tokens_max) return this.#finish(sequence, output, 'length');
+    const last = row(segment.output === 'all' ? firstRow + segment.rows - 1 : firstRow);
+    return this.#sample(sequence, last, output);
+  }
+
+  #sample(sequence: Sequence, logits: Float32Array, output: SequenceOutput): SequenceOutput {
+    try {
+      output.token = sequence.request.sampler!.sample(logits, sequence.tokens.length);
+    } catch (error) {
+      // A sampler belongs to one request: what it throws ends that request and no other.
+      output.error = error instanceof Error ? error.message : String(error);
+      return this.#finish(sequence, output, 'error');
+    }
+    sequence.tokens.push(output.token.token);
+    if (sequence.request.stop_tokens.has(output.token.token)) return this.#finish(sequence, output, 'stop');
+    if (sequence.tokens.length >= sequence.tokens_max) return this.#finish(sequence, output, 'length');
+    return output;
+  }
+
+  #takePromptLogprobs(
+    sequence: Sequence,
+    begin: number,
+    rows: number,
+    firstRow: number,
+    row: (index: number) => Float32Array,
+  ): void {
+    const alternatives = sequence.request.prompt_logprobs!;
+    for (let offset = 0; offset < rows; offset++) {
+      const position = begin + offset + 1;
+      if (position >= sequence.n_prompt) break;
+      const token = sequence.tokens.at(position);
+      sequence.prompt_logprobs.push(logprobsOf(row(firstRow + offset), token, alternatives));
+    }
+  }
+
+  #finish(sequence: Sequence, output: SequenceOutput, reason: FinishReason): SequenceOutput {
+    this.#releaseKv(sequence);
+    this.#running.splice(this.#running.indexOf(sequence), 1);
+    output.finish = reason;
+    return output;
+  }
+}
+
+function blocksFor(tokens: number): number {
+  return Math.ceil(tokens / kv_block_tokens);
+}
+
+function segmentOf(sequence: Sequence, rows: number): BatchSegment {
+  const complete = rows === sequence.pending;
+  const all = sequence.needsAllRows;
+  // A prefill that ends without a token to sample (max_new_tokens 0) needs no logits.
+  const samples = complete && sequence.tokens.length < sequence.tokens_max;
+  return {
+    past_tokens: sequence.n_computed,
+    rows,
+    blocks: sequence.kv!.blocks,
+    output: all ? 'all' : samples ? 'last' : 'none',
+    logits: !sequence.isEmbedding,
+  };
+}
+
+function batchTokens(batch: readonly Planned[]): Int32Array {
+  const rows = batch.reduce((sum, { segment }) => sum + segment.rows, 0);
+  const tokens = new Int32Array(rows);
+  let row = 0;
+  for (const { sequence, segment } of batch) {
+    tokens.set(sequence.tokens.slice(segment.past_tokens, segment.past_tokens + segment.rows), row);
+    row += segment.rows;
+  }
+  return tokens;
+}
+
+function checkOptions(options: EngineOptions): void {
+  const wrong: string[] = [];
+  const counts = ['threads', 'context_tokens', 'max_sequences', 'prefill_chunk_tokens', 'kv_tokens'] as const;
+  for (const name of counts)
+    if (!Number.isInteger(options[name]) || options[name] < 1) wrong.push(`${name} is ${options[name]}`);
+  if (options.kv_tokens < kv_block_tokens)
+    wrong.push(`kv_tokens is ${options.kv_tokens}, and a block has ${kv_block_tokens} tokens`);
+  if (options.threads > 512) wrong.push('ggml runs at most 512 threads');
+  if (wrong.length > 0)
+    throw new HpcserveError('E_ENGINE_OPTIONS', { what: 'the engine cannot start', because: wrong });
+}
+
+function describe({ gguf, model, n_params, file_type }: ModelFile): ModelInfo {
+  return {
+    architecture: model.name,
+    name: model.model_name,
+    n_params,
+    n_vocab: model.n_vocab,
+    n_layer: model.n_layer,
+    n_embd: model.n_embd,
+    n_head: model.n_head,
+    n_head_kv: model.n_head_kv,
+    n_ctx_train: model.n_ctx_train,
+    file_type,
+    file_bytes: gguf.file_bytes,
+  };
+}

@@ -1,0 +1,45 @@
+/**
+ * A model as a row of operators. Stages are contiguous ranges of it: pipelines cut between operators, and
+ * hidden states of shape [rows, n_embd] in f32 cross the cut.
+ *
+ *   0: embedding · 1 + 2l: attention of layer l · 2 + 2l: feed-forward of layer l · last: output norm and head
+ */
+import { HpcserveError } from '../../spec/errors/error.ts';
+
+export type Operator =
+  | { kind: 'embedding' }
+  | { kind: 'attention'; layer: number }
+  | { kind: 'feed_forward'; layer: number }
+  | { kind: 'output' };
+
+/** First and one-past-last operator. */
+export interface StageRange {
+  begin: number;
+  end: number;
+}
+
+/** Every operator of a model, in the order of computation: 2 × n_layer + 2 of them. */
+export function enumerateOperators(n_layer: number): Operator[] {
+  const operators: Operator[] = [{ kind: 'embedding' }];
+  for (let layer = 0; layer < n_layer; layer++)
+    operators.push({ kind: 'attention', layer }, { kind: 'feed_forward', layer });
+  operators.push({ kind: 'output' });
+  return operators;
+}
+
+/**
+ * The operators of one stage; the whole model where no range is given.
+ * @throws HpcserveError E_ENGINE_OPTIONS where the range is empty or outside the model
+ */
+export function stageOperators(n_layer: number, range?: StageRange): Operator[] {
+  const all = enumerateOperators(n_layer);
+  if (!range) return all;
+  const { begin, end } = range;
+  const valid = Number.isInteger(begin) && Number.isInteger(end) && begin >= 0 && begin < end;
+  if (!valid || end > all.length)
+    throw new HpcserveError('E_ENGINE_OPTIONS', {
+      what: `a stage of the operators [${begin}, ${end}) does not exist`,
+      because: `the model has the operators [0, ${all.length})`,
+    });
+  return all.slice(begin, end);
+}

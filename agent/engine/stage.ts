@@ -1,0 +1,381 @@
+/**
+ * One stage of a model on one device: a contiguous range of operators, their weights and their KV cache.
+ * A stage takes tokens or hidden states and gives hidden states or logits; an engine of a whole model is
+ * one stage, a pipeline is several.
+ */
+import { type Ggml, memoryAt } from '../../native/ggml.ts';
+import type { Pointer } from '../../native/signature.ts';
+import type { KvType, LoadProgress } from '../../spec/engine-contract.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Architecture } from './architecture.ts';
+import { Compute } from './compute.ts';
+import {
+  type BuiltGraph,
+  buildGraph,
+  type GraphShape,
+  type SegmentShape,
+  type StageParts,
+  shapeKey,
+} from './graph.ts';
+import { KvMemory, kv_block_tokens } from './kv-memory.ts';
+import type { ModelFile } from './model-file.ts';
+import { type Operator, type StageRange, stageOperators } from './operators.ts';
+import { planWeights } from './weight-plan.ts';
+import { Weights } from './weights.ts';
+
+export interface StageOptions {
+  threads: number;
+  kv_tokens: number;
+  kv_type: KvType;
+  batch_invariant: boolean;
+  range?: StageRange;
+  on_progress?: (progress: LoadProgress) => void;
+}
+
+/** Consecutive tokens of one sequence, and where its keys and values lie. */
+export interface BatchSegment {
+  /** Tokens of the sequence that are in the cache already; the position of the first row. */
+  past_tokens: number;
+  rows: number;
+  /** Blocks of the sequence in order, enough for past_tokens + rows. */
+  blocks: ArrayLike<number>;
+  /** Which rows leave the last operator. */
+  output: 'none' | 'last' | 'all';
+  /** Whether its output rows get logits; the others leave as hidden states only. */
+  logits: boolean;
+}
+
+export interface StageBatch {
+  segments: readonly BatchSegment[];
+  /** Shape [rows]; for a stage that begins with the embedding. */
+  tokens?: Int32Array;
+  /** Shape [rows, n_embd]; for any other stage. */
+  hidden?: Float32Array;
+}
+
+/** Views of the stage's own memory: valid until its next batch. */
+export interface StageResult {
+  /** Of a whole model: the first logits row of each segment, counted in `logits`; −1 where it has none. */
+  first_row: Int32Array;
+  /** Shape [logit rows, n_vocab]. */
+  logits: Float32Array;
+  /** Shape [output rows, n_embd]: normed output rows of a last stage (segments with logits first), else all rows. */
+  hidden: Float32Array;
+}
+
+/** Rows of every multiplication are a multiple of this where results must not depend on the batch. */
+const invariant_rows = 4;
+/** Graphs that are kept: decode batches of every size in use, and the common prefill chunks. */
+const kept_graphs_max = 24;
+/** Halves of −∞ and 0 in a causal mask. */
+const half_negative_infinity = 0xfc00;
+
+interface KeptGraph extends BuiltGraph {
+  tokens?: Int32Array;
+  hiddenIn?: Float32Array;
+  positions?: Int32Array;
+  kvRows?: BigInt64Array;
+  outputIds?: Int32Array;
+  outputPositions?: Int32Array;
+  segments: { gatherRows?: Int32Array; mask?: Uint16Array }[];
+  logitsOut: Float32Array;
+  hiddenOut: Float32Array;
+}
+
+export class Stage {
+  readonly model: Architecture;
+  readonly operators: readonly Operator[];
+  readonly kv: KvMemory;
+  readonly weight_bytes: number;
+  readonly #parts: StageParts;
+  readonly #ggml: Ggml;
+  readonly #weights: Weights;
+  readonly #compute: Compute;
+  readonly #allocator: Pointer;
+  readonly #batchInvariant: boolean;
+  readonly #graphs = new Map<string, KeptGraph>();
+  #computeBytes = 0;
+
+  constructor(ggml: Ggml, file: ModelFile, options: StageOptions) {
+    this.#ggml = ggml;
+    this.model = file.model;
+    this.operators = stageOperators(file.model.n_layer, options.range);
+    this.#batchInvariant = options.batch_invariant;
+    const plan = planWeights(file.gguf, file.model, this.operators);
+    const layers = this.operators.flatMap((op) => (op.kind === 'attention' ? [op.layer] : []));
+    this.kv = new KvMemory(ggml, file.model, layers, options.kv_tokens, options.kv_type);
+    try {
+      this.#weights = Weights.load(ggml, file.gguf, plan, options.on_progress);
+    } catch (error) {
+      this.kv.free();
+      throw error;
+    }
+    this.weight_bytes = this.#weights.bytes;
+    this.#compute = new Compute(ggml, { threads: options.threads, fixed_paths: options.batch_invariant });
+    this.#allocator = ggml.ggml_gallocr_new(ggml.ggml_backend_cpu_buffer_type())!;
+    this.#parts = {
+      ggml,
+      model: file.model,
+      operators: this.operators,
+      plan,
+      weights: this.#weights,
+      kv: this.kv,
+    };
+  }
+
+  /** Bytes of the memory for intermediate results, shared by all graphs. */
+  get compute_bytes(): number {
+    return this.#computeBytes;
+  }
+
+  /** Whether the first operator is the embedding, so that batches bring tokens. */
+  get takesTokens(): boolean {
+    return this.operators[0]?.kind === 'embedding';
+  }
+
+  /** Whether the last operator is the head, so that batches end as logits. */
+  get givesLogits(): boolean {
+    return this.operators.at(-1)?.kind === 'output';
+  }
+
+  /**
+   * Computes one batch: writes the KV rows of its tokens and gives what leaves the stage.
+   * @throws HpcserveError E_ENGINE_COMPUTE, E_NATIVE_MEMORY
+   */
+  run(batch: StageBatch): StageResult {
+    const order = outputOrder(batch.segments);
+    const shape = this.#shape(batch.segments, order);
+    const graph = this.#graph(shape);
+    this.#fill(graph, batch, order);
+    this.#compute.run(graph.graph);
+    return { first_row: order.first_row, logits: graph.logitsOut, hidden: graph.hiddenOut };
+  }
+
+  #padded(rows: number): number {
+    if (!this.#batchInvariant || rows === 0) return rows;
+    return Math.ceil(rows / invariant_rows) * invariant_rows;
+  }
+
+  #shape(segments: readonly BatchSegment[], order: OutputOrder): GraphShape {
+    const rows = segments.reduce((sum, segment) => sum + segment.rows, 0);
+    const narrow = this.givesLogits && order.rows < rows && segments.every(({ output }) => output !== 'all');
+    const shapes = segments.map((segment): SegmentShape => {
+      const keys = segment.past_tokens + segment.rows;
+      return {
+        rows: segment.rows,
+        gather_capacity: isOneExtent(segment) ? 0 : capacity(keys),
+        mask_capacity: segment.rows > 1 ? capacity(keys) : 0,
+      };
+    });
+    return {
+      segments: shapes,
+      rows: this.#padded(rows),
+      output_rows: this.givesLogits ? this.#padded(order.rows) : 0,
+      logit_rows: this.givesLogits && order.logit_rows > 0 ? this.#logitRows(order) : 0,
+      hidden: !this.givesLogits || order.logit_rows < order.rows,
+      last_rows_only: narrow,
+      selects:
+        this.givesLogits && !narrow && !(order.rows === rows && order.row_ids.every((id, i) => id === i)),
+      output_segments: narrow ? order.segments : [],
+    };
+  }
+
+  /** Padding follows the rows with logits where all output rows have them. */
+  #logitRows(order: OutputOrder): number {
+    return order.logit_rows === order.rows
+      ? this.#padded(order.rows)
+      : Math.min(this.#padded(order.logit_rows), this.#padded(order.rows));
+  }
+
+  #graph(shape: GraphShape): KeptGraph {
+    const key = shapeKey(shape);
+    const known = this.#graphs.get(key);
+    if (known) {
+      this.#graphs.delete(key);
+      this.#graphs.set(key, known);
+      return known;
+    }
+    if (this.#graphs.size >= kept_graphs_max) {
+      const [oldest, graph] = this.#graphs.entries().next().value!;
+      graph.memory.free();
+      this.#graphs.delete(oldest);
+    }
+    const built = buildGraph(this.#parts, shape);
+    if (!this.#ggml.ggml_gallocr_alloc_graph(this.#allocator, built.graph))
+      throw new HpcserveError('E_NATIVE_MEMORY', {
+        what: `no memory to compute a batch of ${shape.rows} rows`,
+        try: 'lower prefill_chunk_tokens, or ask for more memory',
+      });
+    const bytes = Number(this.#ggml.ggml_gallocr_get_buffer_size(this.#allocator, 0));
+    if (bytes !== this.#computeBytes) {
+      // The memory was made anew, larger: graphs that were placed in the old one are lost.
+      for (const graph of this.#graphs.values()) graph.memory.free();
+      this.#graphs.clear();
+      this.#computeBytes = bytes;
+    }
+    const kept = this.#mapInputs(built);
+    this.#graphs.set(key, kept);
+    return kept;
+  }
+
+  #mapInputs(built: BuiltGraph): KeptGraph {
+    const { inputs, shape } = built;
+    const buffer = (tensor: Pointer | undefined, bytes: number): ArrayBuffer =>
+      tensor
+        ? (memoryAt(this.#ggml.ggml_get_data(tensor)!, bytes).buffer as ArrayBuffer)
+        : new ArrayBuffer(0);
+    const { n_embd, n_vocab, n_head, head_dim } = this.model;
+    const attentionRows = Math.max(shape.rows, shape.output_rows);
+    if (built.attention)
+      new Float32Array(buffer(built.attention, attentionRows * n_head * head_dim * 4)).fill(0);
+    const hiddenRows = this.givesLogits ? shape.output_rows : shape.rows;
+    return {
+      ...built,
+      ...(inputs.tokens && { tokens: new Int32Array(buffer(inputs.tokens, shape.rows * 4)) }),
+      ...(inputs.hidden && { hiddenIn: new Float32Array(buffer(inputs.hidden, shape.rows * n_embd * 4)) }),
+      ...(inputs.positions && { positions: new Int32Array(buffer(inputs.positions, shape.rows * 4)) }),
+      ...(inputs.kv_rows && { kvRows: new BigInt64Array(buffer(inputs.kv_rows, shape.rows * 8)) }),
+      ...(inputs.output_ids && {
+        outputIds: new Int32Array(buffer(inputs.output_ids, shape.output_rows * 4)),
+      }),
+      ...(inputs.output_positions && {
+        outputPositions: new Int32Array(buffer(inputs.output_positions, shape.output_rows * 4)),
+      }),
+      segments: inputs.segments.map(({ gather_rows, mask }, index) => {
+        const { gather_capacity, mask_capacity, rows } = shape.segments[index]!;
+        return {
+          ...(gather_rows && { gatherRows: new Int32Array(buffer(gather_rows, gather_capacity * 4)) }),
+          ...(mask && { mask: new Uint16Array(buffer(mask, mask_capacity * rows * 2)) }),
+        };
+      }),
+      logitsOut: new Float32Array(buffer(built.logits, shape.logit_rows * n_vocab * 4)),
+      hiddenOut: new Float32Array(buffer(built.hidden, hiddenRows * n_embd * 4)),
+    };
+  }
+
+  /** Writes the inputs of a batch and moves the views of the KV cache to its sequences. */
+  #fill(graph: KeptGraph, batch: StageBatch, order: OutputOrder): void {
+    if (graph.tokens) fillPadded(graph.tokens, batch.tokens!, 0);
+    if (graph.hiddenIn) fillPadded(graph.hiddenIn, batch.hidden!, 0);
+    let row = 0;
+    batch.segments.forEach((segment, index) => {
+      for (let offset = 0; offset < segment.rows; offset++, row++) {
+        const position = segment.past_tokens + offset;
+        if (graph.positions) graph.positions[row] = position;
+        if (graph.kvRows) graph.kvRows[row] = BigInt(kvRow(segment.blocks, position));
+      }
+      this.#fillSegment(graph, segment, index);
+    });
+    for (; row < graph.shape.rows; row++) {
+      if (graph.positions) graph.positions[row] = 0;
+      if (graph.kvRows) graph.kvRows[row] = BigInt(this.kv.scratch_row);
+    }
+    if (graph.outputIds) fillPadded(graph.outputIds, order.row_ids, 0);
+    if (graph.outputPositions) fillPadded(graph.outputPositions, order.positions, 0);
+    for (const { layer, segment, keys, values } of graph.kvViews) {
+      const { blocks } = batch.segments[segment]!;
+      const offset = (blocks[0] ?? 0) * kv_block_tokens * this.kv.row_bytes;
+      const cache = this.kv.layer(layer);
+      graph.memory.setAddress(keys, cache.keys_address + offset);
+      graph.memory.setAddress(values, cache.values_address + offset);
+    }
+  }
+
+  #fillSegment(graph: KeptGraph, segment: BatchSegment, index: number): void {
+    const keys = segment.past_tokens + segment.rows;
+    const { memory } = graph;
+    for (const slot of graph.keyExtents[index]!) memory.setExtent(slot, 1, keys);
+    for (const slot of graph.keyWidths[index]!) memory.setExtent(slot, 0, keys);
+    for (const slot of graph.maskSlots[index]!) {
+      memory.setExtent(slot, 0, keys);
+      memory.setStride(slot, 1, keys * 2);
+      memory.setStride(slot, 2, keys * 2 * segment.rows);
+      memory.setStride(slot, 3, keys * 2 * segment.rows);
+    }
+    const { gatherRows, mask } = graph.segments[index]!;
+    if (gatherRows)
+      for (let position = 0; position < keys; position++)
+        gatherRows[position] = kvRow(segment.blocks, position);
+    if (mask)
+      for (let offset = 0; offset < segment.rows; offset++) {
+        const seen = segment.past_tokens + offset + 1;
+        mask.fill(0, offset * keys, offset * keys + seen);
+        mask.fill(half_negative_infinity, offset * keys + seen, (offset + 1) * keys);
+      }
+  }
+
+  free(): void {
+    for (const graph of this.#graphs.values()) graph.memory.free();
+    this.#graphs.clear();
+    this.#ggml.ggml_gallocr_free(this.#allocator);
+    this.#compute.free();
+    this.#weights.free();
+    this.kv.free();
+  }
+}
+
+/** Room for keys in masks and gathers: few distinct sizes, so that graphs are reused while sequences grow. */
+function capacity(keys: number): number {
+  return 2 ** Math.ceil(Math.log2(Math.max(256, keys)));
+}
+
+function kvRow(blocks: ArrayLike<number>, position: number): number {
+  return blocks[Math.floor(position / kv_block_tokens)]! * kv_block_tokens + (position % kv_block_tokens);
+}
+
+function isOneExtent({ past_tokens, rows, blocks }: BatchSegment): boolean {
+  const count = Math.ceil((past_tokens + rows) / kv_block_tokens);
+  const first = blocks[0]!;
+  for (let index = 1; index < count; index++) if (blocks[index] !== first + index) return false;
+  return true;
+}
+
+function fillPadded<T extends Int32Array | Float32Array>(target: T, source: T, padding: number): void {
+  if (source.length > target.length)
+    throw new RangeError(`${source.length} rows for ${target.length} places`);
+  target.set(source);
+  target.fill(padding, source.length);
+}
+
+interface OutputOrder {
+  rows: number;
+  logit_rows: number;
+  /** Batch rows in output order: those with logits first. */
+  row_ids: Int32Array;
+  positions: Int32Array;
+  /** Segments in output order. */
+  segments: number[];
+  /** Per segment, its first output row; −1 where it has none. */
+  first_row: Int32Array;
+}
+
+function outputOrder(segments: readonly BatchSegment[]): OutputOrder {
+  const ids: number[] = [];
+  const positions: number[] = [];
+  const ordered: number[] = [];
+  const first_row = new Int32Array(segments.length).fill(-1);
+  let logit_rows = 0;
+  for (const wantsLogits of [true, false]) {
+    let row = 0;
+    segments.forEach((segment, index) => {
+      if (segment.output !== 'none' && segment.logits === wantsLogits) {
+        first_row[index] = ids.length;
+        ordered.push(index);
+        for (let offset = segment.output === 'all' ? 0 : segment.rows - 1; offset < segment.rows; offset++) {
+          ids.push(row + offset);
+          positions.push(segment.past_tokens + offset);
+        }
+      }
+      row += segment.rows;
+    });
+    if (wantsLogits) logit_rows = ids.length;
+  }
+  return {
+    rows: ids.length,
+    logit_rows,
+    row_ids: Int32Array.from(ids),
+    positions: Int32Array.from(positions),
+    segments: ordered,
+    first_row,
+  };
+}

@@ -1,0 +1,280 @@
+/**
+ * Loads the weights of a stage into memory. Each weight goes where its fastest kernel reads it: ggml's
+ * special buffers (CPU_REPACK, AMX) as libllama would choose them, else plain memory. A tied embedding is
+ * held twice where the head has a special layout, since rows can only be picked from the plain one.
+ */
+import { closeSync, openSync, readSync } from 'node:fs';
+import koffi from 'koffi';
+import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
+import type { GgufFile } from '../../native/formats/gguf-reader.ts';
+import { BufferUsage, type Ggml, GgmlType, memoryAt, tensorLayout } from '../../native/ggml.ts';
+import type { Pointer } from '../../native/signature.ts';
+import type { LoadProgress } from '../../spec/engine-contract.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { PlannedWeight, WeightPlan } from './weight-plan.ts';
+
+/** Bytes per read: large enough that a parallel filesystem streams, small enough for smooth progress. */
+const read_bytes_max = 16 * 1024 * 1024;
+
+export class Weights {
+  readonly bytes: number;
+  readonly #ggml: Ggml;
+  readonly #context: Pointer;
+  readonly #buffers: Pointer[];
+  readonly #tensors: Map<PlannedWeight, Pointer>;
+
+  private constructor(
+    ggml: Ggml,
+    context: Pointer,
+    buffers: Pointer[],
+    tensors: Map<PlannedWeight, Pointer>,
+    bytes: number,
+  ) {
+    this.#ggml = ggml;
+    this.#context = context;
+    this.#buffers = buffers;
+    this.#tensors = tensors;
+    this.bytes = bytes;
+  }
+
+  /**
+   * Places and reads all weights of the plan.
+   * @throws HpcserveError E_NATIVE_MEMORY, E_ENGINE_MODEL (the file shrank while it was read)
+   */
+  static load(
+    ggml: Ggml,
+    file: GgufFile,
+    plan: WeightPlan,
+    onProgress?: (progress: LoadProgress) => void,
+  ): Weights {
+    const planned = plannedWeights(plan);
+    const overhead = Number(ggml.ggml_tensor_overhead());
+    const context = ggml.ggml_init({
+      mem_size: (planned.length + 1) * overhead,
+      mem_buffer: null,
+      no_alloc: true,
+    })!;
+    const buffers: Pointer[] = [];
+    try {
+      const places = placeWeights(ggml, context, planned);
+      const tensors = new Map<PlannedWeight, Pointer>();
+      let bytes = 0;
+      for (const [bufferType, members] of places) {
+        const placed = allocate(ggml, bufferType, members);
+        buffers.push(placed.buffer);
+        bytes += placed.bytes;
+      }
+      for (const member of [...places.values()].flat()) tensors.set(member.weight, member.tensor);
+      shareTiedEmbedding(plan, tensors);
+      const unique = [...places.values()].flat();
+      readAll(ggml, file, unique, onProgress);
+      return new Weights(ggml, context, buffers, tensors, bytes);
+    } catch (error) {
+      for (const buffer of buffers) ggml.ggml_backend_buffer_free(buffer);
+      ggml.ggml_free(context);
+      throw error;
+    }
+  }
+
+  /** The tensor of a planned weight. */
+  tensor(weight: PlannedWeight): Pointer {
+    const tensor = this.#tensors.get(weight);
+    if (!tensor) throw new Error(`weight ${weight.name} was not loaded`);
+    return tensor;
+  }
+
+  free(): void {
+    for (const buffer of this.#buffers) this.#ggml.ggml_backend_buffer_free(buffer);
+    this.#ggml.ggml_free(this.#context);
+  }
+}
+
+interface PlacedWeight {
+  weight: PlannedWeight;
+  tensor: Pointer;
+  bufferType: Pointer;
+}
+
+function plannedWeights(plan: WeightPlan): PlannedWeight[] {
+  const found: PlannedWeight[] = [];
+  const visit = (value: unknown): void => {
+    if (typeof value !== 'object' || value === null) return;
+    if ('parts' in value) found.push(value as PlannedWeight);
+    else for (const item of Object.values(value)) visit(item);
+  };
+  const { layers, ...rest } = plan;
+  visit(rest);
+  for (const layer of layers.values()) visit(layer);
+  return found;
+}
+
+/**
+ * Makes a tensor per weight and chooses its buffer type. The head is left out where it is the embedding
+ * and lies in plain memory too: `shareTiedEmbedding` then gives it the embedding's tensor.
+ */
+function placeWeights(
+  ggml: Ggml,
+  context: Pointer,
+  planned: readonly PlannedWeight[],
+): Map<Pointer, PlacedWeight[]> {
+  const plain = ggml.ggml_backend_cpu_buffer_type()!;
+  const embedding = planned.find((weight) => weight.use === 'rows');
+  const places = new Map<Pointer, PlacedWeight[]>();
+  for (const weight of planned) {
+    const [ne0, ne1 = 1, ne2 = 1] = weight.shape;
+    const tensor = ggml.ggml_new_tensor_3d(context, ggmlTypeByName(weight.type).id, ne0!, ne1, ne2)!;
+    ggml.ggml_set_name(tensor, weight.name);
+    const bufferType = chooseBufferType(ggml, weight) ?? plain;
+    if (bufferType === plain && embedding && isTiedHead(weight, embedding)) continue;
+    const members = places.get(bufferType) ?? [];
+    members.push({ weight, tensor, bufferType });
+    places.set(bufferType, members);
+  }
+  return places;
+}
+
+function isTiedHead(weight: PlannedWeight, embedding: PlannedWeight): boolean {
+  return weight !== embedding && weight.parts.length === 1 && weight.parts[0] === embedding.parts[0];
+}
+
+function shareTiedEmbedding(plan: WeightPlan, tensors: Map<PlannedWeight, Pointer>): void {
+  if (plan.head && plan.embedding && !tensors.has(plan.head))
+    tensors.set(plan.head, tensors.get(plan.embedding)!);
+}
+
+/** The first special buffer type whose kernels take this weight; the question that libllama asks, too. */
+function chooseBufferType(ggml: Ggml, weight: PlannedWeight): Pointer | undefined {
+  if (weight.use !== 'matrix' && weight.use !== 'experts') return undefined;
+  return ggml.cpuExtraBufferTypes.find((bufferType) => runsFrom(ggml, bufferType, weight));
+}
+
+function runsFrom(ggml: Ggml, bufferType: Pointer, weight: PlannedWeight): boolean {
+  const context = ggml.ggml_init({
+    mem_size: 8 * Number(ggml.ggml_tensor_overhead()),
+    mem_buffer: null,
+    no_alloc: true,
+  })!;
+  const buffer = ggml.ggml_backend_buft_alloc_buffer(bufferType, 0);
+  try {
+    const [ne0, ne1 = 1, ne2 = 1] = weight.shape;
+    const type = ggmlTypeByName(weight.type).id;
+    const matrix = ggml.ggml_new_tensor_3d(context, type, ne0!, ne1, ne2)!;
+    koffi.encode(matrix, tensorLayout.buffer, 'void *', buffer);
+    const op =
+      weight.use === 'experts'
+        ? ggml.ggml_mul_mat_id(
+            context,
+            matrix,
+            ggml.ggml_new_tensor_3d(context, GgmlType.F32, ne0!, 1, 512),
+            ggml.ggml_new_tensor_2d(context, GgmlType.I32, 1, 512),
+          )
+        : ggml.ggml_mul_mat(context, matrix, ggml.ggml_new_tensor_2d(context, GgmlType.F32, ne0!, 512));
+    return ggml.ggml_backend_dev_supports_op(ggml.cpuDevice, op);
+  } finally {
+    if (buffer) ggml.ggml_backend_buffer_free(buffer);
+    ggml.ggml_free(context);
+  }
+}
+
+function allocate(
+  ggml: Ggml,
+  bufferType: Pointer,
+  members: readonly PlacedWeight[],
+): { buffer: Pointer; bytes: number } {
+  const alignment = Number(ggml.ggml_backend_buft_get_alignment(bufferType));
+  const offsets: number[] = [];
+  let bytes = 0;
+  for (const { tensor } of members) {
+    offsets.push(bytes);
+    const size = Number(ggml.ggml_backend_buft_get_alloc_size(bufferType, tensor));
+    bytes += Math.ceil(size / alignment) * alignment;
+  }
+  const buffer = ggml.ggml_backend_buft_alloc_buffer(bufferType, bytes);
+  if (!buffer)
+    throw new HpcserveError('E_NATIVE_MEMORY', {
+      what: `no ${(bytes / 2 ** 30).toFixed(2)} GiB of memory for weights`,
+      because: `the buffer type ${ggml.ggml_backend_buft_name(bufferType)} refused the allocation`,
+    });
+  ggml.ggml_backend_buffer_set_usage(buffer, BufferUsage.weights);
+  const base = ggml.ggml_backend_buffer_get_base(buffer)!;
+  members.forEach(({ tensor }, index) => {
+    ggml.ggml_backend_tensor_alloc(buffer, tensor, base + BigInt(offsets[index]!));
+  });
+  return { buffer, bytes };
+}
+
+function readAll(
+  ggml: Ggml,
+  file: GgufFile,
+  weights: readonly PlacedWeight[],
+  onProgress: ((progress: LoadProgress) => void) | undefined,
+): void {
+  const plain = ggml.ggml_backend_cpu_buffer_type()!;
+  const size = (weight: PlannedWeight) => weight.parts.reduce((sum, part) => sum + part.size_bytes, 0);
+  const bytes_total = weights.reduce((sum, { weight }) => sum + size(weight), 0);
+  const started = performance.now();
+  const descriptor = openSync(file.path, 'r');
+  // Special layouts are made from a whole tensor at once, so the largest of them is staged.
+  const staged = weights.filter(({ bufferType }) => bufferType !== plain).map(({ weight }) => size(weight));
+  const staging = staged.length > 0 ? new Staging(Math.max(...staged)) : undefined;
+  let bytes_loaded = 0;
+  try {
+    for (const { weight, tensor, bufferType } of weights) {
+      const bytes = size(weight);
+      const target =
+        bufferType === plain
+          ? memoryAt(ggml.ggml_get_data(tensor)!, bytes)
+          : staging!.memory.subarray(0, bytes);
+      let offset = 0;
+      for (const part of weight.parts) {
+        readFully(file.path, descriptor, target, offset, part.offset_bytes, part.size_bytes, (count) => {
+          bytes_loaded += count;
+          onProgress?.({ bytes_loaded, bytes_total, elapsed_ms: performance.now() - started });
+        });
+        offset += part.size_bytes;
+      }
+      if (bufferType !== plain) ggml.ggml_backend_tensor_set(tensor, staging!.address, 0, bytes);
+    }
+  } finally {
+    staging?.free();
+    closeSync(descriptor);
+  }
+}
+
+function readFully(
+  path: string,
+  descriptor: number,
+  target: Uint8Array,
+  targetOffset: number,
+  fileOffset: number,
+  bytes: number,
+  onRead: (count: number) => void,
+): void {
+  for (let done = 0; done < bytes; ) {
+    const want = Math.min(read_bytes_max, bytes - done);
+    const count = readSync(descriptor, target, targetOffset + done, want, fileOffset + done);
+    if (count === 0)
+      throw new HpcserveError('E_ENGINE_MODEL', {
+        what: `${path} ended while its weights were read`,
+        because: `byte ${fileOffset + done} was asked for and is not there`,
+        try: 'download or copy the file again',
+      });
+    done += count;
+    onRead(count);
+  }
+}
+
+/** Memory outside the JavaScript heap, given back at once when the load is over. */
+class Staging {
+  readonly address: Pointer;
+  readonly memory: Uint8Array;
+
+  constructor(bytes: number) {
+    this.address = koffi.alloc('uint8_t', bytes) as Pointer;
+    this.memory = memoryAt(this.address, bytes);
+  }
+
+  free(): void {
+    koffi.free(this.address);
+  }
+}
