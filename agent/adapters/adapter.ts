@@ -1,0 +1,83 @@
+import type { UnitSpec } from '../../spec/launch.ts';
+
+/** Where an engine listens: nothing that others on the node can reach without a key. */
+export type Listen = { kind: 'socket'; path: string } | { kind: 'loopback'; port: number };
+
+export interface AdapterContext {
+  /** A 0700 folder of this unit alone, short enough for sockets in it. */
+  runtime_folder: string;
+  /** A free port on loopback, for engines that cannot listen on a socket. */
+  port: number;
+  /** Made for this start of the unit; 64 hex digits. */
+  key: string;
+  /** How engines are started on this site (`runtime` of the site config): environment, container, nothing. */
+  engine_prefix: readonly string[];
+  /** What `probe` found; absent where it could not be asked. */
+  probed?: EngineProbe;
+  emulated: boolean;
+}
+
+export interface EngineProbe {
+  version: string;
+  /** Whether this version listens on unix sockets. */
+  unix_socket: boolean;
+}
+
+export interface CommandLine {
+  /** Program and arguments, the site's prefix included; never a secret. */
+  argv: string[];
+  /** Added to the environment of the agent. The per-launch key travels here or in `files`. */
+  env: Record<string, string>;
+  listen: Listen;
+  /** Files to write (0600) into the runtime folder before the start. */
+  files: { path: string; content: string }[];
+  /** Symbolic links to make in the runtime folder before the start. */
+  links: { path: string; target: string }[];
+  /** Working directory. Absent: the agent's. */
+  cwd?: string;
+}
+
+/** What an engine reports of its load; absent fields are not known. */
+export interface EngineLoad {
+  running?: number;
+  waiting?: number;
+  kv_tokens_total?: number;
+  kv_tokens_used?: number;
+}
+
+/** How one kind of engine is started, asked and understood. */
+export interface EngineAdapter {
+  readonly name: Exclude<UnitSpec['engine'], 'native'>;
+  /** A command that prints an EngineProbe, or something `parseProbe` understands; absent: nothing to ask. */
+  probeArgv?(prefix: readonly string[]): string[];
+  parseProbe?(output: string): EngineProbe | undefined;
+  /** @throws HpcserveError E_AGENT_ENGINE_OPTION where the model asks for what this engine cannot do */
+  commandLine(unit: UnitSpec, context: AdapterContext): CommandLine;
+  /** Answers 2xx when, and only when, requests are served. */
+  readonly readiness_path: string;
+  /** Prometheus text with the engine's load; absent: the agent counts requests itself. */
+  readonly metrics_path?: string;
+  parseMetrics?(text: string, unit: UnitSpec): EngineLoad;
+}
+
+/** `--name value` for values that are given. */
+export function option(name: string, value: string | number | undefined): string[] {
+  return value === undefined ? [] : [name, String(value)];
+}
+
+/** Sum over label sets of a Prometheus sample; undefined where the metric is absent. */
+export function metricValue(text: string, name: string): number | undefined {
+  let sum: number | undefined;
+  for (const line of text.split('\n')) {
+    if (!line.startsWith(name)) continue;
+    const match = /^(?:\{.*\})?\s+(\S+)/.exec(line.slice(name.length));
+    const value = Number(match?.[1]);
+    if (match && Number.isFinite(value)) sum = (sum ?? 0) + value;
+  }
+  return sum;
+}
+
+/** As `EngineLoad`, without the fields that are not known. */
+export function loadOf(fields: { [K in keyof EngineLoad]: number | undefined }): EngineLoad {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
+}

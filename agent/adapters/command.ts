@@ -1,0 +1,53 @@
+/**
+ * Any OpenAI-compatible server: the `command` of model.yaml with its fields filled in. It gets a port on loopback
+ * or, where it names {socket}, a unix socket; its key is in $HPCSERVE_ENGINE_KEY, and it is asked for with it.
+ */
+import { join } from 'node:path';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { EngineAdapter } from './adapter.ts';
+
+export const command: EngineAdapter = {
+  name: 'command',
+  readiness_path: '/v1/models',
+
+  commandLine(unit, context) {
+    const template = unit.model.command;
+    if (!template) {
+      throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
+        what: `${unit.model.name}: engine command without a \`command\``,
+        try: 'add `command: [program, argument, …]` to the model',
+      });
+    }
+    const socket = join(context.runtime_folder, 'engine.sock');
+    const bySocket = template.some((part) => part.includes('{socket}'));
+    const byPort = template.some((part) => part.includes('{port}'));
+    if (bySocket === byPort) {
+      throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
+        what: `${unit.model.name}: the command names ${bySocket ? 'both {socket} and {port}' : 'neither {socket} nor {port}'}`,
+        because: 'the agent must know where the server listens',
+        try: 'use exactly one of them in `command`',
+      });
+    }
+    const fields: Record<string, string> = {
+      port: String(context.port),
+      host: '127.0.0.1',
+      socket,
+      model: unit.model_path,
+      served_name: unit.model.name,
+    };
+    return {
+      argv: [...context.engine_prefix, ...template, ...unit.model.engine_args].map((part, index) =>
+        index < context.engine_prefix.length ? part : fill(part, fields),
+      ),
+      env: { HPCSERVE_ENGINE_KEY: context.key },
+      listen: bySocket ? { kind: 'socket', path: socket } : { kind: 'loopback', port: context.port },
+      files: [],
+      links: [],
+    };
+  },
+};
+
+/** Replaces known fields; other braces (JSON in an argument) stay as they are. One pass: values are not expanded. */
+function fill(part: string, fields: Readonly<Record<string, string>>): string {
+  return part.replace(/\{(port|host|socket|model|served_name)\}/g, (_whole, name: string) => fields[name]!);
+}

@@ -1,0 +1,20 @@
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { EngineAdapter } from './adapter.ts';
+import { command } from './command.ts';
+import { llamaCpp } from './llama-cpp.ts';
+import { sglang } from './sglang.ts';
+import { transformers } from './transformers.ts';
+import { vllm } from './vllm.ts';
+
+const adapters: Readonly<Record<EngineAdapter['name'], EngineAdapter>> = {
+  vllm,
+  sglang,
+  'llama.cpp': llamaCpp,
+  transformers,
+  command,
+};
+
+/** The adapter of a wrapped engine. */
+export function adapterOf(engine: Exclude<UnitSpec['engine'], 'native'>): EngineAdapter {
+  return adapters[engine];
+}

@@ -1,0 +1,69 @@
+/**
+ * llama.cpp's `llama-server` (tools/server/README.md there): the key is read from LLAMA_API_KEY; a host that ends
+ * in `.sock` is a unix socket in builds whose help says so.
+ */
+import { join } from 'node:path';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
+
+const program = 'llama-server';
+
+export const llamaCpp: EngineAdapter = {
+  name: 'llama.cpp',
+  readiness_path: '/health',
+  metrics_path: '/metrics',
+
+  probeArgv: (prefix) => [...prefix, program, '--help'],
+  parseProbe: (output) =>
+    output.includes('--host') ? { version: 'unknown', unix_socket: /UNIX socket/i.test(output) } : undefined,
+
+  commandLine(unit, context) {
+    const { model } = unit;
+    if (model.parallel.pipeline > 1 || model.parallel.tensor > 1) {
+      throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
+        what: `${model.name}: llama-server does not split a replica by parallel.tensor or parallel.pipeline`,
+        try: 'leave `parallel` out and pass --split-mode and --tensor-split in engine_args',
+      });
+    }
+    const socket = join(context.runtime_folder, 'engine.sock');
+    const listen = context.probed?.unix_socket
+      ? ({ kind: 'socket', path: socket } as const)
+      : ({ kind: 'loopback', port: context.port } as const);
+    const onCpu = unit.device_kind === 'cpu' || context.emulated;
+    return {
+      argv: [
+        ...context.engine_prefix,
+        program,
+        ...option('--model', unit.model_path),
+        ...option('--alias', model.name),
+        ...(listen.kind === 'socket'
+          ? ['--host', listen.path]
+          : ['--host', '127.0.0.1', '--port', String(listen.port)]),
+        // It divides the context among its slots.
+        ...option('--ctx-size', unit.context_tokens * model.max_sequences),
+        ...option('--parallel', model.max_sequences),
+        ...option('--threads', unit.threads),
+        ...option('--ubatch-size', model.prefill_chunk_tokens),
+        ...option('--n-gpu-layers', onCpu ? 0 : 999),
+        ...option('--cache-type-k', model.kv_type),
+        ...option('--cache-type-v', model.kv_type),
+        '--metrics',
+        ...(model.chat_template === undefined
+          ? ['--jinja']
+          : ['--jinja', '--chat-template-file', model.chat_template]),
+        ...model.engine_args,
+      ],
+      env: { LLAMA_API_KEY: context.key },
+      listen,
+      files: [],
+      links: [],
+    };
+  },
+
+  parseMetrics: (text) =>
+    loadOf({
+      running: metricValue(text, 'llamacpp:requests_processing'),
+      waiting: metricValue(text, 'llamacpp:requests_deferred'),
+      kv_tokens_used: metricValue(text, 'llamacpp:kv_cache_tokens'),
+    }),
+};

@@ -1,0 +1,74 @@
+/**
+ * SGLang: `python3 -m sglang.launch_server` (https://docs.sglang.ai/advanced_features/server_arguments.html). It
+ * takes its key as an argument only, so the key goes into a file for `--config`, which no process list shows.
+ */
+import { join } from 'node:path';
+import { type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
+
+const probeCode = 'import importlib.metadata as m; print("sglang", m.version("sglang"))';
+
+const dtypes: Record<string, string> = {
+  bf16: 'bfloat16',
+  f16: 'half',
+  fp16: 'half',
+  f32: 'float',
+  fp32: 'float',
+};
+
+export const sglang: EngineAdapter = {
+  name: 'sglang',
+  readiness_path: '/health',
+  metrics_path: '/metrics',
+
+  probeArgv: (prefix) => [...prefix, 'python3', '-c', probeCode],
+  parseProbe: (output) => {
+    const version = /^sglang (\S+)$/m.exec(output)?.[1];
+    return version === undefined ? undefined : { version, unix_socket: false };
+  },
+
+  commandLine(unit, context) {
+    const { model } = unit;
+    const config = join(context.runtime_folder, 'sglang.yaml');
+    const dtype = dtypes[model.precision];
+    return {
+      argv: [
+        ...context.engine_prefix,
+        'python3',
+        '-m',
+        'sglang.launch_server',
+        '--config',
+        config,
+        ...option('--model-path', unit.model_path),
+        ...option('--served-model-name', model.name),
+        '--host',
+        '127.0.0.1',
+        ...option('--port', context.port),
+        ...option('--tp-size', model.parallel.tensor),
+        ...option('--pp-size', model.parallel.pipeline),
+        ...option('--context-length', unit.context_tokens),
+        ...option('--max-running-requests', model.max_sequences),
+        ...option('--chunked-prefill-size', model.prefill_chunk_tokens),
+        ...option('--dtype', dtype),
+        ...(model.precision !== 'auto' && dtype === undefined
+          ? option('--quantization', model.precision)
+          : []),
+        ...(unit.device_kind === 'cpu' || context.emulated ? ['--device', 'cpu'] : []),
+        ...option('--chat-template', model.chat_template),
+        '--enable-metrics',
+        ...model.engine_args,
+      ],
+      env: {},
+      listen: { kind: 'loopback', port: context.port },
+      files: [{ path: config, content: `api-key: "${context.key}"\n` }],
+      links: [],
+    };
+  },
+
+  parseMetrics: (text) =>
+    loadOf({
+      running: metricValue(text, 'sglang:num_running_reqs'),
+      waiting: metricValue(text, 'sglang:num_queue_reqs'),
+      kv_tokens_total: metricValue(text, 'sglang:max_total_num_tokens'),
+      kv_tokens_used: metricValue(text, 'sglang:num_used_tokens'),
+    }),
+};

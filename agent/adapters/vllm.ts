@@ -1,0 +1,93 @@
+/**
+ * vLLM: `vllm serve` (https://docs.vllm.ai/en/latest/cli/serve/). Its key is read from VLLM_API_KEY; `--uds` is
+ * in newer versions only, so it is looked for in the installed sources, which is faster than any `vllm --help`.
+ */
+import { join } from 'node:path';
+import { type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
+
+/** Reads two installed files and imports nothing: vLLM itself takes many seconds to import. */
+const probeCode = `
+import importlib.metadata, importlib.util, json, pathlib
+folder = pathlib.Path(importlib.util.find_spec("vllm").origin).parent
+sources = [folder / "entrypoints" / "openai" / name for name in ("cli_args.py", "api_server.py")]
+found = any("uds" in path.read_text() for path in sources if path.exists())
+print(json.dumps({"version": importlib.metadata.version("vllm"), "unix_socket": found}))
+`.trim();
+
+/** Precisions that are a data type to vLLM; anything else is a quantization method. */
+const dtypes: Record<string, string> = {
+  bf16: 'bfloat16',
+  bfloat16: 'bfloat16',
+  f16: 'float16',
+  fp16: 'float16',
+  float16: 'float16',
+  f32: 'float32',
+  fp32: 'float32',
+  float32: 'float32',
+};
+
+export const vllm: EngineAdapter = {
+  name: 'vllm',
+  readiness_path: '/health',
+  metrics_path: '/metrics',
+
+  probeArgv: (prefix) => [...prefix, 'python3', '-c', probeCode],
+  parseProbe: (output) => {
+    const match = /\{"version": "([^"]+)", "unix_socket": (true|false)\}/.exec(output);
+    return match ? { version: match[1]!, unix_socket: match[2] === 'true' } : undefined;
+  },
+
+  commandLine(unit, context) {
+    const { model } = unit;
+    const socket = join(context.runtime_folder, 'engine.sock');
+    const listen = context.probed?.unix_socket
+      ? ({ kind: 'socket', path: socket } as const)
+      : ({ kind: 'loopback', port: context.port } as const);
+    const dtype = dtypes[model.precision];
+    const argv = [
+      ...context.engine_prefix,
+      'vllm',
+      'serve',
+      unit.model_path,
+      '--served-model-name',
+      model.name,
+      ...model.aliases,
+      ...(listen.kind === 'socket'
+        ? ['--uds', listen.path]
+        : ['--host', '127.0.0.1', '--port', String(listen.port)]),
+      ...option('--tensor-parallel-size', model.parallel.tensor),
+      ...option('--pipeline-parallel-size', model.parallel.pipeline),
+      ...option('--max-model-len', unit.context_tokens),
+      ...option('--max-num-seqs', model.max_sequences),
+      // vLLM wants a chunk at least as large as the sequences that decode beside it.
+      ...option('--max-num-batched-tokens', Math.max(model.prefill_chunk_tokens, 2048, model.max_sequences)),
+      ...option('--dtype', dtype),
+      ...(model.precision !== 'auto' && dtype === undefined ? option('--quantization', model.precision) : []),
+      ...option('--chat-template', model.chat_template),
+      ...model.engine_args,
+    ];
+    return {
+      argv,
+      listen,
+      env: {
+        VLLM_API_KEY: context.key,
+        // Its ranks on one node talk to each other over TCP: on loopback, where nobody else's node reaches.
+        VLLM_HOST_IP: '127.0.0.1',
+        VLLM_NO_USAGE_STATS: '1',
+      },
+      files: [],
+      links: [],
+    };
+  },
+
+  parseMetrics(text, unit) {
+    const share =
+      metricValue(text, 'vllm:kv_cache_usage_perc') ?? metricValue(text, 'vllm:gpu_cache_usage_perc');
+    return loadOf({
+      running: metricValue(text, 'vllm:num_requests_running'),
+      waiting: metricValue(text, 'vllm:num_requests_waiting'),
+      kv_tokens_total: unit.kv_tokens,
+      kv_tokens_used: share === undefined ? undefined : Math.round(share * unit.kv_tokens),
+    });
+  },
+};

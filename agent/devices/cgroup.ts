@@ -1,0 +1,64 @@
+import { existsSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+
+/** A cgroup this process is in: version 2 (one hierarchy) or the memory controller of version 1. */
+export interface MemoryCgroup {
+  version: 1 | 2;
+  path: string;
+}
+
+/** From /proc/self/cgroup; a version 1 memory controller wins, for then version 2 does not limit memory. */
+export function parseMemoryCgroup(text: string): MemoryCgroup | undefined {
+  let unified: MemoryCgroup | undefined;
+  for (const line of text.split('\n')) {
+    const match = /^\d+:([^:]*):(.*)$/.exec(line);
+    if (!match) continue;
+    if (match[1]!.split(',').includes('memory')) return { version: 1, path: match[2]! };
+    if (match[1] === '') unified = { version: 2, path: match[2]! };
+  }
+  return unified;
+}
+
+/** Where the memory hierarchy of that version is mounted, from /proc/self/mountinfo. */
+export function parseCgroupMount(
+  mountinfo: string,
+  version: 1 | 2,
+): { mount: string; root: string } | undefined {
+  for (const line of mountinfo.split('\n')) {
+    const [before, after] = line.split(' - ');
+    if (!before || !after) continue;
+    const [type, , options] = after.split(' ');
+    const [, , , root, mount] = before.split(' ');
+    const isMemory =
+      version === 2 ? type === 'cgroup2' : type === 'cgroup' && (options ?? '').split(',').includes('memory');
+    if (isMemory && root && mount) return { mount, root };
+  }
+  return undefined;
+}
+
+/** `max` (version 2) and values near 2^63 (version 1) mean no limit. */
+export function parseMemoryLimit(text: string): number | undefined {
+  const bytes = Number(text.trim());
+  return Number.isFinite(bytes) && bytes > 0 && bytes < 2 ** 60 ? bytes : undefined;
+}
+
+/** The tightest memory limit of this process's cgroup and those above it, bytes. */
+export function cgroupMemoryLimit(fsRoot = '/'): number | undefined {
+  const read = (path: string): string | undefined => {
+    const full = join(fsRoot, path);
+    return existsSync(full) ? readFileSync(full, 'utf8') : undefined;
+  };
+  const own = parseMemoryCgroup(read('proc/self/cgroup') ?? '');
+  const mounted = own && parseCgroupMount(read('proc/self/mountinfo') ?? '', own.version);
+  if (!own || !mounted) return undefined;
+  const file = own.version === 2 ? 'memory.max' : 'memory.limit_in_bytes';
+  // Inside a container the mount shows a subtree: paths are counted from its root.
+  const inside = own.path.startsWith(mounted.root) ? own.path.slice(mounted.root.length) : own.path;
+  let limit: number | undefined;
+  for (let folder = join('/', inside); ; folder = dirname(folder)) {
+    const text = read(join(mounted.mount, folder, file));
+    const bytes = text === undefined ? undefined : parseMemoryLimit(text);
+    if (bytes !== undefined) limit = Math.min(limit ?? bytes, bytes);
+    if (folder === '/') return limit;
+  }
+}

@@ -1,0 +1,9 @@
+import type { DeviceDescription } from '../../spec/session-record.ts';
+
+/** A device of this node, with what a child process needs to see it and no other. */
+export interface NodeDevice {
+  description: DeviceDescription;
+  /** What stands for it in `visibility_variable`: an index or UUID, in the form the job's environment uses. */
+  visibility_token?: string;
+  visibility_variable?: 'CUDA_VISIBLE_DEVICES' | 'ROCR_VISIBLE_DEVICES';
+}

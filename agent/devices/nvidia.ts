@@ -1,0 +1,78 @@
+import type { NvmlGpu } from '../../native/nvml.ts';
+import type { NodeDevice } from './node-device.ts';
+
+/**
+ * The GPUs and MIG slices that CUDA would show this job, in its order: `CUDA_VISIBLE_DEVICES` as Slurm sets it
+ * (indices, GPU-… or MIG-… UUIDs or their unambiguous beginnings); without it, all. As in CUDA, the first entry
+ * that names nothing ends the list.
+ *
+ * @param gpus those this process may open, in PCI order
+ */
+export function nvidiaDevices(gpus: readonly NvmlGpu[], visible: string | undefined): NodeDevice[] {
+  if (visible === undefined) {
+    return gpus.flatMap((gpu, position) =>
+      gpu.mig_slices.length > 0
+        ? gpu.mig_slices.map((slice) => migDevice(gpu, slice, slice.uuid))
+        : [gpuDevice(gpu, String(position))],
+    );
+  }
+  const devices: NodeDevice[] = [];
+  for (const entry of visible.split(',').map((text) => text.trim())) {
+    const device = named(gpus, entry);
+    if (!device) break;
+    devices.push(device);
+  }
+  return devices;
+}
+
+function named(gpus: readonly NvmlGpu[], entry: string): NodeDevice | undefined {
+  if (/^\d+$/.test(entry)) {
+    const gpu = gpus[Number(entry)];
+    if (!gpu) return undefined;
+    // CUDA shows the first slice of a GPU in MIG mode that is named as a whole.
+    const slice = gpu.mig_slices[0];
+    return slice ? migDevice(gpu, slice, slice.uuid) : gpuDevice(gpu, entry);
+  }
+  if (entry.startsWith('MIG-')) {
+    for (const gpu of gpus) {
+      const slice = gpu.mig_slices.find((candidate) => candidate.uuid === entry);
+      if (slice) return migDevice(gpu, slice, entry);
+    }
+    return undefined;
+  }
+  const matches = entry.startsWith('GPU-') ? gpus.filter((gpu) => gpu.uuid.startsWith(entry)) : [];
+  return matches.length === 1 ? gpuDevice(matches[0]!, entry) : undefined;
+}
+
+function gpuDevice(gpu: NvmlGpu, token: string): NodeDevice {
+  return {
+    description: {
+      kind: 'gpu',
+      model: shortGpuModel(gpu.name),
+      memory_bytes: gpu.memory_bytes,
+      isa: [`sm_${gpu.compute_capability.replace('.', '')}`],
+      uuid: gpu.uuid,
+    },
+    visibility_token: token,
+    visibility_variable: 'CUDA_VISIBLE_DEVICES',
+  };
+}
+
+function migDevice(gpu: NvmlGpu, slice: NvmlGpu['mig_slices'][number], token: string): NodeDevice {
+  return {
+    description: {
+      kind: 'mig',
+      model: shortGpuModel(slice.name),
+      memory_bytes: slice.memory_bytes,
+      isa: [`sm_${gpu.compute_capability.replace('.', '')}`],
+      uuid: slice.uuid,
+    },
+    visibility_token: token,
+    visibility_variable: 'CUDA_VISIBLE_DEVICES',
+  };
+}
+
+/** `NVIDIA A100-SXM4-40GB MIG 1g.5gb` → `A100-SXM4-40GB MIG 1g.5gb`. */
+function shortGpuModel(name: string): string {
+  return name.replace(/^(NVIDIA|Tesla|GeForce)\s+/gi, '').trim();
+}

@@ -1,0 +1,172 @@
+/**
+ * NVIDIA's management library through koffi: what GPUs and MIG slices there are. Loaded only where the driver is
+ * installed; it needs no CUDA. Structures and constants as in nvml.h (stable ABI since driver 470).
+ */
+import koffi, { type LibraryHandle } from 'koffi';
+
+export interface NvmlGpu {
+  index: number;
+  name: string;
+  uuid: string;
+  memory_bytes: number;
+  /** `9.0` for Hopper. */
+  compute_capability: string;
+  /** `00000000:17:00.0`. */
+  pci_bus_id: string;
+  mig_enabled: boolean;
+  mig_slices: NvmlMigSlice[];
+}
+
+export interface NvmlMigSlice {
+  index: number;
+  name: string;
+  uuid: string;
+  memory_bytes: number;
+}
+
+/** Why a call did not work, in NVML's words. */
+export class NvmlError extends Error {
+  override readonly name = 'NvmlError';
+  readonly status: number;
+  constructor(call: string, status: number, words: string) {
+    super(`${call}: ${words} (${status})`);
+    this.status = status;
+  }
+}
+
+const success = 0;
+const not_supported = 3;
+const no_permission = 4;
+const not_found = 6;
+const text_bytes = 96;
+
+const library_names = ['libnvidia-ml.so.1', 'libnvidia-ml.so'];
+
+/**
+ * Every GPU this process may use, in PCI order, with its MIG slices; undefined where the driver's library is not installed.
+ *
+ * @throws NvmlError where it is installed and does not work (driver not loaded, version mismatch)
+ */
+export function listNvidiaGpus(): NvmlGpu[] | undefined {
+  const library = loadLibrary();
+  if (!library) return undefined;
+  const nvml = bind(library);
+  nvml.check('nvmlInit_v2', nvml.init());
+  try {
+    const count: [number] = [0];
+    nvml.check('nvmlDeviceGetCount_v2', nvml.count(count));
+    const gpus = Array.from({ length: count[0] }, (_, index) => describeGpu(nvml, index));
+    return gpus.filter((gpu) => gpu !== undefined);
+  } finally {
+    nvml.shutdown();
+  }
+}
+
+function loadLibrary(): LibraryHandle | undefined {
+  for (const name of library_names) {
+    try {
+      return koffi.load(name);
+    } catch (error) {
+      // Absent is the normal case on a CPU node; a library that is there and broken is worth an error.
+      if (!/cannot open shared object file|No such file/.test((error as Error).message)) throw error;
+    }
+  }
+  return undefined;
+}
+
+type Nvml = ReturnType<typeof bind>;
+
+function bind(library: LibraryHandle) {
+  const memory = koffi.struct({ total: 'uint64_t', free: 'uint64_t', used: 'uint64_t' });
+  const pci = koffi.struct({
+    busIdLegacy: koffi.array('char', 16, 'String'),
+    domain: 'uint32_t',
+    bus: 'uint32_t',
+    device: 'uint32_t',
+    pciDeviceId: 'uint32_t',
+    pciSubSystemId: 'uint32_t',
+    busId: koffi.array('char', 32, 'String'),
+  });
+  const device = 'void *';
+  const out = (type: string | ReturnType<typeof koffi.struct>) => koffi.out(koffi.pointer(type));
+  const words = library.func('nvmlErrorString', 'const char *', ['int']);
+  return {
+    init: library.func('nvmlInit_v2', 'int', []),
+    shutdown: library.func('nvmlShutdown', 'int', []),
+    count: library.func('nvmlDeviceGetCount_v2', 'int', [out('uint32_t')]),
+    handle: library.func('nvmlDeviceGetHandleByIndex_v2', 'int', ['uint32_t', out(device)]),
+    name: library.func('nvmlDeviceGetName', 'int', [device, 'void *', 'uint32_t']),
+    uuid: library.func('nvmlDeviceGetUUID', 'int', [device, 'void *', 'uint32_t']),
+    memory: library.func('nvmlDeviceGetMemoryInfo', 'int', [device, out(memory)]),
+    capability: library.func('nvmlDeviceGetCudaComputeCapability', 'int', [device, out('int'), out('int')]),
+    pci: library.func('nvmlDeviceGetPciInfo_v3', 'int', [device, out(pci)]),
+    migMode: library.func('nvmlDeviceGetMigMode', 'int', [device, out('uint32_t'), out('uint32_t')]),
+    migCount: library.func('nvmlDeviceGetMaxMigDeviceCount', 'int', [device, out('uint32_t')]),
+    migHandle: library.func('nvmlDeviceGetMigDeviceHandleByIndex', 'int', [device, 'uint32_t', out(device)]),
+    check: (call: string, status: number): void => {
+      if (status !== success) throw new NvmlError(call, status, String(words(status)));
+    },
+  };
+}
+
+/** Undefined for a GPU that belongs to another job: the device cgroup keeps this process from it. */
+function describeGpu(nvml: Nvml, index: number): NvmlGpu | undefined {
+  const handle: [unknown] = [null];
+  const status = nvml.handle(index, handle);
+  if (status === no_permission) return undefined;
+  nvml.check('nvmlDeviceGetHandleByIndex_v2', status);
+  const device = handle[0];
+  const major: [number] = [0];
+  const minor: [number] = [0];
+  nvml.check('nvmlDeviceGetCudaComputeCapability', nvml.capability(device, major, minor));
+  const pci: [{ busId: string }] = [{ busId: '' }];
+  nvml.check('nvmlDeviceGetPciInfo_v3', nvml.pci(device, pci));
+  const mig_slices = migSlices(nvml, device);
+  return {
+    index,
+    name: textOf(nvml, 'nvmlDeviceGetName', nvml.name, device),
+    uuid: textOf(nvml, 'nvmlDeviceGetUUID', nvml.uuid, device),
+    memory_bytes: memoryOf(nvml, device),
+    compute_capability: `${major[0]}.${minor[0]}`,
+    pci_bus_id: pci[0].busId,
+    mig_enabled: mig_slices !== undefined,
+    mig_slices: mig_slices ?? [],
+  };
+}
+
+/** Undefined where MIG is off or unknown to the GPU. */
+function migSlices(nvml: Nvml, device: unknown): NvmlMigSlice[] | undefined {
+  const current: [number] = [0];
+  const pending: [number] = [0];
+  const mode = nvml.migMode(device, current, pending);
+  if (mode === not_supported || (mode === success && current[0] === 0)) return undefined;
+  nvml.check('nvmlDeviceGetMigMode', mode);
+  const most: [number] = [0];
+  nvml.check('nvmlDeviceGetMaxMigDeviceCount', nvml.migCount(device, most));
+  const slices: NvmlMigSlice[] = [];
+  for (let index = 0; index < most[0]; index++) {
+    const handle: [unknown] = [null];
+    const status = nvml.migHandle(device, index, handle);
+    if (status === not_found) continue; // an unused place
+    nvml.check('nvmlDeviceGetMigDeviceHandleByIndex', status);
+    slices.push({
+      index,
+      name: textOf(nvml, 'nvmlDeviceGetName', nvml.name, handle[0]),
+      uuid: textOf(nvml, 'nvmlDeviceGetUUID', nvml.uuid, handle[0]),
+      memory_bytes: memoryOf(nvml, handle[0]),
+    });
+  }
+  return slices;
+}
+
+function memoryOf(nvml: Nvml, device: unknown): number {
+  const memory: [{ total: number | bigint }] = [{ total: 0 }];
+  nvml.check('nvmlDeviceGetMemoryInfo', nvml.memory(device, memory));
+  return Number(memory[0].total);
+}
+
+function textOf(nvml: Nvml, call: string, get: ReturnType<LibraryHandle['func']>, device: unknown): string {
+  const buffer = Buffer.alloc(text_bytes);
+  nvml.check(call, get(device, buffer, text_bytes));
+  return buffer.toString('utf8', 0, buffer.indexOf(0));
+}
