@@ -7,12 +7,14 @@ import { spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import { shellQuote } from '../slurm/quote.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import { launchFiles } from '../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
 import type { JobRunner, JobSnapshot, PreparedLaunch } from './job-runner.ts';
 import {
+  bootId,
   childrenOf,
   identityOf,
   isAlive,
@@ -52,7 +54,7 @@ export class LocalRunner implements JobRunner {
   }
 
   render(prepared: PreparedLaunch): string {
-    const words = [...this.#agent, '--launch', prepared.launch_file].map(quoteForShell);
+    const words = [...this.#agent, '--launch', prepared.launch_file].map(shellQuote);
     return `#!/bin/sh\n# The local site has no scheduler: hpcserve starts this command itself, in a session of its own.\nexec ${words.join(' ')}\n`;
   }
 
@@ -108,11 +110,18 @@ export class LocalRunner implements JobRunner {
     options: { force?: boolean } = {},
   ): Promise<void> {
     const pid = pidOf(job.job_id);
+    const identity = this.#readProcessFile(job.launch_folder);
+    if (identity && identity.host !== hostname())
+      throw new HpcserveError('E_LOCAL_PROCESS', {
+        what: `a node agent runs on another host: ${identity.host}`,
+        because: 'the local site has no scheduler that could end it from here',
+        try: `run the same command on ${identity.host}`,
+      });
+    if (identity && identity.boot_id !== bootId()) return;
     if (options.force) {
       for (const each of processesOfSession(pid)) signalProcess(each, 'SIGKILL');
       return;
     }
-    const identity = this.#readProcessFile(job.launch_folder);
     if (!identity || identity.pid !== pid || !isAlive(identity)) {
       // The sh is gone; what it left behind in its session goes too.
       for (const each of processesOfSession(pid)) signalProcess(each, 'SIGTERM');
@@ -210,9 +219,4 @@ function agentEnvironment(): NodeJS.ProcessEnv {
   delete environment.HPCSERVE_API_KEY;
   delete environment.OPENAI_API_KEY;
   return environment;
-}
-
-/** POSIX shell quoting of one word. */
-function quoteForShell(word: string): string {
-  return /^[A-Za-z0-9_./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

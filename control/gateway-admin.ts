@@ -1,0 +1,122 @@
+/** Requests to a gateway: its administration (with the admin token) and its public API (with a key). */
+import { z } from 'zod';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { reasonOf } from './gateway-process.ts';
+
+const keySchema = z.object({
+  id: z.string(),
+  name: z.string(),
+  created_at_ms: z.number().optional(),
+  created_ms: z.number().optional(),
+  revoked_at_ms: z.number().nullish(),
+  revoked_ms: z.number().nullish(),
+});
+export type KeyFacts = z.infer<typeof keySchema>;
+const createdKeySchema = keySchema.extend({ key: z.string() });
+
+export class GatewayAdmin {
+  readonly #origin: string;
+  readonly #token: string;
+
+  /** @param url base URL or any URL of the gateway; only its origin counts. */
+  constructor(url: string, token: string) {
+    this.#origin = new URL(url).origin;
+    this.#token = token;
+  }
+
+  /** Makes a key; its text is given this once. */
+  async createKey(name: string): Promise<z.infer<typeof createdKeySchema>> {
+    return this.#ask('POST', '/hpcserve/v1/keys', createdKeySchema, { name });
+  }
+
+  async listKeys(): Promise<KeyFacts[]> {
+    const answer = await this.#ask('GET', '/hpcserve/v1/keys', z.object({ keys: z.array(keySchema) }));
+    return answer.keys;
+  }
+
+  async revokeKey(id: string): Promise<void> {
+    await this.#ask('DELETE', `/hpcserve/v1/keys/${encodeURIComponent(id)}`, z.unknown());
+  }
+
+  #ask<S extends z.ZodType>(method: string, path: string, schema: S, body?: unknown): Promise<z.output<S>> {
+    return askGateway(new URL(path, this.#origin), { method, bearer: this.#token, body }, schema);
+  }
+}
+
+/** `GET /v1/models`, by a client's key. */
+export async function listModels(baseUrl: string, key: string, signal?: AbortSignal): Promise<ModelEntry[]> {
+  const url = new URL(`${baseUrl.replace(/\/+$/, '')}/models`);
+  const answer = await askGateway(
+    url,
+    { method: 'GET', bearer: key, ...(signal ? { signal } : {}) },
+    modelsSchema,
+  );
+  return answer.data;
+}
+
+const modelsSchema = z.object({ data: z.array(z.looseObject({ id: z.string() })) });
+export type ModelEntry = z.infer<typeof modelsSchema>['data'][number];
+
+interface Ask {
+  method: string;
+  bearer: string;
+  body?: unknown;
+  signal?: AbortSignal;
+}
+
+/** @throws E_GATEWAY_UNREACHABLE, or E_GATEWAY_ANSWER with the gateway's own words. */
+async function askGateway<S extends z.ZodType>(url: URL, ask: Ask, schema: S): Promise<z.output<S>> {
+  let response: Response;
+  let text: string;
+  try {
+    response = await fetch(url, {
+      method: ask.method,
+      headers: {
+        authorization: `Bearer ${ask.bearer}`,
+        ...(ask.body === undefined ? {} : { 'content-type': 'application/json' }),
+      },
+      ...(ask.body === undefined ? {} : { body: JSON.stringify(ask.body) }),
+      signal: ask.signal ?? AbortSignal.timeout(20_000),
+    });
+    text = await response.text();
+  } catch (error) {
+    throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
+      what: `the gateway does not answer at ${url.origin}`,
+      because: reasonOf(error),
+      cause: error,
+    });
+  }
+  if (!response.ok) throw refusal(url, response.status, text);
+  let json: unknown;
+  try {
+    json = text === '' ? undefined : JSON.parse(text);
+  } catch (error) {
+    throw unexpected(url, (error as Error).message);
+  }
+  const parsed = schema.safeParse(json);
+  if (!parsed.success) throw unexpected(url, z.prettifyError(parsed.error));
+  return parsed.data;
+}
+
+/** The gateway's error envelope as our error. */
+export function refusal(url: URL, status: number, text: string): HpcserveError {
+  let message = text.slice(0, 500);
+  try {
+    const json = JSON.parse(text) as { error?: { message?: unknown } };
+    if (typeof json.error?.message === 'string') message = json.error.message;
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
+  }
+  return new HpcserveError('E_GATEWAY_ANSWER', {
+    what: `the gateway answered ${status} to ${url.pathname}`,
+    because: message || 'it gave no reason',
+    details: { status },
+  });
+}
+
+function unexpected(url: URL, because: string): HpcserveError {
+  return new HpcserveError('E_GATEWAY_ANSWER', {
+    what: `the answer to ${url.pathname} is not what a gateway of this version sends`,
+    because,
+  });
+}

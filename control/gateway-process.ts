@@ -1,0 +1,179 @@
+/** The gateway of a site as a process of this machine: looked at, started, stopped. */
+import { spawn } from 'node:child_process';
+import { closeSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { packageRoot } from '../spec/package-root.ts';
+import type { SiteConfig } from '../spec/site.ts';
+import {
+  type GatewayConfig,
+  type GatewayEndpoint,
+  gatewayFiles,
+  type StateLayout,
+} from '../spec/state-layout.ts';
+import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
+import { lastLines } from './log-files.ts';
+import { identityOf, isAlive, type ProcessIdentity, signalProcess } from './process-identity.ts';
+import { waitUntil } from './wait-until.ts';
+
+/** Identity of the process that was started, beside endpoint.json: its pid alone may be used again. */
+const processFile = 'process.json';
+
+/** How long a gateway may take until it answers, ms. Opening a ledger on a slow network filesystem counts. */
+const start_ms = 30_000;
+/** How long a gateway may take to end its streams after SIGTERM, ms. */
+const stop_ms = 20_000;
+
+export type GatewaySight =
+  | { state: 'running'; endpoint: GatewayEndpoint }
+  /** It is of another host, and from here its address does not answer (it may listen on loopback there). */
+  | { state: 'elsewhere'; endpoint: GatewayEndpoint; because: string }
+  /** The process is there but does not answer. */
+  | { state: 'silent'; endpoint: GatewayEndpoint; because: string }
+  | { state: 'not_running'; because: string };
+
+export async function lookAtGateway(layout: StateLayout): Promise<GatewaySight> {
+  const endpoint = readEndpoint(layout);
+  if (!endpoint) return { state: 'not_running', because: 'it was not started, or was stopped' };
+  const here = endpoint.hostname === hostname() && endpoint.job_id === undefined;
+  const identity = readIdentity(layout);
+  // A port that answers proves nothing on a shared host: only the process we started is trusted with a key.
+  if (here && !(identity?.pid === endpoint.pid && isAlive(identity)))
+    return { state: 'not_running', because: `process ${endpoint.pid} is gone` };
+  const health = await askHealth(endpoint);
+  if (health === undefined) return { state: 'running', endpoint };
+  return here
+    ? { state: 'silent', endpoint, because: health }
+    : { state: 'elsewhere', endpoint, because: `it belongs to ${endpoint.hostname}; from here: ${health}` };
+}
+
+/**
+ * Starts the gateway as a process that outlives this command, and waits until it answers. The caller
+ * holds the gateway lock of the site and has looked that none runs.
+ * @throws E_GATEWAY_START with the last lines of its log.
+ */
+export async function startGatewayProcess(
+  site: SiteConfig,
+  layout: StateLayout,
+  signal?: AbortSignal,
+): Promise<GatewayEndpoint> {
+  const config = writeGatewayConfig(site, layout);
+  const logPath = join(layout.gateway_folder, gatewayFiles.log);
+  rmSync(join(layout.gateway_folder, gatewayFiles.endpoint), { force: true });
+  const log = openSync(logPath, 'a', 0o600);
+  let exit: string | undefined;
+  try {
+    const child = spawn(
+      process.execPath,
+      ['--enable-source-maps', join(packageRoot, 'dist', 'gateway', 'main.js'), '--config', config],
+      { cwd: layout.gateway_folder, detached: true, stdio: ['ignore', log, log] },
+    );
+    child.once('exit', (code, signalName) => {
+      exit = signalName ? `it ended by ${signalName}` : `it ended with exit code ${code}`;
+    });
+    await new Promise<void>((resolve, reject) => child.once('spawn', resolve).once('error', reject));
+    child.unref();
+    const identity = identityOf(child.pid!);
+    if (identity)
+      writeFileAtomically(join(layout.gateway_folder, processFile), `${JSON.stringify(identity)}\n`);
+  } finally {
+    closeSync(log);
+  }
+  const endpoint = await waitUntil(
+    async () => {
+      if (exit !== undefined) return { failed: exit };
+      const written = readEndpoint(layout);
+      return written && (await askHealth(written)) === undefined ? written : undefined;
+    },
+    { timeout_ms: start_ms, interval_ms: 50, ...(signal ? { signal } : {}) },
+  );
+  if (endpoint && 'url' in endpoint) return endpoint;
+  throw new HpcserveError('E_GATEWAY_START', {
+    what: 'the gateway did not start',
+    because: [
+      endpoint?.failed ?? `it did not answer within ${start_ms / 1000} s`,
+      ...lastLines(logPath, 5).map((line) => `log: ${line}`),
+      `log file: ${logPath}`,
+    ],
+  });
+}
+
+/** Ends the gateway of this host and waits until it is gone. Nothing happens where none runs. */
+export async function stopGatewayProcess(layout: StateLayout): Promise<void> {
+  const identity = readIdentity(layout);
+  const gone = (): true | undefined => (!identity || !isAlive(identity) ? true : undefined);
+  if (identity && isAlive(identity)) {
+    signalProcess(identity.pid, 'SIGTERM');
+    if (!(await waitUntil(gone, { timeout_ms: stop_ms, interval_ms: 50 }))) {
+      signalProcess(identity.pid, 'SIGKILL');
+      if (!(await waitUntil(gone, { timeout_ms: 5_000, interval_ms: 50 })))
+        throw new HpcserveError('E_DEPLOYMENT_STOP', {
+          what: 'the gateway does not end',
+          because: `process ${identity.pid} survives SIGKILL: it waits for a filesystem or device`,
+        });
+    }
+  }
+  rmSync(join(layout.gateway_folder, gatewayFiles.endpoint), { force: true });
+  rmSync(join(layout.gateway_folder, processFile), { force: true });
+}
+
+/** Writes the gateway's configuration. @returns its path. */
+export function writeGatewayConfig(site: SiteConfig, layout: StateLayout): string {
+  const config: GatewayConfig = {
+    format: 1,
+    site: site.name,
+    provider: site.provider ?? site.name,
+    host: site.gateway.host,
+    port: site.gateway.port,
+    mesh_folder: layout.mesh_folder,
+    gateway_folder: layout.gateway_folder,
+    deployments_folder: layout.deployments_folder,
+  };
+  const path = join(layout.gateway_folder, gatewayFiles.config);
+  writeFileAtomically(path, `${JSON.stringify(config, null, 2)}\n`);
+  return path;
+}
+
+export function readEndpoint(layout: StateLayout): GatewayEndpoint | undefined {
+  return readJsonIfThere(join(layout.gateway_folder, gatewayFiles.endpoint)) as GatewayEndpoint | undefined;
+}
+
+/** @throws E_GATEWAY_UNREACHABLE where the gateway has written none yet. */
+export function readAdminToken(layout: StateLayout): string {
+  const path = join(layout.gateway_folder, gatewayFiles.admin_token);
+  try {
+    return readFileSync(path, 'utf8').trim();
+  } catch (error) {
+    throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
+      what: 'the admin token of the gateway cannot be read',
+      because: `${path}: ${(error as Error).message}`,
+      cause: error,
+    });
+  }
+}
+
+function readIdentity(layout: StateLayout): ProcessIdentity | undefined {
+  return readJsonIfThere(join(layout.gateway_folder, processFile)) as ProcessIdentity | undefined;
+}
+
+/** @returns undefined when it is healthy, else why not. */
+async function askHealth(endpoint: GatewayEndpoint): Promise<string | undefined> {
+  const url = new URL('/health', endpoint.url);
+  try {
+    const response = await fetch(url, { signal: AbortSignal.timeout(3_000) });
+    await response.arrayBuffer();
+    // 503 is an honest answer of a gateway without a serving model: it runs.
+    return response.ok || response.status === 503 ? undefined : `${url} answers ${response.status}`;
+  } catch (error) {
+    return `${url}: ${reasonOf(error)}`;
+  }
+}
+
+/** fetch hides the system's reason in `cause`. */
+export function reasonOf(error: unknown): string {
+  const { cause } = error as { cause?: unknown };
+  if (cause instanceof AggregateError && cause.errors.length > 0) return String(cause.errors[0]);
+  if (cause instanceof Error) return cause.message;
+  return error instanceof Error ? error.message : String(error);
+}

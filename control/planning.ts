@@ -1,0 +1,138 @@
+/** From model.yaml and a site to a plan: models are looked at, offers collected, placement asked. */
+import { randomBytes } from 'node:crypto';
+import { statSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { place } from '../solver/placement/placement.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { DeploymentSpec, ModelSpec } from '../spec/model-yaml.ts';
+import {
+  defaultPlacementSettings,
+  type NodeKindOffer,
+  type PlacementModel,
+  type PlacementQuestion,
+  type Plan,
+  type PlannedLaunch,
+} from '../spec/plan.ts';
+import type { SiteConfig } from '../spec/site.ts';
+import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
+import { digestOf } from './digest.ts';
+
+export interface PlanningInput {
+  spec: DeploymentSpec;
+  /** Path of model.yaml; relative sources start at its folder. */
+  spec_file: string;
+  site: SiteConfig;
+  offers: readonly NodeKindOffer[];
+  /** Looks at a model's files. @throws HpcserveError E_MODEL_… */
+  inspect: (model: ModelSpec, folder: string, site: SiteConfig) => Promise<PlacementModel>;
+  now_ms: number;
+}
+
+export interface PlannedDeployment {
+  plan: Plan;
+  /** Equal digests: the same specification over the same model files. */
+  spec_digest: string;
+  /** For `mergePlan`: launches of equal fingerprint run the same thing. */
+  fingerprint: (launch: PlannedLaunch) => string;
+}
+
+/** @throws HpcserveError of the model's files; an infeasible plan is returned, not thrown. */
+export async function planDeployment(input: PlanningInput): Promise<PlannedDeployment> {
+  const { spec, site } = input;
+  const folder = dirname(input.spec_file);
+  refuseDoubleNames(spec);
+  const models: PlacementModel[] = [];
+  for (const model of spec.models) models.push(await input.inspect(model, folder, site));
+  const stamps = Object.fromEntries(models.map((model) => [model.model_path, stampOf(model.model_path)]));
+  const limit = spec.slurm.time_limit === undefined ? undefined : parseSlurmDuration_s(spec.slurm.time_limit);
+  const { partition } = spec.slurm;
+  const question: PlacementQuestion = {
+    deployment: spec.name,
+    site: site.name,
+    models,
+    node_kinds: [...input.offers],
+    ...(limit === undefined ? {} : { time_limit_s: limit }),
+    ...(partition === undefined
+      ? {}
+      : { partitions: typeof partition === 'string' ? partition.split(',') : partition }),
+    settings: defaultPlacementSettings,
+  };
+  const placement = place(question);
+  return {
+    plan: {
+      format: 1,
+      deployment: spec.name,
+      site: site.name,
+      made_at_ms: input.now_ms,
+      inputs_digest: digestOf({ spec, stamps, site, offers: input.offers.map(withoutCounts) }),
+      ...placement,
+    },
+    spec_digest: digestOf({ spec, stamps }),
+    fingerprint: (launch) =>
+      digestOf({ launch, slurm: spec.slurm, stamps: launch.units.map((unit) => stamps[unit.model_path]) }),
+  };
+}
+
+/** @throws E_PLAN_INFEASIBLE with what rejected each option, in the user's words. */
+export function requireFeasible(plan: Plan): void {
+  if (plan.unplaced.length === 0 && plan.launches.length > 0) return;
+  const because = plan.unplaced.flatMap(({ model, replicas }) => [
+    `${replicas} replica(s) of ${model} found no place`,
+    ...plan.rejected
+      .filter((option) => option.model === model)
+      .map((option) => `${option.node_kind}${option.engine ? ` (${option.engine})` : ''}: ${option.because}`),
+  ]);
+  throw new HpcserveError('E_PLAN_INFEASIBLE', {
+    what:
+      plan.launches.length === 0 && plan.unplaced.length === 0
+        ? 'the deployment asks for no replica at all'
+        : `${plan.deployment} cannot be placed on ${plan.site}`,
+    because: because.length > 0 ? because : 'replicas is 0 for every model',
+    details: { rejected: plan.rejected, unplaced: plan.unplaced },
+  });
+}
+
+/** @throws E_PLAN_STALE when the world has moved on since the plan was made. */
+export function requireFresh(plan: Plan, now: Plan): void {
+  if (plan.inputs_digest === now.inputs_digest && plan.deployment === now.deployment) return;
+  throw new HpcserveError('E_PLAN_STALE', {
+    what: `the plan of ${new Date(plan.made_at_ms).toISOString()} is stale`,
+    because:
+      plan.deployment !== now.deployment || plan.site !== now.site
+        ? `it was made for ${plan.deployment} on ${plan.site}, not for ${now.deployment} on ${now.site}`
+        : 'model.yaml, a model file, the site config or what the nodes offer has changed since',
+  });
+}
+
+/** 64 random bits, as launches are named. */
+export function newLaunchId(): string {
+  return randomBytes(8).toString('hex');
+}
+
+/** Clients ask by name: two models must not answer to the same one. */
+function refuseDoubleNames(spec: DeploymentSpec): void {
+  const owner = new Map<string, string>();
+  for (const model of spec.models) {
+    for (const name of [model.name, ...model.aliases]) {
+      const other = owner.get(name);
+      if (other !== undefined)
+        throw new HpcserveError('E_CONFIG_CONFLICT', {
+          what: `two models of ${spec.name} answer to the name "${name}"`,
+          because: `${other} and ${model.name}`,
+          try: 'give each model its own name and aliases',
+        });
+      owner.set(name, model.name);
+    }
+  }
+}
+
+/** How many nodes are there and idle changes by the minute and makes no plan stale. */
+function withoutCounts(offer: NodeKindOffer): Omit<NodeKindOffer, 'nodes_total' | 'nodes_idle'> {
+  const { nodes_total: _total, nodes_idle: _idle, ...rest } = offer;
+  return rest;
+}
+
+function stampOf(path: string): { bytes: number; modified_ms: number } {
+  const { size, mtimeMs } = statSync(path);
+  return { bytes: size, modified_ms: mtimeMs };
+}

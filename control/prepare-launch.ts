@@ -1,0 +1,87 @@
+/** A launch on its way to the runner: its folder, `launch.json`, and the script beside it. */
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { type LaunchSpec, launchSchema } from '../spec/launch.ts';
+import type { PlannedLaunch } from '../spec/plan.ts';
+import type { SiteConfig } from '../spec/site.ts';
+import { expandSitePath } from '../spec/site-paths.ts';
+import { launchFiles } from '../spec/state-layout.ts';
+import { writeFileAtomically } from './atomic-file.ts';
+import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
+import type { DeploymentStore } from './deployment-store.ts';
+import type { JobRunner, PreparedLaunch } from './job-runner.ts';
+import { deviceOfKind } from './site-offers.ts';
+
+/** What a launch takes from the person and place that submit it. */
+export interface PrepareFacts {
+  /** Who provides the devices: `user@site`. */
+  user: string;
+  environment: Readonly<Record<string, string | undefined>>;
+}
+
+/** The launch as it would be, without touching the disk; `render` shows exactly this. */
+export function describeLaunch(
+  deployment: string,
+  launchId: string,
+  planned: PlannedLaunch,
+  site: SiteConfig,
+  store: DeploymentStore,
+  facts: PrepareFacts,
+): PreparedLaunch {
+  const launch_folder = store.launchFolder(deployment, launchId);
+  const device = deviceOfKind(site, planned);
+  const library = site.native.library_dir;
+  const launch: LaunchSpec = {
+    format: 1,
+    launch_id: launchId,
+    deployment,
+    site: site.name,
+    provider: `${facts.user}@${site.provider ?? site.name}`,
+    tier: planned.tier,
+    node_kind: planned.node_kind,
+    node_count: planned.node_count,
+    device_model: planned.devices_per_node.model,
+    ...(device?.emulated ? { emulated: device.emulated } : {}),
+    ...(device ? { device_memory_bytes: device.memory_bytes } : {}),
+    units: planned.units,
+    mesh_folder: store.layout.mesh_folder,
+    launch_folder,
+    ...(library ? { native_library_dir: expandSitePath(library, facts.environment) } : {}),
+    ...(site.network.prefer ? { network: site.network.prefer } : {}),
+    ...(site.network.port_range ? { port_range: site.network.port_range } : {}),
+    engine_prefix: [],
+    heartbeat_ms: 1000,
+  };
+  return {
+    launch: launchSchema.parse(launch),
+    planned,
+    launch_folder,
+    launch_file: join(launch_folder, launchFiles.launch),
+  };
+}
+
+/** Writes the folder of a launch. @throws E_STATE_FOLDER. */
+export function prepareLaunch(
+  state: DeploymentState,
+  record: LaunchRecord,
+  site: SiteConfig,
+  store: DeploymentStore,
+  runner: JobRunner,
+  facts: PrepareFacts,
+): PreparedLaunch {
+  const prepared = describeLaunch(state.name, record.launch_id, record.planned, site, store, facts);
+  try {
+    mkdirSync(prepared.launch_folder, { recursive: true, mode: 0o700 });
+    writeFileAtomically(prepared.launch_file, `${JSON.stringify(prepared.launch, null, 2)}\n`);
+    writeFileAtomically(join(prepared.launch_folder, launchFiles.script), runner.render(prepared), 0o700);
+  } catch (error) {
+    if (error instanceof HpcserveError) throw error;
+    throw new HpcserveError('E_STATE_FOLDER', {
+      what: `the folder of a launch cannot be written: ${prepared.launch_folder}`,
+      because: (error as Error).message,
+      cause: error,
+    });
+  }
+  return prepared;
+}

@@ -1,0 +1,172 @@
+/**
+ * Compares what was asked for with what is there, and acts: submits, adopts, cancels, writes down. One
+ * `pass` looks once; who wants to follow calls it again. Everything that must not happen twice is written
+ * to disk before it is done, under the lock of the deployment.
+ */
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { ProgressEvent } from '../spec/events.ts';
+import type { SiteConfig } from '../spec/site.ts';
+import { type Action, type DecideTiming, decide, defaultTiming } from './decide.ts';
+import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
+import type { DeploymentStore } from './deployment-store.ts';
+import { diagnose, jobLog } from './diagnose.ts';
+import type { FolderLock } from './folder-lock.ts';
+import type { JobRunner } from './job-runner.ts';
+import { type JobPoll, type Observation, observe, pollJobs } from './observe.ts';
+import { type PrepareFacts, prepareLaunch } from './prepare-launch.ts';
+import { eventsBetween } from './progress.ts';
+
+export interface ReconcilerOptions {
+  site: SiteConfig;
+  store: DeploymentStore;
+  runner: JobRunner;
+  facts: PrepareFacts;
+  now_ms: () => number;
+  emit: (event: ProgressEvent) => void;
+  timing?: DecideTiming;
+  /** Shown to those who wait for the lock: `hpcserve deploy`. */
+  command: string;
+  signal?: AbortSignal;
+}
+
+/** How long to wait for another command that works on the same deployment, ms: a slow sbatch holds it. */
+const lockWait_ms = 120_000;
+
+export class Reconciler {
+  readonly #options: ReconcilerOptions;
+  readonly #timing: DecideTiming;
+  #poll: JobPoll | undefined;
+  #previous: Observation | undefined;
+  #pollNext = true;
+
+  constructor(options: ReconcilerOptions) {
+    this.#options = options;
+    this.#timing = options.timing ?? defaultTiming;
+  }
+
+  /**
+   * One look and what follows from it. Looking needs no lock; only when there is something to do the lock
+   * is taken, the state read again (another command may have acted meanwhile) and decided anew. Jobs are
+   * polled when the site's interval has passed, or when something was done or an agent spoke of its end.
+   * @throws HpcserveError of the runner when a submission is refused; the launch is then recorded as ended.
+   */
+  async pass(name: string): Promise<{ state: DeploymentState; observation: Observation }> {
+    const { store, command, signal } = this.#options;
+    const state = store.require(name);
+    const observation = await this.#look(state);
+    if (this.#decide(state, observation).every((action) => action.do === 'wait'))
+      return { state, observation };
+    const lock = await store.lock(name, {
+      command,
+      timeout_ms: lockWait_ms,
+      ...(signal ? { signal } : {}),
+    });
+    try {
+      const current = store.require(name);
+      const before = await this.#look(current);
+      const actions = this.#decide(current, before);
+      for (const action of actions) await this.#act(action, current, lock, before);
+      if (actions.some((action) => action.do !== 'record_end' && action.do !== 'wait')) this.#pollNext = true;
+      return { state: current, observation: await this.#look(current) };
+    } finally {
+      lock.release();
+    }
+  }
+
+  #decide(state: DeploymentState, observation: Observation): Action[] {
+    const now_ms = this.#options.now_ms();
+    return decide({ state, sights: observation.launches, now_ms, timing: this.#timing });
+  }
+
+  /** What is there, with the events since the last look; changes nothing. */
+  async #look(state: DeploymentState): Promise<Observation> {
+    const { store, runner, now_ms, emit } = this.#options;
+    const now = now_ms();
+    if (!this.#poll || this.#pollNext || now - this.#poll.at_ms >= runner.poll_interval_ms) {
+      this.#poll = await pollJobs(state, store, runner, now);
+      this.#pollNext = false;
+    }
+    const observation = observe(state, store, this.#poll, now);
+    for (const event of eventsBetween(this.#previous, observation, (id) => jobLog(state, store, id)))
+      emit(event);
+    // An agent that says it stopped or failed: its job will end soon, and people want to know why at once.
+    if (endedAgents(observation) > endedAgents(this.#previous)) this.#pollNext = true;
+    this.#previous = observation;
+    return observation;
+  }
+
+  async #act(
+    action: Action,
+    state: DeploymentState,
+    lock: FolderLock,
+    observation: Observation,
+  ): Promise<void> {
+    const { store, runner, now_ms } = this.#options;
+    const launch = state.launches.find((each) => each.launch_id === action.launch_id)!;
+    const launch_folder = store.launchFolder(state.name, launch.launch_id);
+    switch (action.do) {
+      case 'wait':
+        return;
+      case 'submit':
+        return this.#submit(state, launch, lock);
+      case 'adopt':
+        launch.phase = 'submitted';
+        launch.job_id = action.job_id;
+        return store.save(state, now_ms());
+      case 'cancel':
+        lock.assertHeld();
+        launch.cancel_requested_ms ??= now_ms();
+        store.save(state, now_ms());
+        return runner.cancel({ job_id: action.job_id, launch_folder }, { force: action.force });
+      case 'cancel_extra':
+        lock.assertHeld();
+        return runner.cancel({ job_id: action.job_id, launch_folder });
+      case 'record_end':
+        launch.phase = 'ended';
+        launch.last = action.last;
+        if (state.desired === 'serving' && !launch.superseded)
+          state.failure ??= diagnose(
+            state,
+            store,
+            launch,
+            observation.launches.get(launch.launch_id),
+          ).toJSON();
+        return store.save(state, now_ms());
+    }
+  }
+
+  /** Intent to disk, then the runner, then its answer to disk. */
+  async #submit(state: DeploymentState, launch: LaunchRecord, lock: FolderLock): Promise<void> {
+    const { site, store, runner, facts, now_ms, emit } = this.#options;
+    const prepared = prepareLaunch(state, launch, site, store, runner, facts);
+    lock.assertHeld();
+    launch.phase = 'submitting';
+    launch.submitting_since_ms = now_ms();
+    store.save(state, now_ms());
+    try {
+      const { job_id, where } = await runner.submit(prepared);
+      launch.phase = 'submitted';
+      launch.job_id = job_id;
+      launch.where = where;
+      store.save(state, now_ms());
+      emit({ at_ms: now_ms(), kind: 'submitted', launch_id: launch.launch_id, job_id, where });
+    } catch (thrown) {
+      const error = HpcserveError.from(thrown);
+      // The answer got lost and the job may be queued: the intent stays, the next pass looks for the job.
+      if (error.details.may_have_been_submitted !== true) {
+        launch.phase = 'ended';
+        launch.last = { job_id: '', phase: 'ended', state: 'REFUSED', reason: error.message };
+        state.failure = error.toJSON();
+        store.save(state, now_ms());
+      }
+      throw error;
+    }
+  }
+}
+
+function endedAgents(observation: Observation | undefined): number {
+  const launches = [...(observation?.launches.values() ?? [])];
+  return launches
+    .flatMap((launch) => launch.agents)
+    .filter((agent) => agent.phase === 'stopped' || agent.phase === 'failed').length;
+}

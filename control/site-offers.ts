@@ -1,0 +1,272 @@
+/** What a site config and the cluster's own words offer to placement. */
+import { accessSync, constants } from 'node:fs';
+import { availableParallelism, cpus, totalmem } from 'node:os';
+import { delimiter, join } from 'node:path';
+import type { EngineOffer, NodeKindOffer, PlannedLaunch, ResolvedEngine } from '../spec/plan.ts';
+import { type DeviceConfig, type NodeKind, type SiteConfig, slurmSettings } from '../spec/site.ts';
+import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
+
+/** What Slurm says of nodes now; absent on the local site and where nobody asked. */
+export interface LiveNodes {
+  partition: string;
+  nodes: string[];
+  states: string[];
+  features: string[];
+  gres: { name: string; type?: string; count: number }[];
+  cpus: number;
+  memory_mb: number;
+}
+
+export interface LivePartition {
+  name: string;
+  is_default: boolean;
+  max_time_s: number;
+}
+
+export interface LiveFacts {
+  nodes: readonly LiveNodes[];
+  partitions: readonly LivePartition[];
+}
+
+/** Share of this machine's memory the local site plans with: the rest is for the person's other programs. */
+const localMemoryShare = 0.8;
+const gigabyte = 1e9;
+
+/** One offer for each node kind and each of its device entries. */
+export function offersOf(
+  site: SiteConfig,
+  live: LiveFacts | undefined,
+  environment: Readonly<Record<string, string | undefined>>,
+): NodeKindOffer[] {
+  const kinds: NodeKind[] =
+    site.kind === 'local' && site.node_kinds.length === 0 ? [localNodeKind()] : site.node_kinds;
+  return kinds.flatMap((kind) =>
+    devicesOf(site, kind, live).map((device) => offerOf(site, kind, device, live, environment)),
+  );
+}
+
+/** The device entry a planned launch was made from. */
+export function deviceOfKind(
+  site: SiteConfig,
+  planned: PlannedLaunch,
+): { emulated?: 'cpu'; memory_bytes: number } | undefined {
+  const kind = site.node_kinds.find((each) => each.name === planned.node_kind) ?? localNodeKind();
+  const device = devicesOf(site, kind, undefined).find(
+    (each) => each.kind === planned.devices_per_node.kind && each.model === planned.devices_per_node.model,
+  );
+  return (
+    device && {
+      memory_bytes: Math.floor(device.memory_gb * gigabyte),
+      ...(device.emulated ? { emulated: device.emulated } : {}),
+    }
+  );
+}
+
+function localNodeKind(): NodeKind {
+  return {
+    name: 'local',
+    count: 1,
+    features: [],
+    devices: [],
+    architecture: process.arch === 'arm64' ? 'aarch64' : 'x86_64',
+    isa: [],
+    interconnect: 'none',
+    tier: 'stable',
+  };
+}
+
+/** Declared devices; where none are, the CPUs of the node are one. */
+function devicesOf(site: SiteConfig, kind: NodeKind, live: LiveFacts | undefined): DeviceConfig[] {
+  if (kind.devices.length > 0) return kind.devices;
+  if (site.kind === 'local') {
+    const agents = kind.count ?? 1;
+    return [
+      {
+        kind: 'cpu',
+        model: cpuModelName(),
+        count: 1,
+        memory_gb: (totalmem() * localMemoryShare) / agents / gigabyte,
+        cores: Math.max(1, Math.floor(availableParallelism() / agents)),
+      },
+    ];
+  }
+  const nodes = live ? nodesOfKind(site, kind, live) : [];
+  return [
+    {
+      kind: 'cpu',
+      model: 'CPU',
+      count: 1,
+      memory_gb: kind.memory_gb ?? (nodes[0]?.memory_mb ?? 0) * (1024 ** 2 / gigabyte),
+    },
+  ];
+}
+
+function offerOf(
+  site: SiteConfig,
+  kind: NodeKind,
+  device: DeviceConfig,
+  live: LiveFacts | undefined,
+  environment: Readonly<Record<string, string | undefined>>,
+): NodeKindOffer {
+  const nodes = live ? nodesOfKind(site, kind, live) : [];
+  const usable = nodes.filter((group) => !group.states.some((state) => unusable.has(state)));
+  const counts = live
+    ? {
+        nodes_total: nodeNames(usable).size,
+        nodes_idle: nodeNames(usable.filter((group) => group.states.includes('idle'))).size,
+      }
+    : { nodes_total: kind.count ?? (site.kind === 'local' ? 1 : Number.MAX_SAFE_INTEGER) };
+  const agents = site.kind === 'local' ? (kind.count ?? 1) : 1;
+  const cpuCount =
+    kind.cpus ??
+    (site.kind === 'local'
+      ? Math.max(1, Math.floor(availableParallelism() / agents))
+      : (usable[0]?.cpus ?? (device.cores ?? 1) * device.count));
+  const memory =
+    kind.memory_gb !== undefined
+      ? kind.memory_gb * gigabyte
+      : site.kind === 'local'
+        ? (totalmem() * localMemoryShare) / agents
+        : usable[0]
+          ? usable[0].memory_mb * 1024 ** 2
+          : device.memory_gb * device.count * gigabyte;
+  const partitions = partitionsOf(site, kind, live);
+  const limit = timeLimits(site, kind, partitions, live);
+  return {
+    node_kind: kind.name,
+    tier: kind.tier,
+    partitions,
+    ...counts,
+    cpus: cpuCount,
+    memory_bytes: Math.floor(memory),
+    devices: {
+      kind: device.kind,
+      model: device.model,
+      count: device.count,
+      memory_bytes: Math.floor(device.memory_gb * gigabyte),
+      ...(device.emulated ? { emulated: device.emulated } : {}),
+    },
+    engines: enginesOf(site, device, environment),
+    ...limit,
+  };
+}
+
+/** Node states (sinfo, lower case) in which a node takes no job however long one waits. */
+const unusable = new Set([
+  'down',
+  'drain',
+  'drained',
+  'draining',
+  'fail',
+  'failing',
+  'unknown',
+  'future',
+  'maint',
+]);
+
+function nodeNames(groups: readonly LiveNodes[]): Set<string> {
+  return new Set(groups.flatMap((group) => group.nodes));
+}
+
+function partitionsOf(site: SiteConfig, kind: NodeKind, live: LiveFacts | undefined): string[] {
+  const named =
+    kind.slurm?.partition ??
+    kind.partition ??
+    (site.kind === 'slurm' ? slurmSettings(site).defaults.partition : undefined);
+  if (named !== undefined) return typeof named === 'string' ? named.split(',') : named;
+  const standard = live?.partitions.find((partition) => partition.is_default);
+  return standard ? [standard.name] : [];
+}
+
+function nodesOfKind(site: SiteConfig, kind: NodeKind, live: LiveFacts): LiveNodes[] {
+  const partitions = partitionsOf(site, kind, live);
+  return live.nodes.filter(
+    (group) =>
+      (partitions.length === 0 || partitions.includes(group.partition)) &&
+      kind.features.every((feature) => group.features.includes(feature)) &&
+      (kind.gres_type === undefined || group.gres.some((gres) => gres.type === kind.gres_type)),
+  );
+}
+
+function timeLimits(
+  site: SiteConfig,
+  kind: NodeKind,
+  partitions: readonly string[],
+  live: LiveFacts | undefined,
+): { time_limit_max_s?: number; time_limit_default_s?: number } {
+  const seconds = (value: string | number | undefined): number | undefined =>
+    value === undefined ? undefined : parseSlurmDuration_s(String(value));
+  if (site.kind === 'local') return {};
+  const ofPartitions = (live?.partitions ?? [])
+    .filter((partition) => partitions.includes(partition.name))
+    .map((partition) => partition.max_time_s);
+  const longest = seconds(kind.max_time) ?? (ofPartitions.length > 0 ? Math.max(...ofPartitions) : undefined);
+  const standard = seconds(kind.slurm?.time_limit) ?? seconds(slurmSettings(site).defaults.time_limit);
+  return {
+    ...(longest !== undefined && Number.isFinite(longest) ? { time_limit_max_s: longest } : {}),
+    ...(standard === undefined ? {} : { time_limit_default_s: standard }),
+  };
+}
+
+/**
+ * Engines that can be started on a device. On a cluster nobody on the login node can look into the job's
+ * environment, so wrapped engines count as offered and the node agent reports one that is not there; on
+ * the local site their programs are looked for.
+ */
+function enginesOf(
+  site: SiteConfig,
+  device: DeviceConfig,
+  environment: Readonly<Record<string, string | undefined>>,
+): Partial<Record<ResolvedEngine, EngineOffer>> {
+  const gpu = device.kind !== 'cpu' && device.emulated === undefined;
+  const yes: EngineOffer = { available: true };
+  const program = (name: string): EngineOffer =>
+    site.kind !== 'local' || onPath(name, environment)
+      ? yes
+      : { available: false, because: `there is no program ${name} on PATH` };
+  const onGpu = (offer: EngineOffer): EngineOffer =>
+    gpu
+      ? offer
+      : {
+          available: false,
+          because: `it is run on GPUs; these are ${device.emulated ? 'emulated' : 'CPUs'}`,
+        };
+  return {
+    native: gpu
+      ? {
+          available: false,
+          because: 'the native engine of this version computes on CPUs; GPUs are served by a wrapped engine',
+        }
+      : yes,
+    vllm: onGpu(program('vllm')),
+    sglang: onGpu(program('python3')),
+    'llama.cpp': program('llama-server'),
+    transformers: program('transformers'),
+    command: yes,
+  };
+}
+
+function onPath(program: string, environment: Readonly<Record<string, string | undefined>>): boolean {
+  return (environment.PATH ?? '').split(delimiter).some((folder) => {
+    if (folder === '') return false;
+    try {
+      accessSync(join(folder, program), constants.X_OK);
+      return true;
+    } catch {
+      return false;
+    }
+  });
+}
+
+/** The CPU as the kernel names it, shortened: `Xeon Platinum 8480C`. */
+function cpuModelName(): string {
+  const name = cpus()[0]?.model ?? '';
+  const short = name
+    .replaceAll(/\((R|TM)\)/gi, '')
+    .replace(/^(Intel|AMD)\s+/i, '')
+    .replace(/\s+(CPU|Processor)\b/i, '')
+    .replace(/\s*@.*$/, '')
+    .replaceAll(/\s+/g, ' ')
+    .trim();
+  return short || 'CPU';
+}
