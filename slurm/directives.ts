@@ -56,7 +56,7 @@ export interface JobDirectives {
 
 /** Layers of settings, the strongest first. */
 interface Layer {
-  settings: Partial<SlurmDefaults> & Partial<SlurmOverrides>;
+  settings: Partial<SlurmDefaults>;
   source: (key: string) => string;
 }
 
@@ -184,7 +184,7 @@ function origin(
   return position === undefined ? `${label} of ${file}` : `${position} ${label}`;
 }
 
-type SingleKey = Exclude<keyof Layer['settings'], 'extra' | 'remove'>;
+type SingleKey = Exclude<keyof SlurmDefaults, 'extra' | 'remove'>;
 
 function firstOf(
   layers: readonly Layer[],

@@ -14,7 +14,7 @@ const templates = new Eta({
   views: join(packageRoot, 'sbatch-templates'),
   autoEscape: true,
   escapeFunction: (value) => shellQuote(String(value)),
-  autoTrim: [false, 'nl'],
+  autoTrim: false,
   cache: true,
 });
 
@@ -23,7 +23,7 @@ const templates = new Eta({
  * @throws E_SLURM_SCRIPT for values that no script can hold.
  */
 export function renderJobScript(script: JobScript): string {
-  return templates.render(`./${script.role}.sbatch`, {
+  return templates.render(`./${script.role}.sbatch.eta`, {
     ...script,
     sbatch_lines: [
       ...script.directives.typed.map(({ name, value }) => directiveLine(name, value)),

@@ -1,5 +1,7 @@
 /** Paths of site configs: `~` and `$NAME` mean what they mean in a shell of the user, and nothing else does. */
+import { join } from 'node:path';
 import { HpcserveError } from './errors/error.ts';
+import type { SiteConfig } from './site.ts';
 
 /**
  * `text` with a leading `~` and every `$NAME` or `${NAME}` replaced from `environment`.
@@ -21,4 +23,71 @@ export function expandSitePath(
       });
     return value;
   });
+}
+
+/** A site config in which every path is expanded, once, on the login node. @throws as `expandSitePath` */
+export function expandSite(
+  site: SiteConfig,
+  environment: Readonly<Record<string, string | undefined>>,
+): SiteConfig {
+  const expand = (text: string): string => expandSitePath(text, environment);
+  const optional = <K extends string>(key: K, text: string | undefined): { [P in K]?: string } =>
+    text === undefined ? {} : ({ [key]: expand(text) } as { [P in K]?: string });
+  const { runtime, slurm, native } = site;
+  const { python, container } = runtime;
+  return {
+    ...site,
+    state_dir: expand(site.state_dir),
+    ...optional('scratch_dir', site.scratch_dir),
+    ...optional('cache_dir', site.cache_dir),
+    ...optional('models_dir', site.models_dir),
+    model_aliases: Object.fromEntries(
+      Object.entries(site.model_aliases).map(([name, source]) => [name, expand(source)]),
+    ),
+    ...(slurm === undefined
+      ? {}
+      : {
+          slurm: {
+            ...slurm,
+            ...optional('bin_dir', slurm.bin_dir),
+            ...optional('conf_file', slurm.conf_file),
+            ...(slurm.ssh === undefined
+              ? {}
+              : {
+                  ssh: {
+                    ...slurm.ssh,
+                    ...optional('identity_file', slurm.ssh.identity_file),
+                    known_hosts_file: expand(slurm.ssh.known_hosts_file),
+                  },
+                }),
+          },
+        }),
+    runtime: {
+      ...runtime,
+      ...optional('module_init', runtime.module_init),
+      ...optional('install_dir', runtime.install_dir),
+      ...optional('node_path', runtime.node_path),
+      container: {
+        ...container,
+        ...optional('command', container.command),
+        ...optional('image', container.image),
+        binds: container.binds.map(expand),
+      },
+      ...(python === undefined
+        ? {}
+        : {
+            python: {
+              ...python,
+              path: expand(python.path),
+              ...optional('conda_base', python.conda_base),
+            },
+          }),
+    },
+    native: { ...native, ...optional('library_dir', native.library_dir) },
+  };
+}
+
+/** The folder for caches of an expanded site; undefined where the site names neither one nor a scratch folder. */
+export function siteCacheDir(site: SiteConfig): string | undefined {
+  return site.cache_dir ?? (site.scratch_dir === undefined ? undefined : join(site.scratch_dir, 'cache'));
 }
