@@ -45,12 +45,11 @@ const plain = [
   'README.md',
   'LICENSE',
 ];
-/** Parts of packages that only a compiler or a reader of their sources needs. */
-const needless =
-  /\/(deps|src|build\/Release\/(obj|\.deps|obj\.target)|build\/deps|doc|docs|test|tests|third_party|vendor|prebuilds\/(darwin|win32)[^/]*)(\/|$)|\.(c|cc|cpp|h|hpp|o|a|map|md|d\.ts|d\.mts|d\.cts)$/;
-/** Packages of which everything is needed, whatever a folder in them is called. */
-const whole =
-  /\/node_modules\/(@huggingface|@peculiar|asn1js|pvtsutils|tsyringe|reflect-metadata|fastify|zod|hdr-histogram-js)\b/;
+/** Files that only a compiler or a reader of their sources needs, in any package. */
+const needlessFiles = /\.(c|cc|cpp|h|hpp|o|a|asm|S|map|md|d\.ts|d\.mts|d\.cts)$/;
+/** Folders that only building an addon needs. */
+const needlessFolders =
+  /^(better-sqlite3\/(deps|src|build\/(deps|Release\/(obj|\.deps)))|node-pty\/(deps|src|third_party|prebuilds|build\/Release\/(obj\.target|\.deps))|koffi\/(vendor|doc)|ssh2\/(test|examples)|cpu-features)(\/|$)/;
 
 try {
   main();
@@ -95,7 +94,7 @@ function main(): void {
       name: 'hpcserve',
       version,
       node: process.versions.node,
-      arch: process.arch,
+      arch,
       glibc_needed: glibc,
     };
     writeFileSync(join(folder, 'MANIFEST.json'), `${JSON.stringify(manifest, null, 2)}\n`);
@@ -126,9 +125,11 @@ function copyPackage(path: string, folder: string): void {
   cpSync(path, join(folder, within), {
     recursive: true,
     filter: (entry) => {
-      const inside = relative(path, entry);
-      if (inside.split('/').includes('node_modules')) return false; // nested packages are listed by themselves
-      return whole.test(`/${within}`) ? !/\.(map|md)$/.test(inside) : !needless.test(`/${inside}`);
+      if (relative(path, entry).split('/').includes('node_modules')) return false; // nested packages are listed by themselves
+      return (
+        !needlessFiles.test(entry) &&
+        !needlessFolders.test(relative(join(packageRoot, 'node_modules'), entry))
+      );
     },
   });
 }
@@ -136,7 +137,7 @@ function copyPackage(path: string, folder: string): void {
 /** Absolute folders of the packages that the product needs at run time, as npm resolved them. */
 function productionPackages(arch: TargetArchitecture): string[] {
   const listing = run(['npm', 'ls', '--omit=dev', '--all', '--parseable', '--loglevel=silent'], packageRoot);
-  const foreign = new RegExp(`@(node-llama-cpp|koromix)/(koffi-)?(?!linux-${arch}$)`);
+  const foreign = new RegExp(`@(?:node-llama-cpp/|koromix/koffi-)(?!linux-${arch}$)`);
   return listing
     .split('\n')
     .filter(
