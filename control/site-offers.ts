@@ -1,10 +1,9 @@
 /** What a site config and the cluster's own words offer to placement. */
-import { accessSync, constants } from 'node:fs';
 import { availableParallelism, cpus, totalmem } from 'node:os';
-import { delimiter, join } from 'node:path';
 import type { EngineOffer, NodeKindOffer, PlannedLaunch, ResolvedEngine } from '../spec/plan.ts';
 import { type DeviceConfig, type NodeKind, type SiteConfig, slurmSettings } from '../spec/site.ts';
 import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
+import { programOnPath } from './site-files.ts';
 
 /** What Slurm says of nodes now; absent on the local site and where nobody asked. */
 export interface LiveNodes {
@@ -221,7 +220,7 @@ function enginesOf(
   const gpu = device.kind !== 'cpu' && device.emulated === undefined;
   const yes: EngineOffer = { available: true };
   const program = (name: string): EngineOffer =>
-    site.kind !== 'local' || onPath(name, environment)
+    site.kind !== 'local' || programOnPath(name, environment)
       ? yes
       : { available: false, because: `there is no program ${name} on PATH` };
   const onGpu = (offer: EngineOffer): EngineOffer =>
@@ -244,18 +243,6 @@ function enginesOf(
     transformers: program('transformers'),
     command: yes,
   };
-}
-
-function onPath(program: string, environment: Readonly<Record<string, string | undefined>>): boolean {
-  return (environment.PATH ?? '').split(delimiter).some((folder) => {
-    if (folder === '') return false;
-    try {
-      accessSync(join(folder, program), constants.X_OK);
-      return true;
-    } catch {
-      return false;
-    }
-  });
 }
 
 /** The CPU as the kernel names it, shortened: `Xeon Platinum 8480C`. */

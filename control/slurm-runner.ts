@@ -1,0 +1,236 @@
+/** The runner of Slurm sites: renders, submits and follows batch jobs through the one Slurm client. */
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Script, SlurmClient } from '../slurm/client.ts';
+import { launchOfComment } from '../slurm/directives.ts';
+import { buildJobScript, type JobScript, type JobScriptInput } from '../slurm/job-script.ts';
+import { explainReason } from '../slurm/reasons.ts';
+import { directivesOf, renderJobScript } from '../slurm/render.ts';
+import type { SlurmOverrides } from '../spec/model-yaml.ts';
+import { packageRoot } from '../spec/package-root.ts';
+import { slurmSettings } from '../spec/site.ts';
+import { expandSitePath } from '../spec/site-paths.ts';
+import type { JobInfo } from '../spec/slurm-types.ts';
+import { launchFiles } from '../spec/state-layout.ts';
+import type { JobRunner, JobSnapshot, PreparedLaunch } from './job-runner.ts';
+import type { LoadedSite } from './site-files.ts';
+import { version } from './version.ts';
+
+export interface SlurmRunnerOptions {
+  site: LoadedSite;
+  client: SlurmClient;
+  environment: Readonly<Record<string, string | undefined>>;
+  /** `slurm:` of model.yaml with flags and environment merged in. */
+  overrides?: SlurmOverrides;
+  /** Where a key of `overrides` was set. */
+  overrideSource?: (key: string) => string | undefined;
+}
+
+export class SlurmRunner implements JobRunner {
+  readonly kind = 'slurm';
+  readonly poll_interval_ms: number;
+  readonly #options: SlurmRunnerOptions;
+  /** Times of submissions in the last minute: the site says how many there may be. */
+  #submissions: number[] = [];
+
+  constructor(options: SlurmRunnerOptions) {
+    this.#options = options;
+    this.poll_interval_ms = slurmSettings(options.site.site).poll_interval_s * 1000;
+  }
+
+  render(prepared: PreparedLaunch): string {
+    return renderJobScript(this.#script(prepared));
+  }
+
+  async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
+    const script = this.#script(prepared);
+    await this.#keepManners();
+    const path = join(prepared.launch_folder, launchFiles.script);
+    const { job_id } = await this.#options.client.submit({ path }, directivesOf(script));
+    const partition = script.directives.typed.find((directive) => directive.name === 'partition')?.value;
+    return { job_id, where: partition === undefined ? 'the default partition' : `partition ${partition}` };
+  }
+
+  /** When Slurm would start such a job, by `sbatch --test-only`. @throws as `submit` */
+  async estimateStart(prepared: PreparedLaunch): Promise<{ start_time_ms: number; node_list: string }> {
+    const script = this.#script(prepared);
+    const text: Script = { text: renderJobScript(script) };
+    return this.#options.client.estimateStart(text, directivesOf(script));
+  }
+
+  async find(launchId: string): Promise<string[]> {
+    const jobs = await this.#options.client.myJobs();
+    const ours = jobs.filter(
+      (job) => launchOfComment(job.comment) === launchId || job.name.endsWith(nameEnd(launchId)),
+    );
+    // Running ones first: should there be two, the reconciler keeps the first.
+    const rank = (job: JobInfo): number => ['running', 'waiting', 'ending', 'ended'].indexOf(job.phase);
+    return [...new Set(ours.sort((a, b) => rank(a) - rank(b)).map((job) => job.base_job_id))];
+  }
+
+  async poll(jobs: readonly { job_id: string }[]): Promise<Map<string, JobSnapshot>> {
+    const infos = await this.#options.client.jobs(jobs.map((job) => job.job_id));
+    return new Map(
+      jobs.map(({ job_id }) => {
+        const info = infos.find((each) => each.base_job_id === job_id || each.job_id === job_id);
+        return [job_id, info ? snapshotOf(info) : forgotten(job_id)];
+      }),
+    );
+  }
+
+  /** Slurm itself sends SIGKILL after its KillWait; asking again is all that force can add. */
+  async cancel(job: { job_id: string }): Promise<void> {
+    await this.#options.client.cancel([job.job_id]);
+  }
+
+  async #keepManners(): Promise<void> {
+    const { submissions_per_minute } = this.#options.site.site.limits;
+    for (;;) {
+      const now = Date.now();
+      this.#submissions = this.#submissions.filter((time) => time > now - 60_000);
+      if (this.#submissions.length < submissions_per_minute) break;
+      await sleep(this.#submissions[0]! + 60_000 - now);
+    }
+    this.#submissions.push(Date.now());
+  }
+
+  #script(prepared: PreparedLaunch): JobScript {
+    const { site: loaded, environment, overrides, overrideSource } = this.#options;
+    const { site } = loaded;
+    const { launch, planned } = prepared;
+    const node_kind = site.node_kinds.find((kind) => kind.name === launch.node_kind);
+    return buildJobScript({
+      ...commonScriptInput(loaded, environment),
+      role: 'agent',
+      deployment: launch.deployment,
+      ...(node_kind ? { node_kind } : {}),
+      request: {
+        job_name: `${launch.deployment}${nameEnd(launch.launch_id)}`,
+        nodes: launch.node_count,
+        gpus_per_node: planned.devices_per_node.kind === 'cpu' ? 0 : planned.devices_per_node.count,
+        cpus_per_node: planned.cpus_per_node,
+        memory_mb_per_node: Math.ceil(planned.memory_bytes_per_node / 1024 ** 2),
+        log_file: join(prepared.launch_folder, launchFiles.log),
+        working_folder: prepared.launch_folder,
+        launch_id: launch.launch_id,
+        tier: launch.tier,
+      },
+      command: [...programOf(loaded, environment, 'agent'), '--launch', prepared.launch_file],
+      visible_folders: [
+        prepared.launch_folder,
+        launch.mesh_folder,
+        installFolder(loaded, environment),
+        ...new Set(launch.units.map((unit) => dirname(unit.model_path))),
+      ],
+      ...(overrides ? { overrides } : {}),
+      ...(overrideSource ? { locateOverrides: (path) => overrideSource(path.join('.')) } : {}),
+    });
+  }
+}
+
+/** What scripts of all roles have in common. */
+export function commonScriptInput(
+  loaded: LoadedSite,
+  environment: Readonly<Record<string, string | undefined>>,
+): Pick<JobScriptInput, 'site' | 'version' | 'environment' | 'locateSite' | 'cache_dir'> {
+  const { site } = loaded;
+  const cache =
+    site.cache_dir !== undefined
+      ? expandSitePath(site.cache_dir, environment)
+      : site.scratch_dir !== undefined
+        ? join(expandSitePath(site.scratch_dir, environment), 'cache')
+        : undefined;
+  return {
+    site,
+    version,
+    environment,
+    locateSite: (path) => loaded.provenance(path.join('.')),
+    ...(cache === undefined ? {} : { cache_dir: cache }),
+  };
+}
+
+/** The command of one of our processes as compute nodes start it. */
+export function programOf(
+  { site }: LoadedSite,
+  environment: Readonly<Record<string, string | undefined>>,
+  room: 'agent' | 'gateway',
+): string[] {
+  const node =
+    site.runtime.node_path === undefined
+      ? process.execPath
+      : expandSitePath(site.runtime.node_path, environment);
+  return [node, '--enable-source-maps', join(installFolder({ site }, environment), 'dist', room, 'main.js')];
+}
+
+function installFolder(
+  { site }: Pick<LoadedSite, 'site'>,
+  environment: Readonly<Record<string, string | undefined>>,
+): string {
+  return site.runtime.install_dir === undefined
+    ? packageRoot
+    : expandSitePath(site.runtime.install_dir, environment);
+}
+
+/** Job names end so, which finds a job where a site keeps comments for itself. */
+function nameEnd(launchId: string): string {
+  return `-${launchId.slice(0, 8)}`;
+}
+
+const phases = { waiting: 'pending', running: 'running', ending: 'completing', ended: 'ended' } as const;
+
+function snapshotOf(job: JobInfo): JobSnapshot {
+  const phase = phases[job.phase];
+  const explained = job.reason === undefined ? undefined : explainReason(job.reason);
+  return {
+    job_id: job.base_job_id,
+    phase,
+    state: job.state,
+    ...(phase === 'pending'
+      ? {
+          pending: explained
+            ? {
+                reason: explained.reason,
+                explanation: [explained.meaning, explained.advice].filter(Boolean).join('; '),
+              }
+            : { reason: 'None', explanation: 'Slurm has not looked at it yet' },
+        }
+      : {}),
+    ...(phase === 'pending' && job.start_is_estimate && job.start_time_ms !== undefined
+      ? { estimated_start_ms: job.start_time_ms }
+      : {}),
+    ...(phase !== 'pending' && job.start_time_ms !== undefined ? { start_time_ms: job.start_time_ms } : {}),
+    ...(phase === 'running' && job.start_time_ms !== undefined && job.time_limit_s !== undefined
+      ? { end_time_limit_ms: job.start_time_ms + job.time_limit_s * 1000 }
+      : {}),
+    ...(job.node_list === '' ? {} : { nodes: job.node_list }),
+    ...(phase === 'ended' ? endOf(job) : {}),
+  };
+}
+
+/** Slurm's end of a job in words. */
+function endOf(job: JobInfo): Pick<JobSnapshot, 'exit_code' | 'signal' | 'reason'> {
+  const words: Partial<Record<JobInfo['state'], string>> = {
+    CANCELLED: 'it was cancelled (scancel, or an operator)',
+    TIMEOUT: 'it reached its time limit',
+    PREEMPTED: 'a job of higher priority took its nodes',
+    NODE_FAIL: 'a node of it failed',
+    OUT_OF_MEMORY: 'it used more memory than it asked for',
+    BOOT_FAIL: 'its node did not boot',
+    DEADLINE: 'it could not end before its deadline',
+  };
+  const reason = words[job.state] ?? (job.reason && job.reason !== 'None' ? job.reason : undefined);
+  return {
+    ...(job.exit_code === undefined ? {} : { exit_code: job.exit_code }),
+    ...(job.exit_signal === undefined ? {} : { signal: job.exit_signal }),
+    ...(reason === undefined ? {} : { reason }),
+  };
+}
+
+function forgotten(job_id: string): JobSnapshot {
+  return {
+    job_id,
+    phase: 'unknown',
+    state: 'UNKNOWN',
+    reason: 'neither the queue, nor the controller, nor accounting knows the job any more',
+  };
+}
