@@ -1,0 +1,164 @@
+import { readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { nearest } from '../spec/nearest.ts';
+import { deploymentFiles } from '../spec/state-layout.ts';
+import type { GatewayLog } from './log.ts';
+import type { RoutingTable } from './routing/table.ts';
+import type { SessionLink } from './session-link.ts';
+
+/** What the gateway reads of control's `deployment.json`; the rest is control's own. */
+const deploymentState = z.object({
+  name: z.string(),
+  desired: z.string(),
+  spec: z.object({
+    models: z.array(z.object({ name: z.string(), aliases: z.array(z.string()).default([]) })),
+  }),
+  launches: z.array(
+    z.object({
+      phase: z.string(),
+      superseded: z.boolean().default(false),
+      job_id: z.string().optional(),
+      last: z
+        .object({
+          phase: z.string(),
+          state: z.string(),
+          reason: z.string().optional(),
+          pending: z.object({ reason: z.string(), explanation: z.string() }).optional(),
+          estimated_start_ms: z.number().optional(),
+        })
+        .optional(),
+    }),
+  ),
+});
+type DeploymentState = z.infer<typeof deploymentState>;
+
+/** Deployments are read again after this time: a refused client must not make the gateway read a shared filesystem. */
+const cache_ms = 2000;
+/** Bounds of `retry-after`: a client that never comes back is of no use, one that comes every second is a load. */
+const retryLeast_s = 5;
+const retryMost_s = 3600;
+const retryLoading_s = 15;
+const retryUnknown_s = 30;
+const listedNames = 50;
+
+/** Says why nobody can answer for a model, from the sessions there are and the jobs that are pending. */
+export class Availability {
+  readonly #folder: string;
+  readonly #table: RoutingTable<SessionLink>;
+  readonly #log: GatewayLog;
+  #read: Promise<DeploymentState[]> | undefined;
+  #readAt_ms = Number.NEGATIVE_INFINITY;
+
+  constructor(deploymentsFolder: string, table: RoutingTable<SessionLink>, log: GatewayLog) {
+    this.#folder = deploymentsFolder;
+    this.#table = table;
+    this.#log = log;
+  }
+
+  async explain(model: string): Promise<{ error: HpcserveError; retry_after_s?: number }> {
+    const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
+    const reasons: string[] = [];
+    let retry_s = Number.POSITIVE_INFINITY;
+    for (const { served, session } of this.#table.find(model)?.others ?? []) {
+      const where = `on ${session.facts.node}`;
+      if (served.state === 'loading' || served.state === 'pending') {
+        const share =
+          served.bytes_loaded !== undefined && served.bytes_total
+            ? ` (${Math.floor((100 * served.bytes_loaded) / served.bytes_total)} %)`
+            : '';
+        reasons.push(`a replica ${where} is loading its weights${share}`);
+        retry_s = Math.min(retry_s, retryLoading_s);
+      } else if (served.state === 'failed') {
+        reasons.push(`a replica ${where} failed${served.error === undefined ? '' : `: ${served.error}`}`);
+      } else if (served.state === 'serving') reasons.push(`a replica ${where} cannot be reached now`);
+      else reasons.push(`a replica ${where} is ${served.state}`);
+    }
+    const asked = deployments.filter(({ spec }) =>
+      spec.models.some((entry) => namesOf(entry).includes(model)),
+    );
+    for (const { name, launches } of asked) {
+      for (const launch of launches) {
+        if (launch.superseded || launch.phase === 'ended') continue;
+        const { pending, estimated_start_ms, state } = launch.last ?? {};
+        const job = launch.job_id === undefined ? 'a job' : `job ${launch.job_id}`;
+        if (pending) {
+          reasons.push(`${job} of deployment ${name} is pending: ${pending.explanation} (${pending.reason})`);
+        } else if (launch.phase !== 'submitted')
+          reasons.push(`${job} of deployment ${name} is being submitted`);
+        else if (state !== undefined) reasons.push(`${job} of deployment ${name} is ${state}`);
+        if (estimated_start_ms !== undefined) {
+          const start_s = Math.ceil((estimated_start_ms - Date.now()) / 1000);
+          retry_s = Math.min(retry_s, Math.max(retryLeast_s, start_s));
+        }
+      }
+      if (launches.every(({ phase }) => phase === 'ended')) {
+        reasons.push(`every job of deployment ${name} has ended`);
+      }
+    }
+    if (reasons.length > 0 || asked.length > 0 || this.#table.find(model)) {
+      const error = new HpcserveError('E_MODEL_NO_REPLICA', {
+        what: `no replica of ${model} can answer now`,
+        because: reasons.length > 0 ? reasons : 'its replicas are starting or ending',
+      });
+      const bounded = Number.isFinite(retry_s) ? retry_s : retryUnknown_s;
+      return { error, retry_after_s: Math.min(retryMost_s, Math.max(retryLeast_s, bounded)) };
+    }
+    return { error: this.#unknown(model, deployments) };
+  }
+
+  #unknown(model: string, deployments: readonly DeploymentState[]): HpcserveError {
+    const names = new Set<string>();
+    for (const route of this.#table.routes()) names.add(route.name);
+    for (const { spec } of deployments) for (const entry of spec.models) names.add(entry.name);
+    const sorted = [...names].sort();
+    const close = nearest(model.slice(0, 256), sorted);
+    const listed = sorted.slice(0, listedNames).join(', ');
+    return new HpcserveError('E_MODEL_UNKNOWN', {
+      what: `no model is called ${JSON.stringify(model.slice(0, 256))}`,
+      because:
+        sorted.length === 0
+          ? 'nothing is deployed behind this gateway'
+          : `there ${sorted.length === 1 ? 'is' : 'are'} ${listed}${sorted.length > listedNames ? ', …' : ''}`,
+      ...(close === undefined ? {} : { try: `did you mean ${JSON.stringify(close)}?` }),
+      details: { param: 'model' },
+    });
+  }
+
+  #deployments(): Promise<DeploymentState[]> {
+    const now_ms = performance.now();
+    if (!this.#read || now_ms - this.#readAt_ms > cache_ms) {
+      this.#readAt_ms = now_ms;
+      this.#read = this.#readAll();
+    }
+    return this.#read;
+  }
+
+  async #readAll(): Promise<DeploymentState[]> {
+    let names: string[];
+    try {
+      names = await readdir(this.#folder);
+    } catch (error) {
+      // The folder appears with the first deployment, and its filesystem may be away: reasons are then fewer.
+      this.#log.debug({ folder: this.#folder, reason: (error as Error).message }, 'deployments not readable');
+      return [];
+    }
+    const states = await Promise.all(names.map((name) => this.#readOne(name)));
+    return states.filter((state) => state !== undefined);
+  }
+
+  async #readOne(name: string): Promise<DeploymentState | undefined> {
+    const file = join(this.#folder, name, deploymentFiles.state);
+    try {
+      return deploymentState.parse(JSON.parse(await readFile(file, 'utf8')));
+    } catch (error) {
+      this.#log.debug({ file, reason: (error as Error).message }, 'deployment state not readable');
+      return undefined;
+    }
+  }
+}
+
+function namesOf(entry: { name: string; aliases: string[] }): string[] {
+  return [entry.name, ...entry.aliases];
+}

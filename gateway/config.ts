@@ -1,0 +1,37 @@
+import { readFileSync } from 'node:fs';
+import { z } from 'zod';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { GatewayConfig } from '../spec/state-layout.ts';
+
+const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
+  format: z.literal(1),
+  site: z.string().min(1),
+  provider: z.string().min(1),
+  host: z.string().min(1),
+  port: z.int().min(0).max(65535),
+  mesh_folder: z.string().min(1),
+  gateway_folder: z.string().min(1),
+  tls: z.object({ certificate_file: z.string(), key_file: z.string() }).optional(),
+  deployments_folder: z.string().min(1),
+});
+
+/** Reads the file that control wrote; throws E_GATEWAY_CONFIG. */
+export function readGatewayConfig(file: string): GatewayConfig {
+  let json: unknown;
+  try {
+    json = JSON.parse(readFileSync(file, 'utf8'));
+  } catch (error) {
+    throw new HpcserveError('E_GATEWAY_CONFIG', {
+      what: `the gateway config ${file} cannot be read`,
+      because: (error as Error).message,
+    });
+  }
+  const result = gatewayConfigSchema.safeParse(json);
+  if (!result.success) {
+    throw new HpcserveError('E_GATEWAY_CONFIG', {
+      what: `the gateway config ${file} is wrong`,
+      because: result.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`),
+    });
+  }
+  return result.data;
+}

@@ -1,0 +1,71 @@
+import { randomBytes } from 'node:crypto';
+import { chmodSync, mkdirSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
+
+/** Makes the gateway's folder, for its owner alone. Throws E_GATEWAY_FOLDER. */
+export function prepareFolder(folder: string): void {
+  guarded(folder, () => {
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    if ((statSync(folder).mode & 0o077) !== 0) chmodSync(folder, 0o700);
+  });
+}
+
+/** Where the last gateway answered; undefined where none has run. */
+export function readEndpoint(folder: string): GatewayEndpoint | undefined {
+  const path = join(folder, gatewayFiles.endpoint);
+  try {
+    const endpoint = JSON.parse(readFileSync(path, 'utf8')) as GatewayEndpoint;
+    return Number.isInteger(endpoint.port) ? endpoint : undefined;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT' || error instanceof SyntaxError) return undefined;
+    throw folderError(path, error);
+  }
+}
+
+export function writeEndpoint(folder: string, endpoint: GatewayEndpoint): void {
+  replaceFile(join(folder, gatewayFiles.endpoint), `${JSON.stringify(endpoint, null, 2)}\n`);
+}
+
+/** The secret of the admin paths, made once and kept over restarts. */
+export function adminToken(folder: string): string {
+  const path = join(folder, gatewayFiles.admin_token);
+  try {
+    const token = readFileSync(path, 'utf8').trim();
+    if (token.length >= 32) {
+      chmodSync(path, 0o600);
+      return token;
+    }
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw folderError(path, error);
+  }
+  const token = randomBytes(32).toString('base64url');
+  replaceFile(path, `${token}\n`);
+  return token;
+}
+
+/** Readers see the old file or the new one, never half of one. */
+function replaceFile(path: string, text: string): void {
+  guarded(path, () => {
+    const temporary = `${path}.${process.pid}.tmp`;
+    writeFileSync(temporary, text, { mode: 0o600 });
+    renameSync(temporary, path);
+  });
+}
+
+function guarded(path: string, action: () => void): void {
+  try {
+    action();
+  } catch (error) {
+    throw folderError(path, error);
+  }
+}
+
+function folderError(path: string, error: unknown): HpcserveError {
+  return new HpcserveError('E_GATEWAY_FOLDER', {
+    what: `cannot use ${path}`,
+    because: (error as Error).message,
+    cause: error,
+  });
+}

@@ -1,0 +1,37 @@
+/** Process of the gateway: `node dist/gateway/main.js --config FILE`. Logs JSON lines on stdout. */
+import { parseArgs } from 'node:util';
+import { pino } from 'pino';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { readGatewayConfig } from './config.ts';
+import { startGateway } from './gateway.ts';
+
+const log = pino({ base: { pid: process.pid }, level: process.env.HPCSERVE_LOG_LEVEL ?? 'info' });
+
+try {
+  const { values } = parseArgs({ options: { config: { type: 'string' } } });
+  if (values.config === undefined) {
+    process.stderr.write('usage: gateway/main.js --config FILE\n');
+    process.exit(2);
+  }
+  const gateway = await startGateway(readGatewayConfig(values.config), {
+    log,
+    onLost: () => process.exit(10),
+  });
+  const stop = (): void => {
+    gateway.close().then(
+      () => process.exit(0),
+      (error: unknown) => fail(error),
+    );
+  };
+  process.once('SIGTERM', stop);
+  process.once('SIGINT', stop);
+} catch (error) {
+  fail(error);
+}
+
+function fail(error: unknown): never {
+  const known = HpcserveError.from(error);
+  log.error({ error: known.toJSON(), stack: known.stack }, 'gateway cannot run');
+  process.stderr.write(`${known.toText()}\n`);
+  process.exit(known.exit_code);
+}

@@ -1,0 +1,45 @@
+/** Header fields that belong to one connection (RFC 9110 §7.6.1), and those the gateway writes itself. */
+const own = new Set([
+  'connection',
+  'keep-alive',
+  'proxy-authenticate',
+  'proxy-connection',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+  'content-length',
+  'date',
+  'server',
+  'x-request-id',
+  'x-hpcserve-node',
+  'x-hpcserve-engine',
+  'x-hpcserve-session',
+  // A replica must not plant state in clients of a shared gateway, nor open it to web pages.
+  'set-cookie',
+  'access-control-allow-origin',
+  'access-control-allow-credentials',
+  'strict-transport-security',
+  'alt-svc',
+]);
+
+export interface AnswerHeaders {
+  /** Pairs to pass on. */
+  pairs: string[];
+  /** Lower case, `` where there is none. */
+  contentType: string;
+}
+
+/** What of a replica's raw header pairs goes on to the client. */
+export function answerHeaders(raw: readonly Buffer[]): AnswerHeaders {
+  const pairs: string[] = [];
+  let contentType = '';
+  for (let index = 0; index + 1 < raw.length; index += 2) {
+    const name = raw[index]!.toString('latin1').toLowerCase();
+    if (own.has(name)) continue;
+    const value = raw[index + 1]!.toString('latin1');
+    if (name === 'content-type') contentType = value.toLowerCase();
+    pairs.push(name, value);
+  }
+  return { pairs, contentType };
+}

@@ -1,0 +1,74 @@
+import type { ServerResponse } from 'node:http';
+import { findFinishReason, findUsage, type TokenUsage } from './usage.ts';
+
+/** An answer up to this size is held until the ledger has it; of a larger one, only the end is. */
+const holdBytes = 1024 * 1024;
+/** Where usage is looked for in a larger answer: at its head and its tail. */
+const windowBytes = 64 * 1024;
+
+/** One answer that is no stream, on its way to the client. Bytes pass unchanged. */
+export class JsonRelay {
+  readonly #response: ServerResponse;
+  /** Writes the head of the answer; the length is absent where it is not known yet. */
+  readonly #writeHead: (contentLength: number | undefined) => void;
+  #held: Buffer[] = [];
+  #heldLength = 0;
+  #head: Buffer | undefined;
+  #passing = false;
+
+  constructor(response: ServerResponse, writeHead: (contentLength: number | undefined) => void) {
+    this.#response = response;
+    this.#writeHead = writeHead;
+  }
+
+  /** Whether bytes have gone to the client already: then only breaking the connection tells of an error. */
+  get passing(): boolean {
+    return this.#passing;
+  }
+
+  /** Takes bytes of the replica; false asks it to pause until the client's `drain`. */
+  push(chunk: Buffer): boolean {
+    this.#held.push(chunk);
+    this.#heldLength += chunk.length;
+    if (this.#heldLength <= holdBytes) return true;
+    const all = Buffer.concat(this.#held, this.#heldLength);
+    if (!this.#passing) {
+      this.#passing = true;
+      this.#head = Buffer.from(all.subarray(0, windowBytes));
+      this.#writeHead(undefined);
+    }
+    const rest = all.subarray(all.length - windowBytes);
+    this.#held = [rest];
+    this.#heldLength = rest.length;
+    return this.#response.write(all.subarray(0, all.length - windowBytes));
+  }
+
+  /** The whole answer, or what is held of it. */
+  body(): Buffer {
+    if (this.#held.length === 1) return this.#held[0]!;
+    const all = Buffer.concat(this.#held, this.#heldLength);
+    this.#held = [all];
+    return all;
+  }
+
+  get usage(): TokenUsage | undefined {
+    return findUsage(this.body()) ?? (this.#head && findUsage(this.#head));
+  }
+
+  get finishReason(): string | undefined {
+    return findFinishReason(this.body()) ?? (this.#head && findFinishReason(this.#head));
+  }
+
+  /** Sends what is held; the request is in the ledger by now. */
+  finish(): void {
+    const body = this.body();
+    if (this.#passing) {
+      this.#response.end(body);
+      return;
+    }
+    this.#writeHead(body.length);
+    // Head and a short body travel in one write where both are strings; latin1 maps bytes one to one.
+    if (body.length <= 16 * 1024) this.#response.end(body.toString('latin1'), 'latin1');
+    else this.#response.end(body);
+  }
+}

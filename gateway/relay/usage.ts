@@ -1,0 +1,117 @@
+/** Token counts as chat completions, completions, embeddings and responses report them. */
+export interface TokenUsage {
+  prompt_tokens?: number;
+  completion_tokens?: number;
+  cached_tokens?: number;
+  reasoning_tokens?: number;
+}
+
+const usageKey = Buffer.from('"usage"');
+const finishKey = Buffer.from('"finish_reason"');
+const LBRACE = 123;
+const RBRACE = 125;
+const QUOTE = 34;
+const BACKSLASH = 92;
+const COLON = 58;
+
+/**
+ * The last `usage` object in bytes [start, end) of a JSON text, without parsing the rest. Inside a JSON string
+ * the key would have its quotes escaped, so its bytes can only be a key or a string of their own; what follows
+ * tells which.
+ */
+export function findUsage(bytes: Buffer, start = 0, end = bytes.length): TokenUsage | undefined {
+  const text = start === 0 && end === bytes.length ? bytes : bytes.subarray(start, end);
+  for (
+    let at = text.lastIndexOf(usageKey);
+    at !== -1;
+    at = at === 0 ? -1 : text.lastIndexOf(usageKey, at - 1)
+  ) {
+    const open = valueAfter(text, at + usageKey.length);
+    if (open === -1 || text[open] !== LBRACE) continue;
+    const close = endOfObject(text, open);
+    if (close === -1) continue;
+    const usage = readUsage(text.toString('latin1', open, close));
+    if (usage) return usage;
+  }
+  return undefined;
+}
+
+/** The last finish reason that is a string; undefined where there is none. */
+export function findFinishReason(bytes: Buffer, start = 0, end = bytes.length): string | undefined {
+  const text = start === 0 && end === bytes.length ? bytes : bytes.subarray(start, end);
+  for (
+    let at = text.lastIndexOf(finishKey);
+    at !== -1;
+    at = at === 0 ? -1 : text.lastIndexOf(finishKey, at - 1)
+  ) {
+    const open = valueAfter(text, at + finishKey.length);
+    if (open === -1 || text[open] !== QUOTE) continue;
+    const close = text.indexOf(QUOTE, open + 1);
+    if (close !== -1 && close - open <= 64) return text.toString('latin1', open + 1, close);
+  }
+  return undefined;
+}
+
+/** Offset of the value of the key that ends at `at`; -1 where no colon follows. */
+function valueAfter(text: Buffer, at: number): number {
+  let offset = skipSpace(text, at);
+  if (text[offset] !== COLON) return -1;
+  offset = skipSpace(text, offset + 1);
+  return offset < text.length ? offset : -1;
+}
+
+function skipSpace(text: Buffer, at: number): number {
+  let offset = at;
+  while (offset < text.length && text[offset]! <= 32) offset++;
+  return offset;
+}
+
+/** Offset behind the brace that closes the object opened at `open`; -1 where the text ends before. */
+function endOfObject(text: Buffer, open: number): number {
+  let depth = 0;
+  let inString = false;
+  for (let offset = open; offset < text.length; offset++) {
+    const byte = text[offset]!;
+    if (inString) {
+      if (byte === BACKSLASH) offset++;
+      else if (byte === QUOTE) inString = false;
+    } else if (byte === QUOTE) inString = true;
+    else if (byte === LBRACE) depth++;
+    else if (byte === RBRACE && --depth === 0) return offset + 1;
+  }
+  return -1;
+}
+
+/** Both dialects: prompt/completion tokens (chat, completions, embeddings) and input/output tokens (responses). */
+function readUsage(json: string): TokenUsage | undefined {
+  let usage: Record<string, unknown>;
+  try {
+    usage = JSON.parse(json) as Record<string, unknown>;
+  } catch (error) {
+    if (error instanceof SyntaxError) return undefined;
+    throw error;
+  }
+  const prompt = count(usage.prompt_tokens) ?? count(usage.input_tokens);
+  const completion = count(usage.completion_tokens) ?? count(usage.output_tokens);
+  if (prompt === undefined && completion === undefined) return undefined;
+  const result: TokenUsage = {};
+  if (prompt !== undefined) result.prompt_tokens = prompt;
+  if (completion !== undefined) result.completion_tokens = completion;
+  const cached = detail(usage.prompt_tokens_details ?? usage.input_tokens_details, 'cached_tokens');
+  if (cached !== undefined) result.cached_tokens = cached;
+  const reasoning = detail(
+    usage.completion_tokens_details ?? usage.output_tokens_details,
+    'reasoning_tokens',
+  );
+  if (reasoning !== undefined) result.reasoning_tokens = reasoning;
+  return result;
+}
+
+function detail(details: unknown, name: string): number | undefined {
+  if (typeof details !== 'object' || details === null) return undefined;
+  return count((details as Record<string, unknown>)[name]);
+}
+
+function count(value: unknown): number | undefined {
+  return Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : undefined;
+}

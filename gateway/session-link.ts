@@ -1,0 +1,193 @@
+import type { Dispatcher } from 'undici';
+import { Pool } from 'undici';
+import type { SessionFacts } from '../ledger/index.ts';
+import { pinnedConnector, type SessionIdentity, sessionOrigin } from '../mesh/index.ts';
+import type { Heartbeat } from '../spec/agent-state.ts';
+import type { SessionRecord } from '../spec/session-record.ts';
+import { agentPaths } from '../spec/wire.ts';
+
+/**
+ * A session that is silent for this long is taken for dead: the design allows 3 s for the loss of a node.
+ * Lower: faster, with more false alarms on busy nodes; higher: requests hang longer on a dead node.
+ */
+const silence_ms = 3000;
+/** Allowed until the first heartbeat: a session may be busy with its start. */
+const firstSilence_ms = 10_000;
+const heartbeatBytes = 1024 * 1024;
+const reconnectFirst_ms = 50;
+const reconnectLast_ms = 2000;
+
+export interface LinkEvents {
+  /** The session answers: its first heartbeat on a new watch stream arrived. */
+  up(link: SessionLink): void;
+  /** The watch stream ended, could not be opened, or went silent. */
+  down(link: SessionLink, reason: string): void;
+  heartbeat(link: SessionLink, heartbeat: Heartbeat): void;
+}
+
+/** The way to one session: connections for requests, and the watch stream that tells whether it lives. */
+export class SessionLink {
+  readonly facts: SessionFacts;
+  /** Header pairs that every answer of this session carries. */
+  readonly answerHeaders: readonly string[];
+  /** Requests on their way at present. */
+  in_flight = 0;
+  #record: SessionRecord;
+  readonly #own: SessionIdentity;
+  readonly #events: LinkEvents;
+  #requests: Pool;
+  readonly #watch: Pool;
+  #stream: Dispatcher.ResponseData['body'] | undefined;
+  #abort = new AbortController();
+  #timer: NodeJS.Timeout | undefined;
+  #retry: NodeJS.Timeout | undefined;
+  #retry_ms = reconnectFirst_ms;
+  #closed = false;
+
+  constructor(record: SessionRecord, own: SessionIdentity, events: LinkEvents) {
+    this.#record = record;
+    this.#own = own;
+    this.#events = events;
+    const { node, site, engine, deployment, job_id, slurm_account } = record.metadata;
+    this.facts = { session_id: record.session_id, node, site };
+    if (engine !== undefined) this.facts.engine = engine;
+    if (deployment !== undefined) this.facts.deployment = deployment;
+    if (job_id !== undefined) this.facts.job_id = job_id;
+    if (slurm_account !== undefined) this.facts.slurm_account = slurm_account;
+    this.answerHeaders = [
+      'x-hpcserve-node',
+      node,
+      'x-hpcserve-engine',
+      engine ?? 'unknown',
+      'x-hpcserve-session',
+      record.session_id,
+    ];
+    this.#requests = this.#newPool();
+    this.#watch = this.#newPool();
+    void this.#follow();
+  }
+
+  get record(): SessionRecord {
+    return this.#record;
+  }
+
+  set record(record: SessionRecord) {
+    this.#record = record;
+  }
+
+  /** Connections for requests, one request at a time each. */
+  get requests(): Dispatcher {
+    return this.#requests;
+  }
+
+  /** Ends the link; requests on their way fail, and their exchanges try another replica. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    clearTimeout(this.#retry);
+    this.#abort.abort();
+    await Promise.all([this.#requests.destroy(), this.#watch.destroy()]);
+  }
+
+  /** Ends the link when its requests have ended, or at the latest after `limit_ms`. */
+  async finish(limit_ms: number): Promise<void> {
+    const limit = setTimeout(() => void this.close(), limit_ms);
+    await this.#requests.close();
+    clearTimeout(limit);
+    await this.close();
+  }
+
+  #newPool(): Pool {
+    return new Pool(sessionOrigin(this.#record), {
+      connect: pinnedConnector(this.#record, this.#own),
+      pipelining: 1,
+      // How long an answer takes is the replica's business (queue, prefill); whether it lives, the watch tells.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      keepAliveTimeout: 60_000,
+    });
+  }
+
+  async #follow(): Promise<void> {
+    let reason: string;
+    try {
+      this.#expectWithin(firstSilence_ms);
+      const answer = await this.#watch.request({
+        method: 'GET',
+        path: agentPaths.watch,
+        signal: this.#abort.signal,
+      });
+      if (answer.statusCode !== 200) {
+        await answer.body.dump();
+        throw new Error(`its watch path answers ${answer.statusCode}`);
+      }
+      this.#stream = answer.body;
+      await this.#readHeartbeats(answer.body);
+      reason = 'its watch stream ended';
+    } catch (error) {
+      reason = error instanceof Error ? error.message : String(error);
+    }
+    clearTimeout(this.#timer);
+    this.#stream = undefined;
+    if (this.#closed) return;
+    this.#events.down(this, reason);
+    this.#retry = setTimeout(() => void this.#follow(), this.#retry_ms);
+    this.#retry_ms = Math.min(this.#retry_ms * 2, reconnectLast_ms);
+  }
+
+  async #readHeartbeats(body: AsyncIterable<Buffer>): Promise<void> {
+    let rest = '';
+    let last_ms: number | undefined;
+    for await (const chunk of body) {
+      rest += chunk.toString('utf8');
+      if (rest.length > heartbeatBytes) throw new Error('a heartbeat is larger than 1 MiB');
+      const lines = rest.split('\n');
+      rest = lines.pop() ?? '';
+      for (const line of lines) {
+        if (line.trim() === '') continue;
+        const heartbeat = parseHeartbeat(line, this.#record.session_id);
+        const now_ms = performance.now();
+        // A session may be set to a slower beat than the rule foresees; three of its own are then allowed.
+        this.#expectWithin(
+          last_ms === undefined ? firstSilence_ms : Math.max(silence_ms, 3 * (now_ms - last_ms)),
+        );
+        if (last_ms === undefined) {
+          this.#retry_ms = reconnectFirst_ms;
+          this.#events.up(this);
+        }
+        last_ms = now_ms;
+        this.#events.heartbeat(this, heartbeat);
+      }
+    }
+  }
+
+  #expectWithin(limit_ms: number): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#silent(limit_ms), limit_ms);
+  }
+
+  /** The node may be dead without a word: its connections would hang, so they are all given up. */
+  #silent(limit_ms: number): void {
+    const error = new Error(`it has been silent for ${Math.round(limit_ms)} ms`);
+    this.#stream?.destroy(error);
+    this.#abort.abort(error);
+    this.#abort = new AbortController();
+    const abandoned = this.#requests;
+    this.#requests = this.#newPool();
+    void abandoned.destroy(error);
+  }
+}
+
+function parseHeartbeat(line: string, session_id: string): Heartbeat {
+  const heartbeat = JSON.parse(line) as Heartbeat;
+  if (heartbeat.session_id !== session_id || !Array.isArray(heartbeat.models)) {
+    throw new Error('what came on its watch stream is no heartbeat of this session');
+  }
+  for (const load of heartbeat.models) {
+    for (const count of [load.running, load.waiting, load.max_sequences]) {
+      if (!Number.isSafeInteger(count) || count < 0) throw new Error('a heartbeat holds an impossible count');
+    }
+  }
+  return heartbeat;
+}
