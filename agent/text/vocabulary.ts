@@ -1,20 +1,26 @@
-/** What text handling needs to know of a model's vocabulary. `agent/device-worker/model-text.ts` fills it from libllama. */
-export interface Vocabulary {
-  readonly n_tokens: number;
-  /** −1 where the vocabulary has none. */
-  readonly bos: number;
-  readonly eos: number;
-  /** Whether the model expects a beginning-of-sequence token that its chat template may not write. */
-  readonly add_bos: boolean;
-  /** Every token that ends a generation (end of text, end of turn, …). */
-  readonly end_of_generation: ReadonlySet<number>;
-  /**
-   * @param add_special adds beginning- and end-of-sequence tokens as the model's metadata asks
-   * @param parse_special reads `<|im_start|>` and the like as the tokens they name
-   */
-  tokenize(text: string, options: { add_special: boolean; parse_special: boolean }): Int32Array;
-  /** Bytes of a token; one token may hold a part of a character. @param special whether control tokens have their text or none */
-  bytesOf(token: number, special: boolean): Uint8Array;
-  /** The text of tokens from the start of a sequence, as llama.cpp writes it: without the space that some tokenizers put first. */
-  detokenize(tokens: readonly number[], special: boolean): string;
+/** What text handling needs to know of a model's vocabulary; `native/vocabulary.ts` has it from libllama. */
+export interface PieceSource {
+  /** Bytes of a token; one token may hold a part of a character. @param special whether control tokens give their text or nothing */
+  piece(token: number, special?: boolean): Uint8Array;
+}
+
+/** Pieces are asked for again and again; a call into libllama each time would cost more than the rest of the text path. */
+export class CachedPieces implements PieceSource {
+  private readonly source: PieceSource;
+  private readonly plain = new Map<number, Uint8Array>();
+  private readonly special = new Map<number, Uint8Array>();
+
+  constructor(source: PieceSource) {
+    this.source = source;
+  }
+
+  piece(token: number, special = false): Uint8Array {
+    const cache = special ? this.special : this.plain;
+    let bytes = cache.get(token);
+    if (bytes === undefined) {
+      bytes = this.source.piece(token, special);
+      cache.set(token, bytes);
+    }
+    return bytes;
+  }
 }

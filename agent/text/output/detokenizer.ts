@@ -1,4 +1,4 @@
-import type { Vocabulary } from '../vocabulary.ts';
+import type { PieceSource } from '../vocabulary.ts';
 
 export interface DetokenizerOptions {
   /** Write control tokens as their text; they have none otherwise. */
@@ -12,19 +12,19 @@ export interface DetokenizerOptions {
  * bytes that never become a character come out as U+FFFD, as in llama.cpp and vLLM.
  */
 export class Detokenizer {
-  private readonly vocabulary: Vocabulary;
+  private readonly pieces: PieceSource;
   private readonly options: DetokenizerOptions;
   private readonly decoder = new TextDecoder('utf-8', { fatal: false, ignoreBOM: true });
 
-  constructor(vocabulary: Vocabulary, options: DetokenizerOptions) {
-    this.vocabulary = vocabulary;
+  constructor(pieces: PieceSource, options: DetokenizerOptions) {
+    this.pieces = pieces;
     this.options = options;
   }
 
   /** @returns the characters that the token completes. */
   push(token: number): string {
     const special = this.options.special || this.options.preserved?.has(token) === true;
-    return this.decoder.decode(this.vocabulary.bytesOf(token, special), { stream: true });
+    return this.decoder.decode(this.pieces.piece(token, special), { stream: true });
   }
 
   /** @returns what stands for bytes that stayed incomplete. */

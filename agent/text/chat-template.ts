@@ -1,0 +1,99 @@
+import { Template } from '@huggingface/jinja';
+import { HpcserveError } from '../../spec/errors/error.ts';
+
+/** A message as templates get it: what OpenAI's API has, with text content as one string. */
+export interface ChatMessage {
+  role: string;
+  content: string | null;
+  name?: string;
+  tool_call_id?: string;
+  reasoning_content?: string;
+  tool_calls?: { id: string; type: 'function'; function: { name: string; arguments: unknown } }[];
+  [extra: string]: unknown;
+}
+
+export interface RenderOptions {
+  messages: readonly ChatMessage[];
+  tools?: readonly unknown[];
+  add_generation_prompt: boolean;
+  /** The prompt ends inside of the last message, for the model to go on with it. */
+  continue_final_message: boolean;
+  /** Variables that a template of its own kind knows, such as `enable_thinking`. */
+  variables: Readonly<Record<string, unknown>>;
+}
+
+/** Used where a model file has no template, as llama.cpp does: ChatML, the form that most models have seen. */
+export const chatMl = `{%- for message in messages -%}
+{{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}`;
+
+/** A model's chat template (Jinja, as Hugging Face's `apply_chat_template` renders it). */
+export class ChatTemplate {
+  readonly source: string;
+  /** Whether the model had none, and ChatML stands in. */
+  readonly fallback: boolean;
+  private readonly template: Template;
+  private readonly tokens: { bos_token: string; eos_token: string };
+
+  /** @throws HpcserveError E_REQUEST_TEMPLATE where the template is no Jinja that can be read */
+  constructor(source: string | undefined, tokens: { bos_token: string; eos_token: string }) {
+    this.fallback = source === undefined;
+    this.source = source ?? chatMl;
+    this.tokens = tokens;
+    try {
+      this.template = new Template(this.source);
+    } catch (error) {
+      throw new HpcserveError('E_REQUEST_TEMPLATE', {
+        what: "the model's chat template cannot be read",
+        because: messageOf(error),
+        try: 'name another template in model.yaml (chat_template_file), or ask /v1/completions',
+        cause: error,
+      });
+    }
+  }
+
+  /** @throws HpcserveError E_REQUEST_TEMPLATE with the template's own words where it raises an exception */
+  render(options: RenderOptions): string {
+    const { messages, tools, add_generation_prompt, continue_final_message, variables } = options;
+    let text: string;
+    try {
+      text = this.template.render({
+        ...this.tokens,
+        ...variables,
+        messages: messages as unknown[],
+        tools: tools ?? null,
+        add_generation_prompt: add_generation_prompt && !continue_final_message,
+      });
+    } catch (error) {
+      throw new HpcserveError('E_REQUEST_TEMPLATE', {
+        what: "the model's chat template refuses these messages",
+        because: messageOf(error),
+        details: { param: 'messages' },
+        cause: error,
+      });
+    }
+    return continue_final_message ? this.cutAfterLast(text, messages) : text;
+  }
+
+  /** As Hugging Face does it: everything after the text of the last message is dropped. */
+  private cutAfterLast(text: string, messages: readonly ChatMessage[]): string {
+    const content = messages.at(-1)?.content ?? '';
+    const trimmed = content.trim();
+    const at = trimmed === '' ? -1 : text.lastIndexOf(trimmed);
+    if (at < 0)
+      throw new HpcserveError('E_REQUEST_TEMPLATE', {
+        what: 'the last message cannot be continued',
+        because: 'its text is empty, or the chat template does not write it as it is',
+        details: { param: 'continue_final_message' },
+      });
+    const end = at + trimmed.length;
+    // White space at its end is kept as far as the template kept it.
+    const spaces = content.slice(content.trimEnd().length);
+    return text.slice(0, end) + (text.startsWith(spaces, end) ? spaces : '');
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

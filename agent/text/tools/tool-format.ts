@@ -1,0 +1,94 @@
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import { either, GrammarBuilder, literal } from '../grammar/gbnf.ts';
+import { addJsonRules } from '../grammar/json-rules.ts';
+import { SchemaCompiler } from '../grammar/schema-compiler.ts';
+import type { JsonValue } from '../grammar/schema-keywords.ts';
+
+export interface ToolFunction {
+  name: string;
+  /** JSON schema of the arguments; absent: any object. */
+  parameters?: JsonValue;
+  /** Path of the parameters in the request, for messages. */
+  path: readonly string[];
+}
+
+/** How a family of models writes a call of a tool. */
+export interface ToolFormat {
+  name: 'hermes' | 'llama3' | 'mistral';
+  /** Text before a call; of control tokens too, which are written out for this. */
+  open: string;
+  /** Text after a call, where there is one. */
+  close?: string;
+  /** A call may stand alone, without `open`, if it is the whole answer. */
+  bare: boolean;
+  /** Name of the member that holds the arguments. */
+  argumentsKey: 'arguments' | 'parameters';
+  /** Whether several calls can follow each other. */
+  several: boolean;
+}
+
+const hermes: ToolFormat = {
+  name: 'hermes',
+  open: '<tool_call>',
+  close: '</tool_call>',
+  bare: false,
+  argumentsKey: 'arguments',
+  several: true,
+};
+const llama3: ToolFormat = {
+  name: 'llama3',
+  open: '<|python_tag|>',
+  bare: true,
+  argumentsKey: 'parameters',
+  several: false,
+};
+const mistral: ToolFormat = {
+  name: 'mistral',
+  open: '[TOOL_CALLS]',
+  bare: false,
+  argumentsKey: 'arguments',
+  several: true,
+};
+
+/**
+ * The format that a chat template tells its model to use; undefined where it has no tools.
+ * Hermes: NousResearch, Qwen 2.5 and 3; Llama 3: Meta's JSON tool calling; Mistral: `[TOOL_CALLS]`.
+ */
+export function toolFormatOf(template: string): ToolFormat | undefined {
+  if (!/\btools\b/.test(template)) return undefined;
+  if (template.includes('<tool_call>')) return hermes;
+  if (template.includes('[TOOL_CALLS]')) return mistral;
+  if (template.includes('<|python_tag|>') || template.includes('"parameters"')) return llama3;
+  return undefined;
+}
+
+/**
+ * GBNF of nothing but calls of these tools, with valid arguments.
+ * @param parallel whether more than one call may be made
+ * @throws HpcserveError E_REQUEST_SCHEMA where a tool's parameters cannot be expressed
+ */
+export function toolGrammar(format: ToolFormat, tools: readonly ToolFunction[], parallel: boolean): string {
+  if (tools.length === 0)
+    throw new HpcserveError('E_REQUEST_INVALID', { what: 'a tool must be called, but `tools` is empty' });
+  const builder = new GrammarBuilder();
+  const rules = addJsonRules(builder);
+  const calls = tools.map((tool) => {
+    const parameters = new SchemaCompiler(builder, rules, tool.parameters ?? { type: 'object' }, tool.path);
+    const head = literal(`{"name": ${JSON.stringify(tool.name)}, ${JSON.stringify(format.argumentsKey)}: `);
+    return builder.add('call', `${head} ${parameters.compile()} "}"`);
+  });
+  const call = builder.add('calls', either(calls));
+  const more = parallel && format.several;
+  switch (format.name) {
+    case 'hermes': {
+      const one = builder.add('tool-call', `"<tool_call>\\n" ${call} "\\n</tool_call>"`);
+      return builder.toGbnf(more ? `${one} ("\\n" ${one})*` : one);
+    }
+    case 'mistral':
+      return builder.toGbnf(
+        more ? `"[TOOL_CALLS][" ${call} (", " ${call})* "]"` : `"[TOOL_CALLS][" ${call} "]"`,
+      );
+    case 'llama3':
+      return builder.toGbnf(call);
+  }
+}
