@@ -8,7 +8,8 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
 import { packageRoot } from '../spec/package-root.ts';
-import { ensureTestPrograms } from './programs.ts';
+import { ensureShellcheckInstalled, ensureSlurmInstalled } from './cluster/install.ts';
+import { acquireCluster } from './cluster/shared.ts';
 
 interface JsonReport {
   success: boolean;
@@ -29,17 +30,14 @@ interface MaySkip {
 
 const filters = process.argv.slice(2);
 const inCi = process.env.CI === 'true' || process.env.CI === '1';
-const missing = ensureTestPrograms();
+const say = (line: string): void => console.error(line);
+const slurm = await ensureSlurmInstalled(say);
+const shellcheck = await ensureShellcheckInstalled();
+const missing = [slurm, shellcheck].flatMap((answer) => (answer.ready ? [] : [answer.missing]));
 
 const reports = [
   runVitest('unit and integration', ['--exclude', '**/*.e2e.test.ts', '--exclude', '**/node_modules/**']),
-  runVitest('end to end', [
-    '--no-file-parallelism',
-    '--exclude',
-    '**/!(*.e2e).test.ts',
-    '--exclude',
-    '**/node_modules/**',
-  ]),
+  await runEndToEnd(),
 ];
 
 const passed = sum((report) => report.numPassedTests);
@@ -64,8 +62,7 @@ const unlisted = skipped.filter((name) => !maySkip.some((entry) => name.startsWi
 console.log('');
 for (const file of brokenFiles)
   console.log(`could not load: ${relative(packageRoot, file.name)}: ${file.message.split('\n')[0]}`);
-for (const program of missing)
-  console.log(`not here: ${program.name} (${program.needed_for}); ${program.advice}`);
+for (const words of missing) console.log(`not here: ${words}`);
 if (skipped.length === 0) console.log('everything ran; nothing was skipped');
 for (const name of skipped) {
   const entry = maySkip.find((listed) => name.startsWith(listed.suite));
@@ -79,6 +76,19 @@ console.log(`${passed} passed, ${failed} failed, ${skipped.length} skipped`);
 const ranNothing = passed + failed === 0;
 if (ranNothing) console.log(`no test matches ${filters.join(' ')}`);
 process.exit(failed > 0 || ranNothing || (inCi && unlisted.length > 0) ? 1 : 0);
+
+/** The suites share one cluster, which this lease keeps up from the first to the last. */
+async function runEndToEnd(): Promise<JsonReport> {
+  const lease = slurm.ready ? await acquireCluster() : undefined;
+  try {
+    return runVitest('end to end', [
+      '--no-file-parallelism',
+      ...['--exclude', '**/!(*.e2e).test.ts', '--exclude', '**/node_modules/**'],
+    ]);
+  } finally {
+    await lease?.release();
+  }
+}
 
 function runVitest(title: string, options: string[]): JsonReport {
   console.log(`\n── ${title} ──`);
