@@ -10,8 +10,11 @@ import {
 } from '../spec/site.ts';
 import { type Directive, formatSlurmDuration, parseSlurmDuration_s } from '../spec/slurm-types.ts';
 
-/** Where a key stands in a file, such as `site.yaml:12:7`; undefined when the key is not written there. */
-export type Locate = (path: readonly (string | number)[]) => string | undefined;
+/**
+ * Where a key path such as `slurm.defaults.qos` or `node_kinds.0.slurm.qos` stands in its file:
+ * `site.yaml:12:7`, or undefined when it is not written there. `YamlFile.provenance` is one.
+ */
+export type Locate = (keyPath: string) => string | undefined;
 
 /** What one job asks Slurm for, besides what the site always asks. */
 export interface JobRequest {
@@ -40,9 +43,9 @@ export interface DirectiveInput {
   request: JobRequest;
   /** `slurm:` of model.yaml. */
   overrides?: SlurmOverrides;
-  /** Origins in the site config; `path` starts at its root. */
+  /** Origins in the site config. */
   locateSite?: Locate;
-  /** Origins in model.yaml; `path` starts at its `slurm`. */
+  /** Origins in model.yaml (key paths `slurm.…`). */
   locateOverrides?: Locate;
   /** For $SBATCH_ACCOUNT and its like. Default: none. */
   environment?: Readonly<Record<string, string | undefined>>;
@@ -99,11 +102,11 @@ export function buildDirectives(input: DirectiveInput): JobDirectives {
     typed.push({
       name: 'signal',
       value: `B:USR1@${settings.signal_s}`,
-      source: origin(input.locateSite, ['slurm', 'signal_s'], 'slurm.signal_s', site.name),
+      source: origin(input.locateSite, 'slurm.signal_s', 'slurm.signal_s', site.name),
     });
   typed.push({
     name: isRequeued(site, request.tier) ? 'requeue' : 'no-requeue',
-    source: origin(input.locateSite, ['slurm', 'requeue'], 'slurm.requeue', site.name),
+    source: origin(input.locateSite, 'slurm.requeue', 'slurm.requeue', site.name),
   });
   if (settings.comment) typed.push({ name: 'comment', value: jobComment(request.launch_id), source: own });
   const removed = new Set(
@@ -144,7 +147,7 @@ function settingLayers(input: DirectiveInput): Layer[] {
   if (overrides !== undefined)
     layers.push({
       settings: overrides,
-      source: (key) => origin(locateOverrides, [key], `slurm.${key}`, 'model.yaml'),
+      source: (key) => origin(locateOverrides, `slurm.${key}`, `slurm.${key}`, 'model.yaml'),
     });
   if (node_kind !== undefined) {
     const index = site.node_kinds.findIndex((kind) => kind.name === node_kind.name);
@@ -153,34 +156,29 @@ function settingLayers(input: DirectiveInput): Layer[] {
       layers.push({
         settings: node_kind.slurm,
         source: (key) =>
-          origin(locateSite, ['node_kinds', index, 'slurm', key], `${label}.slurm.${key}`, site.name),
+          origin(locateSite, `node_kinds.${index}.slurm.${key}`, `${label}.slurm.${key}`, site.name),
       });
     if (node_kind.partition !== undefined)
       layers.push({
         settings: { partition: node_kind.partition },
-        source: (key) => origin(locateSite, ['node_kinds', index, key], `${label}.${key}`, site.name),
+        source: (key) => origin(locateSite, `node_kinds.${index}.${key}`, `${label}.${key}`, site.name),
       });
   } else if (site.gateway.partition !== undefined) {
     layers.push({
       settings: { partition: site.gateway.partition },
-      source: (key) => origin(locateSite, ['gateway', key], `gateway.${key}`, site.name),
+      source: (key) => origin(locateSite, `gateway.${key}`, `gateway.${key}`, site.name),
     });
   }
   layers.push({
     settings: slurmSettings(site).defaults,
-    source: (key) => origin(locateSite, ['slurm', 'defaults', key], `slurm.defaults.${key}`, site.name),
+    source: (key) => origin(locateSite, `slurm.defaults.${key}`, `slurm.defaults.${key}`, site.name),
   });
   return layers;
 }
 
 /** "site.yaml:12:7 slurm.defaults.qos" where the position is known, else "slurm.defaults.qos of NAME". */
-function origin(
-  locate: Locate | undefined,
-  path: readonly (string | number)[],
-  label: string,
-  file: string,
-): string {
-  const position = locate?.(path);
+function origin(locate: Locate | undefined, keyPath: string, label: string, file: string): string {
+  const position = locate?.(keyPath);
   return position === undefined ? `${label} of ${file}` : `${position} ${label}`;
 }
 
@@ -215,7 +213,7 @@ function gpuDirectives(input: DirectiveInput): Directive[] {
   const index = site.node_kinds.findIndex((kind) => kind.name === node_kind.name);
   const source = origin(
     input.locateSite,
-    ['node_kinds', index, 'gres_type'],
+    `node_kinds.${index}.gres_type`,
     `gres_type of node kind ${node_kind.name}`,
     site.name,
   );
@@ -241,7 +239,7 @@ function timeDirectives(input: DirectiveInput, layers: readonly Layer[]): Direct
           value: node_kind.max_time,
           source: origin(
             input.locateSite,
-            ['node_kinds', index, 'max_time'],
+            `node_kinds.${index}.max_time`,
             `max_time of node kind ${node_kind.name}`,
             site.name,
           ),
@@ -250,7 +248,7 @@ function timeDirectives(input: DirectiveInput, layers: readonly Layer[]): Direct
     node_kind === undefined && site.gateway.time_limit !== undefined
       ? {
           value: site.gateway.time_limit,
-          source: origin(input.locateSite, ['gateway', 'time_limit'], 'gateway.time_limit', site.name),
+          source: origin(input.locateSite, 'gateway.time_limit', 'gateway.time_limit', site.name),
         }
       : undefined;
   const chosen =
@@ -281,7 +279,7 @@ function constraintDirective(input: DirectiveInput, layers: readonly Layer[]): D
     sources.push(
       origin(
         input.locateSite,
-        ['node_kinds', index, 'features'],
+        `node_kinds.${index}.features`,
         `features of node kind ${input.node_kind?.name}`,
         input.site.name,
       ),

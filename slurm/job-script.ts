@@ -1,7 +1,7 @@
 /** What a job script says, before it is written: data that `render.ts` hands to a template. */
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { RuntimeConfig, SiteConfig } from '../spec/site.ts';
+import type { ContainerConfig, RuntimeConfig } from '../spec/site.ts';
 import { containerLaunch } from './container.ts';
 import { buildDirectives, type DirectiveInput, isRequeued, type JobDirectives } from './directives.ts';
 
@@ -82,8 +82,10 @@ export function buildJobScript(input: JobScriptInput): JobScript {
   const { site, request } = input;
   const { runtime } = site;
   const environment = jobEnvironment(input);
+  // The gateway computes nothing: it needs neither the engines' container nor their Python.
+  const forEngines = input.role === 'agent';
   const container = containerLaunch({
-    container: runtime.container,
+    container: forEngines ? runtime.container : noContainer,
     folders: input.visible_folders ?? [],
     environment_names: environment.map(([name]) => name),
   });
@@ -117,24 +119,22 @@ export function buildJobScript(input: JobScriptInput): JobScript {
     module_purge: runtime.module_purge,
     module_init: [...(runtime.module_init === undefined ? [] : [runtime.module_init]), ...moduleInitFiles],
     prologue: runtime.prologue.flatMap((line) => line.split('\n')),
-    python: runtime.python,
+    python: forEngines ? runtime.python : undefined,
     srun,
     requeue: isRequeued(site, request.tier),
   };
 }
 
+const noContainer: ContainerConfig = { runtime: 'none', binds: [], flags: [] };
+
 function jobEnvironment(input: JobScriptInput): [string, string][] {
   const merged = new Map<string, string>();
   if (input.cache_dir !== undefined)
     for (const [name, folder] of cacheVariables) merged.set(name, join(input.cache_dir, folder));
-  for (const [name, value] of Object.entries(siteEnvironment(input.site))) merged.set(name, value);
+  for (const [name, value] of Object.entries(input.site.runtime.environment)) merged.set(name, value);
   for (const [name, value] of Object.entries(input.environment_of_job ?? {})) merged.set(name, value);
   for (const name of merged.keys()) checkVariable(name);
   return [...merged];
-}
-
-function siteEnvironment(site: SiteConfig): Record<string, string> {
-  return site.runtime.environment;
 }
 
 function checkVariable(name: string): void {

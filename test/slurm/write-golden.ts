@@ -1,0 +1,20 @@
+/**
+ * Writes the golden scripts anew: `node dist/test/slurm/write-golden.js [--check]`. For a person, who reads
+ * the difference before committing it; tests only compare.
+ */
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { renderJobScript } from '../../slurm/render.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import { scriptCases, shippedSite, siteNames } from './script-cases.ts';
+
+const folder = join(packageRoot, 'test', 'slurm', 'golden');
+mkdirSync(folder, { recursive: true });
+for (const { name, script } of siteNames.flatMap((site) => scriptCases(shippedSite(site)))) {
+  const file = join(folder, `${name}.sh`);
+  const text = renderJobScript(script);
+  const before = existsSync(file) ? readFileSync(file, 'utf8') : undefined;
+  if (before === text) continue;
+  if (!process.argv.includes('--check')) writeFileSync(file, text);
+  process.stdout.write(`${before === undefined ? 'new' : 'changed'}: ${file}\n`);
+}
