@@ -192,7 +192,7 @@ class GraphBuilder {
     });
     const { n_head, head_dim } = this.#model;
     const oneSegment = shape.segments.length === 1 && shape.rows === shape.segments[0]!.rows;
-    const oneOutput = !shape.last_rows_only || shape.output_rows === 1;
+    const oneOutput = !shape.last_rows_only || shape.output_rows <= 1;
     if (!oneSegment || !oneOutput) {
       const rows = Math.max(shape.rows, shape.output_rows);
       this.#built.attention = this.#input(GgmlType.F32, n_head * head_dim, rows);
@@ -507,7 +507,10 @@ class GraphBuilder {
     const c = this.#context;
     const { plan } = this.#parts;
     const { shape, inputs } = this.#built;
-    if (shape.output_rows === 0) return this.#expand(x);
+    if (shape.output_rows === 0) {
+      this.#expand(x);
+      return;
+    }
     const rows = shape.selects ? ggml.ggml_get_rows(c, x, inputs.output_ids!)! : x;
     const normed = this.#norm(rows, plan.output_norm!);
     if (shape.hidden) this.#result('hidden', normed);
