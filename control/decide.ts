@@ -43,6 +43,8 @@ export type Action =
   | { do: 'cancel'; launch_id: string; job_id: string; force: boolean }
   /** A second job with the same launch id: must not run. */
   | { do: 'cancel_extra'; launch_id: string; job_id: string }
+  /** The job's state is not the one written down: others read it there (the gateway, for its 503). */
+  | { do: 'record_news'; launch_id: string; last: JobSnapshot }
   /** The job is over (or never was): write that down. */
   | { do: 'record_end'; launch_id: string; last: JobSnapshot };
 
@@ -77,12 +79,22 @@ function decideLaunch(
       if (job.phase === 'ended') return [{ do: 'record_end', launch_id, last: job }];
       // Slurm forgot the job and keeps no accounting: it is over, and nobody can say how.
       if (job.phase === 'unknown') return [{ do: 'record_end', launch_id, last: { ...job, phase: 'ended' } }];
-      if (!unwanted) return [];
-      return decideCancel(launch, launch.job_id, now_ms, timing);
+      const news: Action[] = isNews(launch.last, job) ? [{ do: 'record_news', launch_id, last: job }] : [];
+      return unwanted ? [...news, ...decideCancel(launch, launch.job_id, now_ms, timing)] : news;
     }
     case 'ended':
       return [];
   }
+}
+
+/** What people wait for: where the job stands, why it waits, when it may start. */
+function isNews(before: JobSnapshot | undefined, now: JobSnapshot): boolean {
+  return (
+    before?.phase !== now.phase ||
+    before.state !== now.state ||
+    before.pending?.reason !== now.pending?.reason ||
+    before.estimated_start_ms !== now.estimated_start_ms
+  );
 }
 
 /** A launch whose command died between writing the intent down and writing the job id down. */

@@ -6,10 +6,8 @@ import { reasonOf } from './gateway-process.ts';
 const keySchema = z.object({
   id: z.string(),
   name: z.string(),
-  created_at_ms: z.number().optional(),
-  created_ms: z.number().optional(),
-  revoked_at_ms: z.number().nullish(),
-  revoked_ms: z.number().nullish(),
+  created_at_ms: z.number(),
+  revoked_at_ms: z.number().optional(),
 });
 export type KeyFacts = z.infer<typeof keySchema>;
 const createdKeySchema = keySchema.extend({ key: z.string() });

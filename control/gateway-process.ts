@@ -22,8 +22,8 @@ const processFile = 'process.json';
 
 /** How long a gateway may take until it answers, ms. Opening a ledger on a slow network filesystem counts. */
 const start_ms = 30_000;
-/** How long a gateway may take to end its streams after SIGTERM, ms. */
-const stop_ms = 20_000;
+/** How long a gateway may take to end its streams after SIGTERM, ms; it drains for at most 30 s itself. */
+const stop_ms = 45_000;
 
 export type GatewaySight =
   | { state: 'running'; endpoint: GatewayEndpoint }
@@ -60,9 +60,9 @@ export async function startGatewayProcess(
 ): Promise<GatewayEndpoint> {
   const config = writeGatewayConfig(site, layout);
   const logPath = join(layout.gateway_folder, gatewayFiles.log);
-  rmSync(join(layout.gateway_folder, gatewayFiles.endpoint), { force: true });
   const log = openSync(logPath, 'a', 0o600);
   let exit: string | undefined;
+  let pid: number | undefined;
   try {
     const child = spawn(
       process.execPath,
@@ -74,7 +74,8 @@ export async function startGatewayProcess(
     });
     await new Promise<void>((resolve, reject) => child.once('spawn', resolve).once('error', reject));
     child.unref();
-    const identity = identityOf(child.pid!);
+    pid = child.pid!;
+    const identity = identityOf(pid);
     if (identity)
       writeFileAtomically(join(layout.gateway_folder, processFile), `${JSON.stringify(identity)}\n`);
   } finally {
@@ -84,7 +85,7 @@ export async function startGatewayProcess(
     async () => {
       if (exit !== undefined) return { failed: exit };
       const written = readEndpoint(layout);
-      return written && (await askHealth(written)) === undefined ? written : undefined;
+      return written?.pid === pid && (await askHealth(written!)) === undefined ? written : undefined;
     },
     { timeout_ms: start_ms, interval_ms: 50, ...(signal ? { signal } : {}) },
   );
@@ -114,7 +115,7 @@ export async function stopGatewayProcess(layout: StateLayout): Promise<void> {
         });
     }
   }
-  rmSync(join(layout.gateway_folder, gatewayFiles.endpoint), { force: true });
+  // endpoint.json stays: the next gateway takes its port from there, and clients keep their URL.
   rmSync(join(layout.gateway_folder, processFile), { force: true });
 }
 

@@ -27,6 +27,8 @@ export interface ReconcilerOptions {
   /** Shown to those who wait for the lock: `hpcserve deploy`. */
   command: string;
   signal?: AbortSignal;
+  /** Instead of the runner's own interval: for the short time a person waits for an end. */
+  poll_interval_ms?: number;
 }
 
 /** How long to wait for another command that works on the same deployment, ms: a slow sbatch holds it. */
@@ -66,7 +68,7 @@ export class Reconciler {
       const before = await this.#look(current);
       const actions = this.#decide(current, before);
       for (const action of actions) await this.#act(action, current, lock, before);
-      if (actions.some((action) => action.do !== 'record_end' && action.do !== 'wait')) this.#pollNext = true;
+      if (actions.some((action) => !quiet.has(action.do))) this.#pollNext = true;
       return { state: current, observation: await this.#look(current) };
     } finally {
       lock.release();
@@ -82,7 +84,8 @@ export class Reconciler {
   async #look(state: DeploymentState): Promise<Observation> {
     const { store, runner, now_ms, emit } = this.#options;
     const now = now_ms();
-    if (!this.#poll || this.#pollNext || now - this.#poll.at_ms >= runner.poll_interval_ms) {
+    const interval = this.#options.poll_interval_ms ?? runner.poll_interval_ms;
+    if (!this.#poll || this.#pollNext || now - this.#poll.at_ms >= interval) {
       this.#poll = await pollJobs(state, store, runner, now);
       this.#pollNext = false;
     }
@@ -121,6 +124,9 @@ export class Reconciler {
       case 'cancel_extra':
         lock.assertHeld();
         return runner.cancel({ job_id: action.job_id, launch_folder });
+      case 'record_news':
+        launch.last = action.last;
+        return store.save(state, now_ms());
       case 'record_end':
         launch.phase = 'ended';
         launch.last = action.last;
@@ -163,6 +169,9 @@ export class Reconciler {
     }
   }
 }
+
+/** Actions after which a job does not change by our doing. */
+const quiet: ReadonlySet<Action['do']> = new Set(['record_end', 'record_news', 'wait']);
 
 function endedAgents(observation: Observation | undefined): number {
   const launches = [...(observation?.launches.values() ?? [])];

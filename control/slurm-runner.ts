@@ -123,7 +123,7 @@ export class SlurmRunner implements JobRunner {
         ...new Set(launch.units.map((unit) => dirname(unit.model_path))),
       ],
       ...(overrides ? { overrides } : {}),
-      ...(overrideSource ? { locateOverrides: (path) => overrideSource(path.join('.')) } : {}),
+      ...(overrideSource ? { locateOverrides: overrideSource } : {}),
     });
   }
 }
@@ -144,7 +144,7 @@ export function commonScriptInput(
     site,
     version,
     environment,
-    locateSite: (path) => loaded.provenance(path.join('.')),
+    locateSite: loaded.provenance,
     ...(cache === undefined ? {} : { cache_dir: cache }),
   };
 }

@@ -1,0 +1,255 @@
+/** `deploy`: from a specification to a serving deployment, or to the reason why not. */
+import { copyFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { DeploymentSpec, ModelSpec } from '../spec/model-yaml.ts';
+import type { PlacementModel, Plan } from '../spec/plan.ts';
+import { deploymentFiles, type GatewayEndpoint } from '../spec/state-layout.ts';
+import { assess } from './assess.ts';
+import type { CredentialFile } from './credentials.ts';
+import { mergePlan } from './decide.ts';
+import { type DeploymentState, liveLaunches, wantedLaunches } from './deployment-state.ts';
+import { diagnose } from './diagnose.ts';
+import { baseUrl, ensureGateway, ensureKey, waitForModels } from './gateway.ts';
+import { inspectModel } from './inspect-model.ts';
+import { liveFacts, type Operations } from './operations.ts';
+import {
+  newLaunchId,
+  type PlannedDeployment,
+  planDeployment,
+  requireFeasible,
+  requireFresh,
+} from './planning.ts';
+import { Reconciler } from './reconciler.ts';
+import { offersOf } from './site-offers.ts';
+import { stopDeployment } from './stop.ts';
+
+export interface DeployRequest {
+  spec: DeploymentSpec;
+  /** Absolute path of model.yaml. */
+  spec_file: string;
+  /** A plan made before, which must still be fresh. */
+  plan?: Plan;
+  /** Return as soon as everything is submitted. */
+  detach: boolean;
+  /** 0: wait without end. */
+  timeout_ms: number;
+  /** End what runs of an older version before the new one is started, instead of after it serves. */
+  stop_first: boolean;
+  credentials: CredentialFile;
+}
+
+export interface DeployResult {
+  deployment: string;
+  site: string;
+  url: string;
+  key: string;
+  models: string[];
+  /** False with --detach: submitted, not yet serving. */
+  serving: boolean;
+}
+
+/** Time between two looks at state files while following, ms. Lower: news sooner; higher: less load on the filesystem. */
+const follow_ms = 500;
+/** Ended launches kept in the state, for `logs` and `status`. */
+const keptLaunches = 20;
+
+/** Makes the plan for a specification as things are now. @throws E_MODEL_… before anything is submitted. */
+export async function planNow(
+  operations: Operations,
+  spec: DeploymentSpec,
+  specFile: string,
+): Promise<PlannedDeployment> {
+  const { loaded, facts, emit, now_ms } = operations;
+  const checking = (what: string): void => emit({ at_ms: now_ms(), kind: 'checking', what });
+  const inspect = async (model: ModelSpec, folder: string): Promise<PlacementModel> => {
+    checking(`model ${model.name}: ${model.source}`);
+    return (await inspectModel(model, folder, loaded.site, loaded.path, facts.environment)).placement;
+  };
+  if (operations.slurm) checking('what the nodes of the cluster offer');
+  const live = await liveFacts(operations);
+  const offers = offersOf(loaded.site, live, facts.environment);
+  return planDeployment({ spec, spec_file: specFile, site: loaded.site, offers, inspect, now_ms: now_ms() });
+}
+
+export async function deploy(operations: Operations, request: DeployRequest): Promise<DeployResult> {
+  const { spec } = request;
+  const { store, emit, now_ms } = operations;
+  const planned = await planNow(operations, spec, request.spec_file);
+  requireFeasible(planned.plan);
+  if (request.plan) requireFresh(request.plan, planned.plan);
+  for (const message of planned.plan.warnings) emit({ at_ms: now_ms(), kind: 'warning', message });
+
+  store.prepareDeployment(spec.name);
+  const isNew = store.load(spec.name) === undefined;
+  await accept(operations, request, planned);
+  const { endpoint, started } = await ensureGateway(operations).catch(async (error: unknown) => {
+    // Nothing was submitted yet: leave no deployment behind that says it wants to serve.
+    await abandon(operations, spec.name, isNew, error);
+    throw error;
+  });
+  const url = baseUrl(endpoint);
+  if (started) emit({ at_ms: now_ms(), kind: 'gateway_up', url });
+  const key = await ensureKey(operations, endpoint, request.credentials);
+
+  const reconciler = new Reconciler({
+    site: operations.loaded.site,
+    store,
+    runner: operations.runner,
+    facts: operations.facts,
+    now_ms,
+    emit,
+    command: operations.command,
+    signal: operations.signal,
+  });
+  const models = spec.models.map((model) => model.name);
+  const result = { deployment: spec.name, site: operations.loaded.site.name, url, key, models };
+  try {
+    await reconciler.pass(spec.name);
+  } catch (error) {
+    await abandon(operations, spec.name, isNew, error);
+    throw error;
+  }
+  if (request.detach) return { ...result, serving: false };
+  await follow(operations, reconciler, request, endpoint, key, models);
+  emit({ at_ms: now_ms(), kind: 'serving', url, models });
+  return { ...result, serving: true };
+}
+
+/** Writes down what is wanted now; keeps what runs and is unchanged. */
+async function accept(
+  operations: Operations,
+  request: DeployRequest,
+  { plan, spec_digest, fingerprint }: PlannedDeployment,
+): Promise<void> {
+  const { spec } = request;
+  const { store, emit, now_ms, command, signal } = operations;
+  if (request.stop_first && isChanged(store.load(spec.name), spec_digest))
+    await stopDeployment(operations, spec.name, { keep_gateway: true });
+  const lock = await store.lock(spec.name, { command, timeout_ms: 120_000, signal });
+  try {
+    const before = store.load(spec.name);
+    const unchanged =
+      before?.desired === 'serving' &&
+      before.spec_digest === spec_digest &&
+      wantedLaunches(before).every((launch) => launch.phase !== 'ended');
+    if (unchanged) {
+      emit({
+        at_ms: now_ms(),
+        kind: 'checking',
+        what: `${spec.name}, which is deployed already and unchanged`,
+      });
+      return;
+    }
+    const launches = mergePlan(before?.launches ?? [], plan.launches, fingerprint, newLaunchId);
+    const kept = launches.filter((launch) => !launch.superseded && launch.phase !== 'planned').length;
+    emit({
+      at_ms: now_ms(),
+      kind: 'planned',
+      launches: plan.launches.length,
+      replicas: plan.models.reduce((sum, model) => sum + model.replicas, 0),
+    });
+    const replaced = launches.filter((launch) => launch.superseded && launch.phase !== 'ended').length;
+    if (replaced > 0)
+      emit({
+        at_ms: now_ms(),
+        kind: 'warning',
+        message: `${replaced} running job(s) are replaced once the new ones serve${kept > 0 ? `; ${kept} unchanged one(s) go on` : ''}; where there is no room for both, use --stop-first`,
+      });
+    const state: DeploymentState = {
+      format: 1,
+      name: spec.name,
+      site: operations.loaded.site.name,
+      owner: operations.facts.user,
+      generation: (before?.generation ?? 0) + 1,
+      spec_digest,
+      spec_file: request.spec_file,
+      spec,
+      desired: 'serving',
+      created_at_ms: before?.created_at_ms ?? now_ms(),
+      updated_at_ms: now_ms(),
+      models: plan.models,
+      launches: forgetOldest(launches),
+    };
+    copyFileSync(request.spec_file, join(store.folder(spec.name), deploymentFiles.spec));
+    store.save(state, now_ms());
+  } finally {
+    lock.release();
+  }
+}
+
+function isChanged(before: DeploymentState | undefined, digest: string): boolean {
+  return before !== undefined && before.spec_digest !== digest && liveLaunches(before).length > 0;
+}
+
+function forgetOldest(launches: DeploymentState['launches']): DeploymentState['launches'] {
+  const ended = launches.filter((launch) => launch.superseded && launch.phase === 'ended');
+  const forgotten = new Set(ended.slice(keptLaunches));
+  return launches.filter((launch) => !forgotten.has(launch));
+}
+
+/** After a refusal: what was already submitted of this deployment is taken back, and the reason kept. */
+async function abandon(operations: Operations, name: string, isNew: boolean, thrown: unknown): Promise<void> {
+  const error = HpcserveError.from(thrown);
+  if (error.details.may_have_been_submitted === true || operations.signal.aborted) return;
+  await stopDeployment(operations, name, { keep_gateway: false, failure: error });
+  const state = operations.store.load(name);
+  const ran = state?.launches.some((launch) => launch.job_id !== undefined) ?? false;
+  if (isNew && !ran) operations.store.remove(name);
+}
+
+async function follow(
+  operations: Operations,
+  reconciler: Reconciler,
+  request: DeployRequest,
+  endpoint: GatewayEndpoint,
+  key: string,
+  models: readonly string[],
+): Promise<void> {
+  const { spec } = request;
+  const { store, signal, emit, now_ms } = operations;
+  const deadline = request.timeout_ms > 0 ? now_ms() + request.timeout_ms : Number.POSITIVE_INFINITY;
+  for (;;) {
+    signal.throwIfAborted();
+    const { state, observation } = await reconciler.pass(spec.name);
+    if (state.desired === 'stopped')
+      throw new HpcserveError('E_DEPLOYMENT_FAILED', {
+        what: `${spec.name} was stopped while it started`,
+        because: 'another command asked for it',
+        try: 'deploy it again',
+      });
+    const { phase, replicas_serving, replicas_failed, replicas_wanted } = assess(state, observation);
+    if (phase === 'serving' && liveLaunches(state).every((launch) => !launch.superseded)) break;
+    if (
+      phase === 'failed' ||
+      (phase === 'degraded' && replicas_serving + replicas_failed === replicas_wanted)
+    ) {
+      const launch =
+        wantedLaunches(state).find((each) => {
+          const sight = observation.launches.get(each.launch_id);
+          return sight?.units.some((unit) => unit.state === 'failed' || unit.state === 'lost');
+        }) ?? wantedLaunches(state)[0]!;
+      const error = state.failure
+        ? HpcserveError.fromJSON(state.failure)
+        : diagnose(state, store, launch, observation.launches.get(launch.launch_id));
+      // Jobs in which nothing can serve any more would only burn their allocation.
+      if (phase === 'failed')
+        await stopDeployment(operations, spec.name, { keep_gateway: false, failure: error });
+      throw error;
+    }
+    if (now_ms() >= deadline)
+      throw new HpcserveError('E_DEPLOYMENT_TIMEOUT', {
+        what: `${spec.name} does not serve after ${Math.round(request.timeout_ms / 1000)} s`,
+        because: assess(state, observation).reasons,
+      });
+    await sleep(follow_ms, undefined, { signal });
+  }
+  const missing = await waitForModels(baseUrl(endpoint), key, models, signal);
+  if (missing.length > 0)
+    emit({
+      at_ms: now_ms(),
+      kind: 'warning',
+      message: `the gateway does not list ${missing.join(', ')} yet, although its replicas serve: see \`hpcserve doctor\``,
+    });
+}

@@ -1,0 +1,145 @@
+/** The gateway as a small Slurm job: for sites that allow no long-lived process on login nodes. */
+import { mkdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import type { SlurmClient } from '../slurm/client.ts';
+import { buildJobScript } from '../slurm/job-script.ts';
+import { directivesOf, renderJobScript } from '../slurm/render.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
+import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
+import { lookAtGateway, writeGatewayConfig } from './gateway-process.ts';
+import { lastLines } from './log-files.ts';
+import type { Operations } from './operations.ts';
+import { newLaunchId } from './planning.ts';
+import { commonScriptInput, programOf } from './slurm-runner.ts';
+import { waitUntil } from './wait-until.ts';
+
+/** Written before submission, so that a command that dies in between does not leave a job nobody knows. */
+const jobFile = 'gateway-job.json';
+const scriptFile = 'gateway.sh';
+
+interface GatewayJobFile {
+  launch_id: string;
+  job_id?: string;
+}
+
+/** How long a pending gateway job is waited for, ms: without it nothing answers. */
+const start_ms = 30 * 60_000;
+
+export class GatewayJob {
+  readonly #operations: Operations;
+  readonly #client: SlurmClient;
+
+  constructor(operations: Operations, client: SlurmClient) {
+    this.#operations = operations;
+    this.#client = client;
+  }
+
+  /** Submits the job unless one is queued already, and waits until the gateway answers. */
+  async start(): Promise<GatewayEndpoint> {
+    const { store, runner, signal } = this.#operations;
+    let known = this.#read();
+    const alive = known && (await this.#liveJobs(known));
+    if (!known || !alive || alive.length === 0) known = await this.#submit();
+    const endpoint = await waitUntil(
+      async () => {
+        const sight = await lookAtGateway(store.layout);
+        if (sight.state === 'running') return { endpoint: sight.endpoint };
+        const jobs = await this.#client.jobs([known.job_id!]);
+        return jobs.length > 0 && jobs.every((job) => job.phase === 'ended')
+          ? { ended: jobs[0]! }
+          : undefined;
+      },
+      { timeout_ms: start_ms, interval_ms: Math.min(runner.poll_interval_ms, 5_000), signal },
+    );
+    if (endpoint?.endpoint) return endpoint.endpoint;
+    const log = join(store.layout.gateway_folder, gatewayFiles.log);
+    throw new HpcserveError('E_GATEWAY_START', {
+      what: `the gateway's job ${known.job_id} does not answer`,
+      because: [
+        endpoint
+          ? `the job ended: ${endpoint.ended.state}`
+          : `it did not start within ${start_ms / 60_000} min`,
+        ...lastLines(log, 5).map((line) => `log: ${line}`),
+        `log file: ${log}`,
+      ],
+    });
+  }
+
+  /** Cancels the job, if there is one, and waits until it has ended. */
+  async stop(): Promise<void> {
+    const known = this.#read();
+    if (!known) return;
+    const jobs = await this.#liveJobs(known);
+    if (jobs.length > 0) {
+      await this.#client.cancel(jobs);
+      const gone = await waitUntil(
+        async () => ((await this.#liveJobs(known)).length === 0 ? true : undefined),
+        { timeout_ms: 120_000, interval_ms: 2_000, signal: this.#operations.signal },
+      );
+      if (!gone)
+        throw new HpcserveError('E_DEPLOYMENT_STOP', {
+          what: `the gateway's job ${jobs.join(', ')} does not end`,
+          because: 'Slurm still lists it after 120 s',
+        });
+    }
+    rmSync(this.#path, { force: true });
+  }
+
+  async #submit(): Promise<GatewayJobFile> {
+    const { loaded, facts, store } = this.#operations;
+    const { layout } = store;
+    mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
+    const config = writeGatewayConfig(loaded.site, layout);
+    const launch_id = newLaunchId();
+    const script = buildJobScript({
+      ...commonScriptInput(loaded, facts.environment),
+      role: 'gateway',
+      deployment: 'gateway',
+      request: {
+        job_name: `hpcserve-gateway-${launch_id.slice(0, 8)}`,
+        nodes: 1,
+        gpus_per_node: 0,
+        cpus_per_node: loaded.site.gateway.cpus,
+        memory_mb_per_node: Math.ceil((loaded.site.gateway.memory_gb * 1e9) / 1024 ** 2),
+        log_file: join(layout.gateway_folder, gatewayFiles.log),
+        working_folder: layout.gateway_folder,
+        launch_id,
+        tier: 'stable',
+      },
+      command: [...programOf(loaded, facts.environment, 'gateway'), '--config', config],
+      visible_folders: [layout.root],
+    });
+    const path = join(layout.gateway_folder, scriptFile);
+    writeFileAtomically(path, renderJobScript(script), 0o700);
+    this.#write({ launch_id });
+    const { job_id } = await this.#client.submit({ path }, directivesOf(script));
+    this.#write({ launch_id, job_id });
+    return { launch_id, job_id };
+  }
+
+  /** Ids of jobs of the gateway that are not over, also of one whose id was never written down. */
+  async #liveJobs(known: GatewayJobFile): Promise<string[]> {
+    const jobs = known.job_id
+      ? await this.#client.jobs([known.job_id])
+      : (await this.#client.myJobs()).filter((job) => job.name.endsWith(`-${known.launch_id.slice(0, 8)}`));
+    const live = jobs.filter((job) => job.phase !== 'ended').map((job) => job.base_job_id);
+    if (known.job_id === undefined && live[0] !== undefined) {
+      known.job_id = live[0];
+      this.#write(known);
+    }
+    return live;
+  }
+
+  get #path(): string {
+    return join(this.#operations.store.layout.gateway_folder, jobFile);
+  }
+
+  #read(): GatewayJobFile | undefined {
+    return readJsonIfThere(this.#path) as GatewayJobFile | undefined;
+  }
+
+  #write(file: GatewayJobFile): void {
+    writeFileAtomically(this.#path, `${JSON.stringify(file)}\n`);
+  }
+}

@@ -1,0 +1,73 @@
+/** What every operation on deployments works with: the site, its state, its runner, and who asks. */
+
+import { type SlurmClient, SlurmCommandClient } from '../slurm/client.ts';
+import { LocalCommandRunner } from '../slurm/command-runner.ts';
+import type { ProgressEvent } from '../spec/events.ts';
+import type { SlurmOverrides } from '../spec/model-yaml.ts';
+import { slurmSettings } from '../spec/site.ts';
+import { expandSitePath } from '../spec/site-paths.ts';
+import { DeploymentStore } from './deployment-store.ts';
+import type { JobRunner } from './job-runner.ts';
+import { LocalRunner } from './local-runner.ts';
+import type { PrepareFacts } from './prepare-launch.ts';
+import type { LoadedSite } from './site-files.ts';
+import type { LiveFacts } from './site-offers.ts';
+import { SlurmRunner } from './slurm-runner.ts';
+
+export interface Operations {
+  loaded: LoadedSite;
+  store: DeploymentStore;
+  runner: JobRunner;
+  /** The Slurm client of a Slurm site. */
+  slurm?: SlurmClient;
+  facts: PrepareFacts;
+  /** Shown to other commands that wait: `hpcserve deploy`. */
+  command: string;
+  now_ms: () => number;
+  emit: (event: ProgressEvent) => void;
+  signal: AbortSignal;
+}
+
+export interface OperationsInput
+  extends Pick<Operations, 'loaded' | 'facts' | 'command' | 'now_ms' | 'emit' | 'signal'> {
+  overrides?: SlurmOverrides;
+  overrideSource?: (key: string) => string | undefined;
+}
+
+export function openOperations(input: OperationsInput): Operations {
+  const { overrides, overrideSource, ...rest } = input;
+  const store = new DeploymentStore(input.loaded.layout);
+  if (input.loaded.site.kind === 'local') return { ...rest, store, runner: new LocalRunner() };
+  const slurm = slurmClient(input.loaded, input.facts.environment);
+  const runner = new SlurmRunner({
+    site: input.loaded,
+    client: slurm,
+    environment: input.facts.environment,
+    ...(overrides ? { overrides } : {}),
+    ...(overrideSource ? { overrideSource } : {}),
+  });
+  return { ...rest, store, runner, slurm };
+}
+
+export function slurmClient(
+  { site }: LoadedSite,
+  environment: Readonly<Record<string, string | undefined>>,
+): SlurmClient {
+  const settings = slurmSettings(site);
+  return new SlurmCommandClient(
+    new LocalCommandRunner({
+      environment,
+      ...(settings.bin_dir ? { bin_dir: expandSitePath(settings.bin_dir, environment) } : {}),
+      ...(settings.conf_file ? { conf_file: expandSitePath(settings.conf_file, environment) } : {}),
+    }),
+    { command_timeout_ms: settings.command_timeout_s * 1000 },
+  );
+}
+
+/** What the cluster says of itself now; undefined on the local site. */
+export async function liveFacts(operations: Operations): Promise<LiveFacts | undefined> {
+  const { slurm } = operations;
+  if (!slurm) return undefined;
+  const [nodes, partitions] = await Promise.all([slurm.nodeGroups(), slurm.partitions()]);
+  return { nodes, partitions };
+}

@@ -1,0 +1,67 @@
+/** `stop`: no job, no process is left, or an error says which. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { liveLaunches } from './deployment-state.ts';
+import { isGatewayNeeded, stopGateway } from './gateway.ts';
+import type { Operations } from './operations.ts';
+import { Reconciler } from './reconciler.ts';
+
+export interface StopOptions {
+  keep_gateway: boolean;
+  /** Why it is stopped, where it failed; shown by `status`. */
+  failure?: HpcserveError;
+  /** How long jobs may take to end, ms. Slurm's KillWait (30 s) and an epilog lie within. */
+  timeout_ms?: number;
+}
+
+/** @throws E_DEPLOYMENT_UNKNOWN; E_DEPLOYMENT_STOP with what is still there. */
+export async function stopDeployment(
+  operations: Operations,
+  name: string,
+  options: StopOptions,
+): Promise<void> {
+  const { store, command, signal, now_ms, emit } = operations;
+  store.require(name);
+  const lock = await store.lock(name, { command, timeout_ms: 120_000, signal });
+  try {
+    const state = store.require(name);
+    state.desired = 'stopped';
+    if (options.failure) state.failure = options.failure.toJSON();
+    else delete state.failure;
+    store.save(state, now_ms());
+  } finally {
+    lock.release();
+  }
+  await waitForEnd(operations, name, options.timeout_ms ?? 180_000);
+  if (!options.keep_gateway && !isGatewayNeeded(store)) await stopGateway(operations);
+  emit({ at_ms: now_ms(), kind: 'stopped', deployment: name });
+}
+
+async function waitForEnd(operations: Operations, name: string, timeout_ms: number): Promise<void> {
+  const { store, runner, facts, loaded, command, signal, now_ms, emit } = operations;
+  const reconciler = new Reconciler({
+    site: loaded.site,
+    store,
+    runner,
+    facts,
+    now_ms,
+    emit,
+    command,
+    signal,
+    poll_interval_ms: Math.min(runner.poll_interval_ms, 2_000),
+  });
+  const deadline = now_ms() + timeout_ms;
+  for (;;) {
+    const { state } = await reconciler.pass(name);
+    const left = liveLaunches(state);
+    if (left.length === 0) return;
+    if (now_ms() >= deadline)
+      throw new HpcserveError('E_DEPLOYMENT_STOP', {
+        what: `${name} has not ended after ${Math.round(timeout_ms / 1000)} s`,
+        because: left.map(
+          (launch) => `job ${launch.job_id ?? launch.launch_id}: ${launch.last?.state ?? launch.phase}`,
+        ),
+      });
+    await sleep(100, undefined, { signal });
+  }
+}
