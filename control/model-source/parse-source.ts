@@ -73,3 +73,8 @@ export function isSafe(path: string): boolean {
     path.split('/').every((part) => part !== '' && part !== '.' && part !== '..') && !/[\0\\]/.test(path)
   );
 }
+
+/** An address for messages: without user, password and query, which may hold signatures. */
+export function withoutSecrets(url: URL): string {
+  return `${url.origin}${url.pathname}${url.search ? '?…' : ''}`;
+}

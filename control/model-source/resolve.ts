@@ -14,7 +14,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelFileSummary } from '../../spec/model-summary.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { findInModelsDir, findSnapshot, hubCacheFolder, notCached } from './hub-cache.ts';
-import { type HubRepository, parseModelSource } from './parse-source.ts';
+import { type HubRepository, parseModelSource, withoutSecrets } from './parse-source.ts';
 
 export interface ResolvedModel {
   /** As it was given. */
@@ -84,7 +84,7 @@ function locate(source: string, context: ResolveContext, seen: readonly string[]
     case 'hub':
       return locateHub(parsed.repository, context);
     case 'path':
-      return { path: existing(parsed.path, context.base_folder), origin: 'path' };
+      return locatePath(parsed.path, context);
   }
 }
 
@@ -127,6 +127,16 @@ function locateHub(repository: HubRepository, context: ResolveContext): Located 
   const snapshot = findSnapshot(cache, repository);
   if ('path' in snapshot) return { path: snapshot.path, origin: 'cache', file: repository.file };
   throw notCached(repository, cache, [...looked, snapshot.absent]);
+}
+
+/** Relative paths start at the base folder; what is not there may be in the site's folder of models. */
+function locatePath(path: string, context: ResolveContext): Located {
+  const { base_folder, models_dir } = context;
+  if (models_dir !== undefined && !isAbsolute(path) && !existsSync(resolve(base_folder, path))) {
+    const kept = resolve(models_dir, path);
+    if (existsSync(kept)) return { path: kept, origin: 'models_dir' };
+  }
+  return { path: existing(path, base_folder), origin: 'path' };
 }
 
 /** The absolute path, or E_MODEL_MISSING with the first folder that is absent and the nearest name there. */
@@ -227,9 +237,4 @@ function fingerprint(files: readonly string[]): string {
     }
   }
   return hash.digest('hex').slice(0, 32);
-}
-
-/** An address for messages: without user, password and query, which may hold signatures. */
-export function withoutSecrets(url: URL): string {
-  return `${url.origin}${url.pathname}${url.search ? '?…' : ''}`;
 }

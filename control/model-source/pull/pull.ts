@@ -1,0 +1,281 @@
+/** `hpcserve model pull`: from the hub into the cache that every tool on a cluster reads, or from an address. */
+import { existsSync, readFileSync, realpathSync } from 'node:fs';
+import { mkdir, readlink, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
+import { homedir } from 'node:os';
+import { basename, dirname, join, relative, resolve } from 'node:path';
+import { readGguf } from '../../../native/formats/gguf-reader.ts';
+import { readSafetensors } from '../../../native/formats/safetensors.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import { hubCacheFolder, repositoryFolders } from '../hub-cache.ts';
+import { type HubRepository, parseModelSource, withoutSecrets } from '../parse-source.ts';
+import { chooseFiles } from './choose-files.ts';
+import { diskError, downloadFile } from './download.ts';
+import type { HttpOptions } from './http.ts';
+import { fileVersion, type HubFile, listRepository } from './hub.ts';
+import type { PullListener } from './progress.ts';
+
+export interface PullOptions extends Omit<HttpOptions, 'token'> {
+  /** `hf:org/name[@revision][/file]` or an http(s) address. */
+  source: string;
+  environment: Readonly<Record<string, string | undefined>>;
+  /** Base address of the hub. Default: $HF_ENDPOINT, else https://huggingface.co. */
+  endpoint?: string;
+  /** `hub` folder of the cache. Default: as huggingface_hub's. */
+  cache?: string;
+  /** For addresses: the file, or the folder, to write to. Default: the working folder. */
+  output?: string;
+  working_folder: string;
+  /** For addresses: the checksum that is known from elsewhere. */
+  sha256?: string;
+  /** For the hub: patterns of files. */
+  include?: readonly string[];
+  /** Files downloaded at once. Higher: faster from far away; lower: kinder to the login node. */
+  parallel?: number;
+  on_event: PullListener;
+}
+
+export interface PullResult {
+  /** What a model.yaml takes as its source. */
+  source: string;
+  path: string;
+  files: { file: string; path: string; bytes: number; sha256?: string }[];
+  bytes: number;
+  /** Of a repository: the commit that was downloaded. */
+  commit?: string;
+}
+
+const parallel_default = 4;
+
+/**
+ * Throws E_MODEL_SOURCE, E_MODEL_PULL, E_MODEL_PULL_NETWORK, E_MODEL_PULL_BUSY, E_MODEL_CHECKSUM,
+ * E_MODEL_DISK, and the format readers' errors where what arrived is no model.
+ */
+export async function pullModel(options: PullOptions): Promise<PullResult> {
+  const source = parseModelSource(options.source);
+  if (options.sha256 !== undefined && !/^[0-9a-f]{64}$/i.test(options.sha256)) {
+    throw new HpcserveError('E_MODEL_SOURCE', {
+      what: `"${options.sha256}" is not a SHA-256`,
+      because: 'it must have 64 hexadecimal digits',
+    });
+  }
+  if (source.kind === 'url') return await pullAddress(source.url, options);
+  if (source.kind === 'hub') return await pullRepository(source.repository, options);
+  throw new HpcserveError('E_MODEL_SOURCE', {
+    what: `"${options.source}" cannot be pulled`,
+    because:
+      'only hf:org/name and http(s) addresses are downloaded; paths and aliases are used where they lie',
+  });
+}
+
+async function pullAddress(url: URL, options: PullOptions): Promise<PullResult> {
+  const name = decodeURIComponent(basename(url.pathname));
+  const output = resolve(options.working_folder, options.output ?? '.');
+  const isFolder =
+    options.output === undefined || options.output.endsWith('/') || (await isDirectory(output));
+  if (isFolder && !/^[\w][\w.+ -]*$/.test(name)) {
+    throw new HpcserveError('E_MODEL_SOURCE', {
+      what: `${withoutSecrets(url)} does not name a file`,
+      try: 'say where to write it with --output FILE',
+    });
+  }
+  const target = isFolder ? join(output, name) : output;
+  if (existsSync(target)) {
+    throw new HpcserveError('E_MODEL_DISK', {
+      what: `${target} exists already`,
+      try: 'remove it, or name another --output',
+    });
+  }
+  const done = await downloadFile({
+    ...httpOptions(options, undefined),
+    url,
+    target,
+    label: basename(target),
+    expected: options.sha256 === undefined ? {} : { sha256: options.sha256 },
+    on_event: options.on_event,
+    inspect: (path) => inspectModel(path, target),
+  });
+  return {
+    source: target,
+    path: target,
+    files: [{ file: basename(target), path: target, bytes: done.bytes, sha256: done.sha256 }],
+    bytes: done.bytes,
+  };
+}
+
+/** Refuses error pages and cut-off files before they get a model's name. */
+function inspectModel(path: string, target: string): void {
+  if (target.endsWith('.gguf')) readGguf(path, { keep_array_items: 4096 });
+  else if (target.endsWith('.safetensors')) readSafetensors(path);
+}
+
+async function pullRepository(repository: HubRepository, options: PullOptions): Promise<PullResult> {
+  if (options.sha256 !== undefined || options.output !== undefined) {
+    throw new HpcserveError('E_MODEL_SOURCE', {
+      what: '--sha256 and --output are for addresses',
+      because: 'files of a hub repository go into the cache, verified by the checksums of the hub',
+    });
+  }
+  const endpoint = hubEndpoint(options);
+  const http = httpOptions(options, hubToken(options.environment));
+  const cache = options.cache ?? hubCacheFolder(options.environment);
+  const folders = repositoryFolders(cache, repository.id);
+  options.on_event({ kind: 'listing', repository: repository.id, revision: repository.revision });
+  const listing = await listRepository(endpoint, repository, http);
+  const chosen = chooseFiles(repository, listing.files, options.include);
+  const snapshot = join(folders.snapshots, listing.commit);
+  const absent = chosen.filter((file) => !existsSync(join(snapshot, file.path)));
+  await announce(cache, chosen, absent, options);
+
+  const pulled: PullResult['files'] = [];
+  await inParallel(options.parallel ?? parallel_default, absent, options.signal, async (file, signal) => {
+    const http_options = { ...http, signal };
+    const version = await fileVersion(endpoint, repository, listing.commit, file.path, http_options);
+    const blob = join(folders.blobs, version.etag);
+    if (!existsSync(blob)) {
+      await downloadFile({
+        ...http_options,
+        url: version.url,
+        target: blob,
+        label: file.path,
+        expected: version.expected,
+        on_event: options.on_event,
+        inspect: (path) => inspectModel(path, file.path),
+      });
+    }
+    await linkFile(join(snapshot, file.path), blob);
+  });
+  for (const file of chosen) {
+    const path = join(snapshot, file.path);
+    const target = realpathSync(path);
+    const sha256 = basename(target);
+    pulled.push({
+      file: file.path,
+      path,
+      bytes: (await stat(target)).size,
+      ...(/^[0-9a-f]{64}$/.test(sha256) ? { sha256 } : {}),
+    });
+  }
+  await writeRef(join(folders.refs, repository.revision), listing.commit);
+  const revision = repository.revision === 'main' ? '' : `@${repository.revision}`;
+  const file = repository.file === undefined ? '' : `/${repository.file}`;
+  return {
+    source: `hf:${repository.id}${revision}${file}`,
+    path: snapshot,
+    files: pulled,
+    bytes: pulled.reduce((sum, entry) => sum + entry.bytes, 0),
+    commit: listing.commit,
+  };
+}
+
+/** Says what will be done, and refuses at once what cannot fit. */
+async function announce(
+  cache: string,
+  chosen: readonly HubFile[],
+  absent: readonly HubFile[],
+  options: PullOptions,
+): Promise<void> {
+  const total = (files: readonly HubFile[]): number =>
+    files.reduce((sum, file) => sum + (file.size_bytes ?? 0), 0);
+  await mkdir(cache, { recursive: true, mode: 0o700 }).catch((error: unknown) => {
+    throw diskError(cache, error);
+  });
+  const space = await statfs(cache);
+  const free = space.bavail * space.bsize;
+  if (free < total(absent)) {
+    throw new HpcserveError('E_MODEL_DISK', {
+      what: `${options.source} does not fit into ${cache}`,
+      because: `${total(absent)} bytes are to come, ${free} are free`,
+    });
+  }
+  options.on_event({
+    kind: 'planned',
+    files: chosen.length,
+    bytes_total: total(chosen),
+    bytes_present: total(chosen) - total(absent),
+  });
+}
+
+/** A relative link, so that the cache can be moved; replaced atomically where it is wrong. */
+async function linkFile(path: string, blob: string): Promise<void> {
+  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+  const wanted = relative(dirname(path), blob);
+  const present = await readlink(path).catch((error: unknown) => {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw diskError(path, error);
+  });
+  if (present === wanted) return;
+  const fresh = `${path}.link-${process.pid}`;
+  await rm(fresh, { force: true });
+  await symlink(wanted, fresh);
+  await rename(fresh, path);
+}
+
+async function writeRef(path: string, commit: string): Promise<void> {
+  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+  const fresh = `${path}.${process.pid}`;
+  await writeFile(fresh, commit);
+  await rename(fresh, path);
+}
+
+/** At most `limit` at once; the first failure stops the others and is thrown when all have ended. */
+async function inParallel<T>(
+  limit: number,
+  items: readonly T[],
+  signal: AbortSignal | undefined,
+  work: (item: T, signal: AbortSignal) => Promise<void>,
+): Promise<void> {
+  const failed = new AbortController();
+  const combined = signal ? AbortSignal.any([signal, failed.signal]) : failed.signal;
+  const queue = [...items];
+  let failure: { error: unknown } | undefined;
+  const worker = async (): Promise<void> => {
+    for (let item = queue.shift(); item !== undefined && !failure; item = queue.shift()) {
+      try {
+        await work(item, combined);
+      } catch (error) {
+        failure ??= { error };
+        failed.abort(error);
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: Math.max(1, limit) }, worker));
+  if (failure) throw failure.error;
+}
+
+function httpOptions(options: PullOptions, token: string | undefined): HttpOptions {
+  return {
+    ...(token === undefined ? {} : { token }),
+    ...(options.signal === undefined ? {} : { signal: options.signal }),
+    ...(options.retries === undefined ? {} : { retries: options.retries }),
+    ...(options.idle_timeout_ms === undefined ? {} : { idle_timeout_ms: options.idle_timeout_ms }),
+    ...(options.retry_pause_ms === undefined ? {} : { retry_pause_ms: options.retry_pause_ms }),
+  };
+}
+
+function hubEndpoint(options: PullOptions): URL {
+  const text = options.endpoint ?? (options.environment.HF_ENDPOINT || 'https://huggingface.co');
+  if (/^https?:\/\//.test(text) && URL.canParse(text)) return new URL(text);
+  throw new HpcserveError('E_MODEL_SOURCE', {
+    what: `"${text}" is not the address of a hub`,
+    because: 'HF_ENDPOINT and --endpoint take http(s)://host[/path]',
+  });
+}
+
+/** $HF_TOKEN, else the file that $HF_TOKEN_PATH names or `hf auth login` writes. */
+function hubToken(environment: PullOptions['environment']): string | undefined {
+  if (environment.HF_TOKEN) return environment.HF_TOKEN.trim();
+  const home =
+    environment.HF_HOME ||
+    join(environment.XDG_CACHE_HOME || join(environment.HOME || homedir(), '.cache'), 'huggingface');
+  const path = environment.HF_TOKEN_PATH || join(home, 'token');
+  if (!existsSync(path)) return undefined;
+  return readFileSync(path, 'utf8').trim() || undefined;
+}
+
+async function isDirectory(path: string): Promise<boolean> {
+  const found = await stat(path).catch((error: unknown) => {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw diskError(path, error);
+  });
+  return found?.isDirectory() ?? false;
+}
