@@ -7,6 +7,7 @@ import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { KvType } from '../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
 import type { ModelState } from '../../spec/session-record.ts';
+import type { WorkerLimits } from './worker-options.ts';
 
 export interface NativeModel {
   /** Served name; requests name it or one of the aliases. */
@@ -32,6 +33,8 @@ export type ToWorker =
       heartbeat_ms: number;
       /** Shown in logs and metrics. */
       device: string;
+      /** Bounds that differ from `defaultLimits`. */
+      limits?: Partial<WorkerLimits>;
     }
   | { type: 'load'; model: NativeModel }
   | { type: 'unload'; name: string }

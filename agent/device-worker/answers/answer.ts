@@ -1,0 +1,234 @@
+/**
+ * Sends one answer: streamed or whole. The same code serves chat and text completions; they differ in what
+ * a choice makes of its text and in the names of their objects.
+ */
+import type { ServerResponse } from 'node:http';
+import type { SampledToken } from '../../../spec/engine-contract.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import { errorEnvelope, sendError, sendJson } from '../http/replies.ts';
+import type { Models } from '../models.ts';
+import { EventStream } from './event-stream.ts';
+import { Generation, type GenerationListener, type GenerationRequest } from './generation.ts';
+import { mergeEvents, type TextEvent } from './text-stream.ts';
+import { usageOf } from './usage.ts';
+
+export interface ChoiceDelta {
+  token_ids: number[];
+  finish?: string;
+  /** Nothing to send, unless it is the end. */
+  empty: boolean;
+}
+
+/** How an answer is written in OpenAI's words. */
+export interface AnswerKind<D extends ChoiceDelta> {
+  id: string;
+  object: string;
+  chunk_object: string;
+  choices: {
+    take(event: TextEvent): D;
+    takePrompt?(logprobs: SampledToken[]): void;
+    complete(withTokenIds: boolean): Record<string, unknown>;
+  }[];
+  /** A chunk's choice, before its end. */
+  chunk(index: number, delta: D): Record<string, unknown>;
+  /** The chunk's choice that opens one, where the kind has such; absent for a continued answer. */
+  opening?(index: number): Record<string, unknown>;
+  /** The chunk's choice that ends one. */
+  closing(index: number, finish: string): Record<string, unknown>;
+}
+
+export interface AnswerContext {
+  models: Models;
+  response: ServerResponse;
+  headers: Record<string, string>;
+  token_ids: boolean;
+  slow_client_ms: number;
+}
+
+/** @returns once the answer is under way; it ends by itself, and with the client's connection. */
+export function answer<D extends ChoiceDelta>(
+  request: GenerationRequest,
+  kind: AnswerKind<D>,
+  context: AnswerContext,
+): void {
+  const { parameters } = request;
+  const { response, models } = context;
+  const listener = parameters.stream
+    ? new StreamedAnswer(request, kind, context)
+    : new WholeAnswer(request, kind, context);
+  const generation = new Generation(models, request, listener);
+  listener.generation = generation;
+  response.on('close', () => {
+    if (!response.writableFinished) generation.cancel();
+  });
+  generation.start((event) => {
+    kind.choices[0]!.take(event);
+  });
+}
+
+function base(kind: { id: string }, object: string, request: GenerationRequest) {
+  return {
+    id: kind.id,
+    object,
+    created: Math.floor(Date.now() / 1000),
+    model: request.model.config.name,
+  };
+}
+
+/** What a gateway needs to have an answer continued elsewhere. */
+function extension(generation: Generation, request: GenerationRequest) {
+  return {
+    hpcserve_prompt_tokens: generation.prompt_tokens,
+    hpcserve_seed: request.parameters.sampling.seed,
+  };
+}
+
+class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
+  generation!: Generation;
+  private readonly request: GenerationRequest;
+  private readonly kind: AnswerKind<D>;
+  private readonly context: AnswerContext;
+
+  constructor(request: GenerationRequest, kind: AnswerKind<D>, context: AnswerContext) {
+    this.request = request;
+    this.kind = kind;
+    this.context = context;
+  }
+
+  admitted(): void {}
+
+  prompt(choice: number, logprobs: SampledToken[]): void {
+    this.kind.choices[choice]!.takePrompt?.(logprobs);
+  }
+
+  event(choice: number, event: TextEvent): void {
+    this.kind.choices[choice]!.take(event);
+  }
+
+  finished(): void {
+    const { kind, request, generation, context } = this;
+    sendJson(
+      context.response,
+      200,
+      {
+        ...base(kind, kind.object, request),
+        choices: kind.choices.map((choice) => choice.complete(context.token_ids)),
+        usage: usageOf(generation),
+        ...(context.token_ids ? extension(generation, request) : {}),
+      },
+      context.headers,
+    );
+  }
+
+  failed(error: HpcserveError): void {
+    sendError(this.context.response, error, this.context.headers);
+  }
+}
+
+class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
+  generation!: Generation;
+  private readonly request: GenerationRequest;
+  private readonly kind: AnswerKind<D>;
+  private readonly context: AnswerContext;
+  private readonly stream: EventStream;
+  private readonly head: ReturnType<typeof base>;
+  /** What each choice has to say that the client has not taken yet. */
+  private readonly pending: (TextEvent | undefined)[] = [];
+  /** Token ids whose text is still withheld. */
+  private readonly unsent: number[][] = [];
+  private readonly opened = new Set<number>();
+  private first = true;
+  private complete = false;
+  private over = false;
+
+  constructor(request: GenerationRequest, kind: AnswerKind<D>, context: AnswerContext) {
+    this.request = request;
+    this.kind = kind;
+    this.context = context;
+    this.head = base(kind, kind.chunk_object, request);
+    this.stream = new EventStream({
+      response: context.response,
+      headers: context.headers,
+      slow_client_ms: context.slow_client_ms,
+      resume: () => this.flush(),
+      giveUp: () => this.giveUp(),
+    });
+  }
+
+  admitted(): void {
+    this.stream.begin();
+  }
+
+  prompt(choice: number, logprobs: SampledToken[]): void {
+    this.kind.choices[choice]!.takePrompt?.(logprobs);
+  }
+
+  event(choice: number, event: TextEvent): void {
+    this.pending[choice] = mergeEvents(this.pending[choice], event);
+    this.flush();
+  }
+
+  finished(): void {
+    this.complete = true;
+    this.flush();
+  }
+
+  failed(error: HpcserveError): void {
+    if (this.over) return;
+    this.over = true;
+    if (this.stream.open) this.stream.fail(errorEnvelope(error));
+    else sendError(this.context.response, error, this.context.headers);
+  }
+
+  private flush(): void {
+    if (this.over) return;
+    for (let index = 0; index < this.kind.choices.length && this.stream.writable; index++) {
+      const event = this.pending[index];
+      if (!event) continue;
+      this.pending[index] = undefined;
+      this.write(index, event);
+    }
+    if (!this.complete || !this.stream.writable || this.pending.some((event) => event !== undefined)) return;
+    this.over = true;
+    if (this.request.parameters.include_usage)
+      this.stream.write({ ...this.head, choices: [], usage: usageOf(this.generation) });
+    this.stream.end();
+  }
+
+  private write(index: number, event: TextEvent): void {
+    const { kind } = this;
+    if (kind.opening && !this.opened.has(index)) {
+      this.opened.add(index);
+      this.chunk(kind.opening(index), []);
+    }
+    const delta = kind.choices[index]!.take(event);
+    let ids = [...(this.unsent[index] ?? []), ...delta.token_ids];
+    if (!delta.empty) {
+      this.chunk(kind.chunk(index, delta), ids);
+      ids = [];
+    }
+    if (delta.finish !== undefined) this.chunk(kind.closing(index, delta.finish), ids);
+    else this.unsent[index] = ids;
+  }
+
+  private chunk(choice: Record<string, unknown>, token_ids: readonly number[]): void {
+    const { token_ids: extended } = this.context;
+    this.stream.write({
+      ...this.head,
+      choices: [choice],
+      ...(this.request.parameters.include_usage ? { usage: null } : {}),
+      ...(extended ? { hpcserve_token_ids: token_ids } : {}),
+      ...(extended && this.first ? extension(this.generation, this.request) : {}),
+    });
+    this.first = false;
+  }
+
+  private giveUp(): void {
+    this.over = true;
+    this.generation.cancel();
+    const { slow_client_ms } = this.context;
+    this.context.response.destroy(
+      new HpcserveError('E_CLIENT_SLOW', { what: `the client did not read for ${slow_client_ms} ms` }),
+    );
+  }
+}

@@ -1,0 +1,103 @@
+import { randomUUID } from 'node:crypto';
+import { type AnswerDelta, type AnswerForm, AnswerParser } from '../../text/output/answer-parser.ts';
+import type { PieceSource } from '../../text/vocabulary.ts';
+import { type ChatLogprob, chatLogprobs } from './logprobs.ts';
+import type { TextEvent } from './text-stream.ts';
+
+interface ToolCall {
+  id: string;
+  type: 'function';
+  function: { name: string; arguments: string };
+}
+
+/** What one event adds to a choice, in the form of OpenAI's chunks. */
+export interface ChatDelta {
+  delta: Record<string, unknown>;
+  logprobs: { content: ChatLogprob[]; refusal: null } | null;
+  token_ids: number[];
+  finish?: string;
+  empty: boolean;
+}
+
+/** One choice of a chat completion as it grows. */
+export class ChatChoice {
+  readonly index: number;
+  private readonly parser: AnswerParser;
+  private readonly pieces: PieceSource;
+  private readonly logprobs: boolean;
+  private content = '';
+  private reasoning = '';
+  private readonly calls: ToolCall[] = [];
+  private readonly entries: ChatLogprob[] = [];
+  private readonly token_ids: number[] = [];
+  private finishReason: string | null = null;
+
+  constructor(index: number, form: AnswerForm, pieces: PieceSource, logprobs: boolean) {
+    this.index = index;
+    this.parser = new AnswerParser(form);
+    this.pieces = pieces;
+    this.logprobs = logprobs;
+  }
+
+  take(event: TextEvent): ChatDelta {
+    const parsed = this.parse(event);
+    const calls = parsed.tool_calls.map(({ index, name, arguments: text }) => {
+      if (name === undefined) {
+        this.calls[index]!.function.arguments += text;
+        return { index, function: { arguments: text } };
+      }
+      const id = `call_${randomUUID().replaceAll('-', '').slice(0, 24)}`;
+      const call: ToolCall = { id, type: 'function', function: { name, arguments: text } };
+      this.calls[index] = structuredClone(call);
+      return { index, ...call };
+    });
+    this.content += parsed.content;
+    this.reasoning += parsed.reasoning;
+    const entries = this.logprobs ? chatLogprobs(event.tokens, this.pieces) : [];
+    this.entries.push(...entries);
+    this.token_ids.push(...event.token_ids);
+    if (event.finish !== undefined)
+      this.finishReason = this.parser.tool_calls > 0 ? 'tool_calls' : event.finish;
+    const delta = {
+      ...(parsed.reasoning === '' ? {} : { reasoning_content: parsed.reasoning }),
+      ...(parsed.content === '' ? {} : { content: parsed.content }),
+      ...(calls.length === 0 ? {} : { tool_calls: calls }),
+    };
+    return {
+      delta,
+      logprobs: entries.length === 0 ? null : { content: entries, refusal: null },
+      token_ids: event.token_ids,
+      empty: Object.keys(delta).length === 0 && entries.length === 0,
+      ...(this.finishReason === null ? {} : { finish: this.finishReason }),
+    };
+  }
+
+  /** The whole choice of an answer that is not streamed. */
+  complete(withTokenIds: boolean): Record<string, unknown> {
+    const hasCalls = this.calls.length > 0;
+    return {
+      index: this.index,
+      message: {
+        role: 'assistant',
+        content: this.content === '' && hasCalls ? null : this.content,
+        refusal: null,
+        ...(this.reasoning === '' ? {} : { reasoning_content: this.reasoning }),
+        ...(hasCalls ? { tool_calls: this.calls } : {}),
+      },
+      logprobs: this.logprobs ? { content: this.entries, refusal: null } : null,
+      finish_reason: this.finishReason,
+      ...(withTokenIds ? { hpcserve_token_ids: this.token_ids } : {}),
+    };
+  }
+
+  private parse(event: TextEvent): AnswerDelta {
+    const parsed = this.parser.push(event.text);
+    if (event.finish === undefined) return parsed;
+    const rest = this.parser.end();
+    return {
+      content: parsed.content + rest.content,
+      reasoning: parsed.reasoning + rest.reasoning,
+      tool_calls: [...parsed.tool_calls, ...rest.tool_calls],
+    };
+  }
+}

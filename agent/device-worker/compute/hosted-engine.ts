@@ -1,0 +1,97 @@
+import { Grammar } from '../../../native/grammar.ts';
+import { Vocabulary } from '../../../native/vocabulary.ts';
+import type { Engine } from '../../../spec/engine-contract.ts';
+import { allocateCandidates, type Candidates } from '../../text/sampling/candidates.ts';
+import { DelayedConstraint, type TokenConstraint } from '../../text/sampling/token-constraint.ts';
+import { TokenSampler } from '../../text/sampling/token-sampler.ts';
+import { CachedPieces } from '../../text/vocabulary.ts';
+import type { GrammarConstraint, Submission, TokenOutput } from './messages.ts';
+
+/** An engine of the compute thread, with what its sequences need besides: vocabulary, samplers, grammars. */
+export class HostedEngine {
+  readonly name: string;
+  readonly engine: Engine;
+  private readonly vocabulary: Vocabulary;
+  private readonly pieces: CachedPieces;
+  private readonly scratch: Candidates;
+  private readonly samplers = new Map<number, TokenSampler>();
+
+  constructor(name: string, engine: Engine, vocabularyAddress: bigint) {
+    this.name = name;
+    this.engine = engine;
+    this.vocabulary = Vocabulary.fromAddress(vocabularyAddress);
+    this.pieces = new CachedPieces(this.vocabulary);
+    this.scratch = allocateCandidates(engine.info.n_vocab);
+  }
+
+  /** @throws HpcserveError E_ENGINE_SEQUENCE, E_NATIVE_GRAMMAR, E_REQUEST_INVALID: the request's fault, nothing stays behind */
+  add(submission: Submission): void {
+    const { id, tokens, n_prompt, sampling, max_new_tokens, prompt_logprobs } = submission;
+    const stop_tokens = new Set(submission.stop_tokens);
+    const sampler =
+      sampling &&
+      new TokenSampler(
+        sampling,
+        {
+          prompt: tokens.subarray(0, n_prompt),
+          continued: tokens.subarray(n_prompt),
+          stop_tokens: this.masked(stop_tokens),
+        },
+        this.scratch,
+        submission.grammar && this.constraint(submission.grammar),
+      );
+    try {
+      this.engine.add({
+        id,
+        prompt_tokens: tokens,
+        max_new_tokens,
+        stop_tokens,
+        ...(sampler && { sampler }),
+        ...(prompt_logprobs !== undefined && { prompt_logprobs }),
+      });
+    } catch (error) {
+      sampler?.close();
+      throw error;
+    }
+    if (sampler) this.samplers.set(id, sampler);
+  }
+
+  cancel(id: number): void {
+    this.engine.cancel(id);
+    this.release(id);
+  }
+
+  step(): ReturnType<Engine['step']> & { outputs: TokenOutput[] } {
+    const report = this.engine.step();
+    for (const { id, finish } of report.outputs) if (finish !== undefined) this.release(id);
+    return report;
+  }
+
+  close(): void {
+    for (const sampler of this.samplers.values()) sampler.close();
+    this.samplers.clear();
+    this.engine.close();
+  }
+
+  private release(id: number): void {
+    this.samplers.get(id)?.close();
+    this.samplers.delete(id);
+  }
+
+  /** Stop tokens that logits exist for. */
+  private masked(stop_tokens: ReadonlySet<number>): number[] {
+    return [...stop_tokens].filter((token) => token >= 0 && token < this.engine.info.n_vocab);
+  }
+
+  private constraint({ gbnf, after }: GrammarConstraint): TokenConstraint {
+    const grammar = Grammar.parse(this.vocabulary, gbnf);
+    const constraint: TokenConstraint = {
+      allows: (token) => grammar.allows(token),
+      mask: (logits) => grammar.apply(logits),
+      accept: (token) => grammar.accept(token),
+      close: () => grammar.close(),
+    };
+    if (after === undefined) return constraint;
+    return new DelayedConstraint(constraint, after, (token) => this.pieces.piece(token, true));
+  }
+}

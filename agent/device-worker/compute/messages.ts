@@ -1,0 +1,76 @@
+/** Messages between the main thread of a device worker, which does I/O and text, and its compute thread. */
+import type {
+  EngineOptions,
+  EngineStats,
+  FinishReason,
+  ModelInfo,
+  SampledToken,
+} from '../../../spec/engine-contract.ts';
+import type { ErrorJson } from '../../../spec/errors/error.ts';
+import type { SamplingParameters } from '../../text/sampling/parameters.ts';
+
+/** A sequence as the compute thread gets it: plain data. */
+export interface Submission {
+  id: number;
+  model: string;
+  /** Prompt, and after it the tokens of an answer that is continued. */
+  tokens: Int32Array;
+  /** How many of the tokens are the prompt. */
+  n_prompt: number;
+  /** Absent: an embedding. */
+  sampling?: SamplingParameters;
+  grammar?: GrammarConstraint;
+  /** Beyond the tokens that are already there. */
+  max_new_tokens: number;
+  stop_tokens: number[];
+  prompt_logprobs?: number;
+}
+
+export interface GrammarConstraint {
+  gbnf: string;
+  /** The grammar begins once this text was generated; absent: at once. */
+  after?: string;
+}
+
+export type ToCompute =
+  | {
+      type: 'load';
+      name: string;
+      options: Omit<EngineOptions, 'on_progress'>;
+      /** Address of the llama_vocab that the main thread keeps open. */
+      vocabulary: bigint;
+    }
+  | { type: 'unload'; name: string }
+  | { type: 'submit'; submission: Submission }
+  | { type: 'cancel'; model: string; id: number }
+  | { type: 'stop' };
+
+/** One sequence's part of an iteration. */
+export interface TokenOutput {
+  id: number;
+  token?: SampledToken;
+  finish?: FinishReason;
+  error?: string;
+  embedding?: Float32Array;
+  prompt_logprobs?: SampledToken[];
+  cached_tokens?: number;
+}
+
+export type FromCompute =
+  | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number }
+  | { type: 'loaded'; name: string; info: ModelInfo; stats: EngineStats }
+  | { type: 'load_failed'; name: string; error: ErrorJson }
+  | { type: 'unloaded'; name: string }
+  | { type: 'admitted'; id: number }
+  | { type: 'refused'; id: number; error: ErrorJson }
+  | {
+      type: 'step';
+      name: string;
+      outputs: TokenOutput[];
+      stats: EngineStats;
+      prefill_tokens: number;
+      decode_tokens: number;
+      elapsed_us: number;
+    }
+  /** An iteration threw: the engine is closed, its sequences are lost; other models go on. */
+  | { type: 'model_failed'; name: string; error: ErrorJson };

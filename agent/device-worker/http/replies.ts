@@ -1,0 +1,60 @@
+import type { ServerResponse } from 'node:http';
+import type { HpcserveError } from '../../../spec/errors/error.ts';
+import type { OpenAiError } from '../../../spec/wire.ts';
+
+/** Codes that OpenAI's own clients know. */
+const openAiCodes: Record<string, string> = {
+  E_CONTEXT_LENGTH: 'context_length_exceeded',
+  E_MODEL_NOT_SERVED: 'model_not_found',
+  E_REQUEST_PARAMETER: 'unknown_parameter',
+  E_REQUEST_INVALID: 'invalid_value',
+  E_REQUEST_UNSUPPORTED: 'unsupported_value',
+  E_WORKER_BUSY: 'rate_limit_exceeded',
+};
+
+/** Seconds after which to try again, where the error does not say. */
+const retry_after_s = 1;
+
+export function errorEnvelope(error: HpcserveError): OpenAiError {
+  const { param } = error.details;
+  const reasons = error.because.length > 0 ? ` (${error.because.join('; ')})` : '';
+  const status = error.http_status;
+  return {
+    error: {
+      message: `${error.message}${reasons}. Try: ${error.try.join('; ')}`,
+      type: status === 429 ? 'rate_limit_error' : status < 500 ? 'invalid_request_error' : 'server_error',
+      param: typeof param === 'string' ? param : null,
+      code: openAiCodes[error.code] ?? error.code,
+    },
+  };
+}
+
+export function sendJson(
+  response: ServerResponse,
+  status: number,
+  value: unknown,
+  headers: Record<string, string | number> = {},
+): void {
+  if (response.headersSent || response.destroyed) return;
+  const body = Buffer.from(JSON.stringify(value));
+  response.writeHead(status, {
+    ...headers,
+    'content-type': 'application/json; charset=utf-8',
+    'content-length': body.length,
+  });
+  response.end(body);
+}
+
+export function sendError(
+  response: ServerResponse,
+  error: HpcserveError,
+  headers: Record<string, string | number> = {},
+): void {
+  const status = error.http_status;
+  const wait = error.details.retry_after_s;
+  const again: Record<string, number> =
+    status === 503 || status === 429
+      ? { 'retry-after': typeof wait === 'number' ? wait : retry_after_s }
+      : {};
+  sendJson(response, status, errorEnvelope(error), { ...headers, ...again });
+}

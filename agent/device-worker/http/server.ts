@@ -1,0 +1,210 @@
+import { chmodSync, existsSync, rmSync, statSync } from 'node:fs';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { connect } from 'node:net';
+import { dirname } from 'node:path';
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import { headers as headerNames, limits } from '../../../spec/wire.ts';
+import type { AnswerContext } from '../answers/answer.ts';
+import type { WorkerMetrics } from '../metrics.ts';
+import type { Models } from '../models.ts';
+import { BodyReader } from '../requests/body-reader.ts';
+import { chatCompletion } from '../requests/chat.ts';
+import { textCompletion } from '../requests/completions.ts';
+import { embeddings } from '../requests/embeddings.ts';
+import type { ServedModel } from '../served-model.ts';
+import type { WorkerLimits } from '../worker-options.ts';
+import { readJson } from './read-body.ts';
+import { sendError, sendJson } from './replies.ts';
+
+/** A request's head and body must be complete within this. Lower: idle uploads are cut sooner; higher: slow uploads pass. */
+const request_timeout_ms = 120_000;
+/** sizeof(sockaddr_un.sun_path) on Linux is 108 with its NUL. */
+const longest_socket_path_bytes = 107;
+
+type Handler = (body: BodyReader, model: ServedModel, context: AnswerContext) => void;
+
+const generating: Record<string, Handler> = {
+  '/v1/chat/completions': chatCompletion,
+  '/v1/completions': textCompletion,
+  '/v1/embeddings': embeddings,
+};
+const reading = ['/v1/models', '/health', '/metrics'];
+
+/** OpenAI's paths on a unix socket. */
+export class WorkerServer {
+  /** Set while nothing new is admitted. */
+  draining = false;
+  private readonly models: Models;
+  private readonly metrics: WorkerMetrics;
+  private readonly workerLimits: WorkerLimits;
+  private readonly server: Server;
+  private path: string | undefined;
+
+  constructor(models: Models, metrics: WorkerMetrics, workerLimits: WorkerLimits) {
+    this.models = models;
+    this.metrics = metrics;
+    this.workerLimits = workerLimits;
+    this.server = createServer(
+      { maxHeaderSize: limits.header_bytes, requestTimeout: request_timeout_ms, keepAliveTimeout: 60_000 },
+      (request, response) => {
+        void this.handle(request, response);
+      },
+    );
+    this.server.maxConnections = limits.connections;
+  }
+
+  /** @throws HpcserveError E_WORKER_SOCKET where the folder is not private, the path too long or taken */
+  async listen(path: string): Promise<void> {
+    await checkSocketPath(path);
+    await new Promise<void>((resolve, reject) => {
+      this.server.once('error', (error) => {
+        reject(
+          new HpcserveError('E_WORKER_SOCKET', { what: `cannot listen on ${path}`, because: error.message }),
+        );
+      });
+      this.server.listen(path, resolve);
+    });
+    chmodSync(path, 0o600);
+    this.path = path;
+  }
+
+  /** Ends open connections; the socket's file is removed. */
+  async close(): Promise<void> {
+    const closed = new Promise<void>((resolve) => this.server.close(() => resolve()));
+    this.server.closeAllConnections();
+    await closed;
+    if (this.path !== undefined) rmSync(this.path, { force: true });
+  }
+
+  private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const { pathname } = new URL(request.url ?? '/', 'http://worker');
+    const known = pathname in generating || reading.includes(pathname);
+    const id = request.headers[headerNames.request_id];
+    const headers: Record<string, string> = typeof id === 'string' ? { [headerNames.request_id]: id } : {};
+    // A connection that breaks is seen by `close`; without a listener the error would end the process.
+    response.on('error', () => {});
+    response.on('close', () => this.metrics.request(known ? pathname : 'other', response.statusCode));
+    try {
+      const handler = generating[pathname];
+      if (handler) await this.generate(handler, request, response, headers);
+      else await this.read(pathname, request, response, headers);
+    } catch (error) {
+      const failure = HpcserveError.from(error);
+      if (failure.code === 'E_INTERNAL') process.stderr.write(`${stackOf(error)}\n`);
+      // A body that was not read to its end would be taken for the next request.
+      if (!request.complete) response.setHeader('connection', 'close');
+      sendError(response, failure, headers);
+    }
+  }
+
+  private async generate(
+    handler: Handler,
+    request: IncomingMessage,
+    response: ServerResponse,
+    headers: Record<string, string>,
+  ): Promise<void> {
+    this.checkMethod(request, 'POST', response);
+    if (this.draining)
+      throw new HpcserveError('E_WORKER_DRAINING', { what: 'This device worker admits nothing new' });
+    const body = new BodyReader(await readJson(request));
+    const name = body.string('model');
+    if (name === undefined) return body.refuse('model', 'is required');
+    const model = this.models.find(name);
+    const most = model.config.max_sequences + this.workerLimits.waiting_sequences;
+    if (this.models.liveOf(model.config.name) >= most)
+      throw new HpcserveError('E_WORKER_BUSY', {
+        what: `${most} sequences of ${model.config.name} run or wait already`,
+      });
+    if (response.destroyed) return;
+    const { info, config } = model;
+    handler(body, model, {
+      models: this.models,
+      response,
+      headers: {
+        ...headers,
+        ...(info ? { [headerNames.precision]: info.file_type } : {}),
+        [headerNames.model]: config.name,
+      },
+      token_ids: request.headers[headerNames.token_ids] === '1',
+      slow_client_ms: this.workerLimits.slow_client_ms,
+    });
+  }
+
+  private async read(
+    path: string,
+    request: IncomingMessage,
+    response: ServerResponse,
+    headers: Record<string, string>,
+  ): Promise<void> {
+    const one = /^\/v1\/models\/(.+)$/.exec(path)?.[1];
+    if (!reading.includes(path) && one === undefined)
+      throw new HpcserveError('E_REQUEST_PATH', { what: `There is no ${path} here` });
+    this.checkMethod(request, 'GET', response);
+    if (one !== undefined) {
+      sendJson(response, 200, describe(this.models.find(decodeURIComponent(one))), headers);
+    } else if (path === '/v1/models') {
+      const data = this.models.all.filter(({ state }) => state === 'serving').map(describe);
+      sendJson(response, 200, { object: 'list', data }, headers);
+    } else if (path === '/health') {
+      const status = this.draining ? 'draining' : 'ok';
+      sendJson(response, this.draining ? 503 : 200, { status, models: this.models.loads }, headers);
+    } else {
+      const text = await this.metrics.text(this.models.loads);
+      response.writeHead(200, { 'content-type': this.metrics.contentType }).end(text);
+    }
+  }
+
+  private checkMethod(request: IncomingMessage, method: string, response: ServerResponse): void {
+    if (request.method === method || (method === 'GET' && request.method === 'HEAD')) return;
+    response.setHeader('allow', method);
+    throw new HpcserveError('E_REQUEST_METHOD', {
+      what: `${request.url} is asked with ${method}, not with ${request.method}`,
+    });
+  }
+}
+
+function describe(model: ServedModel) {
+  const { config, info, created_s } = model;
+  return {
+    id: config.name,
+    object: 'model',
+    created: created_s,
+    owned_by: 'hpcserve',
+    max_model_len: model.context_tokens,
+    hpcserve: { aliases: config.aliases, precision: info?.file_type, architecture: info?.architecture },
+  };
+}
+
+function stackOf(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? error.message) : String(error);
+}
+
+async function checkSocketPath(path: string): Promise<void> {
+  const refuse = (what: string, because: string): never => {
+    throw new HpcserveError('E_WORKER_SOCKET', { what, because });
+  };
+  const bytes = Buffer.byteLength(path);
+  if (bytes > longest_socket_path_bytes)
+    refuse(
+      `the socket path ${path} is too long`,
+      `it has ${bytes} bytes and Linux allows ${longest_socket_path_bytes}`,
+    );
+  const folder = statSync(dirname(path), { throwIfNoEntry: false });
+  if (!folder) return refuse(`the folder of ${path} is missing`, 'stat found nothing there');
+  if ((folder.mode & 0o077) !== 0)
+    refuse(
+      `others can reach the folder of ${path}`,
+      `its mode is ${(folder.mode & 0o777).toString(8)} and must be 700`,
+    );
+  if (!existsSync(path)) return;
+  const answered = await new Promise<boolean>((resolve) => {
+    const probe = connect(path, () => {
+      probe.destroy();
+      resolve(true);
+    });
+    probe.on('error', () => resolve(false));
+  });
+  if (answered) refuse(`the socket ${path} is taken`, 'another process listens on it');
+  // Left behind by a process that was killed.
+  rmSync(path);
+}

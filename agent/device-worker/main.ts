@@ -1,0 +1,121 @@
+/**
+ * The device worker: a process that owns one device and serves many models on it. It is forked by a node
+ * agent, which tells it what to load; clients' requests come over its unix socket.
+ */
+
+import { nativeFolderVariable } from '../../native/libraries.ts';
+import { loadLlama } from '../../native/llama.ts';
+import { probeNativeLibraries } from '../../native/probe.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { WorkerServer } from './http/server.ts';
+import type { FromWorker, ToWorker } from './messages.ts';
+import { WorkerMetrics } from './metrics.ts';
+import { Models } from './models.ts';
+import { defaultLimits, type WorkerLimits } from './worker-options.ts';
+
+/** Exit code after `fatal`, as documented for engine failures. */
+const fatal_exit_code = 11;
+
+class DeviceWorker {
+  private limits: WorkerLimits = defaultLimits;
+  private models: Models | undefined;
+  private server: WorkerServer | undefined;
+  private heartbeat: NodeJS.Timeout | undefined;
+  private ending = false;
+
+  async take(message: ToWorker): Promise<void> {
+    switch (message.type) {
+      case 'configure':
+        return this.configure(message);
+      case 'load':
+        return this.configured.models.load(message.model);
+      case 'unload':
+        return this.configured.models.unload(message.name);
+      case 'drain':
+        return this.drain();
+      case 'stop':
+        return this.end(0);
+    }
+  }
+
+  /** Stops admitting, lets running answers end for a while, and goes. */
+  async terminate(): Promise<void> {
+    if (!this.server) return this.end(0);
+    await Promise.race([this.drain(), new Promise((resolve) => setTimeout(resolve, this.limits.drain_ms))]);
+    await this.end(0);
+  }
+
+  /** Tells the agent why, and ends. */
+  async fatal(error: HpcserveError): Promise<void> {
+    process.stderr.write(`${error.toText()}\n`);
+    if (process.connected)
+      await new Promise<void>((resolve) => {
+        process.send!({ type: 'fatal', error: error.toJSON() } satisfies FromWorker, () => resolve());
+      });
+    process.exit(fatal_exit_code);
+  }
+
+  async end(code: number): Promise<void> {
+    if (this.ending) return;
+    this.ending = true;
+    clearInterval(this.heartbeat);
+    await this.server?.close();
+    await this.models?.stop();
+    process.exit(code);
+  }
+
+  private async configure(message: ToWorker & { type: 'configure' }): Promise<void> {
+    const { socket_path, threads, library_dir, heartbeat_ms, device, limits } = message;
+    // Engines and vocabularies of both threads find the libraries here.
+    if (library_dir !== undefined) process.env[nativeFolderVariable] = library_dir;
+    this.limits = { ...defaultLimits, ...limits };
+    probeNativeLibraries();
+    const llama = loadLlama();
+    const metrics = new WorkerMetrics(device);
+    const models = new Models({
+      threads,
+      metrics,
+      tell: (told) => tell(told),
+      failed: (error) => void this.fatal(error),
+    });
+    this.models = models;
+    this.server = new WorkerServer(models, metrics, this.limits);
+    await this.server.listen(socket_path);
+    tell({ type: 'listening', library_version: llama.version, isa: [...llama.ggml.cpuFeatures] });
+    this.heartbeat = setInterval(() => tell({ type: 'load_report', models: models.loads }), heartbeat_ms);
+  }
+
+  private async drain(): Promise<void> {
+    const { server, models } = this.configured;
+    server.draining = true;
+    await models.whenIdle();
+    tell({ type: 'drained' });
+  }
+
+  private get configured(): { models: Models; server: WorkerServer } {
+    const { models, server } = this;
+    if (!models || !server)
+      throw new HpcserveError('E_INTERNAL', { what: 'the device worker was not configured yet' });
+    return { models, server };
+  }
+}
+
+function tell(message: FromWorker): void {
+  if (process.connected) process.send!(message);
+}
+
+if (!process.send) {
+  process.stderr.write('error: a device worker is started by a node agent, not by hand\n');
+  process.exit(2);
+}
+const worker = new DeviceWorker();
+const fail = (error: unknown) => void worker.fatal(HpcserveError.from(error));
+process.on('message', (message: ToWorker) => {
+  worker.take(message).catch(fail);
+});
+// The agent is gone: nobody would ever stop this process.
+process.on('disconnect', () => void worker.end(0));
+process.on('SIGTERM', () => {
+  worker.terminate().catch(fail);
+});
+process.on('uncaughtException', fail);

@@ -1,0 +1,245 @@
+import type { ModelLoad } from '../../spec/agent-state.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { nearest } from '../../spec/nearest.ts';
+import { ComputeThread } from './compute/compute-thread.ts';
+import type { FromCompute, Submission, TokenOutput } from './compute/messages.ts';
+import type { FromWorker, NativeModel } from './messages.ts';
+import type { WorkerMetrics } from './metrics.ts';
+import { ServedModel } from './served-model.ts';
+
+/** Who submitted a sequence, and hears of it. After `refused`, `failed` or an output with `finish` nothing follows. */
+export interface SequenceListener {
+  admitted(): void;
+  output(output: TokenOutput): void;
+  failed(error: HpcserveError): void;
+}
+
+interface Live {
+  model: string;
+  listener: SequenceListener;
+}
+
+/** The models of this worker and the sequences that are alive in its compute thread. */
+export class Models {
+  private readonly compute: ComputeThread;
+  private readonly models = new Map<string, ServedModel>();
+  private readonly live = new Map<number, Live>();
+  private readonly tell: (message: FromWorker) => void;
+  private readonly metrics: WorkerMetrics;
+  private readonly threads: number;
+  private nextId = 1;
+  private idle: (() => void)[] = [];
+
+  constructor(options: {
+    threads: number;
+    tell: (message: FromWorker) => void;
+    metrics: WorkerMetrics;
+    failed: (error: HpcserveError) => void;
+  }) {
+    this.threads = options.threads;
+    this.tell = options.tell;
+    this.metrics = options.metrics;
+    this.compute = new ComputeThread((message) => this.receive(message), options.failed);
+  }
+
+  /** Weights load in the compute thread; how it ends is told as a `model` message. */
+  load(config: NativeModel): void {
+    const { name } = config;
+    const known = this.models.get(name);
+    if (known && known.state !== 'failed') {
+      const error = new HpcserveError('E_MODEL_NOT_READY', {
+        what: `the model ${name} is already ${known.state}`,
+      });
+      this.tell({ type: 'model', name, state: known.state, error: error.toJSON() });
+      return;
+    }
+    const model = new ServedModel(config);
+    this.models.set(name, model);
+    this.tell({ type: 'model', name, state: 'loading' });
+    try {
+      const { vocabulary } = model.openText();
+      const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
+        config;
+      this.compute.send({
+        type: 'load',
+        name,
+        vocabulary: vocabulary.address,
+        options: {
+          model_path: config.model_path,
+          threads: this.threads,
+          context_tokens,
+          max_sequences,
+          prefill_chunk_tokens,
+          kv_tokens,
+          kv_type,
+          batch_invariant,
+        },
+      });
+    } catch (error) {
+      this.fail(model, HpcserveError.from(error));
+    }
+  }
+
+  unload(name: string): void {
+    const model = this.models.get(name);
+    if (!model) {
+      this.tell({ type: 'model', name, state: 'unloaded' });
+      return;
+    }
+    model.state = 'draining';
+    this.dropSequences(
+      name,
+      new HpcserveError('E_MODEL_NOT_READY', { what: `the model ${name} was unloaded` }),
+    );
+    this.compute.send({ type: 'unload', name });
+  }
+
+  /** @throws HpcserveError E_MODEL_NOT_SERVED, E_MODEL_NOT_READY */
+  find(name: string): ServedModel {
+    const model = this.models.get(name) ?? this.all.find(({ config }) => config.aliases.includes(name));
+    if (!model) {
+      const names = this.all.map(({ config }) => config.name);
+      const near = nearest(name, names);
+      throw new HpcserveError('E_MODEL_NOT_SERVED', {
+        what: `The model \`${name}\` does not exist`,
+        because: names.length === 0 ? 'no model is loaded here' : `served here: ${names.join(', ')}`,
+        ...(near === undefined ? {} : { try: `did you mean ${near}?` }),
+        details: { param: 'model' },
+      });
+    }
+    if (model.state !== 'serving')
+      throw new HpcserveError('E_MODEL_NOT_READY', {
+        what: `The model \`${model.config.name}\` is ${model.state}`,
+        ...(model.error ? { because: model.error.message } : {}),
+        details: { retry_after_s: 5 },
+      });
+    return model;
+  }
+
+  get all(): ServedModel[] {
+    return [...this.models.values()];
+  }
+
+  get loads(): ModelLoad[] {
+    return this.all.map(({ load }) => load);
+  }
+
+  /** Sequences of a model between submission and their end. */
+  liveOf(name: string): number {
+    let count = 0;
+    for (const { model } of this.live.values()) if (model === name) count++;
+    return count;
+  }
+
+  /** @returns the id with which to cancel. */
+  submit(submission: Omit<Submission, 'id'>, listener: SequenceListener): number {
+    const id = this.nextId++;
+    this.live.set(id, { model: submission.model, listener });
+    this.compute.send({ type: 'submit', submission: { ...submission, id } });
+    return id;
+  }
+
+  /** The listener hears nothing more. */
+  cancel(id: number): void {
+    const live = this.live.get(id);
+    if (!live) return;
+    this.end(id);
+    this.compute.send({ type: 'cancel', model: live.model, id });
+  }
+
+  /** Resolves once no sequence is alive. */
+  whenIdle(): Promise<void> {
+    if (this.live.size === 0) return Promise.resolve();
+    return new Promise((resolve) => this.idle.push(resolve));
+  }
+
+  /** Ends the compute thread and frees the models. */
+  async stop(): Promise<void> {
+    await this.compute.stop();
+    for (const model of this.all) model.closeText();
+  }
+
+  private receive(message: FromCompute): void {
+    switch (message.type) {
+      case 'progress':
+        this.tell(message);
+        return;
+      case 'admitted':
+        this.live.get(message.id)?.listener.admitted();
+        return;
+      case 'refused': {
+        const live = this.end(message.id);
+        live?.listener.failed(HpcserveError.fromJSON(message.error));
+        return;
+      }
+      case 'step':
+        this.takeStep(message);
+        return;
+    }
+    const model = this.models.get(message.name);
+    if (!model) return;
+    switch (message.type) {
+      case 'loaded':
+        model.info = message.info;
+        model.stats = message.stats;
+        if (model.state !== 'loading') return;
+        model.state = 'serving';
+        this.tell({
+          type: 'model',
+          name: message.name,
+          state: 'serving',
+          precision: message.info.file_type,
+        });
+        return;
+      case 'load_failed':
+        this.fail(model, HpcserveError.fromJSON(message.error));
+        return;
+      case 'model_failed': {
+        const error = HpcserveError.fromJSON(message.error);
+        this.dropSequences(message.name, error);
+        this.fail(model, error);
+        return;
+      }
+      case 'unloaded':
+        this.models.delete(message.name);
+        model.closeText();
+        this.tell({ type: 'model', name: message.name, state: 'unloaded' });
+        return;
+    }
+  }
+
+  private takeStep(step: FromCompute & { type: 'step' }): void {
+    const model = this.models.get(step.name);
+    if (!model) return;
+    model.stats = step.stats;
+    this.metrics.step(step);
+    for (const output of step.outputs) {
+      const live = this.live.get(output.id);
+      if (!live) continue;
+      if (output.finish !== undefined) this.end(output.id);
+      live.listener.output(output);
+    }
+  }
+
+  private fail(model: ServedModel, error: HpcserveError): void {
+    model.state = 'failed';
+    model.error = error;
+    model.stats = undefined;
+    this.tell({ type: 'model', name: model.config.name, state: 'failed', error: error.toJSON() });
+  }
+
+  private dropSequences(name: string, error: HpcserveError): void {
+    for (const [id, { model, listener }] of [...this.live]) {
+      if (model !== name) continue;
+      this.end(id);
+      listener.failed(error);
+    }
+  }
+
+  private end(id: number): Live | undefined {
+    const live = this.live.get(id);
+    this.live.delete(id);
+    if (this.live.size === 0) for (const resolve of this.idle.splice(0)) resolve();
+    return live;
+  }
+}

@@ -1,0 +1,139 @@
+import { randomUUID } from 'node:crypto';
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import { promptOpensReasoning, reasoningClose } from '../../text/output/reasoning.ts';
+import { type AnswerContext, answer } from '../answers/answer.ts';
+import { ChatChoice, type ChatDelta } from '../answers/chat-answer.ts';
+import type { GrammarConstraint } from '../compute/messages.ts';
+import type { ServedModel } from '../served-model.ts';
+import type { BodyReader } from './body-reader.ts';
+import { type GenerationParameters, readGeneration } from './generation.ts';
+import { answerTokens } from './limits.ts';
+import { readMessages } from './messages.ts';
+import { readResponseFormat } from './response-format.ts';
+import { readTools, type ToolRequest } from './tools.ts';
+
+/** OpenAI's bound on `top_logprobs`. */
+const mostAlternatives = 20;
+
+/** POST /v1/chat/completions */
+export function chatCompletion(body: BodyReader, model: ServedModel, context: AnswerContext): void {
+  const text = model.text!;
+  const parameters = readGeneration(body, text.vocabulary.n_tokens);
+  const messages = readMessages(body);
+  const tools = readTools(body, text.tool_format);
+  const format = readResponseFormat(body);
+  const logprobs = readLogprobs(body);
+  const wanted =
+    body.number('max_completion_tokens', { min: 1, integer: true }) ??
+    body.number('max_tokens', { min: 1, integer: true });
+  body.ignore('max_tokens');
+  const prompt = renderOptions(body);
+  refuseOthers(body);
+  body.finish();
+
+  const { messages: guarded, masked } = text.guard.mask(messages);
+  const rendered = text.template.render({
+    messages: guarded,
+    ...prompt,
+    ...(tools ? { tools: tools.definitions } : {}),
+  });
+  const tokens = parameters.continued?.prompt_token_ids
+    ? Int32Array.from(parameters.continued.prompt_token_ids)
+    : text.guard.tokenize(text.vocabulary, rendered, masked);
+  const opened = promptOpensReasoning(rendered);
+  const form = {
+    ...(text.reasons ? { reasoning: { opened } } : {}),
+    ...(tools ? { tools: { format: tools.format, names: tools.names } } : {}),
+  };
+  const choices = Array.from(
+    { length: parameters.n },
+    (_, index) => new ChatChoice(index, form, text.pieces, logprobs !== undefined),
+  );
+  const grammar = constraint(body, parameters, format, tools, text.reasons && opened);
+  const continued = (parameters.continued?.token_ids.length ?? 0) > 0;
+  answer<ChatDelta>(
+    {
+      model,
+      parameters,
+      prompts: [tokens],
+      max_tokens: [answerTokens(tokens.length, wanted, model.context_tokens, 'messages')],
+      ...(logprobs === undefined ? {} : { logprobs }),
+      ...(grammar === undefined ? {} : { grammar }),
+    },
+    {
+      id: `chatcmpl-${randomUUID()}`,
+      object: 'chat.completion',
+      chunk_object: 'chat.completion.chunk',
+      choices,
+      chunk: (index, { delta, logprobs }) => ({ index, delta, logprobs, finish_reason: null }),
+      ...(continued
+        ? {}
+        : {
+            opening: (index: number) => ({
+              index,
+              delta: { role: 'assistant', content: '' },
+              logprobs: null,
+              finish_reason: null,
+            }),
+          }),
+      closing: (index, finish) => ({ index, delta: {}, logprobs: null, finish_reason: finish }),
+    },
+    context,
+  );
+}
+
+function readLogprobs(body: BodyReader): number | undefined {
+  const wanted = body.boolean('logprobs') ?? false;
+  const top = body.number('top_logprobs', { min: 0, max: mostAlternatives, integer: true });
+  if (top !== undefined && !wanted)
+    return body.refuse('top_logprobs', 'is only allowed where `logprobs` is true');
+  return wanted ? (top ?? 0) : undefined;
+}
+
+function renderOptions(body: BodyReader) {
+  const variables = { ...body.object('chat_template_kwargs')?.body };
+  const effort = body.oneOf('reasoning_effort', ['none', 'minimal', 'low', 'medium', 'high', 'xhigh']);
+  if (effort !== undefined) variables.reasoning_effort = effort;
+  const continue_final_message = body.boolean('continue_final_message') ?? false;
+  const generation = body.boolean('add_generation_prompt');
+  if (continue_final_message && generation === true)
+    body.refuse('add_generation_prompt', 'cannot be true together with `continue_final_message`');
+  return {
+    variables,
+    continue_final_message,
+    add_generation_prompt: generation ?? !continue_final_message,
+  };
+}
+
+function refuseOthers(body: BodyReader): void {
+  body.unsupported('audio', 'this model writes text only');
+  body.unsupported('web_search_options', 'there is no search here');
+  body.unsupported('verbosity', 'say in a message how long the answer should be');
+  body.unsupported('chat_template', "the model's own template is used");
+  const modalities = body.list('modalities');
+  if (modalities?.some((modality) => modality !== 'text'))
+    throw new HpcserveError('E_REQUEST_UNSUPPORTED', {
+      what: 'this model writes text only, and `modalities` asks for more',
+      details: { param: 'modalities' },
+    });
+}
+
+/** @param thinking whether the prompt leaves the model inside of its reasoning, which no grammar should bind */
+function constraint(
+  body: BodyReader,
+  parameters: GenerationParameters,
+  format: string | undefined,
+  tools: ToolRequest | undefined,
+  thinking: boolean,
+): GrammarConstraint | undefined {
+  const given = [
+    ['grammar', parameters.grammar?.gbnf],
+    ['response_format', format],
+    ['tool_choice', tools?.grammar],
+  ].filter((pair): pair is [string, string] => pair[1] !== undefined);
+  const [first, second] = given;
+  if (!first) return undefined;
+  if (second) body.refuse(second[0], `cannot be combined with \`${first[0]}\``);
+  if (parameters.ignore_eos) body.refuse('ignore_eos', `cannot be combined with \`${first[0]}\``);
+  return { gbnf: first[1], ...(thinking ? { after: reasoningClose } : {}) };
+}

@@ -1,0 +1,110 @@
+import { readFileSync } from 'node:fs';
+import { Vocabulary } from '../../native/vocabulary.ts';
+import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { EngineStats, ModelInfo } from '../../spec/engine-contract.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ModelState } from '../../spec/session-record.ts';
+import { ChatTemplate } from '../text/chat-template.ts';
+import { templateReasons } from '../text/output/reasoning.ts';
+import { ControlTextGuard } from '../text/prompt-tokens.ts';
+import { type ToolFormat, toolFormatOf } from '../text/tools/tool-format.ts';
+import { CachedPieces } from '../text/vocabulary.ts';
+import type { NativeModel } from './messages.ts';
+
+/** What turns text into tokens and back for one model; opened before its weights are loaded. */
+export interface ModelText {
+  vocabulary: Vocabulary;
+  pieces: CachedPieces;
+  template: ChatTemplate;
+  guard: ControlTextGuard;
+  tool_format: ToolFormat | undefined;
+  reasons: boolean;
+  /** Control tokens that the tool format is recognised by. */
+  preserved: ReadonlySet<number>;
+}
+
+/** One model as the main thread of the worker knows it. */
+export class ServedModel {
+  readonly config: NativeModel;
+  readonly created_s = Math.floor(Date.now() / 1000);
+  state: ModelState = 'loading';
+  error: HpcserveError | undefined;
+  text: ModelText | undefined;
+  info: ModelInfo | undefined;
+  stats: EngineStats | undefined;
+
+  constructor(config: NativeModel) {
+    this.config = config;
+  }
+
+  /** Longest sequence, prompt and answer, in tokens. */
+  get context_tokens(): number {
+    return Math.min(this.config.context_tokens, this.stats?.kv_tokens_total ?? this.config.kv_tokens);
+  }
+
+  /** @throws HpcserveError E_NATIVE_TOKENIZER, E_REQUEST_TEMPLATE, E_MODEL_UNREADABLE */
+  openText(): ModelText {
+    const { model_path, chat_template_file } = this.config;
+    const vocabulary = Vocabulary.open(model_path);
+    try {
+      const source = chat_template_file === undefined ? vocabulary.chat_template : read(chat_template_file);
+      const textOf = (token: number | undefined) => (token === undefined ? '' : vocabulary.text(token));
+      const template = new ChatTemplate(source, {
+        bos_token: textOf(vocabulary.bos),
+        eos_token: textOf(vocabulary.eos),
+      });
+      const control: string[] = [];
+      for (let token = 0; token < vocabulary.n_tokens; token++)
+        if (vocabulary.isControl(token)) control.push(vocabulary.text(token));
+      const tool_format = toolFormatOf(template.source);
+      const preserved = new Set<number>();
+      if (tool_format) {
+        const tokens = vocabulary.tokenize(tool_format.open, { add_special: false, parse_special: true });
+        if (tokens.length === 1 && vocabulary.isControl(tokens[0]!)) preserved.add(tokens[0]!);
+      }
+      this.text = {
+        vocabulary,
+        pieces: new CachedPieces(vocabulary),
+        template,
+        guard: new ControlTextGuard(control),
+        tool_format,
+        reasons: templateReasons(template.source),
+        preserved,
+      };
+      return this.text;
+    } catch (error) {
+      vocabulary.close();
+      throw error;
+    }
+  }
+
+  /** Only once the compute thread has let go of the vocabulary. */
+  closeText(): void {
+    this.text?.vocabulary.close();
+    this.text = undefined;
+  }
+
+  get load(): ModelLoad {
+    return {
+      name: this.config.name,
+      state: this.state,
+      running: this.stats?.running ?? 0,
+      waiting: this.stats?.waiting ?? 0,
+      max_sequences: this.config.max_sequences,
+      kv_tokens_total: this.stats?.kv_tokens_total ?? 0,
+      kv_tokens_used: this.stats?.kv_tokens_used ?? 0,
+    };
+  }
+}
+
+function read(file: string): string {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch (error) {
+    throw new HpcserveError('E_MODEL_UNREADABLE', {
+      what: `the chat template ${file} cannot be read`,
+      because: error instanceof Error ? error.message : String(error),
+      cause: error,
+    });
+  }
+}

@@ -1,0 +1,15 @@
+/** Bounds of a device worker that a `configure` message may change; the values here are what serves most people. */
+export interface WorkerLimits {
+  /** Sequences of one model that may wait beyond those that run. Lower: refuses earlier, so that a gateway goes elsewhere; higher: longer waits. */
+  waiting_sequences: number;
+  /** How long a client may leave its stream unread before it is cancelled. Lower: KV is free sooner; higher: patience with slow links. */
+  slow_client_ms: number;
+  /** Time that running answers have to end after SIGTERM. Lower: ends sooner; higher: fewer answers cut off. */
+  drain_ms: number;
+}
+
+export const defaultLimits: WorkerLimits = {
+  waiting_sequences: 1024,
+  slow_client_ms: 60_000,
+  drain_ms: 5_000,
+};
