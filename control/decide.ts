@@ -146,26 +146,26 @@ export function isServing(launch: LaunchRecord, sight: LaunchSight | undefined):
 /**
  * Brings a plan into the state: launches that run the same thing already are kept, others of the old plan
  * are superseded, new ones are added as planned. Ended launches are dropped from the wanted ones.
- * @param newLaunchId called once for each new launch.
+ * @param newLaunchId called once for each new launch, with its place in the plan.
  * @returns the new list of launches.
  */
 export function mergePlan(
   current: readonly LaunchRecord[],
   planned: readonly PlannedLaunch[],
   fingerprint: (launch: PlannedLaunch) => string,
-  newLaunchId: () => string,
+  newLaunchId: (fingerprint: string, index: number) => string,
 ): LaunchRecord[] {
   const kept = new Map<string, LaunchRecord[]>();
   for (const launch of current) {
     if (launch.phase === 'ended' || launch.superseded || launch.cancel_requested_ms !== undefined) continue;
     kept.set(launch.fingerprint, [...(kept.get(launch.fingerprint) ?? []), launch]);
   }
-  const wanted = planned.map((launch): LaunchRecord => {
+  const wanted = planned.map((launch, index): LaunchRecord => {
     const print = fingerprint(launch);
     const same = kept.get(print)?.shift();
     return (
       same ?? {
-        launch_id: newLaunchId(),
+        launch_id: newLaunchId(print, index),
         phase: 'planned',
         fingerprint: print,
         planned: launch,

@@ -15,7 +15,7 @@ import { baseUrl, ensureGateway, ensureKey, waitForModels } from './gateway.ts';
 import { inspectModel } from './inspect-model.ts';
 import { liveFacts, type Operations } from './operations.ts';
 import {
-  newLaunchId,
+  launchIds,
   type PlannedDeployment,
   planDeployment,
   requireFeasible,
@@ -38,6 +38,8 @@ export interface DeployRequest {
   /** End what runs of an older version before the new one is started, instead of after it serves. */
   stop_first: boolean;
   credentials: CredentialFile;
+  /** Asked before running jobs are replaced. */
+  confirm: (question: string) => Promise<boolean>;
 }
 
 export interface DeployResult {
@@ -142,7 +144,9 @@ async function accept(
       });
       return;
     }
-    const launches = mergePlan(before?.launches ?? [], plan.launches, fingerprint, newLaunchId);
+    const generation = (before?.generation ?? 0) + 1;
+    const ids = launchIds(store.layout.root, spec.name, generation);
+    const launches = mergePlan(before?.launches ?? [], plan.launches, fingerprint, ids);
     const kept = launches.filter((launch) => !launch.superseded && launch.phase !== 'planned').length;
     emit({
       at_ms: now_ms(),
@@ -151,6 +155,15 @@ async function accept(
       replicas: plan.models.reduce((sum, model) => sum + model.replicas, 0),
     });
     const replaced = launches.filter((launch) => launch.superseded && launch.phase !== 'ended').length;
+    if (
+      replaced > 0 &&
+      !(await request.confirm(`${replaced} running job(s) of ${spec.name} will be replaced. Go on?`))
+    )
+      throw new HpcserveError('E_INTERRUPTED', {
+        what: 'nothing was changed',
+        because: 'the question was answered with no',
+        try: 'see what would change with `hpcserve plan`',
+      });
     if (replaced > 0)
       emit({
         at_ms: now_ms(),
@@ -162,7 +175,7 @@ async function accept(
       name: spec.name,
       site: operations.loaded.site.name,
       owner: operations.facts.user,
-      generation: (before?.generation ?? 0) + 1,
+      generation,
       spec_digest,
       spec_file: request.spec_file,
       spec,

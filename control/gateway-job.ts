@@ -1,4 +1,5 @@
 /** The gateway as a small Slurm job: for sites that allow no long-lived process on login nodes. */
+import { randomBytes } from 'node:crypto';
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import type { SlurmClient } from '../slurm/client.ts';
@@ -10,7 +11,6 @@ import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
 import { lookAtGateway, writeGatewayConfig } from './gateway-process.ts';
 import { lastLines } from './log-files.ts';
 import type { Operations } from './operations.ts';
-import { newLaunchId } from './planning.ts';
 import { commonScriptInput, programOf } from './slurm-runner.ts';
 import { waitUntil } from './wait-until.ts';
 
@@ -91,7 +91,7 @@ export class GatewayJob {
     const { layout } = store;
     mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
     const config = writeGatewayConfig(loaded.site, layout);
-    const launch_id = newLaunchId();
+    const launch_id = randomBytes(8).toString('hex');
     const script = buildJobScript({
       ...commonScriptInput(loaded, facts.environment),
       role: 'gateway',

@@ -56,8 +56,11 @@ export interface JobRunner {
    * @throws HpcserveError in the scheduler's own words; then nothing is left behind.
    */
   submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }>;
-  /** Jobs that carry this launch id, running or ended: found after a crash between submit and writing down. */
-  find(launchId: string): Promise<string[]>;
+  /**
+   * Jobs that carry this launch id and were submitted since then, running or ended: found after a crash
+   * between submit and writing down.
+   */
+  find(launchId: string, since_ms: number): Promise<string[]>;
   /** One batched question for all ids; every id is answered. */
   poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>>;
   /** Asks the job to end; returns once the request was accepted. Ended jobs are no error. */

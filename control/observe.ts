@@ -62,7 +62,8 @@ export async function pollJobs(
   const jobs = asked.length > 0 ? await runner.poll(asked) : new Map<string, JobSnapshot>();
   const found = new Map<string, string[]>();
   for (const launch of live) {
-    if (launch.phase === 'submitting') found.set(launch.launch_id, await runner.find(launch.launch_id));
+    if (launch.phase !== 'submitting') continue;
+    found.set(launch.launch_id, await runner.find(launch.launch_id, launch.submitting_since_ms ?? 0));
   }
   return { at_ms: now_ms, jobs, found };
 }

@@ -1,5 +1,4 @@
 /** From model.yaml and a site to a plan: models are looked at, offers collected, placement asked. */
-import { randomBytes } from 'node:crypto';
 import { statSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { place } from '../solver/placement/placement.ts';
@@ -104,9 +103,13 @@ export function requireFresh(plan: Plan, now: Plan): void {
   });
 }
 
-/** 64 random bits, as launches are named. */
-export function newLaunchId(): string {
-  return randomBytes(8).toString('hex');
+/**
+ * Names of launches are derived, so that `render` shows the very script that the next `deploy` submits:
+ * 64 bits over where the state lies, the deployment, its generation, and what the launch is.
+ */
+export function launchIds(root: string, deployment: string, generation: number) {
+  return (fingerprint: string, index: number): string =>
+    digestOf({ root, deployment, generation, fingerprint, index }).slice(0, 16);
 }
 
 /** Clients ask by name: two models must not answer to the same one. */

@@ -11,7 +11,6 @@ import { writeFileAtomically } from './atomic-file.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import type { JobRunner, PreparedLaunch } from './job-runner.ts';
-import { deviceOfKind } from './site-offers.ts';
 
 /** What a launch takes from the person and place that submit it. */
 export interface PrepareFacts {
@@ -30,7 +29,7 @@ export function describeLaunch(
   facts: PrepareFacts,
 ): PreparedLaunch {
   const launch_folder = store.launchFolder(deployment, launchId);
-  const device = deviceOfKind(site, planned);
+  const { devices_per_node: device } = planned;
   const library = site.native.library_dir;
   const launch: LaunchSpec = {
     format: 1,
@@ -41,9 +40,9 @@ export function describeLaunch(
     tier: planned.tier,
     node_kind: planned.node_kind,
     node_count: planned.node_count,
-    device_model: planned.devices_per_node.model,
-    ...(device?.emulated ? { emulated: device.emulated } : {}),
-    ...(device ? { device_memory_bytes: device.memory_bytes } : {}),
+    device_model: device.model,
+    ...(device.emulated ? { emulated: device.emulated } : {}),
+    ...(device.memory_bytes > 0 ? { device_memory_bytes: device.memory_bytes } : {}),
     units: planned.units,
     mesh_folder: store.layout.mesh_folder,
     launch_folder,

@@ -1,6 +1,6 @@
 /** What a site config and the cluster's own words offer to placement. */
 import { availableParallelism, cpus, totalmem } from 'node:os';
-import type { EngineOffer, NodeKindOffer, PlannedLaunch, ResolvedEngine } from '../spec/plan.ts';
+import type { EngineOffer, NodeKindOffer, ResolvedEngine } from '../spec/plan.ts';
 import { type DeviceConfig, type NodeKind, type SiteConfig, slurmSettings } from '../spec/site.ts';
 import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
 import { programOnPath } from './site-files.ts';
@@ -41,23 +41,6 @@ export function offersOf(
     site.kind === 'local' && site.node_kinds.length === 0 ? [localNodeKind()] : site.node_kinds;
   return kinds.flatMap((kind) =>
     devicesOf(site, kind, live).map((device) => offerOf(site, kind, device, live, environment)),
-  );
-}
-
-/** The device entry a planned launch was made from. */
-export function deviceOfKind(
-  site: SiteConfig,
-  planned: PlannedLaunch,
-): { emulated?: 'cpu'; memory_bytes: number } | undefined {
-  const kind = site.node_kinds.find((each) => each.name === planned.node_kind) ?? localNodeKind();
-  const device = devicesOf(site, kind, undefined).find(
-    (each) => each.kind === planned.devices_per_node.kind && each.model === planned.devices_per_node.model,
-  );
-  return (
-    device && {
-      memory_bytes: Math.floor(device.memory_gb * gigabyte),
-      ...(device.emulated ? { emulated: device.emulated } : {}),
-    }
   );
 }
 

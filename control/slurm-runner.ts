@@ -58,10 +58,12 @@ export class SlurmRunner implements JobRunner {
     return this.#options.client.estimateStart(text, directivesOf(script));
   }
 
-  async find(launchId: string): Promise<string[]> {
+  async find(launchId: string, since_ms: number): Promise<string[]> {
     const jobs = await this.#options.client.myJobs();
     const ours = jobs.filter(
-      (job) => launchOfComment(job.comment) === launchId || job.name.endsWith(nameEnd(launchId)),
+      (job) =>
+        (launchOfComment(job.comment) === launchId || job.name.endsWith(nameEnd(launchId))) &&
+        (job.submit_time_ms ?? Number.POSITIVE_INFINITY) >= since_ms - clockDoubt_ms,
     );
     // Running ones first: should there be two, the reconciler keeps the first.
     const rank = (job: JobInfo): number => ['running', 'waiting', 'ending', 'ended'].indexOf(job.phase);
@@ -170,6 +172,9 @@ function installFolder(
     ? packageRoot
     : expandSitePath(site.runtime.install_dir, environment);
 }
+
+/** The controller's clock and ours may differ so much, ms; its times are whole seconds. */
+const clockDoubt_ms = 120_000;
 
 /** Job names end so, which finds a job where a site keeps comments for itself. */
 function nameEnd(launchId: string): string {

@@ -99,7 +99,14 @@ export interface PlannedLaunch {
   partitions: string[];
   node_count: number;
   /** Devices the job asks for on each node; `count` is 0 where it takes no GPUs. */
-  devices_per_node: { kind: 'cpu' | 'gpu' | 'mig'; model: string; count: number };
+  devices_per_node: {
+    kind: 'cpu' | 'gpu' | 'mig';
+    model: string;
+    count: number;
+    /** Declared memory of one device, bytes. */
+    memory_bytes: number;
+    emulated?: 'cpu';
+  };
   cpus_per_node: number;
   memory_bytes_per_node: number;
   /** Absent: no limit is asked for, the partition's own default holds. */

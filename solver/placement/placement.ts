@@ -219,6 +219,8 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
       kind: offer.devices.kind,
       model: offer.devices.model,
       count: offer.devices.kind === 'cpu' ? 0 : usedDevices,
+      memory_bytes: offer.devices.memory_bytes,
+      ...(offer.devices.emulated ? { emulated: offer.devices.emulated } : {}),
     },
     cpus_per_node: Math.min(offer.cpus, threads),
     memory_bytes_per_node: real

@@ -1,0 +1,91 @@
+import { Argument, type Command } from 'commander';
+import { DeploymentStore } from '../../control/deployment-store.ts';
+import { listSites } from '../../control/site-files.ts';
+import type { CliContext } from '../context.ts';
+import { openSite, sitePlaces } from '../site-session.ts';
+
+/** Commands whose argument is the name of a deployment. */
+const takesDeployment = ['status', 'stop', 'logs'];
+
+export function registerCompletion(program: Command, context: CliContext): void {
+  program
+    .command('completion')
+    .description('Print a script for shell completion: commands, options, deployments, sites')
+    .addArgument(new Argument('<shell>').choices(['bash', 'zsh', 'fish']))
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ hpcserve completion bash >> ~/.bashrc
+  $ hpcserve completion zsh > "\${fpath[1]}/_hpcserve"
+  $ hpcserve completion fish > ~/.config/fish/completions/hpcserve.fish`,
+    )
+    .action((shell: 'bash' | 'zsh' | 'fish') => context.write(scripts[shell]));
+  program
+    .command('__complete', { hidden: true })
+    .argument('[words...]')
+    .allowUnknownOption()
+    .helpOption(false)
+    .action((words: string[]) => {
+      for (const word of complete(program, context, words)) context.out(word);
+    });
+}
+
+/**
+ * Words that may stand where the last one is being typed.
+ * @param words what is typed after `hpcserve`, the last one perhaps empty.
+ */
+export function complete(program: Command, context: CliContext, words: readonly string[]): string[] {
+  const typed = words.at(-1) ?? '';
+  const before = words.slice(0, -1);
+  let command = program;
+  for (const word of before) {
+    const next = command.commands.find((each) => each.name() === word);
+    if (next) command = next;
+  }
+  const candidates = candidatesFor(program, command, context, before.at(-1), typed);
+  return candidates.filter((word) => word.startsWith(typed)).sort();
+}
+
+function candidatesFor(
+  program: Command,
+  command: Command,
+  context: CliContext,
+  previous: string | undefined,
+  typed: string,
+): string[] {
+  const options = [...command.options, ...program.options];
+  const option = options.find((each) => each.long === previous || each.short === previous);
+  if (option?.argChoices) return option.argChoices;
+  if (previous === '--site') return listSites(sitePlaces(context)).map((site) => site.name);
+  if (typed.startsWith('-')) return [...new Set(options.flatMap((each) => each.long ?? []).concat('--help'))];
+  const subcommands = command.commands.map((each) => each.name()).filter((name) => name !== '__complete');
+  if (subcommands.length > 0) return subcommands;
+  if (takesDeployment.includes(command.name())) return new DeploymentStore(openSite(context).layout).list();
+  return command.registeredArguments.flatMap((argument) => argument.argChoices ?? []);
+}
+
+/** Where nothing is offered the shells complete file names. */
+const scripts = {
+  bash: `_hpcserve() {
+  local words
+  words=$(hpcserve __complete -- "\${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null) || words=''
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "\${COMP_WORDS[COMP_CWORD]}")
+}
+complete -o default -F _hpcserve hpcserve
+`,
+  zsh: `#compdef hpcserve
+_hpcserve() {
+  local -a candidates
+  candidates=("\${(@f)$(hpcserve __complete -- "\${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  if [[ -n "\${candidates[1]}" ]]; then compadd -a candidates; else _files; fi
+}
+compdef _hpcserve hpcserve
+`,
+  fish: `function __hpcserve_complete
+  set -l words (commandline -opc) (commandline -ct)
+  hpcserve __complete -- $words[2..-1] 2>/dev/null
+end
+complete -c hpcserve -a '(__hpcserve_complete)'
+`,
+} as const;

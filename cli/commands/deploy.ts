@@ -1,0 +1,132 @@
+import { readFileSync } from 'node:fs';
+import { type Command, InvalidArgumentError } from 'commander';
+import { deploy, planNow } from '../../control/deploy.ts';
+import { requireFeasible, requireFresh } from '../../control/planning.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Plan } from '../../spec/plan.ts';
+import type { CliContext } from '../context.ts';
+import { style } from '../format/style.ts';
+import { progressView } from '../progress/view.ts';
+import { credentialFile, openSession, readSpec } from '../site-session.ts';
+import { printPlan } from './plan.ts';
+
+interface DeployOptions {
+  yes?: true;
+  detach?: true;
+  dryRun?: true;
+  stopFirst?: true;
+  plan?: string;
+}
+
+/** Options of every command that makes jobs. */
+export function addSlurmOptions(command: Command): Command {
+  return command
+    .option('--partition <names>', 'partition, or a comma list of which Slurm takes the first')
+    .option('--account <name>', 'account to charge')
+    .option('--qos <name>', 'quality of service')
+    .option('--reservation <name>', 'reservation to run in')
+    .option('--constraint <features>', 'node features, as sbatch takes them')
+    .option('--time <limit>', 'wall time of a job: MM, HH:MM:SS or D-HH:MM:SS');
+}
+
+export function parseSeconds(text: string): number {
+  const match = /^(\d+(?:\.\d+)?)(ms|s|m|min|h|d)?$/.exec(text);
+  if (!match) throw new InvalidArgumentError('a time such as 90, 90s, 10m or 2h.');
+  const factor = { ms: 0.001, s: 1, m: 60, min: 60, h: 3600, d: 86_400 }[match[2] ?? 's']!;
+  return Number(match[1]) * factor;
+}
+
+export function readPlanFile(path: string): Plan {
+  const broken = (because: string): HpcserveError =>
+    new HpcserveError('E_PLAN_FILE', { what: `${path} is not a plan`, because });
+  let json: unknown;
+  try {
+    json = JSON.parse(readFileSync(path, 'utf8'));
+  } catch (error) {
+    throw broken((error as Error).message);
+  }
+  const plan = json as Plan;
+  if (plan?.format !== 1 || typeof plan.inputs_digest !== 'string' || typeof plan.deployment !== 'string')
+    throw broken('it lacks format 1, inputs_digest or deployment');
+  return plan;
+}
+
+export function registerDeploy(program: Command, context: CliContext): void {
+  addSlurmOptions(
+    program
+      .command('deploy <file>')
+      .description('Submit the deployment of a model.yaml, follow it until it serves, print URL and key')
+      .option('-y, --yes', 'do not ask before running jobs are replaced')
+      .option('-d, --detach', 'return when everything is submitted')
+      .option('--timeout <time>', 'give up waiting after this time (90s, 10m, 2h); jobs go on', parseSeconds)
+      .option('--dry-run', 'plan and check, submit nothing')
+      .option('--stop-first', 'end the jobs of an older version before the new ones are submitted')
+      .option('--plan <plan>', 'apply a plan written by `plan --out`; refused when it went stale'),
+  )
+    .addHelpText(
+      'after',
+      `
+A second deploy of an unchanged file submits nothing and follows what runs. A changed one keeps the jobs
+that stay the same, starts the others, and ends the old ones once the new ones serve. Ctrl-C ends the
+following, not the jobs.
+
+Examples:
+  $ hpcserve deploy model.yaml
+  $ hpcserve deploy model.yaml --partition gpu,scavenge --account proj42 --time 04:00:00
+  $ hpcserve deploy model.yaml --detach && hpcserve status --watch
+  $ hpcserve plan model.yaml --out plan.json && hpcserve deploy model.yaml --plan plan.json
+  $ hpcserve deploy model.yaml --json | tail -n 1     # {"url": …, "key": …, "models": […]}`,
+    )
+    .action(async (file: string, options: DeployOptions) => {
+      const read = readSpec(context, file);
+      const plan = options.plan === undefined ? undefined : readPlanFile(options.plan);
+      const view = progressView(context);
+      try {
+        const operations = openSession(context, {
+          command: 'hpcserve deploy',
+          spec: read,
+          emit: (event) => view.show(event),
+        });
+        if (options.dryRun) {
+          const planned = (await planNow(operations, read.spec, read.path)).plan;
+          view.close();
+          printPlan(context, planned, { explain: false });
+          requireFeasible(planned);
+          if (plan) requireFresh(plan, planned);
+          return;
+        }
+        const timeout_s = context.configuration.get<number>('deploy_timeout_s') ?? 0;
+        const result = await deploy(operations, {
+          spec: read.spec,
+          spec_file: read.path,
+          ...(plan ? { plan } : {}),
+          detach: options.detach === true,
+          timeout_ms: timeout_s * 1000,
+          stop_first: options.stopFirst === true,
+          credentials: credentialFile(context),
+          confirm: async (question) => {
+            if (options.yes || !context.tty.stdin || !context.tty.stderr) return true;
+            view.close();
+            return context.confirm(question);
+          },
+        });
+        view.close();
+        if (context.json) return context.out(JSON.stringify(result));
+        const bold = (text: string): string => style('bold', text, context.colour && context.tty.stdout);
+        context.out(`URL     ${bold(result.url)}`);
+        context.out(`key     ${result.key}`);
+        context.out(`models  ${result.models.join(', ')}`);
+        context.note(
+          result.serving
+            ? `ask it: hpcserve chat ${result.models[0]} "Hello" · look: hpcserve status ${result.deployment} · end: hpcserve stop ${result.deployment}`
+            : `submitted; follow with: hpcserve status ${result.deployment} --watch`,
+        );
+      } catch (thrown) {
+        view.close();
+        const error = HpcserveError.from(thrown);
+        if (context.json && !context.signal.aborted)
+          view.show({ at_ms: context.now_ms(), kind: 'failed', error: error.toJSON() });
+        throw thrown;
+      }
+    });
+}

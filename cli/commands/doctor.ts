@@ -1,0 +1,75 @@
+import type { Command } from 'commander';
+import type { Operations } from '../../control/operations.ts';
+import { errorRegistry } from '../../spec/errors/registry.ts';
+import { expandSitePath } from '../../spec/site-paths.ts';
+import type { CliContext } from '../context.ts';
+import type { CheckResult, CheckStatus } from '../doctor/check.ts';
+import {
+  checkAddons,
+  checkNativeLibrary,
+  checkNode,
+  checkPrograms,
+  checkScratch,
+  checkSocketPaths,
+  checkStateFolder,
+} from '../doctor/machine-checks.ts';
+import { checkDeployments, checkGateway, checkSlurm, failedBy } from '../doctor/site-checks.ts';
+import { printable, type StyleName, style } from '../format/style.ts';
+import { openSession } from '../site-session.ts';
+
+const statusStyle: Record<CheckStatus, StyleName> = {
+  PASSED: 'green',
+  WARNING: 'yellow',
+  FAILED: 'red',
+  SKIPPED: 'dim',
+};
+
+export function registerDoctor(program: Command, context: CliContext): void {
+  program
+    .command('doctor')
+    .description('Check this machine, the site config, Slurm, the gateway and the deployments')
+    .addHelpText(
+      'after',
+      `
+Each line is PASSED, WARNING, FAILED or SKIPPED, with the command that mends it. Exit code 13 when a check
+failed.
+
+Examples:
+  $ hpcserve doctor
+  $ hpcserve doctor --site perlmutter --json | jq '.checks[] | select(.status == "FAILED")'`,
+    )
+    .action(async () => {
+      const results = await runChecks(context);
+      const failures = results.filter((result) => result.status === 'FAILED').length;
+      if (context.json) context.out(JSON.stringify({ passed: failures === 0, checks: results }));
+      else for (const result of results) print(context, result);
+      if (failures > 0) context.exit_code = errorRegistry.E_CHECKS_FAILED.exit_code;
+    });
+}
+
+async function runChecks(context: CliContext): Promise<CheckResult[]> {
+  const results: CheckResult[] = [checkNode(), checkPrograms(), await checkAddons(), checkSocketPaths()];
+  let operations: Operations;
+  try {
+    operations = openSession(context, { command: 'hpcserve doctor' });
+  } catch (error) {
+    return [...results, failedBy('site config', error, 'hpcserve init')];
+  }
+  const { loaded } = operations;
+  results.push(
+    { check: 'site config', status: 'PASSED', found: `${loaded.site.name} from ${loaded.path}` },
+    checkNativeLibrary(loaded),
+    ...checkStateFolder(loaded),
+    ...checkScratch(loaded, (text) => expandSitePath(text, context.environment)),
+    ...(await checkSlurm(operations)),
+    await checkGateway(operations),
+    ...(await checkDeployments(operations)),
+  );
+  return results;
+}
+
+function print(context: CliContext, { check, status, found, mend }: CheckResult): void {
+  const colour = context.colour && context.tty.stdout;
+  context.out(`${style(statusStyle[status], status.padEnd(7), colour)}  ${check}: ${printable(found)}`);
+  if (mend !== undefined) context.out(`         try: ${printable(mend)}`);
+}

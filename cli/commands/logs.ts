@@ -1,0 +1,141 @@
+import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type Command, InvalidArgumentError } from 'commander';
+import { type LogFile, logFilesOf, tail } from '../../control/log-files.ts';
+import type { Operations } from '../../control/operations.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { gatewayFiles } from '../../spec/state-layout.ts';
+import type { CliContext } from '../context.ts';
+import { printable, style } from '../format/style.ts';
+import { openSession } from '../site-session.ts';
+
+interface LogOptions {
+  follow?: true;
+  node?: string;
+  unit?: string;
+  tail: number;
+  gateway?: true;
+  old?: true;
+}
+
+/**
+ * Time between two looks at a followed file, ms. Network filesystems tell nobody of others' writes, so
+ * files are looked at; lower: lines sooner, higher: less load on the metadata server.
+ */
+const follow_ms = 1_000;
+/** Most bytes of one file printed in one look; the rest follows at the next. */
+const chunkBytes = 1024 * 1024;
+
+export function registerLogs(program: Command, context: CliContext): void {
+  program
+    .command('logs [name]')
+    .description('Show the logs of a deployment: job, node agents, engines')
+    .option('-f, --follow', 'keep printing what is added; Ctrl-C ends')
+    .option('--node <name>', 'only of this node')
+    .option('--unit <name>', 'only of this replica (see status)')
+    .option('-n, --tail <lines>', 'last lines of each file', parseCount, 40)
+    .option('--gateway', 'the log of the gateway instead')
+    .option('--old', 'also of jobs that were replaced')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ hpcserve logs my-deployment
+  $ hpcserve logs my-deployment -f --node gh1
+  $ hpcserve logs my-deployment --unit my-model-0 --tail 200
+  $ hpcserve logs --gateway -f`,
+    )
+    .action(async (name: string | undefined, options: LogOptions) => {
+      const operations = openSession(context, { command: 'hpcserve logs' });
+      const offsets = new Map<string, number>();
+      const files = (): LogFile[] => filesOf(operations, name, options);
+      const first = files();
+      if (first.length === 0 && !options.follow) {
+        context.note('no logs yet: no job of it has started');
+        return;
+      }
+      for (const file of first) {
+        const { lines, offset } = tail(file.path, options.tail);
+        offsets.set(file.path, offset);
+        print(context, file, lines);
+      }
+      while (options.follow) {
+        await sleep(follow_ms, undefined, { signal: context.signal });
+        for (const file of files()) print(context, file, addedLines(file.path, offsets));
+      }
+    });
+}
+
+function filesOf(operations: Operations, name: string | undefined, options: LogOptions): LogFile[] {
+  const { store } = operations;
+  if (options.gateway)
+    return [{ path: join(store.layout.gateway_folder, gatewayFiles.log), launch_id: '', kind: 'job' }];
+  const only = name ?? onlyName(operations);
+  const state = store.require(only);
+  return state.launches
+    .filter((launch) => options.old || !launch.superseded)
+    .flatMap((launch) =>
+      logFilesOf(
+        store.launchFolder(only, launch.launch_id),
+        launch.launch_id,
+        launch.planned.units.map((unit) => unit.unit),
+      ),
+    )
+    .filter((file) => options.node === undefined || file.node === options.node)
+    .filter((file) => options.unit === undefined || file.unit === options.unit);
+}
+
+function onlyName({ store }: Operations): string {
+  const names = store.list();
+  if (names.length === 1) return names[0]!;
+  throw new HpcserveError('E_USAGE', {
+    what: 'whose logs?',
+    because: names.length === 0 ? 'there is no deployment' : `there are ${names.join(', ')}`,
+    try: 'hpcserve logs NAME',
+  });
+}
+
+/** Whole lines that were added since the last look; a line without its end waits for it. */
+function addedLines(path: string, offsets: Map<string, number>): string[] {
+  const offset = offsets.get(path) ?? 0;
+  let descriptor: number;
+  try {
+    descriptor = openSync(path, 'r');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw error;
+  }
+  try {
+    const { size } = fstatSync(descriptor);
+    // A file that shrank was written anew.
+    const start = size < offset ? 0 : offset;
+    const bytes = Buffer.alloc(Math.min(size - start, chunkBytes));
+    const read = readSync(descriptor, bytes, 0, bytes.length, start);
+    const end = bytes.subarray(0, read).lastIndexOf(0x0a) + 1;
+    offsets.set(path, start + end);
+    return end === 0
+      ? []
+      : bytes
+          .subarray(0, end - 1)
+          .toString('utf8')
+          .split('\n');
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+function print(context: CliContext, file: LogFile, lines: readonly string[]): void {
+  for (const line of lines) {
+    if (context.json) context.out(JSON.stringify({ ...file, line }));
+    else
+      context.out(
+        `${style('cyan', [file.kind, file.node, file.unit].filter(Boolean).join(' '), context.colour && context.tty.stdout)}  ${printable(line)}`,
+      );
+  }
+}
+
+function parseCount(text: string): number {
+  if (!/^\d+$/.test(text)) throw new InvalidArgumentError('a whole number of lines.');
+  return Number(text);
+}

@@ -1,0 +1,61 @@
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Command } from 'commander';
+import { mergePlan } from '../../control/decide.ts';
+import { planNow } from '../../control/deploy.ts';
+import { launchIds, requireFeasible } from '../../control/planning.ts';
+import { describeLaunch } from '../../control/prepare-launch.ts';
+import type { CliContext } from '../context.ts';
+import { openSession, readSpec } from '../site-session.ts';
+import { addSlurmOptions } from './deploy.ts';
+
+export function registerRender(program: Command, context: CliContext): void {
+  addSlurmOptions(
+    program
+      .command('render <file>')
+      .description('Print the job scripts that deploy would submit, without submitting')
+      .option('--output-script <folder>', 'write each script and its launch file there instead'),
+  )
+    .addHelpText(
+      'after',
+      `
+The scripts are those the next deploy submits, byte for byte; jobs that run unchanged show theirs.
+
+Examples:
+  $ hpcserve render model.yaml
+  $ hpcserve render model.yaml --output-script scripts/
+  $ hpcserve render model.yaml --site perlmutter --partition debug | less`,
+    )
+    .action(async (file: string, options: { outputScript?: string }) => {
+      const read = readSpec(context, file);
+      const operations = openSession(context, { command: 'hpcserve render', spec: read });
+      const { store, loaded, facts, runner } = operations;
+      const { plan, fingerprint } = await planNow(operations, read.spec, read.path);
+      requireFeasible(plan);
+      const state = store.load(plan.deployment);
+      const ids = launchIds(store.layout.root, plan.deployment, (state?.generation ?? 0) + 1);
+      const launches = mergePlan(state?.launches ?? [], plan.launches, fingerprint, ids)
+        .filter((launch) => !launch.superseded)
+        .map((launch) =>
+          describeLaunch(plan.deployment, launch.launch_id, launch.planned, loaded.site, store, facts),
+        );
+      const scripts = launches.map((prepared) => ({
+        launch_id: prepared.launch.launch_id,
+        script: runner.render(prepared),
+        launch: prepared.launch,
+      }));
+      const folder = options.outputScript;
+      if (folder !== undefined) {
+        mkdirSync(folder, { recursive: true });
+        for (const { launch_id, script, launch } of scripts) {
+          const path = join(folder, `${launch_id}.sh`);
+          writeFileSync(path, script, { mode: 0o755 });
+          writeFileSync(join(folder, `${launch_id}.json`), `${JSON.stringify(launch, null, 2)}\n`);
+          context.out(context.json ? JSON.stringify({ launch_id, path }) : path);
+        }
+        return;
+      }
+      if (context.json) context.out(JSON.stringify({ scripts }));
+      else for (const { script } of scripts) context.write(script);
+    });
+}

@@ -1,0 +1,130 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Command } from 'commander';
+import type { Operations } from '../../control/operations.ts';
+import {
+  type DeploymentReport,
+  type GatewayReport,
+  type LaunchReport,
+  reportDeployment,
+  reportGateway,
+} from '../../control/status.ts';
+import type { CliContext } from '../context.ts';
+import { formatBytes, formatDuration } from '../format/quantities.ts';
+import { printable, type StyleName, style } from '../format/style.ts';
+import { formatTable } from '../format/table.ts';
+import { formatWhen } from '../progress/describe-event.ts';
+import { openSession } from '../site-session.ts';
+
+export function registerStatus(program: Command, context: CliContext): void {
+  program
+    .command('status [name]')
+    .description('Show what runs, what waits and why, and what went wrong')
+    .option('-w, --watch', 'keep showing it; Ctrl-C ends')
+    .addHelpText(
+      'after',
+      `
+Asks Slurm once and reads what the node agents say of themselves. Works from every login node.
+
+Examples:
+  $ hpcserve status
+  $ hpcserve status my-deployment --watch
+  $ hpcserve status --json | jq '.deployments[].phase'`,
+    )
+    .action(async (name: string | undefined, options: { watch?: true }) => {
+      const operations = openSession(context, { command: 'hpcserve status' });
+      let before = '';
+      for (;;) {
+        const report = await look(operations, name);
+        const text = context.json ? JSON.stringify(report) : render(context, report).join('\n');
+        if (!options.watch) return context.out(text);
+        if (text !== before) show(context, text);
+        before = text;
+        await sleep(Math.max(1_000, operations.runner.poll_interval_ms), undefined, {
+          signal: context.signal,
+        });
+      }
+    });
+}
+
+interface Report {
+  site: string;
+  gateway: GatewayReport;
+  deployments: DeploymentReport[];
+}
+
+async function look(operations: Operations, name: string | undefined): Promise<Report> {
+  const { store, loaded } = operations;
+  const states =
+    name === undefined ? store.list().flatMap((each) => store.load(each) ?? []) : [store.require(name)];
+  const deployments: DeploymentReport[] = [];
+  for (const state of states) deployments.push(await reportDeployment(operations, state));
+  return { site: loaded.site.name, gateway: await reportGateway(operations), deployments };
+}
+
+/** On a terminal the screen is redrawn; elsewhere each change follows the last. */
+function show(context: CliContext, text: string): void {
+  if (context.tty.stdout && !context.json) context.write(`\u001b[H\u001b[2J${text}\n`);
+  else context.out(text);
+}
+
+const phaseStyle: Record<DeploymentReport['phase'], StyleName> = {
+  waiting: 'yellow',
+  starting: 'yellow',
+  loading: 'yellow',
+  serving: 'green',
+  degraded: 'red',
+  failed: 'red',
+  stopping: 'yellow',
+  stopped: 'dim',
+};
+
+function render(context: CliContext, { site, gateway, deployments }: Report): string[] {
+  const colour = context.colour && context.tty.stdout;
+  const lines = [
+    `gateway of ${site}: ${gateway.state.replace('_', ' ')}${gateway.url ? ` at ${gateway.url}` : ''}${gateway.because ? ` (${gateway.because})` : ''}`,
+  ];
+  if (deployments.length === 0) lines.push('no deployments; start one with: hpcserve deploy model.yaml');
+  for (const report of deployments) {
+    const age = formatDuration(context.now_ms() - report.created_at_ms);
+    lines.push(
+      '',
+      `${style('bold', report.name, colour)}  ${style(phaseStyle[report.phase], report.phase, colour)}  ${report.replicas_serving} of ${report.replicas_wanted} replicas serve  (${age} old, ${report.spec_file})`,
+    );
+    for (const reason of report.reasons)
+      lines.push(`  ${style(phaseStyle[report.phase], '!', colour)} ${printable(reason)}`);
+    const rows = report.launches.flatMap((launch) => rowsOf(context, launch));
+    const titles = ['JOB', 'STATE', 'NODE', 'REPLICA', 'REPLICA STATE', 'ENGINE', 'DEVICE'];
+    if (rows.length > 0)
+      lines.push(
+        ...formatTable(
+          titles.map((title) => ({ title })),
+          rows,
+        ).map((line) => `  ${line}`),
+      );
+  }
+  return lines;
+}
+
+function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
+  const { job } = launch;
+  const until =
+    job?.phase === 'running' && job.end_time_limit_ms !== undefined
+      ? ` until ${formatWhen(job.end_time_limit_ms, context.now_ms())}`
+      : '';
+  const start =
+    job?.phase === 'pending' && job.estimated_start_ms !== undefined
+      ? ` (start ${formatWhen(job.estimated_start_ms, context.now_ms())})`
+      : '';
+  const state = `${job?.state ?? launch.phase}${start}${until}${launch.superseded ? ' (old)' : ''}`;
+  return launch.units.map((unit, index) => [
+    index === 0 ? (launch.job_id ?? '-') : '',
+    index === 0 ? state : '',
+    unit.node ?? job?.nodes ?? '-',
+    unit.unit,
+    unit.state === 'loading' && unit.bytes_total
+      ? `loading ${formatBytes(unit.bytes_loaded ?? 0)} of ${formatBytes(unit.bytes_total)}`
+      : unit.state,
+    unit.engine,
+    unit.device ?? launch.node_kind,
+  ]);
+}

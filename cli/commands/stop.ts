@@ -1,0 +1,71 @@
+import type { Command } from 'commander';
+import { isGatewayNeeded, stopGateway } from '../../control/gateway.ts';
+import { lookAtGateway } from '../../control/gateway-process.ts';
+import { stopDeployment } from '../../control/stop.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { CliContext } from '../context.ts';
+import { progressView } from '../progress/view.ts';
+import { openSession } from '../site-session.ts';
+import { parseSeconds } from './deploy.ts';
+
+interface StopOptions {
+  all?: true;
+  keepGateway?: true;
+  gateway?: true;
+  yes?: true;
+  timeout?: number;
+}
+
+export function registerStop(program: Command, context: CliContext): void {
+  program
+    .command('stop [name]')
+    .description('End a deployment: its jobs, its processes, and the gateway with the last one')
+    .option('--all', 'end all deployments of the site')
+    .option('--keep-gateway', 'leave the gateway running')
+    .option('--gateway', 'end only the gateway; jobs go on')
+    .option('-y, --yes', 'do not ask with --all')
+    .option('--timeout <time>', 'how long jobs may take to end (default 180s)', parseSeconds)
+    .addHelpText(
+      'after',
+      `
+Returns when nothing is left; logs and the usage ledger stay. Stopping what is stopped is no error.
+
+Examples:
+  $ hpcserve stop my-deployment
+  $ hpcserve stop --all --yes
+  $ hpcserve stop my-deployment --keep-gateway`,
+    )
+    .action(async (name: string | undefined, options: StopOptions) => {
+      if ((name === undefined) === (options.all === undefined && options.gateway === undefined))
+        throw new HpcserveError('E_USAGE', {
+          what:
+            name === undefined
+              ? 'what is to be stopped?'
+              : 'a name and --all or --gateway contradict each other',
+          try: ['hpcserve stop NAME', 'hpcserve stop --all'],
+        });
+      const view = progressView(context);
+      const operations = openSession(context, {
+        command: 'hpcserve stop',
+        emit: (event) => view.show(event),
+      });
+      const { store } = operations;
+      try {
+        if (options.gateway) return await stopGateway(operations);
+        const names = name === undefined ? store.list() : [name];
+        if (options.all && names.length > 0 && !options.yes) {
+          if (!(await context.confirm(`End ${names.join(', ')}?`))) return;
+        }
+        for (const each of names)
+          await stopDeployment(operations, each, {
+            keep_gateway: true,
+            ...(options.timeout === undefined ? {} : { timeout_ms: options.timeout * 1000 }),
+          });
+        const gateway = await lookAtGateway(store.layout);
+        if (!options.keepGateway && !isGatewayNeeded(store) && gateway.state !== 'not_running')
+          await stopGateway(operations);
+      } finally {
+        view.close();
+      }
+    });
+}

@@ -1,0 +1,166 @@
+/** Checks of this machine and of the folders: Node, addons, state folder, disk, clock, paths of sockets. */
+import { randomBytes } from 'node:crypto';
+import { existsSync, mkdirSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import type { LoadedSite } from '../../control/site-files.ts';
+import { filesystemOf, isSharedFilesystem, readHostFacts } from '../../slurm/host-facts.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import { formatBytes } from '../format/quantities.ts';
+import { type CheckResult, failed, passed, warning } from './check.ts';
+
+/** Below this a deployment's logs and ledger may fill the disk. */
+const leastFree_bytes = 1024 ** 3;
+/** sun_path of Linux holds 108 bytes with the final NUL. */
+const socketPath_bytes = 107;
+/** Longest file name that is put into a runtime folder for sockets. */
+const socketName_bytes = 48;
+/** Clocks that differ by more make certificates and time limits look wrong. */
+const clockSkew_ms = 5_000;
+
+export function checkNode(): CheckResult {
+  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
+  const found = `Node ${process.versions.node} at ${process.execPath}`;
+  return major > 20 || (major === 20 && minor >= 17)
+    ? passed('node', found)
+    : failed(
+        'node',
+        `${found}; 20.17 or later is needed`,
+        'load a newer module, or unpack Node from nodejs.org',
+      );
+}
+
+/** The programs that run in jobs are built: an unpacked archive has them, a clone needs a build. */
+export function checkPrograms(): CheckResult {
+  const missing = ['agent', 'gateway'].filter(
+    (room) => !existsSync(join(packageRoot, 'dist', room, 'main.js')),
+  );
+  return missing.length === 0
+    ? passed('programs', `agent and gateway in ${join(packageRoot, 'dist')}`)
+    : failed('programs', `not built: ${missing.join(', ')}`, `npm --prefix ${packageRoot} run build`);
+}
+
+/** SQLite for the ledger is the addon that a change of Node breaks. */
+export async function checkAddons(): Promise<CheckResult> {
+  try {
+    const { default: Database } = await import('better-sqlite3');
+    const database = new Database(':memory:');
+    const { version } = database.prepare('SELECT sqlite_version() AS version').get() as { version: string };
+    database.close();
+    return passed('addons', `SQLite ${version}`);
+  } catch (error) {
+    return failed(
+      'addons',
+      (error as Error).message.split('\n')[0] ?? 'better-sqlite3 cannot be loaded',
+      `npm --prefix ${packageRoot} ci`,
+    );
+  }
+}
+
+/** The native engine's libraries are looked for, not loaded: login nodes are often too old for them. */
+export function checkNativeLibrary({ site }: LoadedSite): CheckResult {
+  const folder = site.native.library_dir;
+  const name = `@node-llama-cpp/linux-${process.arch}`;
+  const packaged = join(packageRoot, 'node_modules', name);
+  if (folder) return passed('native libraries', `the site's own: ${folder}; probed on compute nodes`);
+  return existsSync(packaged)
+    ? passed('native libraries', `${packaged}; probed on compute nodes`)
+    : warning(
+        'native libraries',
+        `${name} is not installed; only wrapped engines can run`,
+        `npm --prefix ${packageRoot} ci`,
+      );
+}
+
+export function checkStateFolder({ layout, site, path }: LoadedSite): CheckResult[] {
+  const { root } = layout;
+  const probe = join(root, `.${randomBytes(6).toString('hex')}.probe`);
+  const results: CheckResult[] = [];
+  try {
+    mkdirSync(root, { recursive: true, mode: 0o700 });
+    const before = Date.now();
+    writeFileSync(probe, '', { flag: 'wx', mode: 0o600 });
+    const skew = Math.max(0, before - statSync(probe).mtimeMs, statSync(probe).mtimeMs - Date.now());
+    results.push(
+      passed('state folder', `${root} can be written`),
+      skew <= clockSkew_ms
+        ? passed('clock', `this host and the file server agree within ${Math.ceil(skew)} ms`)
+        : warning(
+            'clock',
+            `this host and the file server differ by ${Math.round(skew)} ms`,
+            'tell the operator; check with: timedatectl',
+          ),
+    );
+  } catch (error) {
+    return [
+      failed(
+        'state folder',
+        `${root}: ${(error as Error).message}`,
+        `mkdir -p ${root}, or change state_dir in ${path}`,
+      ),
+    ];
+  } finally {
+    rmSync(probe, { force: true });
+  }
+  const mode = statSync(root).mode & 0o777;
+  results.push(
+    (mode & 0o077) === 0
+      ? passed('state folder is private', `${root} is 0${mode.toString(8)}`)
+      : failed(
+          'state folder is private',
+          `${root} is 0${mode.toString(8)}: others can read keys or logs`,
+          `chmod 700 ${root}`,
+        ),
+  );
+  const filesystem = filesystemOf(root, readHostFacts().mounts);
+  if (site.kind === 'slurm')
+    results.push(
+      isSharedFilesystem(filesystem)
+        ? passed('state folder is shared', `${filesystem}`)
+        : warning(
+            'state folder is shared',
+            `${root} is on ${filesystem ?? 'an unknown filesystem'}, which compute nodes may not see`,
+            `set state_dir in ${path} to a folder that all nodes mount`,
+          ),
+    );
+  const { bavail, bsize } = statfsSync(root);
+  const free = bavail * bsize;
+  results.push(
+    free >= leastFree_bytes
+      ? passed('disk space', `${formatBytes(free)} free for state`)
+      : failed(
+          'disk space',
+          `${formatBytes(free)} free in ${root}`,
+          `free space, or change state_dir in ${path}`,
+        ),
+  );
+  return results;
+}
+
+export function checkSocketPaths(): CheckResult {
+  const length = Buffer.byteLength(tmpdir()) + 1 + socketName_bytes;
+  return length <= socketPath_bytes
+    ? passed('socket paths', `${tmpdir()} leaves room: ${length} of ${socketPath_bytes} bytes`)
+    : failed(
+        'socket paths',
+        `${tmpdir()} is too long: sockets would need ${length} of ${socketPath_bytes} bytes`,
+        'export TMPDIR=/tmp',
+      );
+}
+
+export function checkScratch({ site }: LoadedSite, expand: (text: string) => string): CheckResult[] {
+  const results: CheckResult[] = [];
+  for (const key of ['models_dir', 'scratch_dir', 'cache_dir'] as const) {
+    const value = site[key];
+    if (value === undefined) continue;
+    const path = expand(value);
+    results.push(
+      existsSync(path)
+        ? passed(key, path)
+        : key === 'cache_dir' && existsSync(dirname(path))
+          ? passed(key, `${path} will be made`)
+          : warning(key, `${path} does not exist`, `mkdir -p ${path}`),
+    );
+  }
+  return results;
+}

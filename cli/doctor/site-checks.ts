@@ -1,0 +1,103 @@
+/** Checks of Slurm, the gateway, the deployments and their models. */
+import { existsSync } from 'node:fs';
+import type { Operations } from '../../control/operations.ts';
+import { liveFacts } from '../../control/operations.ts';
+import { offersOf } from '../../control/site-offers.ts';
+import { reportDeployment, reportGateway } from '../../control/status.ts';
+import { isSupported } from '../../slurm/client.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { type CheckResult, failed, passed, skipped, warning } from './check.ts';
+
+export async function checkSlurm(operations: Operations): Promise<CheckResult[]> {
+  const { slurm, loaded } = operations;
+  if (!slurm) return [skipped('slurm', `the site ${loaded.site.name} has none`)];
+  try {
+    const version = await slurm.version();
+    const results: CheckResult[] = [
+      isSupported(version)
+        ? passed('slurm', `${version.text}, reachable`)
+        : warning('slurm', `${version.text} is older than 20.11`, 'expect gaps; report what goes wrong'),
+    ];
+    const config = await slurm.config();
+    results.push(
+      config.has_accounting
+        ? passed('accounting', 'sacct tells how jobs ended')
+        : warning(
+            'accounting',
+            `off: ended jobs are forgotten after ${config.min_job_age_s} s`,
+            'run status within that time',
+          ),
+    );
+    const offers = offersOf(loaded.site, await liveFacts(operations), operations.facts.environment);
+    for (const offer of offers)
+      results.push(
+        offer.nodes_total > 0
+          ? passed(
+              `node kind ${offer.node_kind}`,
+              `${offer.nodes_total} node(s), ${offer.nodes_idle ?? '?'} idle`,
+            )
+          : warning(
+              `node kind ${offer.node_kind}`,
+              `Slurm lists no usable node in ${offer.partitions.join(', ') || 'any partition'}`,
+              `compare its partition, features and gres_type in ${loaded.path} with: sinfo -N -o '%N %P %f %G %t'`,
+            ),
+      );
+    return results;
+  } catch (error) {
+    return [failedBy('slurm', error, 'check with: sinfo')];
+  }
+}
+
+export async function checkGateway(operations: Operations): Promise<CheckResult> {
+  const { state, url, because } = await reportGateway(operations);
+  const wanted = operations.store.list().some((name) => operations.store.load(name)?.desired === 'serving');
+  if (state === 'running') return passed('gateway', `answers at ${url}`);
+  if (state === 'elsewhere') return warning('gateway', because ?? '', 'run this where the gateway runs');
+  if (state === 'silent')
+    return failed('gateway', because ?? '', 'hpcserve stop --gateway, then deploy again');
+  return wanted
+    ? failed('gateway', `${because}, and deployments want it`, 'hpcserve deploy FILE')
+    : passed('gateway', 'not running, and nothing is deployed');
+}
+
+export async function checkDeployments(operations: Operations): Promise<CheckResult[]> {
+  const { store } = operations;
+  const results: CheckResult[] = [];
+  for (const name of store.list()) {
+    try {
+      const state = store.require(name);
+      if (state.desired === 'stopped') continue;
+      const report = await reportDeployment(operations, state);
+      const check = `deployment ${name}`;
+      const found = [
+        `${report.phase}, ${report.replicas_serving} of ${report.replicas_wanted} replicas`,
+        ...report.reasons,
+      ];
+      results.push(
+        report.phase === 'failed' || report.phase === 'degraded'
+          ? failed(
+              check,
+              found.join('; '),
+              `hpcserve logs ${name}; then: hpcserve deploy ${report.spec_file}`,
+            )
+          : passed(check, found.join('; ')),
+      );
+      const paths = new Set(
+        state.launches.flatMap((launch) => launch.planned.units.map((unit) => unit.model_path)),
+      );
+      for (const path of paths)
+        if (!existsSync(path))
+          results.push(
+            failed(`model of ${name}`, `${path} is gone`, 'put it back, or change `source` and deploy again'),
+          );
+    } catch (error) {
+      results.push(failedBy(`deployment ${name}`, error, 'look at the file named'));
+    }
+  }
+  return results;
+}
+
+export function failedBy(check: string, error: unknown, mend: string): CheckResult {
+  if (!(error instanceof HpcserveError)) throw error;
+  return failed(check, [error.message, ...error.because].join(': '), error.try[0] ?? mend);
+}

@@ -1,0 +1,105 @@
+/** The `hpcserve` command: builds the program, runs one command, and turns every outcome into words and an exit code. */
+import { createInterface } from 'node:readline/promises';
+import { CommanderError } from 'commander';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { Configuration } from './config/configuration.ts';
+import type { CliContext } from './context.ts';
+import { printable, style, wantsColour } from './format/style.ts';
+import { buildProgram } from './program.ts';
+
+const interruption = new AbortController();
+
+function createContext(): CliContext {
+  const configuration = new Configuration({ environment: process.env, working_folder: process.cwd() });
+  return {
+    out: (line) => void process.stdout.write(`${line}\n`),
+    note: (line) => void process.stderr.write(`${line}\n`),
+    write: (text) => void process.stdout.write(text),
+    json: false,
+    colour: wantsColour(process.env, process.stderr.isTTY === true),
+    tty: {
+      stdin: process.stdin.isTTY === true,
+      stdout: process.stdout.isTTY === true,
+      stderr: process.stderr.isTTY === true,
+    },
+    columns: process.stdout.columns ?? 100,
+    environment: process.env,
+    working_folder: process.cwd(),
+    configuration,
+    signal: interruption.signal,
+    now_ms: () => Date.now(),
+    exit_code: 0,
+    confirm: askYesOrNo,
+  };
+}
+
+async function askYesOrNo(question: string): Promise<boolean> {
+  if (!process.stdin.isTTY || !process.stderr.isTTY)
+    throw new HpcserveError('E_CONFIRM', { what: question, because: 'there is no terminal to ask at' });
+  const terminal = createInterface({ input: process.stdin, output: process.stderr });
+  try {
+    const answer = await terminal.question(`${question} [y/N] `, { signal: interruption.signal });
+    return /^y(es)?$/i.test(answer.trim());
+  } finally {
+    terminal.close();
+  }
+}
+
+/** What commander found wrong with the command line, as our error. */
+function usageError(error: CommanderError): HpcserveError {
+  const [first = '', ...rest] = error.message.replace(/^error: /, '').split('\n');
+  const suggestion = rest.join(' ').match(/\(Did you mean (.*)\?\)/)?.[1];
+  return new HpcserveError('E_USAGE', {
+    what: first.trim(),
+    ...(suggestion ? { try: `did you mean "${suggestion}"?` } : {}),
+  });
+}
+
+function report(context: CliContext, error: HpcserveError): void {
+  if (context.json) context.note(JSON.stringify({ error: error.toJSON() }));
+  else {
+    const [what = '', ...rest] = printable(error.toText()).split('\n');
+    context.note([style('red', what, context.colour), ...rest].join('\n'));
+  }
+  if (process.env.HPCSERVE_DEBUG === '1') {
+    for (let each: unknown = error; each instanceof Error; each = each.cause) context.note(each.stack ?? '');
+  }
+}
+
+async function main(): Promise<number> {
+  const context = createContext();
+  // Whether errors are JSON must be known before the command line is understood.
+  context.json = process.argv.slice(2).includes('--json');
+  try {
+    await buildProgram(context).parseAsync(process.argv);
+    return context.exit_code;
+  } catch (thrown) {
+    if (thrown instanceof CommanderError) {
+      if (thrown.exitCode === 0) return 0;
+      const error = usageError(thrown);
+      // `hpcserve` alone prints its help, which is all there is to say.
+      if (thrown.code !== 'commander.help') report(context, error);
+      return error.exit_code;
+    }
+    const error = interruption.signal.aborted
+      ? new HpcserveError('E_INTERRUPTED', { what: 'interrupted' })
+      : HpcserveError.from(thrown);
+    report(context, error);
+    return error.exit_code;
+  }
+}
+
+// The first Ctrl-C lets the command end in order; a second one ends it at once.
+process.once('SIGINT', () => {
+  interruption.abort(new Error('interrupted'));
+  process.once('SIGINT', () => process.exit(130));
+});
+process.once('SIGTERM', () => interruption.abort(new Error('terminated')));
+// `hpcserve status | head`: the reader left, which is no error.
+for (const stream of [process.stdout, process.stderr])
+  stream.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code === 'EPIPE') process.exit(0);
+    throw error;
+  });
+
+process.exitCode = await main();

@@ -1,0 +1,99 @@
+/** The command tree: global options here, one file a command in `commands/`. */
+import { Command, Option } from 'commander';
+import { version } from '../control/version.ts';
+import { registerChat } from './commands/chat.ts';
+import { registerCompletion } from './commands/completion.ts';
+import { registerConfig } from './commands/config.ts';
+import { registerDeploy } from './commands/deploy.ts';
+import { registerDoctor } from './commands/doctor.ts';
+import { registerEndpoint } from './commands/endpoint.ts';
+import { registerInit } from './commands/init.ts';
+import { registerKeys } from './commands/keys.ts';
+import { registerLogs } from './commands/logs.ts';
+import { registerModels } from './commands/models.ts';
+import { registerNodes } from './commands/nodes.ts';
+import { registerPlan } from './commands/plan.ts';
+import { registerRender } from './commands/render.ts';
+import { registerSites } from './commands/sites.ts';
+import { registerStatus } from './commands/status.ts';
+import { registerStop } from './commands/stop.ts';
+import { registerUsage } from './commands/usage.ts';
+import type { ConfigKey } from './config/config-schema.ts';
+import type { CliContext } from './context.ts';
+
+/** Flags that stand for a configuration key, by commander's name of the option. */
+const flagKeys: Readonly<Record<string, { key: ConfigKey; flag: string }>> = {
+  site: { key: 'site', flag: '--site' },
+  stateDir: { key: 'state_dir', flag: '--state-dir' },
+  url: { key: 'url', flag: '--url' },
+  progress: { key: 'progress', flag: '--progress' },
+  partition: { key: 'slurm.partition', flag: '--partition' },
+  account: { key: 'slurm.account', flag: '--account' },
+  qos: { key: 'slurm.qos', flag: '--qos' },
+  reservation: { key: 'slurm.reservation', flag: '--reservation' },
+  constraint: { key: 'slurm.constraint', flag: '--constraint' },
+  time: { key: 'slurm.time_limit', flag: '--time' },
+  timeout: { key: 'deploy_timeout_s', flag: '--timeout' },
+};
+
+export function buildProgram(context: CliContext): Command {
+  const program = new Command('hpcserve')
+    .description('Serve language models on Slurm clusters: one OpenAI-compatible URL that outlives the jobs.')
+    .version(version, '-V, --version', 'print the version')
+    .helpOption('-h, --help', 'print help, with examples')
+    .option('--site <name>', 'site config to use: a name or a path')
+    .option('--state-dir <folder>', 'state folder, instead of that of the site config')
+    .addOption(
+      new Option('--progress <kind>', 'how progress is shown').choices(['auto', 'tty', 'plain', 'json']),
+    )
+    .option('--json', 'data as one JSON object, or as JSON lines, on stdout')
+    .configureHelp({ showGlobalOptions: true, sortSubcommands: false })
+    .configureOutput({
+      writeOut: (text) => void process.stdout.write(text),
+      writeErr: (text) => void process.stderr.write(text),
+      // Printed once, by main.ts, in the form of all errors.
+      outputError: () => {},
+    })
+    .showSuggestionAfterError(true)
+    .exitOverride()
+    .hook('preAction', (_program, command) => {
+      const options = command.optsWithGlobals() as Record<string, unknown>;
+      context.json = options.json === true;
+      for (const [name, { key, flag }] of Object.entries(flagKeys))
+        context.configuration.setFlag(key, flag, options[name]);
+    })
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ hpcserve init                      write a site config from what Slurm says of itself
+  $ hpcserve deploy model.yaml         submit, follow, and end with URL and key
+  $ hpcserve status                    what runs, what waits and why
+  $ hpcserve chat my-model "Hello"     ask it something
+  $ hpcserve stop my-deployment        end its jobs
+
+Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 6 Slurm refused,
+7 unreachable, 8 deployment failed, 9 no such thing, 10 conflict, 13 a check failed (docs/errors.md).`,
+    );
+  for (const register of [
+    registerInit,
+    registerDeploy,
+    registerPlan,
+    registerRender,
+    registerStatus,
+    registerLogs,
+    registerStop,
+    registerChat,
+    registerModels,
+    registerEndpoint,
+    registerKeys,
+    registerUsage,
+    registerNodes,
+    registerSites,
+    registerDoctor,
+    registerConfig,
+    registerCompletion,
+  ])
+    register(program, context);
+  return program;
+}

@@ -1,0 +1,133 @@
+/** From the command line to the things control works with: the site, its state and runner, the specification. */
+import { userInfo } from 'node:os';
+import { join, resolve } from 'node:path';
+import { CredentialFile } from '../control/credentials.ts';
+import { baseUrl } from '../control/gateway.ts';
+import { lookAtGateway } from '../control/gateway-process.ts';
+import { type Operations, openOperations } from '../control/operations.ts';
+import { type LoadedSite, loadSite, type SitePlaces } from '../control/site-files.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { ProgressEvent } from '../spec/events.ts';
+import { type DeploymentSpec, deploymentSchema, type SlurmOverrides } from '../spec/model-yaml.ts';
+import { readYamlFile } from '../spec/yaml-document.ts';
+import type { ConfigKey } from './config/config-schema.ts';
+import type { CliContext } from './context.ts';
+
+export interface ReadSpec {
+  spec: DeploymentSpec;
+  /** Absolute path. */
+  path: string;
+  /** Where a key of `slurm` was set: a flag, an environment variable, a file position. */
+  overrideSource: (key: string) => string | undefined;
+}
+
+/** Keys of `slurm:` that flags, environment and config files may set too. */
+const slurmKeys = ['partition', 'account', 'qos', 'reservation', 'constraint', 'time_limit'] as const;
+
+/**
+ * Reads model.yaml and brings in what was said elsewhere about Slurm: flags and environment are stronger
+ * than the file, configuration files are weaker.
+ */
+export function readSpec(context: CliContext, file: string): ReadSpec {
+  const path = resolve(context.working_folder, file);
+  const read = readYamlFile(path, deploymentSchema);
+  const slurm: SlurmOverrides = { ...read.value.slurm };
+  const sources = new Map<string, string>();
+  for (const key of slurmKeys) {
+    const source = context.configuration.winner(`slurm.${key}` as ConfigKey);
+    if (source?.value === undefined) continue;
+    const stronger = source.layer === 'flag' || source.layer === 'environment';
+    if (!stronger && slurm[key] !== undefined) continue;
+    slurm[key] = String(source.value);
+    sources.set(key, source.place);
+  }
+  return {
+    spec: { ...read.value, slurm },
+    path,
+    overrideSource: (key) => sources.get(key) ?? read.provenance(`slurm.${key}`),
+  };
+}
+
+export function sitePlaces(context: CliContext): SitePlaces {
+  const { configuration, working_folder, environment } = context;
+  return {
+    user_folder: configuration.user_folder,
+    site_wide_folder: configuration.site_wide_folder,
+    working_folder,
+    environment,
+  };
+}
+
+/** The site: by flag or environment, else as model.yaml says, else as configured, else the only one there is. */
+export function openSite(context: CliContext, spec?: DeploymentSpec): LoadedSite {
+  const { configuration } = context;
+  const source = configuration.winner('site');
+  const stronger = source?.layer === 'flag' || source?.layer === 'environment';
+  const name = stronger ? (source.value as string) : (spec?.site ?? (source?.value as string | undefined));
+  return loadSite(name, sitePlaces(context), configuration.get('state_dir'));
+}
+
+export interface SessionOptions {
+  command: string;
+  spec?: ReadSpec;
+  emit?: (event: ProgressEvent) => void;
+}
+
+export function openSession(context: CliContext, options: SessionOptions): Operations {
+  const { spec } = options;
+  return openOperations({
+    loaded: openSite(context, spec?.spec),
+    facts: { user: userInfo().username, environment: context.environment },
+    command: options.command,
+    now_ms: context.now_ms,
+    emit: options.emit ?? (() => {}),
+    signal: context.signal,
+    ...(spec ? { overrides: spec.spec.slurm, overrideSource: spec.overrideSource } : {}),
+  });
+}
+
+export function credentialFile(context: CliContext): CredentialFile {
+  return new CredentialFile(join(context.configuration.user_folder, 'credentials.json'));
+}
+
+/** Where to send requests, and with which key. */
+export interface Door {
+  url: string;
+  key: string;
+}
+
+/**
+ * The gateway to talk to: `url` of the configuration, else that of the site; and the key for it:
+ * HPCSERVE_API_KEY, else the kept one.
+ */
+export async function openDoor(context: CliContext): Promise<Door> {
+  const credentials = credentialFile(context);
+  const configured = context.configuration.get('url');
+  const fromEnvironment = context.environment.HPCSERVE_API_KEY;
+  const withKey = (url: string, key: string | undefined): Door => {
+    const found = fromEnvironment || key;
+    if (found) return { url, key: found };
+    throw new HpcserveError('E_CREDENTIALS', {
+      what: `there is no key for ${url}`,
+      because: `HPCSERVE_API_KEY is not set and ${credentials.path} has none for it`,
+    });
+  };
+  if (configured !== undefined) {
+    const url = /\/v1\/?$/.test(configured) ? configured.replace(/\/+$/, '') : baseUrl({ url: configured });
+    return withKey(url, credentials.find({ url })?.key);
+  }
+  const { layout } = openSite(context);
+  const sight = await lookAtGateway(layout);
+  if (sight.state !== 'running')
+    throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
+      what: 'the gateway of the site cannot be reached',
+      because: sight.because,
+      ...(sight.state === 'elsewhere'
+        ? {
+            try: `run this on ${sight.endpoint.hostname}, or forward its port: ssh -L ${sight.endpoint.port}:${sight.endpoint.host}:${sight.endpoint.port} ${sight.endpoint.hostname}`,
+          }
+        : {}),
+    });
+  const url = baseUrl(sight.endpoint);
+  return withKey(url, credentials.find({ gateway_folder: layout.gateway_folder, url })?.key);
+}
