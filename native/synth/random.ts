@@ -40,6 +40,11 @@ export class RandomStream {
     this.#d = mix32(second + 0x78dde6e4) | 1;
   }
 
+  /** The four words, as unsigned integers. */
+  get state(): number[] {
+    return [this.#a >>> 0, this.#b >>> 0, this.#c >>> 0, this.#d >>> 0];
+  }
+
   next(): number {
     const sum = (this.#a + this.#d) | 0;
     const result = (((sum << 7) | (sum >>> 25) | 0) + this.#a) >>> 0;
