@@ -1,10 +1,12 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Dispatcher } from 'undici';
 import { Pool } from 'undici';
 import type { SessionFacts } from '../ledger/index.ts';
-import { pinnedConnector, type SessionIdentity, sessionOrigin } from '../mesh/index.ts';
+import { pinnedConnect, pinnedConnector, type SessionIdentity, sessionOrigin } from '../mesh/index.ts';
 import type { Heartbeat } from '../spec/agent-state.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
-import { agentPaths } from '../spec/wire.ts';
+import { agentPaths, sessionServerName } from '../spec/wire.ts';
+import { UpstreamPool } from './upstream/pool.ts';
 
 /**
  * A session that is silent for this long is taken for dead: the design allows 3 s for the loss of a node.
@@ -16,6 +18,7 @@ const firstSilence_ms = 10_000;
 const heartbeatBytes = 1024 * 1024;
 const reconnectFirst_ms = 50;
 const reconnectLast_ms = 2000;
+const finishPoll_ms = 100;
 
 export interface LinkEvents {
   /** The session answers: its first heartbeat on a new watch stream arrived. */
@@ -30,12 +33,12 @@ export class SessionLink {
   readonly facts: SessionFacts;
   /** Header pairs that every answer of this session carries. */
   readonly answerHeaders: readonly string[];
-  /** Requests on their way at present. */
-  in_flight = 0;
+  /** The `host` field of requests to it. */
+  readonly host: string;
   #record: SessionRecord;
   readonly #own: SessionIdentity;
   readonly #events: LinkEvents;
-  #requests: Pool;
+  #requests: UpstreamPool;
   readonly #watch: Pool;
   #stream: Dispatcher.ResponseData['body'] | undefined;
   #abort = new AbortController();
@@ -62,8 +65,13 @@ export class SessionLink {
       'x-hpcserve-session',
       record.session_id,
     ];
+    this.host = sessionServerName(record.session_id);
     this.#requests = this.#newPool();
-    this.#watch = this.#newPool();
+    this.#watch = new Pool(sessionOrigin(record), {
+      connect: pinnedConnector(record, own),
+      headersTimeout: 0,
+      bodyTimeout: 0,
+    });
     void this.#follow();
   }
 
@@ -76,7 +84,7 @@ export class SessionLink {
   }
 
   /** Connections for requests, one request at a time each. */
-  get requests(): Dispatcher {
+  get requests(): UpstreamPool {
     return this.#requests;
   }
 
@@ -87,26 +95,21 @@ export class SessionLink {
     clearTimeout(this.#timer);
     clearTimeout(this.#retry);
     this.#abort.abort();
-    await Promise.all([this.#requests.destroy(), this.#watch.destroy()]);
+    this.#requests.destroy(new Error('its session has ended'));
+    await this.#watch.destroy();
   }
 
   /** Ends the link when its requests have ended, or at the latest after `limit_ms`. */
   async finish(limit_ms: number): Promise<void> {
-    const limit = setTimeout(() => void this.close(), limit_ms);
-    await this.#requests.close();
-    clearTimeout(limit);
+    const deadline_ms = performance.now() + limit_ms;
+    while (this.#requests.busy > 0 && performance.now() < deadline_ms && !this.#closed)
+      await delay(finishPoll_ms);
     await this.close();
   }
 
-  #newPool(): Pool {
-    return new Pool(sessionOrigin(this.#record), {
-      connect: pinnedConnector(this.#record, this.#own),
-      pipelining: 1,
-      // How long an answer takes is the replica's business (queue, prefill); whether it lives, the watch tells.
-      headersTimeout: 0,
-      bodyTimeout: 0,
-      keepAliveTimeout: 60_000,
-    });
+  #newPool(): UpstreamPool {
+    // How long an answer takes is the replica's business (queue, prefill); whether it lives, the watch tells.
+    return new UpstreamPool(() => pinnedConnect(this.#record, this.#own));
   }
 
   async #follow(): Promise<void> {
@@ -175,7 +178,7 @@ export class SessionLink {
     this.#abort = new AbortController();
     const abandoned = this.#requests;
     this.#requests = this.#newPool();
-    void abandoned.destroy(error);
+    abandoned.destroy(error);
   }
 }
 

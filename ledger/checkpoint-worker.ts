@@ -1,11 +1,10 @@
-/** Thread of the Checkpointer: one passive checkpoint, then it ends. */
-import { workerData } from 'node:worker_threads';
+/** Thread of the Checkpointer: a passive checkpoint for every message, each answered when it is done. */
+import { parentPort, workerData } from 'node:worker_threads';
 import Database from 'better-sqlite3';
 
 const { path } = workerData as { path: string };
 const db = new Database(path, { fileMustExist: true });
-try {
+parentPort!.on('message', () => {
   db.pragma('wal_checkpoint(PASSIVE)');
-} finally {
-  db.close();
-}
+  parentPort!.postMessage('done');
+});

@@ -4,13 +4,13 @@ import type Database from 'better-sqlite3';
 
 /** Records between two looks at the log's size. */
 const interval = 2000;
-/** Lower: a smaller log, more writes to the file; higher: the reverse. SQLite's own default is 4 MB. */
-const passiveBytes = 8 * 1024 * 1024;
+/** Lower: a smaller log, more writes to the file; higher: the reverse, since a page in it many times is copied once. */
+const passiveBytes = 32 * 1024 * 1024;
 /**
  * A passive checkpoint never lets the log start over while records keep coming, so at this size the writer itself
  * does one: it waits for the disk, but only for the few pages the passive one had not yet copied.
  */
-const restartBytes = 64 * 1024 * 1024;
+const restartBytes = 128 * 1024 * 1024;
 
 /**
  * Folds the write-ahead log into the database file. Syncing takes milliseconds, which no answer should wait
@@ -19,8 +19,9 @@ const restartBytes = 64 * 1024 * 1024;
 export class Checkpointer {
   readonly #db: Database.Database;
   readonly #path: string;
+  #worker: Worker | undefined;
   #since = 0;
-  #running: Promise<void> | undefined;
+  #running = false;
 
   constructor(db: Database.Database, path: string) {
     this.#db = db;
@@ -33,25 +34,34 @@ export class Checkpointer {
     if (this.#since < interval || this.#running) return;
     this.#since = 0;
     const bytes = statSync(`${this.#path}-wal`, { throwIfNoEntry: false })?.size ?? 0;
-    if (bytes >= restartBytes) this.#db.pragma('wal_checkpoint(RESTART)');
-    else if (bytes >= passiveBytes) this.#running = this.#checkpoint();
+    if (bytes >= restartBytes) this.#restart();
+    else if (bytes >= passiveBytes) this.#passive();
   }
 
   async close(): Promise<void> {
-    await this.#running;
+    await this.#worker?.terminate();
   }
 
-  #checkpoint(): Promise<void> {
-    return new Promise((resolve) => {
-      const worker = new Worker(workerFile(), { workerData: { path: this.#path } });
-      const done = (): void => {
-        this.#running = undefined;
-        resolve();
-      };
-      // A failed passive checkpoint loses nothing: the log keeps its pages, and the next one tries again.
-      worker.once('error', done);
-      worker.once('exit', done);
-    });
+  /** The log is written from its start again, and cut to its usual size. */
+  #restart(): void {
+    this.#db.pragma('wal_checkpoint(TRUNCATE)');
+  }
+
+  #passive(): void {
+    this.#running = true;
+    if (!this.#worker) {
+      this.#worker = new Worker(workerFile(), { workerData: { path: this.#path } });
+      this.#worker.unref();
+      this.#worker.on('message', () => {
+        this.#running = false;
+      });
+      // A failed checkpoint loses nothing: the log keeps its pages, and the next one tries again.
+      this.#worker.once('error', () => {
+        this.#worker = undefined;
+        this.#running = false;
+      });
+    }
+    this.#worker.postMessage('checkpoint');
   }
 }
 

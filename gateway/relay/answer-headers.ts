@@ -30,14 +30,14 @@ export interface AnswerHeaders {
   contentType: string;
 }
 
-/** What of a replica's raw header pairs goes on to the client. */
-export function answerHeaders(raw: readonly Buffer[]): AnswerHeaders {
+/** What of a replica's header (names in lower case, each followed by its value) goes on to the client. */
+export function answerHeaders(fields: readonly string[]): AnswerHeaders {
   const pairs: string[] = [];
   let contentType = '';
-  for (let index = 0; index + 1 < raw.length; index += 2) {
-    const name = raw[index]!.toString('latin1').toLowerCase();
+  for (let index = 0; index + 1 < fields.length; index += 2) {
+    const name = fields[index]!;
     if (own.has(name)) continue;
-    const value = raw[index + 1]!.toString('latin1');
+    const value = fields[index + 1]!;
     if (name === 'content-type') contentType = value.toLowerCase();
     pairs.push(name, value);
   }

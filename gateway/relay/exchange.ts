@@ -1,5 +1,4 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Dispatcher } from 'undici';
 import type { ApiKey, Ledger, RequestRecord } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers } from '../../spec/wire.ts';
@@ -9,6 +8,9 @@ import type { GatewayMetrics } from '../metrics.ts';
 import type { RoutingPolicy } from '../routing/policy.ts';
 import type { Replica, RoutingTable } from '../routing/table.ts';
 import type { SessionLink } from '../session-link.ts';
+import type { AnswerHead } from '../upstream/answer-parser.ts';
+import type { AnswerReceiver } from '../upstream/connection.ts';
+import type { Call } from '../upstream/pool.ts';
 import { type AnswerHeaders, answerHeaders } from './answer-headers.ts';
 import type { Endpoint } from './endpoints.ts';
 import { JsonRelay } from './json-relay.ts';
@@ -230,13 +232,11 @@ interface Outcome {
   error_code?: string | undefined;
 }
 
-/** One try with one replica. Its callbacks are undici's; after it has ended, late ones do nothing. */
-class Attempt implements Dispatcher.DispatchHandler {
+/** One try with one replica. */
+class Attempt implements AnswerReceiver {
   readonly replica: Replica<SessionLink>;
   readonly #exchange: Exchange;
-  #abort: (() => void) | undefined;
-  #resume: () => void = () => {};
-  #aborted = false;
+  #call: Call | undefined;
   #released = false;
   #status = 0;
   #answer: AnswerHeaders | undefined;
@@ -252,24 +252,18 @@ class Attempt implements Dispatcher.DispatchHandler {
     const { parsed, endpoint, request, request_id } = this.#exchange.of;
     const link = this.replica.session;
     this.replica.unreported++;
-    link.in_flight++;
-    const fields = [
-      'content-type',
-      'application/json',
-      headers.request_id,
-      request_id,
-      headers.model,
-      this.replica.served.name,
-    ];
     const { traceparent } = request.headers;
-    if (typeof traceparent === 'string') fields.push('traceparent', traceparent);
-    link.requests.dispatch({ method: 'POST', path: endpoint.path, headers: fields, body: parsed.body }, this);
+    const head =
+      `POST ${endpoint.path} HTTP/1.1\r\nhost: ${link.host}\r\ncontent-type: application/json\r\n` +
+      `content-length: ${parsed.body.length}\r\n${headers.request_id}: ${request_id}\r\n` +
+      `${headers.model}: ${this.replica.modelField}\r\n` +
+      `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`;
+    this.#call = link.requests.send(head, parsed.body, this);
   }
 
   abort(): void {
-    this.#aborted = true;
     this.#release();
-    this.#abort?.();
+    this.#call?.abort();
   }
 
   /** What is known of an answer that was broken off: a chunk of a stream carries a token, or a few. */
@@ -278,16 +272,9 @@ class Attempt implements Dispatcher.DispatchHandler {
     return { usage: this.#stream.usage ?? { completion_tokens: this.#stream.events_sent } };
   }
 
-  onConnect(abort: () => void): void {
-    this.#abort = abort;
-    if (this.#aborted) abort();
-  }
-
-  onHeaders(status: number, raw: Buffer[], resume: () => void): boolean {
-    if (status < 200) return true;
+  onHead({ status, fields }: AnswerHead): void {
     this.#status = status;
-    this.#resume = resume;
-    this.#answer = answerHeaders(raw);
+    this.#answer = answerHeaders(fields);
     const { response, parsed, endpoint } = this.#exchange.of;
     if (status < 300 && parsed.stream && this.#answer.contentType.startsWith('text/event-stream')) {
       this.#stream = new StreamRelay(response, {
@@ -305,28 +292,25 @@ class Attempt implements Dispatcher.DispatchHandler {
         this.#writeHead(length);
       });
     }
-    return true;
   }
 
-  onData(chunk: Buffer): boolean {
-    if (this.#aborted) return true;
+  onBody(chunk: Buffer): boolean {
     let flowing = true;
     if (this.#json) flowing = this.#json.push(chunk);
     else if (this.#stream) {
       try {
         flowing = this.#stream.push(chunk);
       } catch (error) {
-        this.#abortUpstream();
+        this.abort();
         this.#brokeOff(error as Error);
         return true;
       }
     }
-    if (!flowing) this.#exchange.paused(this.#resume);
+    if (!flowing) this.#exchange.paused(() => this.#call?.resume());
     return flowing;
   }
 
-  onComplete(): void {
-    if (this.#aborted) return;
+  onEnd(): void {
     this.#release();
     if (this.#stream) {
       if (this.#stream.upstreamEnded() === 'broken') this.#brokeOff(new Error('its stream ended too early'));
@@ -334,7 +318,6 @@ class Attempt implements Dispatcher.DispatchHandler {
   }
 
   onError(error: Error): void {
-    if (this.#aborted) return;
     this.#release();
     if (this.#stream?.ended) return;
     if (this.#stream || this.#json?.passing) this.#brokeOff(error);
@@ -360,7 +343,7 @@ class Attempt implements Dispatcher.DispatchHandler {
       () => {
         stream.finish();
         // The replica's own end normally came along with the ending; one that never ends must not hold a connection.
-        if (!this.#released) setTimeout(() => this.#released || this.#abortUpstream(), linger_ms).unref();
+        if (!this.#released) setTimeout(() => this.abort(), linger_ms).unref();
       },
     );
   }
@@ -424,17 +407,10 @@ class Attempt implements Dispatcher.DispatchHandler {
     response.writeHead(this.#status, pairs);
   }
 
-  #abortUpstream(): void {
-    this.#aborted = true;
-    this.#release();
-    this.#abort?.();
-  }
-
   #release(): void {
     if (this.#released) return;
     this.#released = true;
     this.replica.unreported--;
-    this.replica.session.in_flight--;
   }
 }
 
@@ -446,6 +422,11 @@ function mayRetry(status: number): boolean {
 /** The session did not accept this gateway; the client's key has nothing to do with it. */
 function isMeshRefusal(status: number): boolean {
   return status === 401 || status === 403 || status === 421;
+}
+
+/** W3C trace context, version 00. */
+function isTraceparent(value: unknown): value is string {
+  return typeof value === 'string' && /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/.test(value);
 }
 
 function readEnvelope(body: Buffer): { code: string } | undefined {

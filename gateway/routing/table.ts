@@ -7,6 +7,8 @@ export class Replica<T> implements Candidate {
   readonly session: T;
   readonly session_id: string;
   readonly served: ServedModel;
+  /** The model's name as a header field carries it: names may hold any character. */
+  readonly modelField: string;
   state: ServedModel['state'];
   running = 0;
   waiting = 0;
@@ -17,6 +19,7 @@ export class Replica<T> implements Candidate {
     this.session = session;
     this.session_id = session_id;
     this.served = served;
+    this.modelField = encodeURI(served.name);
     this.state = served.state;
   }
 

@@ -1,0 +1,398 @@
+import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { availableParallelism, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { OwnSession, RendezvousRegistry } from '../../mesh/index.ts';
+import type { Heartbeat } from '../../spec/agent-state.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import type { SessionMetadata } from '../../spec/session-record.ts';
+import { type GatewayConfig, gatewayFiles } from '../../spec/state-layout.ts';
+import type { Bench, BenchOptions, BenchResult } from '../result.ts';
+import { fixedRate, type Load, saturate } from './load.ts';
+import { writeProxyConfig, writeUpstreamConfig } from './nginx.ts';
+import { type Pinned, startPinned, untilListening } from './process.ts';
+import { ensurePrograms, type Program } from './programs.ts';
+import { readStreams, startPacedUpstream } from './sse.ts';
+
+const pairs = 10;
+const saturation = { connections: 64, duration_s: 2 };
+const steady = { rate_per_s: 300, duration_s: 4 };
+const latencyRounds = 3;
+const sse = { streams: 32, events: 400, pause_ms: 2 };
+const sseRounds = 3;
+
+const requestBody = JSON.stringify({
+  model: 'bench',
+  messages: [
+    { role: 'system', content: 'You are a helpful assistant.' },
+    { role: 'user', content: 'Say hello to the world, please, and be brief about it.' },
+  ],
+  max_tokens: 64,
+  temperature: 0.7,
+});
+const streamBody = JSON.stringify({ ...JSON.parse(requestBody), model: 'bench-stream', stream: true });
+
+const answer = JSON.stringify({
+  id: 'chatcmpl-bench',
+  object: 'chat.completion',
+  created: 1,
+  model: 'bench',
+  choices: [
+    {
+      index: 0,
+      message: { role: 'assistant', content: 'Hello, world! '.repeat(8).trim() },
+      finish_reason: 'stop',
+    },
+  ],
+  usage: { prompt_tokens: 29, completion_tokens: 32, total_tokens: 61 },
+});
+
+export const gatewayBench: Bench = {
+  name: 'gateway',
+  describe:
+    'the gateway, with keys and ledger on, beside nginx as a reverse proxy over the same instant upstream',
+  run,
+};
+
+/** What runs while the bench measures. */
+interface Stage {
+  programs: Record<Program, string>;
+  folder: string;
+  key: string;
+  gateway: Pinned & { url: string };
+  nginx: Pinned & { url: string };
+  nginxStream: Pinned & { url: string };
+  upstreamUrl: string;
+  loadCores: number[];
+}
+
+const parts = { throughput: measureThroughput, latency: measureLatency, streams: measureStreams };
+type Part = keyof typeof parts;
+
+/** Arguments name the parts to run; all where there are none. */
+async function run(options: BenchOptions): Promise<BenchResult[]> {
+  const unknown = options.args.filter((argument) => !(argument in parts));
+  if (unknown.length > 0)
+    throw new Error(`unknown part ${unknown[0]}; there are ${Object.keys(parts).join(', ')}`);
+  const wanted = (options.args.length > 0 ? options.args : Object.keys(parts)) as Part[];
+  const programs = ensurePrograms(options.log);
+  const folder = mkdtempSync(join(tmpdir(), 'hpcserve-bench-'));
+  const closers: (() => Promise<unknown> | unknown)[] = [
+    () => rmSync(folder, { recursive: true, force: true }),
+  ];
+  try {
+    const stage = await setUp(folder, programs, closers);
+    const results: BenchResult[] = [];
+    for (const part of wanted) results.push(...(await parts[part](stage, options)));
+    return results;
+  } finally {
+    for (const close of closers.reverse()) await close();
+  }
+}
+
+async function setUp(
+  folder: string,
+  programs: Record<Program, string>,
+  closers: (() => Promise<unknown> | unknown)[],
+): Promise<Stage> {
+  const cores = availableParallelism();
+  if (cores < 2)
+    throw new Error('the gateway bench needs two cores: one for the proxy, one for load and upstream');
+  const proxyCores = [cores - 1];
+  const loadCores = Array.from({ length: cores - 1 }, (_, core) => core);
+  const output = openSync(join(folder, 'output.log'), 'a');
+  const start = async (name: string, onCores: number[], command: string[], port: number): Promise<Pinned> => {
+    const started = startPinned(programs.taskset, onCores, command, { cwd: folder, output });
+    closers.push(() => started.stop());
+    try {
+      await untilListening(port, started.child);
+    } catch (error) {
+      throw new Error(
+        `${name} did not start: ${readFileSync(join(folder, 'output.log'), 'utf8').slice(-2000)}`,
+        {
+          cause: error,
+        },
+      );
+    }
+    return started;
+  };
+
+  const mesh_folder = join(folder, 'mesh');
+  const registry = await RendezvousRegistry.open(mesh_folder, { create: true });
+  closers.push(() => registry.close());
+
+  const upstreamPort = await freePort();
+  const session = await OwnSession.join(registry, metadata('bench', upstreamPort));
+  const heartbeat = JSON.stringify(beat(session.id, 'bench', 1));
+  const upstreamConfig = writeUpstreamConfig(folder, {
+    port: upstreamPort,
+    certificate_pem: session.identity.certificate_pem,
+    private_key_pem: session.identity.privateKeyPem(),
+    heartbeat,
+    answer,
+  });
+  await start('the upstream', loadCores, [programs.nginx, '-c', upstreamConfig, '-p', folder], upstreamPort);
+  await session.update({ lifecycle: 'SERVING' });
+
+  let sequence = 0;
+  const streamSession = await OwnSession.join(registry, metadata('bench-stream', 1));
+  const paced = await startPacedUpstream(
+    streamSession.identity,
+    () => JSON.stringify(beat(streamSession.id, 'bench-stream', sequence++)),
+    sse,
+  );
+  closers.push(() => paced.close());
+  await streamSession.update({
+    lifecycle: 'SERVING',
+    metadata: { addresses: [{ host: '127.0.0.1', port: paced.port }] },
+  });
+
+  const gatewayPort = await freePort();
+  const config: GatewayConfig = {
+    format: 1,
+    site: 'bench',
+    provider: 'bench@bench',
+    host: '127.0.0.1',
+    port: gatewayPort,
+    mesh_folder,
+    gateway_folder: join(folder, 'gateway'),
+    deployments_folder: join(folder, 'deployments'),
+  };
+  mkdirSync(config.gateway_folder, { mode: 0o700 });
+  const configFile = join(config.gateway_folder, gatewayFiles.config);
+  writeFileSync(configFile, JSON.stringify(config));
+  const main = join(packageRoot, 'dist/gateway/main.js');
+  const gateway = await start(
+    'the gateway',
+    proxyCores,
+    [process.execPath, ...gatewayFlags(), main, '--config', configFile],
+    gatewayPort,
+  );
+  const nginxPort = await freePort();
+  const proxyConfig = writeProxyConfig(folder, 'proxy', nginxPort, {
+    port: upstreamPort,
+    session_id: session.id,
+  });
+  const nginx = await start(
+    'nginx',
+    proxyCores,
+    [programs.nginx, '-c', proxyConfig, '-p', folder],
+    nginxPort,
+  );
+  const streamPort = await freePort();
+  const streamConfig = writeProxyConfig(folder, 'stream-proxy', streamPort, {
+    port: paced.port,
+    session_id: streamSession.id,
+  });
+  const nginxStream = await start(
+    'nginx',
+    proxyCores,
+    [programs.nginx, '-c', streamConfig, '-p', folder],
+    streamPort,
+  );
+
+  const origin = `http://127.0.0.1:${gatewayPort}`;
+  const token = readFileSync(join(config.gateway_folder, gatewayFiles.admin_token), 'utf8').trim();
+  const made = await fetch(`${origin}/hpcserve/v1/keys`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ name: 'bench' }),
+  });
+  const { key } = (await made.json()) as { key: string };
+  await untilServed(origin, key, ['bench', 'bench-stream']);
+  const path = '/v1/chat/completions';
+  return {
+    programs,
+    folder,
+    key,
+    loadCores,
+    gateway: { ...gateway, url: origin + path },
+    nginx: { ...nginx, url: `http://127.0.0.1:${nginxPort}${path}` },
+    nginxStream: { ...nginxStream, url: `http://127.0.0.1:${streamPort}${path}` },
+    upstreamUrl: `https://127.0.0.1:${upstreamPort}${path}`,
+  };
+}
+
+/** `HPCSERVE_BENCH_NODE_FLAGS` lets a developer profile the gateway (`--cpu-prof`). */
+function gatewayFlags(): string[] {
+  return (process.env.HPCSERVE_BENCH_NODE_FLAGS ?? '').split(' ').filter(Boolean);
+}
+
+async function measureThroughput(stage: Stage, { log }: BenchOptions): Promise<BenchResult[]> {
+  const measure = async (proxy: Pinned & { url: string }): Promise<{ rps: number; cpu_us: number }> => {
+    const before_us = proxy.cpu_us();
+    const { requests, requests_per_s } = await saturate(
+      stage.programs.wrk,
+      loadOf(stage, proxy.url),
+      saturation,
+    );
+    return { rps: requests_per_s, cpu_us: (proxy.cpu_us() - before_us) / requests };
+  };
+  // Compilers warm up, connections to the upstream are made.
+  await measure(stage.gateway);
+  await measure(stage.nginx);
+  const ours: Awaited<ReturnType<typeof measure>>[] = [];
+  const theirs: typeof ours = [];
+  for (let pair = 0; pair < pairs; pair++) {
+    ours.push(await measure(stage.gateway));
+    theirs.push(await measure(stage.nginx));
+    log(
+      `pair ${pair + 1}: gateway ${ours[pair]!.rps.toFixed(0)}/s ${ours[pair]!.cpu_us.toFixed(1)} µs, nginx ${theirs[pair]!.rps.toFixed(0)}/s ${theirs[pair]!.cpu_us.toFixed(1)} µs`,
+    );
+  }
+  const rps = { ours: median(ours.map((one) => one.rps)), theirs: median(theirs.map((one) => one.rps)) };
+  const ratio = median(ours.map((one, pair) => one.rps / theirs[pair]!.rps));
+  const cpu = {
+    ours: median(ours.map((one) => one.cpu_us)),
+    theirs: median(theirs.map((one) => one.cpu_us)),
+  };
+  return [
+    {
+      what: `requests per second on one core, ${saturation.connections} connections`,
+      unit: '1/s',
+      ours: rps.ours,
+      peer: 'nginx',
+      theirs: rps.theirs,
+      ratio,
+      bar: 'ratio ≥ 0.3',
+      holds: ratio >= 0.3,
+    },
+    {
+      what: 'CPU time per request',
+      unit: 'µs',
+      ours: cpu.ours,
+      peer: 'nginx',
+      theirs: cpu.theirs,
+      ratio: cpu.theirs / cpu.ours,
+      bar: '',
+      holds: null,
+    },
+  ];
+}
+
+async function measureLatency(stage: Stage, { log }: BenchOptions): Promise<BenchResult[]> {
+  const { h2load } = stage.programs;
+  const targets = { direct: stage.upstreamUrl, gateway: stage.gateway.url, nginx: stage.nginx.url };
+  const p50: Record<keyof typeof targets, number[]> = { direct: [], gateway: [], nginx: [] };
+  const p99: typeof p50 = { direct: [], gateway: [], nginx: [] };
+  for (let round = 0; round < latencyRounds; round++) {
+    for (const [name, url] of Object.entries(targets) as [keyof typeof targets, string][]) {
+      const measured = await fixedRate(h2load, loadOf(stage, url), steady);
+      p50[name].push(measured.p50_ms);
+      p99[name].push(measured.p99_ms);
+      log(`at ${steady.rate_per_s}/s, ${name}: p50 ${measured.p50_ms} ms, p99 ${measured.p99_ms} ms`);
+    }
+  }
+  const added = (of: typeof p50, name: 'gateway' | 'nginx'): number =>
+    median(of[name].map((value, round) => value - of.direct[round]!));
+  return [
+    latencyResult('p50', added(p50, 'gateway'), added(p50, 'nginx'), 1),
+    latencyResult('p99', added(p99, 'gateway'), added(p99, 'nginx'), undefined),
+  ];
+}
+
+function latencyResult(which: string, ours: number, theirs: number, bar_ms: number | undefined): BenchResult {
+  return {
+    what: `added ${which} at ${steady.rate_per_s} req/s`,
+    unit: 'ms',
+    ours,
+    peer: 'nginx',
+    theirs,
+    ratio: theirs / ours,
+    bar: bar_ms === undefined ? '' : `< ${bar_ms} ms`,
+    holds: bar_ms === undefined ? null : ours < bar_ms,
+  };
+}
+
+async function measureStreams(stage: Stage, { log }: BenchOptions): Promise<BenchResult[]> {
+  const measure = async (proxy: Pinned & { url: string }): Promise<number> => {
+    const before_us = proxy.cpu_us();
+    const events = await readStreams(proxy.url, stage.key, streamBody, sse.streams);
+    const expected = sse.streams * (sse.events + 1);
+    if (events !== expected)
+      throw new Error(`${events} events arrived from ${proxy.url} instead of ${expected}`);
+    return (proxy.cpu_us() - before_us) / events;
+  };
+  await measure(stage.gateway);
+  await measure(stage.nginxStream);
+  const ours: number[] = [];
+  const theirs: number[] = [];
+  for (let round = 0; round < sseRounds; round++) {
+    ours.push(await measure(stage.gateway));
+    theirs.push(await measure(stage.nginxStream));
+    log(`SSE: gateway ${ours[round]!.toFixed(1)} µs an event, nginx ${theirs[round]!.toFixed(1)} µs`);
+  }
+  const [mine, nginx] = [median(ours), median(theirs)];
+  return [
+    {
+      what: `CPU time per SSE event, ${sse.streams} streams, one event a record`,
+      unit: 'µs',
+      ours: mine,
+      peer: 'nginx',
+      theirs: nginx,
+      ratio: nginx / mine,
+      bar: '',
+      holds: null,
+    },
+  ];
+}
+
+function loadOf(stage: Stage, url: string): Load {
+  return {
+    folder: stage.folder,
+    url,
+    key: stage.key,
+    body: requestBody,
+    cores: stage.loadCores,
+    taskset: stage.programs.taskset,
+  };
+}
+
+function metadata(model: string, port: number): SessionMetadata {
+  return {
+    role: 'engine',
+    node: 'bench',
+    hostname: 'bench',
+    site: 'bench',
+    provider: 'bench@bench',
+    tier: 'stable',
+    engine: 'bench',
+    devices: [],
+    models: [{ name: model, aliases: [], state: 'serving', precision: 'none', context_tokens: 4096 }],
+    addresses: [{ host: '127.0.0.1', port }],
+  };
+}
+
+function beat(session_id: string, model: string, sequence: number): Heartbeat {
+  const load = { name: model, state: 'serving', running: 0, waiting: 0, max_sequences: 1024 } as const;
+  return { session_id, sequence, models: [{ ...load, kv_tokens_total: 0, kv_tokens_used: 0 }] };
+}
+
+async function untilServed(origin: string, key: string, models: readonly string[]): Promise<void> {
+  const deadline = performance.now() + 15_000;
+  for (;;) {
+    const listed = await fetch(`${origin}/v1/models`, { headers: { authorization: `Bearer ${key}` } });
+    const { data } = (await listed.json()) as { data: { id: string }[] };
+    if (models.every((model) => data.some(({ id }) => id === model))) return;
+    if (performance.now() > deadline) throw new Error('the gateway did not find the upstreams within 15 s');
+    await delay(50);
+  }
+}
+
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.once('error', reject);
+    server.listen(0, '127.0.0.1', () => {
+      const address = server.address();
+      server.close(() => resolve(typeof address === 'object' && address ? address.port : 0));
+    });
+  });
+}
+
+function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = Math.floor(sorted.length / 2);
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}

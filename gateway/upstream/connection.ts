@@ -1,0 +1,126 @@
+import type { TLSSocket } from 'node:tls';
+import { type AnswerEvents, type AnswerHead, AnswerParser } from './answer-parser.ts';
+
+/** Whom the answer to one request goes to. Exactly one of `onEnd` and `onError` is called, and then nothing more. */
+export interface AnswerReceiver {
+  onHead(head: AnswerHead): void;
+  /** False pauses the connection until `resume`. */
+  onBody(bytes: Buffer): boolean;
+  onEnd(): void;
+  onError(error: Error): void;
+}
+
+export interface ConnectionOwner {
+  /** The connection can take another request. */
+  idle(connection: Connection): void;
+  gone(connection: Connection): void;
+}
+
+/** Requests up to this size travel in one write together with their head; copying costs less than a second write. */
+const oneWriteBytes = 32 * 1024;
+
+/** One TLS connection to a session, and at most one request on it at a time. */
+export class Connection implements AnswerEvents {
+  readonly #socket: TLSSocket;
+  readonly #owner: ConnectionOwner;
+  readonly #parser = new AnswerParser(this);
+  #receiver: AnswerReceiver | undefined;
+  #gone = false;
+  /** Requests it has been given. */
+  served = 0;
+  /** Whether a byte of the present answer has come. */
+  answering = false;
+  /** On the monotonic clock. */
+  idle_since_ms = 0;
+
+  constructor(socket: TLSSocket, owner: ConnectionOwner) {
+    this.#socket = socket;
+    this.#owner = owner;
+    socket.on('data', (chunk: Buffer) => this.#data(chunk));
+    socket.on('error', (error) => this.#lost(error));
+    socket.on('end', () => this.#ended());
+    socket.on('close', () => this.#lost(new Error('the connection was closed')));
+  }
+
+  /** Seconds an idle connection may live as the peer said; undefined where it said nothing. */
+  get idle_s(): number | undefined {
+    return this.#parser.idle_s;
+  }
+
+  /** @param head request line and fields, the empty line included */
+  send(head: string, body: Buffer, receiver: AnswerReceiver): void {
+    this.#receiver = receiver;
+    this.served++;
+    this.answering = false;
+    this.#parser.expect();
+    if (body.length <= oneWriteBytes) {
+      this.#socket.write(head + body.toString('latin1'), 'latin1');
+      return;
+    }
+    this.#socket.cork();
+    this.#socket.write(head, 'latin1');
+    this.#socket.write(body);
+    this.#socket.uncork();
+  }
+
+  resume(): void {
+    this.#socket.resume();
+  }
+
+  /** Ends the connection; its receiver hears nothing more. */
+  destroy(): void {
+    this.#receiver = undefined;
+    this.#lost(new Error('given up'));
+  }
+
+  /** Ends the connection, and tells its receiver why. */
+  fail(error: Error): void {
+    this.#lost(error);
+  }
+
+  onHead(head: AnswerHead): void {
+    this.#receiver?.onHead(head);
+  }
+
+  onBody(bytes: Buffer): void {
+    if (this.#receiver && !this.#receiver.onBody(bytes)) this.#socket.pause();
+  }
+
+  onEnd(reusable: boolean): void {
+    const receiver = this.#receiver;
+    this.#receiver = undefined;
+    this.#socket.resume();
+    if (reusable && !this.#gone) this.#owner.idle(this);
+    else this.#lost(new Error('the connection cannot be used again'));
+    receiver?.onEnd();
+  }
+
+  #data(chunk: Buffer): void {
+    this.answering = true;
+    try {
+      this.#parser.push(chunk);
+    } catch (error) {
+      this.#lost(error as Error);
+    }
+  }
+
+  #ended(): void {
+    try {
+      this.#parser.end();
+      this.#lost(new Error('the connection was closed'));
+    } catch (error) {
+      this.#lost(error as Error);
+    }
+  }
+
+  #lost(error: Error): void {
+    const receiver = this.#receiver;
+    this.#receiver = undefined;
+    if (!this.#gone) {
+      this.#gone = true;
+      this.#socket.destroy();
+      this.#owner.gone(this);
+    }
+    receiver?.onError(error);
+  }
+}

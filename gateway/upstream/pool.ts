@@ -1,0 +1,158 @@
+import type { TLSSocket } from 'node:tls';
+import type { AnswerHead } from './answer-parser.ts';
+import { type AnswerReceiver, Connection } from './connection.ts';
+
+/**
+ * How long an idle connection is kept where the peer does not say: Node's servers close theirs after 5 s. A
+ * request on a connection that is just being closed is sent again on a new one, so this only saves attempts.
+ */
+const idleDefault_ms = 4000;
+/** A connection is given up so long before the peer would close it. */
+const idleMargin_ms = 1000;
+const sweep_ms = 1000;
+
+/** One request on its way. */
+export class Call implements AnswerReceiver {
+  readonly #pool: CallPool;
+  readonly head: string;
+  readonly body: Buffer;
+  readonly #receiver: AnswerReceiver;
+  #connection: Connection | undefined;
+  #over = false;
+
+  constructor(pool: CallPool, head: string, body: Buffer, receiver: AnswerReceiver) {
+    this.#pool = pool;
+    this.head = head;
+    this.body = body;
+    this.#receiver = receiver;
+  }
+
+  get over(): boolean {
+    return this.#over;
+  }
+
+  on(connection: Connection): void {
+    this.#connection = connection;
+    connection.send(this.head, this.body, this);
+  }
+
+  /** Gives the request up; the receiver hears nothing more. The session sees its connection closed, and stops computing. */
+  abort(): void {
+    if (this.#over) return;
+    this.#over = true;
+    this.#connection?.destroy();
+  }
+
+  resume(): void {
+    this.#connection?.resume();
+  }
+
+  onHead(head: AnswerHead): void {
+    this.#receiver.onHead(head);
+  }
+
+  onBody(bytes: Buffer): boolean {
+    return this.#receiver.onBody(bytes);
+  }
+
+  onEnd(): void {
+    if (this.#over) return;
+    this.#over = true;
+    this.#receiver.onEnd();
+  }
+
+  onError(error: Error): void {
+    if (this.#over) return;
+    const connection = this.#connection;
+    // Kept connections may be closed by the peer at the moment they are used: nothing was computed then.
+    if (connection && connection.served > 1 && !connection.answering && this.#pool.again(this)) return;
+    this.#over = true;
+    this.#receiver.onError(error);
+  }
+}
+
+interface CallPool {
+  /** Sends a call on a new connection; false where the pool is closed. */
+  again(call: Call): boolean;
+}
+
+/** The connections to one session that carry requests: as many as there are requests at a time. */
+export class UpstreamPool implements CallPool {
+  readonly #connect: () => Promise<TLSSocket>;
+  readonly #idle: Connection[] = [];
+  readonly #all = new Set<Connection>();
+  readonly #connecting = new Set<Call>();
+  readonly #sweeper: NodeJS.Timeout;
+  #closed: Error | undefined;
+
+  /** @param connect a connected socket whose peer is verified */
+  constructor(connect: () => Promise<TLSSocket>) {
+    this.#connect = connect;
+    this.#sweeper = setInterval(() => this.#sweep(), sweep_ms).unref();
+  }
+
+  /** Requests on their way. */
+  get busy(): number {
+    return this.#all.size - this.#idle.length + this.#connecting.size;
+  }
+
+  /** @param head request line and fields, the empty line included */
+  send(head: string, body: Buffer, receiver: AnswerReceiver): Call {
+    const call = new Call(this, head, body, receiver);
+    const connection = this.#idle.pop();
+    if (connection) call.on(connection);
+    else if (!this.again(call)) queueMicrotask(() => call.onError(this.#closed!));
+    return call;
+  }
+
+  again(call: Call): boolean {
+    if (this.#closed) return false;
+    this.#connecting.add(call);
+    this.#connect().then(
+      (socket) => {
+        this.#connecting.delete(call);
+        if (call.over || this.#closed) {
+          socket.destroy();
+          if (this.#closed) call.onError(this.#closed);
+          return;
+        }
+        const connection = new Connection(socket, this);
+        this.#all.add(connection);
+        call.on(connection);
+      },
+      (error: Error) => {
+        this.#connecting.delete(call);
+        call.onError(error);
+      },
+    );
+    return true;
+  }
+
+  idle(connection: Connection): void {
+    connection.idle_since_ms = performance.now();
+    this.#idle.push(connection);
+  }
+
+  gone(connection: Connection): void {
+    this.#all.delete(connection);
+    const index = this.#idle.lastIndexOf(connection);
+    if (index !== -1) this.#idle.splice(index, 1);
+  }
+
+  /** Ends every connection; requests on their way fail with `error`. */
+  destroy(error: Error): void {
+    if (this.#closed) return;
+    this.#closed = error;
+    clearInterval(this.#sweeper);
+    for (const connection of [...this.#all]) connection.fail(error);
+  }
+
+  #sweep(): void {
+    const now_ms = performance.now();
+    for (const connection of [...this.#idle]) {
+      const { idle_s } = connection;
+      const limit_ms = idle_s === undefined ? idleDefault_ms : Math.max(0, idle_s * 1000 - idleMargin_ms);
+      if (now_ms - connection.idle_since_ms > limit_ms) connection.destroy();
+    }
+  }
+}
