@@ -23,6 +23,10 @@ export interface AgentState {
   sessions: SessionState[];
   /** Why it failed or stopped. */
   error?: ErrorJson;
+  /** What is wrong now and does not stop it: the rendezvous folder is away, a device is unused, a log cannot be written. */
+  notices?: ErrorJson[];
+  /** Set when the time limit of the job comes near (SIGUSR1), Unix ms. */
+  walltime_warning_at_ms?: number;
   exit_reason?: string;
 }
 

@@ -1,4 +1,5 @@
 import type { UnitSpec } from '../../spec/launch.ts';
+import { type ModelSpec, modelSchema } from '../../spec/model-yaml.ts';
 
 /** Where an engine listens: nothing that others on the node can reach without a key. */
 export type Listen = { kind: 'socket'; path: string } | { kind: 'loopback'; port: number };
@@ -63,6 +64,16 @@ export interface EngineAdapter {
 /** `--name value` for values that are given. */
 export function option(name: string, value: string | number | undefined): string[] {
   return value === undefined ? [] : [name, String(value)];
+}
+
+const default_chunk_tokens = modelSchema.shape.prefill_chunk_tokens.parse(undefined);
+
+/**
+ * Prefill chunk that was asked for; absent where it is the default, which is meant for the native engine on CPUs:
+ * a wrapped engine then uses its own.
+ */
+export function chosenChunk(model: ModelSpec): number | undefined {
+  return model.prefill_chunk_tokens === default_chunk_tokens ? undefined : model.prefill_chunk_tokens;
 }
 
 /** Sum over label sets of a Prometheus sample; undefined where the metric is absent. */

@@ -4,7 +4,7 @@
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
+import { chosenChunk, type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
 
 const program = 'llama-server';
 
@@ -43,7 +43,7 @@ export const llamaCpp: EngineAdapter = {
         ...option('--ctx-size', unit.context_tokens * model.max_sequences),
         ...option('--parallel', model.max_sequences),
         ...option('--threads', unit.threads),
-        ...option('--ubatch-size', model.prefill_chunk_tokens),
+        ...option('--ubatch-size', chosenChunk(model)),
         ...option('--n-gpu-layers', onCpu ? 0 : 999),
         ...option('--cache-type-k', model.kv_type),
         ...option('--cache-type-v', model.kv_type),

@@ -3,7 +3,7 @@
  * takes its key as an argument only, so the key goes into a file for `--config`, which no process list shows.
  */
 import { join } from 'node:path';
-import { type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
+import { chosenChunk, type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
 
 const probeCode = 'import importlib.metadata as m; print("sglang", m.version("sglang"))';
 
@@ -47,7 +47,7 @@ export const sglang: EngineAdapter = {
         ...option('--pp-size', model.parallel.pipeline),
         ...option('--context-length', unit.context_tokens),
         ...option('--max-running-requests', model.max_sequences),
-        ...option('--chunked-prefill-size', model.prefill_chunk_tokens),
+        ...option('--chunked-prefill-size', chosenChunk(model)),
         ...option('--dtype', dtype),
         ...(model.precision !== 'auto' && dtype === undefined
           ? option('--quantization', model.precision)

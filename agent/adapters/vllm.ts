@@ -3,14 +3,14 @@
  * in newer versions only, so it is looked for in the installed sources, which is faster than any `vllm --help`.
  */
 import { join } from 'node:path';
-import { type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
+import { chosenChunk, type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
 
 /** Reads two installed files and imports nothing: vLLM itself takes many seconds to import. */
 const probeCode = `
-import importlib.metadata, importlib.util, json, pathlib
+import importlib.metadata, importlib.util, json, pathlib, re
 folder = pathlib.Path(importlib.util.find_spec("vllm").origin).parent
 sources = [folder / "entrypoints" / "openai" / name for name in ("cli_args.py", "api_server.py")]
-found = any("uds" in path.read_text() for path in sources if path.exists())
+found = any(re.search(r"\\buds\\b", path.read_text()) for path in sources if path.exists())
 print(json.dumps({"version": importlib.metadata.version("vllm"), "unix_socket": found}))
 `.trim();
 
@@ -59,8 +59,7 @@ export const vllm: EngineAdapter = {
       ...option('--pipeline-parallel-size', model.parallel.pipeline),
       ...option('--max-model-len', unit.context_tokens),
       ...option('--max-num-seqs', model.max_sequences),
-      // vLLM wants a chunk at least as large as the sequences that decode beside it.
-      ...option('--max-num-batched-tokens', Math.max(model.prefill_chunk_tokens, 2048, model.max_sequences)),
+      ...option('--max-num-batched-tokens', chosenChunk(model)),
       ...option('--dtype', dtype),
       ...(model.precision !== 'auto' && dtype === undefined ? option('--quantization', model.precision) : []),
       ...option('--chat-template', model.chat_template),

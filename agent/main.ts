@@ -1,0 +1,71 @@
+/**
+ * The node agent: started once on each node of a job (by srun, or as a child on the local site).
+ * `node dist/agent/main.js --launch FILE [--node-index N] [--node NAME]`
+ */
+import { parseArgs } from 'node:util';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { readLaunchFile } from './node/launch-file.ts';
+import { NodeAgent } from './node/node-agent.ts';
+import { nodeIdentity } from './node/slurm-environment.ts';
+
+const usage_exit_code = 2;
+
+async function main(): Promise<number> {
+  let agent: NodeAgent | undefined;
+  let asked: string | undefined;
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) {
+    process.on(signal, () => {
+      asked ??= `received ${signal}`;
+      agent?.stop(`received ${signal}`);
+    });
+  }
+  // Node itself would open its debugger on this signal: taken over before anything else happens.
+  process.on('SIGUSR1', () => agent?.warnOfWalltime());
+
+  const values = readArguments();
+  const index = values?.['node-index'];
+  if (values?.launch === undefined || (index !== undefined && !/^\d+$/.test(index))) {
+    process.stderr.write('usage: main.js --launch FILE [--node-index N] [--node NAME]\n');
+    return usage_exit_code;
+  }
+  process.umask(0o077);
+  const launch = readLaunchFile(values.launch);
+  const identity = nodeIdentity(
+    process.env,
+    {
+      ...(values.node === undefined ? {} : { node: values.node }),
+      ...(index === undefined ? {} : { node_index: Number(index) }),
+    },
+    launch.node_count,
+  );
+  agent = new NodeAgent(launch, identity, process.env);
+  if (asked !== undefined) agent.stop(asked);
+  return agent.run();
+}
+
+/** The options given; undefined, with a word on stderr, where one is not known. */
+function readArguments(): { launch?: string; 'node-index'?: string; node?: string } | undefined {
+  try {
+    return parseArgs({
+      options: {
+        launch: { type: 'string' },
+        'node-index': { type: 'string' },
+        node: { type: 'string' },
+      },
+    }).values;
+  } catch (error) {
+    if (!String((error as NodeJS.ErrnoException).code).startsWith('ERR_PARSE_ARGS')) throw error;
+    process.stderr.write(`${(error as Error).message}\n`);
+    return undefined;
+  }
+}
+
+main().then(
+  (code) => process.exit(code),
+  (thrown: unknown) => {
+    const error = HpcserveError.from(thrown);
+    process.stderr.write(`${error.toText()}\n`);
+    if (error.code === 'E_INTERNAL') process.stderr.write(`${(error.cause as Error)?.stack ?? ''}\n`);
+    process.exit(error.exit_code);
+  },
+);

@@ -1,0 +1,136 @@
+/** A child process of the agent in a process group of its own, with its output in a file. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
+import type { OrphanGuard } from './orphan-guard.ts';
+
+export interface ChildOptions {
+  argv: readonly string[];
+  env: NodeJS.ProcessEnv;
+  cwd?: string;
+  log_file: string;
+  guard: OrphanGuard;
+  /** Opens Node's message channel. */
+  ipc?: boolean;
+  /** Never shown in log lines that go into errors. */
+  secrets?: readonly string[];
+}
+
+export interface ChildEnd {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+  /** How it ended, in words. */
+  words: string;
+  /** The end of what it wrote, oldest line first. */
+  last_lines: string[];
+}
+
+/**
+ * An ignored signal stays ignored over exec: the warning before a time limit (SIGUSR1), which Slurm sends to all
+ * processes of a step, would end programs that do not know it. The program and its arguments are "$@", never parsed.
+ */
+const ignoring_usr1 = ['/bin/sh', '-c', 'trap "" USR1; exec "$@"', 'hpcserve-child'];
+
+const tail_bytes = 8192;
+const tail_lines = 12;
+
+export class Child {
+  readonly process: ChildProcess;
+  readonly ended: Promise<ChildEnd>;
+  /** Set where the log file could not be opened: its output is lost. */
+  readonly log_error: NodeJS.ErrnoException | undefined;
+  readonly #guard: OrphanGuard;
+  #alive = true;
+
+  constructor(options: ChildOptions) {
+    this.#guard = options.guard;
+    const log = openLog(options.log_file);
+    this.log_error = log.error;
+    const output = log.descriptor ?? ('ignore' as const);
+    const [program, ...args] = [...ignoring_usr1, ...options.argv];
+    this.process = spawn(program!, args, {
+      env: options.env,
+      ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
+      detached: true,
+      stdio: options.ipc ? ['ignore', output, output, 'ipc'] : ['ignore', output, output],
+      serialization: 'advanced',
+    });
+    if (log.descriptor !== undefined) closeSync(log.descriptor);
+    if (this.process.pid !== undefined) this.#guard.add(this.process.pid);
+    this.ended = new Promise((resolve) => {
+      const finish = (code: number | null, signal: NodeJS.Signals | null, words: string): void => {
+        if (!this.#alive) return;
+        this.#alive = false;
+        this.#signalGroup('SIGKILL'); // what it started and left behind
+        if (this.process.pid !== undefined) this.#guard.drop(this.process.pid);
+        const last_lines = lastLines(options.log_file, log.offset, options.secrets ?? []);
+        resolve({ code, signal, words, last_lines });
+      };
+      this.process.once('error', (error) => finish(null, null, error.message));
+      this.process.once('exit', (code, signal) =>
+        finish(code, signal, signal ? `it was ended by ${signal}` : `it exited with code ${code}`),
+      );
+    });
+  }
+
+  get pid(): number | undefined {
+    return this.process.pid;
+  }
+
+  get alive(): boolean {
+    return this.#alive;
+  }
+
+  /** SIGTERM to the whole group, SIGKILL to what is left after `grace_ms`; resolves when it has ended. */
+  async stop(grace_ms: number): Promise<ChildEnd> {
+    this.#signalGroup('SIGTERM');
+    const kill = setTimeout(() => this.#signalGroup('SIGKILL'), grace_ms);
+    try {
+      return await this.ended;
+    } finally {
+      clearTimeout(kill);
+    }
+  }
+
+  #signalGroup(signal: NodeJS.Signals): void {
+    if (this.process.pid === undefined) return;
+    try {
+      process.kill(-this.process.pid, signal);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+    }
+  }
+}
+
+function openLog(path: string): { descriptor?: number; offset: number; error?: NodeJS.ErrnoException } {
+  try {
+    const descriptor = openSync(path, constants.O_WRONLY | constants.O_CREAT | constants.O_APPEND, 0o600);
+    return { descriptor, offset: fstatSync(descriptor).size };
+  } catch (error) {
+    return { offset: 0, error: error as NodeJS.ErrnoException };
+  }
+}
+
+/** The last lines a process wrote after `offset`; none where the file cannot be read. */
+function lastLines(path: string, offset: number, secrets: readonly string[]): string[] {
+  let descriptor: number;
+  try {
+    descriptor = openSync(path, constants.O_RDONLY);
+  } catch {
+    return []; // already reported when it was opened for writing
+  }
+  try {
+    const { size } = fstatSync(descriptor);
+    const start = Math.max(offset, size - tail_bytes);
+    const buffer = Buffer.alloc(Math.max(0, size - start));
+    const length = readSync(descriptor, buffer, 0, buffer.length, start);
+    let text = buffer.toString('utf8', 0, length);
+    for (const secret of secrets) text = text.replaceAll(secret, '[key]');
+    return text
+      .split('\n')
+      .map((line) => line.trimEnd().slice(0, 500))
+      .filter((line) => line !== '')
+      .slice(-tail_lines);
+  } finally {
+    closeSync(descriptor);
+  }
+}

@@ -1,0 +1,194 @@
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { ModelLoad } from '../../spec/agent-state.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import type { ServedModel } from '../../spec/session-record.ts';
+import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
+import { Child, type ChildEnd } from './child.ts';
+import { environmentFor } from './device-visibility.ts';
+import { checkModelPath, pendingModel } from './model-path.ts';
+import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
+
+/** Built worker, whether the agent runs from dist/ or from the sources. */
+const workerModule = import.meta.url.endsWith('.ts')
+  ? join(packageRoot, 'dist/agent/device-worker/main.js')
+  : fileURLToPath(new URL('../device-worker/main.js', import.meta.url));
+
+/** One device worker: the process that owns one device and runs the native engine for all native units on it. */
+export class DeviceWorkerProcess implements ServingProcess {
+  readonly engine = 'native';
+  readonly log_file: string;
+  readonly models: ServedModel[];
+  readonly ended: Promise<ProcessEnd>;
+  engine_version: string | undefined;
+  upstream: Upstream | undefined;
+  readonly #context: ProcessContext;
+  readonly #child: Child;
+  readonly #socket: string;
+  #loads: ModelLoad[] = [];
+  #fatal: HpcserveError | undefined;
+  #stopping = false;
+  #has_served = false;
+
+  constructor(context: ProcessContext) {
+    this.#context = context;
+    this.log_file = context.log_file;
+    this.models = context.group.units.map(pendingModel);
+    this.#socket = join(context.runtime_folder, 'worker.sock');
+    this.#child = new Child({
+      argv: [process.execPath, workerModule],
+      env: environmentFor(context.group.devices, context.environment),
+      log_file: context.log_file,
+      guard: context.guard,
+      ipc: true,
+    });
+    this.#child.process.on('message', (message) => this.#receive(message as FromWorker));
+    this.ended = this.#child.ended.then((end) => this.#conclude(end));
+    this.#send({
+      type: 'configure',
+      socket_path: this.#socket,
+      threads: context.group.threads,
+      ...(context.library_dir === undefined ? {} : { library_dir: context.library_dir }),
+      heartbeat_ms: context.heartbeat_ms,
+      device: describeDevices(context),
+    });
+  }
+
+  get pid(): number | undefined {
+    return this.#child.pid;
+  }
+
+  loads(): ModelLoad[] {
+    const known = new Map(this.#loads.map((load) => [load.name, load]));
+    return this.models.map((model, index) => ({
+      ...(known.get(model.name) ?? emptyLoad(this.#context.group.units[index]!)),
+      name: model.name,
+      state: model.state,
+    }));
+  }
+
+  drain(): void {
+    for (const model of this.models) if (model.state === 'serving') model.state = 'draining';
+    this.#send({ type: 'drain' });
+  }
+
+  async stop(grace_ms: number): Promise<void> {
+    this.#stopping = true;
+    this.#send({ type: 'stop' });
+    let timer: NodeJS.Timeout | undefined;
+    const patience = new Promise<'late'>((resolve) => {
+      timer = setTimeout(() => resolve('late'), grace_ms);
+    });
+    const outcome = await Promise.race([this.ended, patience]);
+    clearTimeout(timer);
+    if (outcome === 'late') await this.#child.stop(1000);
+  }
+
+  #send(message: ToWorker): void {
+    // A worker that is gone is dealt with when its end is noticed.
+    if (this.#child.process.connected) this.#child.process.send(message, () => undefined);
+  }
+
+  #receive(message: FromWorker): void {
+    switch (message.type) {
+      case 'listening':
+        this.engine_version = message.library_version;
+        this.upstream = { kind: 'socket', path: this.#socket };
+        for (const unit of this.#context.group.units) this.#load(unit);
+        break;
+      case 'progress':
+        this.#update(message.name, {
+          state: 'loading',
+          bytes_loaded: message.bytes_loaded,
+          bytes_total: message.bytes_total,
+        });
+        break;
+      case 'model':
+        if (message.state === 'serving') this.#has_served = true;
+        this.#update(message.name, {
+          state: message.state,
+          ...(message.precision === undefined ? {} : { precision: message.precision }),
+          ...(message.error === undefined ? {} : { error: HpcserveError.fromJSON(message.error).toText() }),
+        });
+        break;
+      case 'load_report':
+        this.#loads = message.models;
+        break;
+      case 'drained':
+        break; // the agent counts what it passed on itself
+      case 'fatal':
+        this.#fatal = HpcserveError.fromJSON(message.error);
+        break;
+    }
+  }
+
+  #load(unit: UnitSpec): void {
+    try {
+      checkModelPath(unit);
+    } catch (error) {
+      if (!(error instanceof HpcserveError)) throw error;
+      this.#context.log.error({ unit: unit.unit, error }, error.message);
+      this.#update(unit.model.name, { state: 'failed', error: error.toText() });
+      return;
+    }
+    this.#send({ type: 'load', model: nativeModel(unit) });
+    this.#update(unit.model.name, { state: 'loading', bytes_loaded: 0, bytes_total: unit.weight_bytes });
+  }
+
+  #update(name: string, change: Partial<ServedModel>): void {
+    const index = this.models.findIndex((model) => model.name === name);
+    if (index < 0) return;
+    this.models[index] = { ...this.models[index]!, ...change };
+    this.#context.onChange();
+  }
+
+  #conclude(end: ChildEnd): ProcessEnd {
+    this.upstream = undefined;
+    if (this.#stopping) return { restartable: false };
+    const error =
+      this.#fatal ??
+      new HpcserveError('E_AGENT_WORKER', {
+        what: `the device worker of ${describeDevices(this.#context)} ended`,
+        because: [end.words, ...end.last_lines],
+        details: { log_file: this.log_file },
+      });
+    return { error, restartable: this.#has_served && this.#fatal === undefined };
+  }
+}
+
+function nativeModel(unit: UnitSpec): NativeModel {
+  const { model } = unit;
+  return {
+    name: model.name,
+    aliases: model.aliases,
+    model_path: unit.model_path,
+    ...(model.chat_template === undefined ? {} : { chat_template_file: model.chat_template }),
+    context_tokens: unit.context_tokens,
+    max_sequences: model.max_sequences,
+    prefill_chunk_tokens: model.prefill_chunk_tokens,
+    kv_tokens: unit.kv_tokens,
+    kv_type: model.kv_type,
+    batch_invariant: model.batch_invariant,
+  };
+}
+
+function describeDevices({ group }: ProcessContext): string {
+  const names = group.devices.map(({ description }) => {
+    return description.emulated ? `${description.model} (emulated)` : description.model;
+  });
+  return names.length > 0 ? names.join(' + ') : 'the node';
+}
+
+export function emptyLoad(unit: UnitSpec): ModelLoad {
+  return {
+    name: unit.model.name,
+    state: 'pending',
+    running: 0,
+    waiting: 0,
+    max_sequences: unit.model.max_sequences,
+    kv_tokens_total: unit.kv_tokens,
+    kv_tokens_used: 0,
+  };
+}

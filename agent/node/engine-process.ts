@@ -1,0 +1,282 @@
+import { execFile } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { dirname } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import type { ModelLoad } from '../../spec/agent-state.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { ServedModel } from '../../spec/session-record.ts';
+import type { CommandLine, EngineAdapter, EngineLoad, EngineProbe } from '../adapters/adapter.ts';
+import { adapterOf } from '../adapters/index.ts';
+import { Child, type ChildEnd } from './child.ts';
+import { environmentFor } from './device-visibility.ts';
+import { emptyLoad } from './device-worker-process.ts';
+import { fetchText } from './engine-request.ts';
+import { checkModelPath, pendingModel } from './model-path.ts';
+import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
+
+/** How long an engine may take to become ready, s. Lower: hangs are found sooner; higher: huge models on slow disks load. */
+const ready_s_default = 3600;
+const probe_timeout_ms = 60_000;
+const ready_poll_ms = 250;
+/** Exit codes by which a shell says that a program could not be started. */
+const not_executable = 126;
+const not_found = 127;
+
+/** One start of a wrapped engine. */
+export class EngineProcess implements ServingProcess {
+  readonly engine: string;
+  readonly log_file: string;
+  readonly models: ServedModel[];
+  readonly ended: Promise<ProcessEnd>;
+  engine_version: string | undefined;
+  upstream: Upstream | undefined;
+  readonly #context: ProcessContext;
+  readonly #unit: UnitSpec;
+  readonly #adapter: EngineAdapter;
+  readonly #stopped = new AbortController();
+  #child: Child | undefined;
+  #load: EngineLoad = {};
+  #has_served = false;
+
+  constructor(context: ProcessContext) {
+    this.#context = context;
+    this.#unit = context.group.units[0]!;
+    if (this.#unit.engine === 'native') throw new TypeError('the native engine runs in a device worker');
+    this.#adapter = adapterOf(this.#unit.engine);
+    this.engine = this.#unit.engine;
+    this.log_file = context.log_file;
+    this.models = [pendingModel(this.#unit)];
+    this.ended = this.#run();
+  }
+
+  get pid(): number | undefined {
+    return this.#child?.pid;
+  }
+
+  loads(in_flight: number): ModelLoad[] {
+    const { running, waiting, kv_tokens_total, kv_tokens_used } = this.#load;
+    const empty = emptyLoad(this.#unit);
+    return [
+      {
+        ...empty,
+        state: this.models[0]!.state,
+        running: running ?? Math.min(in_flight, empty.max_sequences),
+        waiting: waiting ?? Math.max(0, in_flight - empty.max_sequences),
+        kv_tokens_total: kv_tokens_total ?? empty.kv_tokens_total,
+        kv_tokens_used: kv_tokens_used ?? 0,
+      },
+    ];
+  }
+
+  drain(): void {
+    if (this.models[0]!.state === 'serving') this.#update({ state: 'draining' });
+  }
+
+  async stop(grace_ms: number): Promise<void> {
+    this.#stopped.abort();
+    await this.#child?.stop(grace_ms);
+    await this.ended;
+  }
+
+  async #run(): Promise<ProcessEnd> {
+    try {
+      checkModelPath(this.#unit);
+      const { child, upstream, key } = await this.#start();
+      const reached = await this.#becomeReady(child, upstream);
+      if (reached === 'ready') {
+        this.#has_served = true;
+        this.upstream = upstream;
+        this.#update({ state: 'serving' });
+        this.#followLoad(child, upstream).catch((error: unknown) => this.#context.log.error(error));
+      }
+      const end = await child.ended;
+      this.upstream = undefined;
+      if (this.#stopped.signal.aborted) return { restartable: false };
+      return { error: this.#exitError(end, key), restartable: this.#has_served };
+    } catch (error) {
+      if (this.#stopped.signal.aborted) return { restartable: false };
+      return { error: HpcserveError.from(error), restartable: false };
+    }
+  }
+
+  async #start(): Promise<{ child: Child; upstream: Upstream; key: string }> {
+    const { group, engine_prefix, runtime_folder } = this.#context;
+    const environment = environmentFor(group.devices, {
+      ...this.#context.environment,
+      ...readEnvironmentFiles(this.#unit),
+      ...this.#unit.model.environment,
+    });
+    this.#update({ state: 'loading' });
+    const probed = await this.#probe(environment);
+    this.engine_version = probed?.version;
+    const key = randomBytes(32).toString('hex');
+    const line = this.#adapter.commandLine(this.#unit, {
+      runtime_folder,
+      port: await freeLoopbackPort(),
+      key,
+      engine_prefix,
+      ...(probed === undefined ? {} : { probed }),
+      emulated: group.devices.some((device) => device.description.emulated !== undefined),
+    });
+    this.#stopped.signal.throwIfAborted();
+    prepareFiles(line);
+    const child = new Child({
+      argv: line.argv,
+      env: { ...environment, ...line.env },
+      ...(line.cwd === undefined ? {} : { cwd: line.cwd }),
+      log_file: this.log_file,
+      guard: this.#context.guard,
+      secrets: [key],
+    });
+    this.#child = child;
+    this.#context.log.info({ unit: this.#unit.unit, argv: line.argv, pid: child.pid }, 'engine started');
+    return { child, upstream: { ...line.listen, key }, key };
+  }
+
+  /** What the installed engine can do; undefined where it does not say, and the safest form is used. */
+  async #probe(environment: NodeJS.ProcessEnv): Promise<EngineProbe | undefined> {
+    const argv = this.#adapter.probeArgv?.(this.#context.engine_prefix);
+    if (!argv || !this.#adapter.parseProbe) return undefined;
+    try {
+      const { stdout, stderr } = await promisify(execFile)(argv[0]!, argv.slice(1), {
+        env: environment,
+        timeout: probe_timeout_ms,
+        maxBuffer: 4 * 1024 * 1024,
+        signal: this.#stopped.signal,
+      });
+      return this.#adapter.parseProbe(`${stdout}\n${stderr}`);
+    } catch (error) {
+      this.#context.log.warn(
+        { unit: this.#unit.unit, reason: (error as Error).message.slice(0, 500) },
+        `${this.engine} did not answer what version it is`,
+      );
+      return undefined;
+    }
+  }
+
+  /** Asks until the engine answers 2xx, ends, or has used up its time. */
+  async #becomeReady(child: Child, upstream: Upstream): Promise<'ready' | 'ended'> {
+    const ready_s = Number(this.#context.environment.HPCSERVE_ENGINE_READY_S ?? ready_s_default);
+    const deadline_ms = performance.now() + ready_s * 1000;
+    let last = 'it has not answered yet';
+    while (child.alive) {
+      try {
+        const { status } = await fetchText(upstream, this.#adapter.readiness_path, 5000);
+        if (status >= 200 && status < 300) return 'ready';
+        last = `${this.#adapter.readiness_path} answers ${status}`;
+      } catch (error) {
+        last = (error as Error).message; // refused until it listens
+      }
+      if (performance.now() > deadline_ms) {
+        await child.stop(5000);
+        throw new HpcserveError('E_AGENT_ENGINE_READY', {
+          what: `${this.engine} did not serve ${this.#unit.model.name} within ${ready_s} s`,
+          because: last,
+          details: { log_file: this.log_file },
+        });
+      }
+      await Promise.race([child.ended, delay(ready_poll_ms)]);
+    }
+    return 'ended';
+  }
+
+  async #followLoad(child: Child, upstream: Upstream): Promise<void> {
+    const { metrics_path } = this.#adapter;
+    if (metrics_path === undefined || !this.#adapter.parseMetrics) return;
+    while (child.alive) {
+      try {
+        const { status, text } = await fetchText(upstream, metrics_path, 2000);
+        this.#load = status === 200 ? this.#adapter.parseMetrics(text, this.#unit) : {};
+      } catch {
+        this.#load = {}; // then the agent's own count of requests is reported
+      }
+      await Promise.race([
+        child.ended,
+        delay(Math.max(500, this.#context.heartbeat_ms), undefined, { ref: false }),
+      ]);
+    }
+  }
+
+  #update(change: Partial<ServedModel>): void {
+    this.models[0] = { ...this.models[0]!, ...change };
+    this.#context.onChange();
+  }
+
+  #exitError(end: ChildEnd, key: string): HpcserveError {
+    const program = this.#child?.process.spawnargs[4] ?? this.engine;
+    const lines = end.last_lines.map((text) => text.replaceAll(key, '[key]'));
+    const details = { log_file: this.log_file, exit_code: end.code, signal: end.signal };
+    if (!this.#has_served && (end.code === not_found || end.code === not_executable)) {
+      return new HpcserveError('E_AGENT_ENGINE_START', {
+        what: `${program} could not be started for ${this.#unit.model.name}`,
+        because: lines.length > 0 ? lines : end.words,
+        details,
+      });
+    }
+    return new HpcserveError('E_AGENT_ENGINE_EXIT', {
+      what: this.#has_served
+        ? `${this.engine} ended while it served ${this.#unit.model.name}`
+        : `${this.engine} ended before it served ${this.#unit.model.name}`,
+      because: [end.words, ...lines],
+      details,
+    });
+  }
+}
+
+function prepareFiles(line: CommandLine): void {
+  for (const { path, content } of line.files) writeFileSync(path, content, { mode: 0o600, flag: 'wx' });
+  for (const { path, target } of line.links) {
+    mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+    symlinkSync(target, path);
+  }
+}
+
+/**
+ * NAME=value lines of the model's environment files; `#` starts a comment line.
+ *
+ * @throws HpcserveError E_AGENT_ENGINE_OPTION where a file is unreadable, open to others, or not of that form
+ */
+function readEnvironmentFiles(unit: UnitSpec): Record<string, string> {
+  const result: Record<string, string> = {};
+  for (const path of unit.model.environment_files) {
+    const refuse = (because: string): HpcserveError =>
+      new HpcserveError('E_AGENT_ENGINE_OPTION', {
+        what: `the environment file ${path} of ${unit.model.name} cannot be used`,
+        because,
+        try: 'make it readable by you alone (chmod 600), with one NAME=value a line',
+      });
+    let text: string;
+    try {
+      if ((statSync(path).mode & 0o077) !== 0) throw refuse('others may read or write it');
+      text = readFileSync(path, 'utf8');
+    } catch (error) {
+      throw error instanceof HpcserveError ? error : refuse((error as Error).message);
+    }
+    text.split(/\r?\n/).forEach((content, index) => {
+      if (/^\s*(#|$)/.test(content)) return;
+      const match = /^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$/.exec(content);
+      if (!match) throw refuse(`line ${index + 1} is not NAME=value`);
+      result[match[1]!] = match[2]!;
+    });
+  }
+  return result;
+}
+
+/** A port of loopback that is free now. Another process may take it first: the engine then ends, and says so. */
+function freeLoopbackPort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.once('error', reject);
+    server.listen(0, '127.0.0.1', () => {
+      const address = server.address();
+      server.close(() => {
+        if (address && typeof address === 'object') resolve(address.port);
+        else reject(new Error('no port of loopback is free'));
+      });
+    });
+  });
+}

@@ -1,0 +1,447 @@
+import { mkdtempSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { OwnSession, type Registry, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
+import type { AgentPhase, AgentState } from '../../spec/agent-state.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { LaunchSpec } from '../../spec/launch.ts';
+import type { SessionMetadata } from '../../spec/session-record.ts';
+import { launchFiles } from '../../spec/state-layout.ts';
+import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
+import { type Allotment, allotDevices } from './allot.ts';
+import { type AgentLog, agentLog, LogFile } from './log.ts';
+import { chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
+import { OrphanGuard } from './orphan-guard.ts';
+import { sessionRequestHandler } from './session-requests.ts';
+import { SessionServer } from './session-server.ts';
+import type { NodeIdentity } from './slurm-environment.ts';
+import { StateFile } from './state-file.ts';
+import { UnitSupervisor } from './unit-supervisor.ts';
+
+/** Pause between attempts to reach a mesh folder that is away at the start. */
+const mesh_retry_ms = 1000;
+/** Slurm kills 30 s after SIGTERM (KillWait); draining must leave time to stop the engines and to say LEFT. */
+const drain_s_default = 20;
+const stop_grace_ms = 5000;
+const final_write_ms = 5000;
+/** `<folder>/u99-9/engine.sock` must fit into sun_path (108 bytes with its end). */
+const runtime_path_max = 80;
+
+/** One node of a job: finds devices, starts what serves on them, and stands for them in the mesh. */
+export class NodeAgent {
+  readonly #launch: LaunchSpec;
+  readonly #identity: NodeIdentity;
+  readonly #environment: NodeJS.ProcessEnv;
+  readonly #started_at_ms = Date.now();
+  readonly #log_file: LogFile;
+  readonly #log: AgentLog;
+  readonly #state_file: StateFile;
+  readonly #stop = new AbortController();
+  readonly #hurry = new AbortController();
+  readonly #notices = new Map<string, HpcserveError>();
+  #phase: AgentPhase = 'starting';
+  #exit_reason: string | undefined;
+  #error: HpcserveError | undefined;
+  #walltime_warning_at_ms: number | undefined;
+  #devices: NodeDevices | undefined;
+  #allotment: Allotment | undefined;
+  #registry: Registry | undefined;
+  #session: OwnSession | undefined;
+  #server: SessionServer | undefined;
+  #supervisors: UnitSupervisor[] = [];
+  #guard: OrphanGuard | undefined;
+  readonly #drains = new Set<Promise<void>>();
+
+  constructor(launch: LaunchSpec, identity: NodeIdentity, environment: NodeJS.ProcessEnv) {
+    this.#launch = launch;
+    this.#identity = identity;
+    this.#environment = environment;
+    const file = (name: string): string => join(launch.launch_folder, name);
+    this.#log_file = new LogFile(file(launchFiles.agentLog(identity.node)), (error) =>
+      this.#noticeFile('log', error),
+    );
+    this.#log = agentLog(this.#log_file, { node: identity.node, launch: launch.launch_id });
+    this.#state_file = new StateFile(
+      file(launchFiles.agentState(identity.node)),
+      () => this.state(),
+      (error) => this.#noticeFile('state', error),
+    );
+  }
+
+  /** Serves until it is told to stop or nothing is left to serve; the exit code of the process. */
+  async run(): Promise<number> {
+    try {
+      await this.#start();
+      await this.#untilOver();
+    } catch (error) {
+      if (!this.#stop.signal.aborted) this.#error = HpcserveError.from(error);
+    }
+    await this.#shutDown();
+    return this.#error?.exit_code ?? 0;
+  }
+
+  /** Ends in order: no new requests, the running ones finish, LEFT. Asked again: at once. */
+  stop(reason: string): void {
+    this.#log.info({ reason }, 'asked to stop');
+    if (this.#stop.signal.aborted) this.#hurry.abort();
+    else {
+      this.#exit_reason = reason;
+      this.#stop.abort();
+    }
+  }
+
+  /** The time limit of the job comes near. */
+  warnOfWalltime(): void {
+    this.#walltime_warning_at_ms ??= Date.now();
+    this.#log.warn('the time limit of the job comes near');
+    this.#changed();
+  }
+
+  state(): AgentState {
+    const devices = this.#devices;
+    const own = this.#session;
+    return {
+      format: 1,
+      launch_id: this.#launch.launch_id,
+      deployment: this.#launch.deployment,
+      node: this.#identity.node,
+      hostname: this.#identity.hostname,
+      node_index: this.#identity.node_index,
+      pid: process.pid,
+      ...(this.#identity.job_id === undefined ? {} : { job_id: this.#identity.job_id }),
+      phase: this.#phase,
+      started_at_ms: this.#started_at_ms,
+      updated_at_ms: Date.now(),
+      devices: devices
+        ? [...devices.cpu, ...devices.gpu, ...devices.mig].map((device) => device.description)
+        : [],
+      sessions: [
+        ...(own
+          ? [
+              {
+                session_id: own.id,
+                role: 'node-agent' as const,
+                engine: 'none',
+                pid: process.pid,
+                models: [],
+              },
+            ]
+          : []),
+        ...this.#supervisors.map((supervisor) => supervisor.state()),
+        ...(this.#allotment?.failed ?? []).map(({ unit, error }) => ({
+          session_id: '',
+          role: unit.engine === 'native' ? ('device-worker' as const) : ('engine' as const),
+          unit: unit.unit,
+          engine: unit.engine,
+          models: [
+            {
+              name: unit.model.name,
+              aliases: unit.model.aliases,
+              state: 'failed' as const,
+              precision: unit.model.precision,
+              context_tokens: unit.context_tokens,
+              error: error.toText(),
+            },
+          ],
+          error: error.toJSON(),
+        })),
+      ],
+      ...(this.#error === undefined ? {} : { error: this.#error.toJSON() }),
+      ...(this.#exit_reason === undefined ? {} : { exit_reason: this.#exit_reason }),
+      ...(this.#notices.size === 0
+        ? {}
+        : { notices: [...this.#notices.values()].map((notice) => notice.toJSON()) }),
+      ...(this.#walltime_warning_at_ms === undefined
+        ? {}
+        : { walltime_warning_at_ms: this.#walltime_warning_at_ms }),
+    };
+  }
+
+  async #start(): Promise<void> {
+    this.#changed();
+    this.#log.info({ pid: process.pid, job: this.#identity.job_id }, 'node agent started');
+    const launch = this.#launch;
+    const { node_index } = this.#identity;
+    this.#devices = discoverDevices(launch, node_index, this.#environment);
+    const units = launch.units.filter((unit) => unit.node_index === node_index);
+    this.#allotment = allotDevices(units, this.#devices);
+    this.#noticeDevices(this.#devices, this.#allotment);
+    this.#changed();
+
+    const runtime_folder = makeRuntimeFolder(launch, this.#environment);
+    this.#guard = new OrphanGuard(runtime_folder);
+    const registry = await this.#joinMesh();
+    await this.#retirePredecessors(registry);
+    const addresses = await this.#listen(registry);
+    const metadata: Omit<SessionMetadata, 'role' | 'devices' | 'models'> = {
+      deployment: launch.deployment,
+      launch_id: launch.launch_id,
+      ...(this.#identity.job_id === undefined ? {} : { job_id: this.#identity.job_id }),
+      node: this.#identity.node,
+      hostname: this.#identity.hostname,
+      site: launch.site,
+      provider: launch.provider,
+      tier: launch.tier,
+      ...(this.#identity.job_end_time_ms === undefined
+        ? {}
+        : { job_end_time_ms: this.#identity.job_end_time_ms }),
+      addresses,
+    };
+    this.#session = await OwnSession.join(
+      registry,
+      {
+        ...metadata,
+        role: 'node-agent',
+        devices: [...this.#devices.cpu, ...this.#devices.gpu, ...this.#devices.mig].map(
+          (device) => device.description,
+        ),
+        models: [],
+      },
+      () => this.#changed(),
+    );
+    await this.#session.update({ lifecycle: 'SERVING' });
+    this.#supervisors = this.#allotment.groups.map((group, index) => {
+      return new UnitSupervisor({
+        group,
+        registry,
+        metadata,
+        runtime_folder: join(runtime_folder, `u${index}`),
+        log_file: join(launch.launch_folder, launchFiles.unitLog(this.#identity.node, group.name)),
+        library_dir: launch.native_library_dir,
+        heartbeat_ms: launch.heartbeat_ms,
+        engine_prefix: launch.engine_prefix,
+        guard: this.#guard!,
+        log: this.#log,
+        environment: this.#environment,
+        onChange: () => this.#changed(),
+      });
+    });
+    this.#phase = 'loading';
+    for (const supervisor of this.#supervisors) supervisor.start();
+    this.#changed();
+  }
+
+  /** The mesh's registry; waits for a folder that is not there (yet), and says so meanwhile. */
+  async #joinMesh(): Promise<Registry> {
+    for (;;) {
+      this.#stop.signal.throwIfAborted();
+      try {
+        this.#registry = await RendezvousRegistry.open(this.#launch.mesh_folder, {
+          create: false,
+          poll_ms: Math.max(1000, this.#launch.heartbeat_ms),
+        });
+        break;
+      } catch (error) {
+        if (!(error instanceof HpcserveError)) throw error;
+        this.#notice('mesh', error);
+        await delay(mesh_retry_ms, undefined, { signal: this.#stop.signal });
+      }
+    }
+    this.#notice('mesh', undefined);
+    this.#registry.onStatus((status) => {
+      this.#notice(
+        'mesh',
+        status.state === 'ok'
+          ? undefined
+          : new HpcserveError('E_MESH_FOLDER', {
+              what: `the mesh folder ${this.#launch.mesh_folder} is ${status.state === 'foreign_key' ? 'of another mesh now' : 'unreachable'}`,
+              because: status.reason ?? status.state,
+            }),
+      );
+      const rejected = status.recent_rejections.at(-1);
+      if (rejected) this.#log.debug({ rejected }, 'a session record was rejected');
+    });
+    return this.#registry;
+  }
+
+  /** A job that was requeued runs the same launch again: what the earlier run left in the mesh is over. */
+  async #retirePredecessors(registry: Registry): Promise<void> {
+    const { launch_id } = this.#launch;
+    const witness = await SessionIdentity.create();
+    for (const { session_id, lifecycle, metadata } of registry.snapshot()) {
+      if (metadata.launch_id !== launch_id || metadata.node !== this.#identity.node) continue;
+      if (lifecycle === 'LEFT') continue;
+      await registry.retire(session_id, `launch ${launch_id} started again on ${metadata.node}`, witness);
+    }
+  }
+
+  async #listen(registry: Registry): Promise<SessionMetadata['addresses']> {
+    const routed = await routedAddress(this.#environment);
+    const choice = chooseAddresses(hostInterfaces(), {
+      ...(this.#launch.network === undefined ? {} : { network: this.#launch.network }),
+      loopback: this.#launch.site === 'local' || this.#environment.SLURM_JOB_ID === undefined,
+      ...(routed === undefined ? {} : { routed }),
+    });
+    this.#server = new SessionServer({
+      registry,
+      identityOf: (sessionId) => this.#sessionById(sessionId)?.identity,
+      handle: sessionRequestHandler({
+        node: this.#identity.node,
+        heartbeat_ms: this.#launch.heartbeat_ms,
+        unitOf: (sessionId) => this.#supervisors.find((unit) => unit.session?.id === sessionId),
+        state: () => this.state(),
+        drain: (unit) => this.#drain(unit),
+      }),
+    });
+    const port = await this.#server.listen(choice.listen, this.#launch.port_range);
+    this.#log.info({ addresses: choice.announced, port }, 'listening');
+    return choice.announced.map((host) => ({ host, port }));
+  }
+
+  #sessionById(sessionId: string): OwnSession | undefined {
+    const sessions = [this.#session, ...this.#supervisors.map((supervisor) => supervisor.session)];
+    return sessions.find((session) => session?.id === sessionId);
+  }
+
+  #drain(unit: UnitSupervisor | undefined): void {
+    if (!unit) {
+      this.stop('asked to drain');
+      return;
+    }
+    const work = (async (): Promise<void> => {
+      await unit.drain(this.#drainMs());
+      await unit.stop(stop_grace_ms);
+    })().catch((error: unknown) => this.#log.error(error));
+    this.#drains.add(work);
+  }
+
+  /** Until a stop is asked for, or every unit has failed. */
+  #untilOver(): Promise<void> {
+    return new Promise((resolve) => {
+      const look = (): void => {
+        if (this.#stop.signal.aborted) resolve();
+        else if (this.#everythingFailed()) {
+          this.#error = this.#unitsFailed();
+          resolve();
+        }
+      };
+      this.#stop.signal.addEventListener('abort', look);
+      this.#onChanged = look;
+      look();
+    });
+  }
+  #onChanged: () => void = () => undefined;
+
+  #everythingFailed(): boolean {
+    const failed = this.#allotment?.failed.length ?? 0;
+    if (this.#supervisors.length === 0) return failed > 0;
+    return this.#supervisors.every((supervisor) => supervisor.failed);
+  }
+
+  #unitsFailed(): HpcserveError {
+    const reasons = [
+      ...(this.#allotment?.failed ?? []).map(({ unit, error }) => `${unit.unit}: ${error.toText()}`),
+      ...this.#supervisors.map((supervisor) => {
+        const failed = supervisor.models.find((model) => model.error !== undefined);
+        return `${supervisor.name}: ${supervisor.error?.toText() ?? failed?.error ?? 'it failed'}`;
+      }),
+    ];
+    return new HpcserveError('E_AGENT_UNITS_FAILED', {
+      what: `nothing can be served on ${this.#identity.node}: every unit failed`,
+      because: reasons,
+      details: { launch_folder: this.#launch.launch_folder },
+    });
+  }
+
+  async #shutDown(): Promise<void> {
+    this.#phase = 'draining';
+    this.#changed();
+    const grace_ms = this.#hurry.signal.aborted ? 0 : this.#drainMs();
+    const settled = async (name: string, work: Promise<unknown>[]): Promise<void> => {
+      for (const result of await Promise.allSettled(work)) {
+        if (result.status === 'rejected') this.#log.error({ error: String(result.reason) }, name);
+      }
+    };
+    const drained = settled('draining', [
+      ...(this.#session ? [this.#session.update({ lifecycle: 'DOWN' })] : []),
+      ...this.#supervisors.map((supervisor) => supervisor.drain(grace_ms)),
+    ]);
+    const hurried = new Promise<void>((resolve) => {
+      if (this.#hurry.signal.aborted) resolve();
+      this.#hurry.signal.addEventListener('abort', () => resolve());
+    });
+    await Promise.race([drained, hurried]);
+    await settled('stopping', [
+      ...this.#supervisors.map((supervisor) => supervisor.stop(stop_grace_ms)),
+      ...this.#drains,
+    ]);
+    await settled('leaving', [...(this.#session ? [this.#session.leave()] : [])]);
+    await this.#server?.close();
+    await this.#registry?.close();
+    this.#guard?.close();
+    this.#phase = this.#error ? 'failed' : 'stopped';
+    if (this.#error) {
+      this.#log.fatal({ error: this.#error.toJSON() }, this.#error.message);
+      process.stderr.write(`${this.#error.toText()}\n`);
+    } else this.#log.info({ reason: this.#exit_reason }, 'stopped');
+    await this.#state_file.close(final_write_ms);
+    await Promise.race([this.#log_file.close(), delay(final_write_ms, undefined, { ref: false })]);
+  }
+
+  #drainMs(): number {
+    return Number(this.#environment.HPCSERVE_DRAIN_S ?? drain_s_default) * 1000;
+  }
+
+  #changed(): void {
+    if (this.#phase === 'loading' || this.#phase === 'serving') {
+      const models = this.#supervisors.flatMap((supervisor) => supervisor.models);
+      const waiting = models.some((model) => model.state === 'pending' || model.state === 'loading');
+      this.#phase = waiting ? 'loading' : 'serving';
+    }
+    this.#state_file.changed();
+    this.#onChanged();
+  }
+
+  #noticeDevices(devices: NodeDevices, { failed, unused }: Allotment): void {
+    for (const warning of devices.warnings) this.#log.warn(warning);
+    for (const { error } of failed) this.#log.error({ error: error.toJSON() }, error.message);
+    if (unused.length === 0) return;
+    const names = unused.map(({ description }) => `${description.kind} ${description.model}`);
+    const what = `${unused.length} device(s) of ${this.#identity.node} are allotted to the job and used by no unit`;
+    const advice = 'ask for fewer devices, or add replicas';
+    this.#notice('devices', new HpcserveError('E_AGENT_DEVICES', { what, because: names, try: advice }));
+  }
+
+  #noticeFile(name: string, error: NodeJS.ErrnoException | undefined): void {
+    this.#notice(
+      name,
+      error &&
+        new HpcserveError('E_AGENT_STATE', {
+          what: `the ${name} of node ${this.#identity.node} cannot be written to ${this.#launch.launch_folder}`,
+          because: error.message,
+        }),
+    );
+  }
+
+  /** Remembers what is wrong for `state`, and logs when it begins and when it is over. */
+  #notice(name: string, error: HpcserveError | undefined): void {
+    const before = this.#notices.get(name);
+    if (before?.toText() === error?.toText()) return;
+    if (error) this.#notices.set(name, error);
+    else this.#notices.delete(name);
+    if (error) this.#log.warn({ error: error.toJSON() }, error.toText());
+    else this.#log.info(`${name}: in order again`);
+    this.#changed();
+  }
+}
+
+/** @throws HpcserveError E_AGENT_RUNTIME_FOLDER */
+function makeRuntimeFolder(launch: LaunchSpec, environment: NodeJS.ProcessEnv): string {
+  const parent = launch.runtime_folder ?? environment.TMPDIR ?? tmpdir();
+  const refuse = (folder: string, because: string): HpcserveError =>
+    new HpcserveError('E_AGENT_RUNTIME_FOLDER', { what: `${folder} cannot hold sockets`, because });
+  for (const candidate of new Set([parent, '/tmp'])) {
+    // 16 for the name that mkdtemp makes.
+    if (Buffer.byteLength(candidate) + 16 > runtime_path_max) continue;
+    try {
+      const folder = mkdtempSync(join(candidate, 'hpcserve-'));
+      if ((statSync(folder).mode & 0o077) !== 0) throw refuse(folder, 'others may enter it');
+      return folder;
+    } catch (error) {
+      if (error instanceof HpcserveError || candidate !== parent) throw error;
+      throw refuse(candidate, (error as Error).message);
+    }
+  }
+  throw refuse(parent, 'its path is too long for unix sockets, and /tmp cannot be used either');
+}

@@ -1,0 +1,52 @@
+import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { HpcserveError } from '../../spec/errors/error.ts';
+import type { ServedModel } from '../../spec/session-record.ts';
+import type { UnitGroup } from './allot.ts';
+import type { AgentLog } from './log.ts';
+import type { OrphanGuard } from './orphan-guard.ts';
+
+/** Where a process answers OpenAI's paths; on this host only. */
+export type Upstream =
+  | { kind: 'socket'; path: string; key?: string }
+  | { kind: 'loopback'; port: number; key?: string };
+
+/** One start of a device worker or of a wrapped engine: from spawn to end. */
+export interface ServingProcess {
+  readonly engine: string;
+  readonly engine_version: string | undefined;
+  readonly pid: number | undefined;
+  readonly log_file: string;
+  /** Current state of each model it serves, in the order of the group's units. */
+  readonly models: readonly ServedModel[];
+  /** Defined as soon as requests can be sent. */
+  readonly upstream: Upstream | undefined;
+  /** Resolves once, when the process is gone; never rejects. */
+  readonly ended: Promise<ProcessEnd>;
+  /** @param in_flight requests the agent has passed on and not seen the end of */
+  loads(in_flight: number): ModelLoad[];
+  /** Stop admitting new requests, where the process can be told so. */
+  drain(): void;
+  stop(grace_ms: number): Promise<void>;
+}
+
+export interface ProcessEnd {
+  /** Absent where it ended because it was asked to. */
+  error?: HpcserveError;
+  /** Whether another start may help: it had been serving, and did not itself say that it cannot go on. */
+  restartable: boolean;
+}
+
+export interface ProcessContext {
+  group: UnitGroup;
+  /** 0700, of this start alone. */
+  runtime_folder: string;
+  log_file: string;
+  library_dir: string | undefined;
+  heartbeat_ms: number;
+  engine_prefix: readonly string[];
+  guard: OrphanGuard;
+  log: AgentLog;
+  environment: NodeJS.ProcessEnv;
+  /** A model's state or progress changed. */
+  onChange(): void;
+}

@@ -1,0 +1,95 @@
+import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
+import type { AgentState, Heartbeat } from '../../spec/agent-state.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { agentPaths, headers } from '../../spec/wire.ts';
+import { answerError, answerJson } from './answers.ts';
+import { proxyRequest } from './proxy.ts';
+import type { UnitSupervisor } from './unit-supervisor.ts';
+
+export interface SessionRequests {
+  node: string;
+  heartbeat_ms: number;
+  /** The unit behind a session, undefined for the node agent's own. */
+  unitOf(sessionId: string): UnitSupervisor | undefined;
+  state(): AgentState;
+  /** Drains one unit, or the whole node where none is given. Returns at once. */
+  drain(unit: UnitSupervisor | undefined): void;
+}
+
+/** What a session answers over TLS: `spec/wire.ts` for its own paths, OpenAI's under /v1 passed on to its engine. */
+export function sessionRequestHandler(agent: SessionRequests) {
+  return (sessionId: string, request: IncomingMessage, response: ServerResponse): void => {
+    const unit = agent.unitOf(sessionId);
+    const path = (request.url ?? '/').split('?', 1)[0]!;
+    if (path === agentPaths.state && request.method === 'GET') answerJson(response, 200, agent.state());
+    else if (path === agentPaths.watch && request.method === 'GET') watch(agent, sessionId, unit, response);
+    else if (path === agentPaths.drain && request.method === 'POST') {
+      request.resume();
+      agent.drain(unit);
+      answerJson(response, 202, { draining: unit?.name ?? agent.node });
+    } else if (path.startsWith('/v1/') && unit) serve(agent, sessionId, unit, request, response);
+    else {
+      request.resume();
+      const what = `this session does not answer ${request.method} ${path.slice(0, 200)}`;
+      answerError(response, new HpcserveError('E_AGENT_REQUEST', { what }), 404);
+    }
+  };
+}
+
+function serve(
+  agent: SessionRequests,
+  sessionId: string,
+  unit: UnitSupervisor,
+  request: IncomingMessage,
+  response: ServerResponse,
+): void {
+  const name = request.headers[headers.model];
+  const model =
+    name === undefined ? unit.models[0] : unit.models.find((candidate) => candidate.name === name);
+  const answer_headers: OutgoingHttpHeaders = {
+    [headers.node]: agent.node,
+    [headers.engine]: unit.state().engine,
+    [headers.session]: sessionId,
+    ...(model === undefined ? {} : { [headers.precision]: model.precision }),
+  };
+  const { upstream } = unit;
+  if (unit.draining || !upstream || model?.state !== 'serving') {
+    request.resume();
+    const state = unit.draining ? 'draining' : (model?.state ?? 'not one of its models');
+    answerError(
+      response,
+      new HpcserveError('E_AGENT_NOT_READY', {
+        what: `${String(name ?? unit.name)} is not served by this session now`,
+        because: `it is ${state}`,
+      }),
+      undefined,
+      answer_headers,
+    );
+    return;
+  }
+  proxyRequest({ incoming: request, outgoing: response, upstream, answer_headers, onEnd: unit.enter() });
+}
+
+/** One JSON line each interval; the stream's end says that the session is gone. */
+function watch(
+  agent: SessionRequests,
+  sessionId: string,
+  unit: UnitSupervisor | undefined,
+  response: ServerResponse,
+): void {
+  response.writeHead(200, { 'content-type': 'application/x-ndjson', 'cache-control': 'no-store' });
+  let sequence = 0;
+  const beat = (): void => {
+    // A watcher that does not read gets the newest when it does, not a queue of old ones.
+    if (response.writableNeedDrain) return;
+    const heartbeat: Heartbeat = { session_id: sessionId, sequence: sequence++, models: unit?.loads() ?? [] };
+    response.write(`${JSON.stringify(heartbeat)}\n`);
+  };
+  beat();
+  const timer = setInterval(beat, agent.heartbeat_ms);
+  const forget = unit?.onSessionEnd(() => response.end());
+  response.once('close', () => {
+    clearInterval(timer);
+    forget?.();
+  });
+}

@@ -1,0 +1,42 @@
+import { hostname } from 'node:os';
+
+/** What the agent knows of its job from the environment; on the local site only names. */
+export interface NodeIdentity {
+  node: string;
+  hostname: string;
+  node_index: number;
+  job_id?: string;
+  /** When the job's time limit ends, Unix ms. */
+  job_end_time_ms?: number;
+}
+
+/**
+ * @param given what the command line says; it wins over the environment
+ * @param node_count nodes of the launch: several agents on one host need names of their own
+ */
+export function nodeIdentity(
+  environment: NodeJS.ProcessEnv,
+  given: { node?: string; node_index?: number },
+  node_count: number,
+  host = hostname(),
+): NodeIdentity {
+  const number = (name: string): number | undefined => {
+    const value = environment[name];
+    return value !== undefined && /^\d+$/.test(value) ? Number(value) : undefined;
+  };
+  const node_index = given.node_index ?? number('SLURM_NODEID') ?? number('SLURM_PROCID') ?? 0;
+  const own_name = node_count > 1 && environment.SLURM_JOB_ID === undefined ? `${host}-${node_index}` : host;
+  const end_s = number('SLURM_JOB_END_TIME');
+  return {
+    node: safeFileName(given.node ?? environment.SLURMD_NODENAME ?? own_name),
+    hostname: host,
+    node_index,
+    ...(environment.SLURM_JOB_ID === undefined ? {} : { job_id: environment.SLURM_JOB_ID }),
+    ...(end_s === undefined ? {} : { job_end_time_ms: end_s * 1000 }),
+  };
+}
+
+/** Node names become file names. */
+function safeFileName(name: string): string {
+  return name.replace(/[^A-Za-z0-9._-]/g, '_');
+}

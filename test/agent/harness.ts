@@ -1,0 +1,235 @@
+/** Starts real node agents from the built files, and speaks to them as a gateway does. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { type Dispatcher, Pool } from 'undici';
+import {
+  loadOrCreateNetworkKey,
+  OwnSession,
+  pinnedConnector,
+  RendezvousRegistry,
+  sessionOrigin,
+} from '../../mesh/index.ts';
+import type { AgentState } from '../../spec/agent-state.ts';
+import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
+import { type ModelSpec, modelSchema } from '../../spec/model-yaml.ts';
+import type { SessionRecord } from '../../spec/session-record.ts';
+import { eventually, metadata, scratchFolder } from '../mesh/fixtures.ts';
+
+const agentModule = fileURLToPath(new URL('../../dist/agent/main.js', import.meta.url));
+export const fixtureEngine = fileURLToPath(new URL('fixture-engine.mjs', import.meta.url));
+
+export function unitOf(model: Partial<ModelSpec> & { name: string }, unit: Partial<UnitSpec> = {}): UnitSpec {
+  return {
+    unit: `${model.name}-0`,
+    node_index: 0,
+    engine: 'command',
+    model_path: fixtureEngine,
+    model: modelSchema.parse({ source: '/models/x', ...model }),
+    device_kind: 'cpu',
+    device_count: 1,
+    first_device: 0,
+    threads: 1,
+    context_tokens: 256,
+    kv_tokens: 1024,
+    weight_bytes: 1000,
+    ...unit,
+  };
+}
+
+/** The fixture engine as a unit, on a socket unless told otherwise. */
+export function fixtureUnit(
+  name: string,
+  flags: string[] = [],
+  unit: Partial<UnitSpec> = {},
+  where = '{socket}',
+) {
+  return unitOf({ name, command: [process.execPath, fixtureEngine, where, ...flags] }, unit);
+}
+
+export class Site implements AsyncDisposable {
+  readonly folder: string;
+  readonly mesh_folder: string;
+  readonly registry: RendezvousRegistry;
+  readonly gateway: OwnSession;
+  readonly #scratch: AsyncDisposable;
+  readonly #agents: RunningAgent[] = [];
+  readonly #pools: Pool[] = [];
+
+  private constructor(
+    scratch: AsyncDisposable & { path: string },
+    registry: RendezvousRegistry,
+    gateway: OwnSession,
+  ) {
+    this.#scratch = scratch;
+    this.folder = scratch.path;
+    this.mesh_folder = join(scratch.path, 'mesh');
+    this.registry = registry;
+    this.gateway = gateway;
+  }
+
+  static async open(): Promise<Site> {
+    const scratch = await scratchFolder();
+    const mesh_folder = join(scratch.path, 'mesh');
+    await loadOrCreateNetworkKey(mesh_folder);
+    const registry = await RendezvousRegistry.open(mesh_folder, {
+      create: true,
+      poll_ms: 50,
+      refresh_min_ms: 10,
+    });
+    const gateway = await OwnSession.join(registry, { ...metadata, role: 'gateway', addresses: [] });
+    return new Site(scratch, registry, gateway);
+  }
+
+  async start(
+    units: UnitSpec[],
+    launch: Partial<LaunchSpec> = {},
+    environment: Record<string, string> = {},
+  ): Promise<RunningAgent> {
+    const launch_id = randomBytes(8).toString('hex');
+    const launch_folder = join(this.folder, launch_id);
+    const runtime_folder = join(this.folder, 'run');
+    await mkdir(launch_folder);
+    await mkdir(runtime_folder, { recursive: true });
+    const spec: LaunchSpec = {
+      format: 1,
+      launch_id,
+      deployment: 'test',
+      site: 'local',
+      provider: 'someone@local',
+      tier: 'stable',
+      node_kind: 'cpu',
+      node_count: 1,
+      units,
+      mesh_folder: this.mesh_folder,
+      launch_folder,
+      runtime_folder,
+      engine_prefix: [],
+      heartbeat_ms: 100,
+      ...launch,
+    };
+    const launch_file = join(launch_folder, 'launch.json');
+    await writeFile(launch_file, JSON.stringify(spec));
+    const agent = new RunningAgent(spec, launch_file, environment);
+    this.#agents.push(agent);
+    return agent;
+  }
+
+  /** The session that serves a model (or whichever record `accept` takes), once the registry knows it. */
+  async session(accept: (record: SessionRecord) => boolean, deadline_ms?: number): Promise<SessionRecord> {
+    return eventually(() => this.registry.snapshot().find(accept), 'a session', deadline_ms);
+  }
+
+  serving(model: string, deadline_ms?: number): Promise<SessionRecord> {
+    return this.session((record) => {
+      const { models } = record.metadata;
+      return (
+        record.lifecycle === 'SERVING' && models.some((one) => one.name === model && one.state === 'serving')
+      );
+    }, deadline_ms);
+  }
+
+  pool(record: SessionRecord): Pool {
+    const pool = new Pool(sessionOrigin(record), { connect: pinnedConnector(record, this.gateway.identity) });
+    this.#pools.push(pool);
+    return pool;
+  }
+
+  ask(
+    record: SessionRecord,
+    content: string,
+    options: { signal?: AbortSignal } = {},
+  ): Promise<Dispatcher.ResponseData> {
+    return this.pool(record).request({
+      ...options,
+      method: 'POST',
+      path: '/v1/chat/completions',
+      headers: { 'content-type': 'application/json', authorization: 'Bearer of-the-client' },
+      body: JSON.stringify({ model: 'm', stream: true, messages: [{ role: 'user', content }] }),
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all(this.#pools.map((pool) => pool.destroy()));
+    for (const agent of this.#agents) await agent.kill();
+    await this.registry.close();
+    await this.#scratch[Symbol.asyncDispose]();
+  }
+}
+
+export class RunningAgent {
+  readonly launch: LaunchSpec;
+  readonly process: ChildProcess;
+  readonly ended: Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
+  stderr = '';
+  readonly #environment: Record<string, string>;
+  readonly #launch_file: string;
+
+  constructor(launch: LaunchSpec, launch_file: string, environment: Record<string, string>) {
+    this.launch = launch;
+    this.#environment = environment;
+    this.#launch_file = launch_file;
+    this.process = spawn(process.execPath, [agentModule, '--launch', launch_file, '--node', 'n0'], {
+      env: { PATH: process.env.PATH, HPCSERVE_DRAIN_S: '5', ...environment },
+      stdio: ['ignore', 'ignore', 'pipe'],
+    });
+    this.process.stderr?.on('data', (chunk: Buffer) => {
+      this.stderr += chunk.toString();
+    });
+    this.ended = new Promise((resolve) => {
+      this.process.once('exit', (code, signal) => resolve({ code, signal }));
+    });
+  }
+
+  /** The same launch once more, as Slurm does when it requeues a job. */
+  again(): RunningAgent {
+    return new RunningAgent(this.launch, this.#launch_file, this.#environment);
+  }
+
+  async state(): Promise<AgentState | undefined> {
+    try {
+      return JSON.parse(
+        await readFile(join(this.launch.launch_folder, 'n0.state.json'), 'utf8'),
+      ) as AgentState;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+      throw error;
+    }
+  }
+
+  stateWhere(
+    accept: (state: AgentState) => boolean,
+    what: string,
+    deadline_ms?: number,
+  ): Promise<AgentState> {
+    return eventually(
+      async () => {
+        const state = await this.state();
+        return state && accept(state) ? state : undefined;
+      },
+      what,
+      deadline_ms,
+    );
+  }
+
+  async engineLog(unit: string): Promise<string[]> {
+    const text = await readFile(join(this.launch.launch_folder, `n0.${unit}.log`), 'utf8');
+    return text.split('\n').filter((line) => line !== '');
+  }
+
+  async kill(): Promise<void> {
+    if (this.process.exitCode === null && this.process.signalCode === null) this.process.kill('SIGKILL');
+    await this.ended;
+  }
+}
+
+export function alive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
