@@ -360,6 +360,8 @@ function runCommand(argv: readonly string[], options: RunOptions): Promise<Comma
         else reject(new Error(`${argv.join(' ')}: ${error?.message}\n${stderr}`, { cause: error }));
       },
     );
+    // A command that ends before it has read its input closes the pipe; its exit status says why.
+    child.stdin?.on('error', () => {});
     child.stdin?.end(options.input ?? '');
   });
 }

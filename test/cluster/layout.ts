@@ -49,9 +49,9 @@ export const clusterNodeKinds: readonly ClusterNodeKind[] = [
 export const clusterNodeNames: readonly string[] = clusterNodeKinds.flatMap((kind) => kind.nodes);
 
 /** Seconds between a preemption's SIGTERM and the kill, in partition `scavenge`. */
-export const scavenge_grace_s = 10;
+export const scavenge_grace_s = 5;
 /** Seconds between a cancelled or timed-out job's SIGTERM and SIGKILL. */
-export const kill_wait_s = 5;
+export const kill_wait_s = 3;
 
 /** Where one cluster keeps its files. `base` outlives the cluster (lock, leases), `run` does not. */
 export interface ClusterFolders {

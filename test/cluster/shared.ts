@@ -1,7 +1,8 @@
 /**
- * One cluster for many test files. Each holder writes a lease with its process id; the first starts the
- * cluster, the last to let go stops it. A test runner that takes a lease of its own around all suites
- * keeps the cluster up between files. Leases of dead processes do not count.
+ * A cluster for a test file. Files that run at the same time get clusters of their own (one for each worker
+ * of the test runner), so that no test sees another's jobs; starting one takes about a second. Within one
+ * worker holders share: each writes a lease with its process id, the first starts the cluster, the last to
+ * let go stops it. Leases of dead processes do not count.
  */
 import { randomUUID } from 'node:crypto';
 import { readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -19,12 +20,18 @@ export interface ClusterLease {
 
 const lock_timeout_ms = 120_000;
 
-/** Takes a share in the cluster `name`, starting it when nobody had it. */
-export async function acquireCluster(name = 'test'): Promise<ClusterLease> {
+/** The cluster of this test worker. */
+export function testClusterName(): string {
+  return `test-${process.env.VITEST_POOL_ID ?? process.pid}`;
+}
+
+/** Takes a share in the cluster `name`, starting it when nobody had it; the first holder finds it without jobs. */
+export async function acquireCluster(name = testClusterName()): Promise<ClusterLease> {
   const folders = prepareBase(name);
   const lease = join(folders.leases, `${process.pid}-${randomUUID()}`);
   const cluster = await withLock(folders.lock, lock_timeout_ms, async () => {
     const started = await startLocked(name, folders);
+    if (liveLeases(folders) === 0) await started.cancelAllJobs();
     writeFileSync(lease, '');
     return started;
   });

@@ -28,7 +28,7 @@ test('a real cluster becomes a site config that fits the schema', async () => {
   });
   const text = renderSiteDraft(draft);
   const site = siteSchema.parse(parse(text));
-  expect(site.name).toBe('hpcserve-test');
+  expect(site.name).toBe(`hpcserve-${lease.cluster.state.name}`);
   expect(site.state_dir).toBe('~/.hpcserve');
   expect(site.scratch_dir).toBe('$SCRATCH/hpcserve');
   expect(site.slurm?.gpu_request).toMatchObject({ form: 'gres', with_type: true });
@@ -53,7 +53,7 @@ test('a real cluster becomes a site config that fits the schema', async () => {
   // Partitions this user may not use, or that are down, are not offered.
   expect(text).not.toContain('staff');
   expect(text).not.toContain('closed');
-  expect(text).toContain('Preemptible (REQUEUE), 10 s grace.');
+  expect(text).toContain('Preemptible (REQUEUE), 5 s grace.');
   expect(text).toContain('40 or 80 GB');
   expect(text).toContain('lustre');
 });
