@@ -1,0 +1,166 @@
+/** The client's own logic on a scripted runner; everything else is tried on a real Slurm in client.e2e.test.ts. */
+import { describe, expect, test } from 'vitest';
+import { SlurmCommandClient } from '../../slurm/client.ts';
+import {
+  type CommandOptions,
+  type CommandResult,
+  type CommandRunner,
+  slurmCommandEnvironment,
+} from '../../slurm/command-runner.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+
+type Answer = Partial<CommandResult> | HpcserveError;
+
+/** Answers the commands a test expects; any other is a defect of the client and fails. */
+class ScriptedRunner implements CommandRunner {
+  readonly asked: { argv: string[]; options: CommandOptions }[] = [];
+  readonly #answers: [pattern: RegExp, answer: Answer][];
+  constructor(answers: [RegExp, Answer][]) {
+    this.#answers = answers;
+  }
+  async run(argv: readonly string[], options: CommandOptions): Promise<CommandResult> {
+    this.asked.push({ argv: [...argv], options });
+    const answer = this.#answers.find(([pattern]) => pattern.test(argv.join(' ')))?.[1];
+    if (answer === undefined) throw new Error(`unexpected command: ${argv.join(' ')}`);
+    if (answer instanceof HpcserveError) throw answer;
+    return { stdout: '', stderr: '', code: 0, ...answer };
+  }
+}
+
+const script = { text: '#!/bin/bash\n' };
+const queued = (id: string, state = 'RUNNING'): string =>
+  `${[id, id, 'N/A', state, 'None', '', 'n1', 'j', 'ada', '(null)', '(null)', 'p', 'N/A', 'N/A', 'N/A', '1:00', '0', '0'].join('\u001f')}\u001e\n`;
+
+describe('submit', () => {
+  test('the number is found among what a site’s wrapper prints; stderr of a success is warnings', async () => {
+    const runner = new ScriptedRunner([
+      [
+        /^sbatch --parsable$/,
+        { stdout: 'Welcome 2 the cluster\n123;alpha\nbye\n', stderr: 'sbatch: quota 90%\n' },
+      ],
+    ]);
+    expect(await new SlurmCommandClient(runner).submit(script, [])).toEqual({
+      job_id: '123',
+      cluster: 'alpha',
+      warnings: ['quota 90%'],
+    });
+    expect(runner.asked[0]?.options.input).toBe('#!/bin/bash\n');
+  });
+
+  test('a file is named, not piped', async () => {
+    const runner = new ScriptedRunner([[/./, { stdout: '7\n' }]]);
+    await new SlurmCommandClient(runner).submit({ path: '/a b/job.sh' }, []);
+    expect(runner.asked[0]).toMatchObject({ argv: ['sbatch', '--parsable', '/a b/job.sh'], options: {} });
+  });
+
+  test.each<[string, Answer]>([
+    [
+      'sbatch says so',
+      {
+        code: 1,
+        stderr: 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation',
+      },
+    ],
+    ['sbatch does not end', new HpcserveError('E_SLURM_UNREACHABLE', { what: 'sbatch gave no answer' })],
+  ])('an answer that got lost may have been a job: %s', async (_, answer) => {
+    const failing = new SlurmCommandClient(new ScriptedRunner([[/sbatch/, answer]])).submit(script, []);
+    await expect(failing).rejects.toMatchObject({
+      code: 'E_SLURM_UNREACHABLE',
+      details: { may_have_been_submitted: true },
+    });
+  });
+
+  test('success without a number is an error', async () => {
+    const client = new SlurmCommandClient(new ScriptedRunner([[/sbatch/, { stdout: 'ok\n' }]]));
+    await expect(client.submit(script, [])).rejects.toMatchObject({ code: 'E_SLURM_ANSWER' });
+  });
+
+  test('env reports a missing program as 127', async () => {
+    const client = new SlurmCommandClient(
+      new ScriptedRunner([[/./, { code: 127, stderr: "env: 'squeue': No such file or directory" }]]),
+    );
+    await expect(client.jobs(['1'])).rejects.toMatchObject({ code: 'E_SLURM_COMMAND_MISSING' });
+  });
+});
+
+describe('jobs', () => {
+  test('one squeue for all; accounting is asked only for what the queue no longer has', async () => {
+    const past = ['9', '9', 'TIMEOUT', '0:15', '', 'p', 'j', 'ada', '', '', 'n1', '', '', '', '', ''].join(
+      '\u001f',
+    );
+    const runner = new ScriptedRunner([
+      [/squeue/, { stdout: queued('1') + queued('2') }],
+      [/scontrol show config/, { stdout: 'AccountingStorageType = accounting_storage/slurmdbd\n' }],
+      [/sacct/, { stdout: `${past}\n` }],
+    ]);
+    const client = new SlurmCommandClient(runner);
+    const found = await client.jobs(['1', '2', '9', '2']);
+    expect(found.map((job) => [job.job_id, job.state, job.source])).toEqual([
+      ['1', 'RUNNING', 'squeue'],
+      ['2', 'RUNNING', 'squeue'],
+      ['9', 'TIMEOUT', 'sacct'],
+    ]);
+    expect(runner.asked[0]?.argv).toContain('--jobs=1,2,9');
+    await client.jobs(['1', '2']);
+    expect(runner.asked.map(({ argv }) => argv.find((word) => /^s(queue|acct|control)$/.test(word)))).toEqual(
+      ['squeue', 'scontrol', 'sacct', 'squeue'],
+    );
+  });
+
+  test('without accounting the controller’s memory is asked', async () => {
+    const runner = new ScriptedRunner([
+      [/squeue/, { code: 1, stderr: 'slurm_load_jobs error: Invalid job id specified' }],
+      [/show config/, { stdout: 'AccountingStorageType = accounting_storage/none\n' }],
+      [
+        /show job 9/,
+        { stdout: 'JobId=9 JobName=j JobState=FAILED Reason=None ExitCode=1:0 NodeList=(null)\n' },
+      ],
+      [/show job 8/, { code: 1, stderr: 'slurm_load_jobs error: Invalid job id specified' }],
+    ]);
+    expect(await new SlurmCommandClient(runner).jobs(['8', '9'])).toMatchObject([
+      { job_id: '9', state: 'FAILED', exit_code: 1 },
+    ]);
+  });
+
+  test('nothing is asked about nothing, and the version once', async () => {
+    const runner = new ScriptedRunner([[/sinfo --version/, { stdout: 'slurm 24.05.1\n' }]]);
+    const client = new SlurmCommandClient(runner);
+    expect(await client.jobs([])).toEqual([]);
+    await client.cancel([]);
+    await client.version();
+    await client.version();
+    expect(runner.asked).toHaveLength(1);
+  });
+
+  test('a version that could not be read is asked for again', async () => {
+    const answers: [RegExp, Answer][] = [
+      [/sinfo/, { code: 1, stderr: 'slurm_load_node: Unable to contact slurm controller (connect failure)' }],
+    ];
+    const client = new SlurmCommandClient(new ScriptedRunner(answers));
+    await expect(client.version()).rejects.toMatchObject({ code: 'E_SLURM_UNREACHABLE' });
+    answers[0] = [/sinfo/, { stdout: 'slurm 24.05.1\n' }];
+    expect((await client.version()).year).toBe(24);
+  });
+});
+
+test('no secret and no SBATCH variable reaches Slurm’s commands', () => {
+  const given = {
+    HOME: '/h',
+    PATH: '/bin',
+    LC_ALL: 'C',
+    SLURM_CONF: '/c',
+    LMOD_CMD: '/l',
+    OPENAI_API_KEY: 'x',
+    HF_TOKEN: 'x',
+    SBATCH_PARTITION: 'x',
+    SLURM_JOB_ID: '1',
+    SLURM_MEM_PER_CPU: '1',
+  };
+  expect(Object.keys(slurmCommandEnvironment(given)).sort()).toEqual([
+    'HOME',
+    'LC_ALL',
+    'LMOD_CMD',
+    'PATH',
+    'SLURM_CONF',
+  ]);
+});
