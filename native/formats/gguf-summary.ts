@@ -7,6 +7,8 @@ import type { GgufFile, GgufTensor } from './gguf-reader.ts';
 import { readGgufParts } from './gguf-split.ts';
 import { distributeWeights, tallyTypes } from './weight-tally.ts';
 
+/** The deepest models have some hundred layers; a damaged count must not take memory. */
+const layers_max = 65_536;
 /** Vocabulary and merges are counted, not kept; per-layer arrays are far shorter. */
 const keep_array_items = 4096;
 
@@ -21,7 +23,7 @@ export function summarizeGguf(parts: readonly GgufFile[]): ModelFileSummary {
   const tensors = parts.flatMap((part) => part.tensors);
   const architecture = keys.text('general.architecture');
   const of = (name: string): string => `${architecture}.${name}`;
-  const n_layer = keys.number(of('block_count'));
+  const n_layer = keys.number(of('block_count'), undefined, layers_max);
   const n_embd = keys.number(of('embedding_length'));
   const heads = keys.perLayer(of('attention.head_count'), n_layer);
   const n_head = Math.max(...heads);
@@ -183,12 +185,15 @@ class KeyReader {
   }
 
   /** A non-negative integer. */
-  number(key: string, absent?: number): number {
+  number(key: string, absent?: number, most = Number.MAX_SAFE_INTEGER): number {
     const entry = this.#file.metadata.get(key);
     if (entry === undefined && absent !== undefined) return absent;
     const value = entry === undefined || entry.type === 'array' ? undefined : entry.value;
-    if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 0) {
-      throw this.#wrong(key, 'a whole number');
+    if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 0 || value > most) {
+      throw this.#wrong(
+        key,
+        most < Number.MAX_SAFE_INTEGER ? `a whole number up to ${most}` : 'a whole number',
+      );
     }
     return value;
   }

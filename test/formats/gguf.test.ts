@@ -298,6 +298,10 @@ describe('summaries', () => {
     expect(summarizeGgufFile(path).supported_by_native).toContain('not mamba');
     await writeTinyGguf(path, tinyMetadata(), [{ name: 'a', type: 'IQ4_NL', shape: [32, 2] }]);
     expect(summarizeGgufFile(path).supported_by_native).toContain('IQ4_NL');
+    const deep = tinyMetadata();
+    deep.set('llama.block_count', u32(0xffffffff));
+    await writeTinyGguf(path, deep);
+    expect(failure(() => summarizeGgufFile(path)).because.join()).toContain('a whole number up to');
     const metadata = tinyMetadata();
     metadata.delete('llama.block_count');
     await writeTinyGguf(path, metadata);
