@@ -40,7 +40,7 @@ export async function lookAtGateway(layout: StateLayout): Promise<GatewaySight> 
   const identity = readIdentity(layout);
   // A port that answers proves nothing on a shared host: only the process we started is trusted with a key.
   if (here && !(identity?.pid === endpoint.pid && isAlive(identity)))
-    return { state: 'not_running', because: `process ${endpoint.pid} is gone` };
+    return { state: 'not_running', because: identity ? `process ${endpoint.pid} is gone` : 'it was stopped' };
   const health = await askHealth(endpoint);
   if (health === undefined) return { state: 'running', endpoint };
   return here

@@ -16,7 +16,7 @@ export interface UnitSight {
   unit: string;
   model: string;
   engine: string;
-  /** `pending` until its agent speaks of it; `lost` when its job is over. */
+  /** `pending` until its agent speaks of it; `lost` when its job ended unasked, `unloaded` when asked. */
   state: ModelState | 'lost';
   node?: string;
   device?: string;
@@ -28,6 +28,7 @@ export interface UnitSight {
 
 export interface LaunchObservation extends LaunchSight {
   launch_id: string;
+  superseded: boolean;
   agents: AgentState[];
   units: UnitSight[];
 }
@@ -92,6 +93,7 @@ export function observe(
     const units = launch.planned.units.map((unit) => unitSight(unit, launch, agents, job, live, poll.at_ms));
     launches.set(launch.launch_id, {
       launch_id: launch.launch_id,
+      superseded: launch.superseded,
       agents,
       units,
       serving_units: units.filter((unit) => unit.state === 'serving').map((unit) => unit.unit),
@@ -158,12 +160,16 @@ function unitSight(
     ...(error === undefined ? {} : { error }),
     ...(session?.log_file === undefined ? {} : { log_file: session.log_file }),
   };
-  if (!live) return { ...facts, state: launch.phase === 'planned' ? 'pending' : 'lost' };
+  if (!live) {
+    if (launch.phase === 'planned') return { ...facts, state: 'pending' };
+    return { ...facts, state: launch.cancel_requested_ms === undefined ? 'lost' : 'unloaded' };
+  }
   if (!agent) return { ...base, state: 'pending' };
   const current = job?.phase === 'running' || agent.updated_at_ms >= polled_at_ms - clockDoubt_ms;
   if (!current) return { ...base, state: 'pending' };
   if (agent.phase === 'failed') return { ...facts, state: 'failed' };
-  if (agent.phase === 'stopped') return { ...facts, state: 'lost' };
+  if (agent.phase === 'stopped')
+    return { ...facts, state: launch.cancel_requested_ms === undefined ? 'lost' : 'unloaded' };
   if (agent.phase === 'draining') return { ...facts, state: 'draining' };
   return { ...facts, state: model?.state ?? (session?.error ? 'failed' : 'pending') };
 }

@@ -67,8 +67,12 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
       ...placement,
     },
     spec_digest: digestOf({ spec, stamps }),
-    fingerprint: (launch) =>
-      digestOf({ launch, slurm: spec.slurm, stamps: launch.units.map((unit) => stamps[unit.model_path]) }),
+    fingerprint: (launch) => {
+      // How many replicas there are besides is no matter of this one.
+      const units = launch.units.map((unit) => ({ ...unit, model: { ...unit.model, replicas: 0 } }));
+      const files = units.map((unit) => stamps[unit.model_path]);
+      return digestOf({ launch: { ...launch, units }, slurm: spec.slurm, files });
+    },
   };
 }
 

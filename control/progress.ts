@@ -30,6 +30,8 @@ function launchEvents(
   const events: ProgressEvent[] = [];
   const { job } = launch;
   const job_id = job?.job_id;
+  // Of launches on their way out only the end is news.
+  if (launch.superseded) return endEvents(before, launch, at_ms, logFile);
   const agentsSpoke = launch.units.some((unit) => unit.state !== 'pending');
   if (job?.phase === 'pending' && job.pending && !agentsSpoke) {
     const was = before?.job;
@@ -66,8 +68,19 @@ function launchEvents(
     const was = before?.units.find((other) => other.unit === unit.unit);
     events.push(...unitEvents(was, unit, earlier?.at_ms, at_ms));
   }
-  if (job?.phase === 'ended' && before?.job !== undefined && before.job.phase !== 'ended')
-    events.push({
+  events.push(...endEvents(before, launch, at_ms, logFile));
+  return events;
+}
+
+function endEvents(
+  before: LaunchObservation | undefined,
+  { job }: LaunchObservation,
+  at_ms: number,
+  logFile: () => string,
+): ProgressEvent[] {
+  if (job?.phase !== 'ended' || before?.job === undefined || before.job.phase === 'ended') return [];
+  return [
+    {
       at_ms,
       kind: 'job_ended',
       job_id: job.job_id,
@@ -75,8 +88,8 @@ function launchEvents(
       ...(job.exit_code === undefined ? {} : { exit_code: job.exit_code }),
       ...(job.reason === undefined ? {} : { reason: job.reason }),
       log_file: logFile(),
-    });
-  return events;
+    },
+  ];
 }
 
 function unitEvents(

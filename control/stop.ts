@@ -45,7 +45,8 @@ async function waitForEnd(operations: Operations, name: string, timeout_ms: numb
     runner,
     facts,
     now_ms,
-    emit,
+    // What runs until it ends is no news to who ends it.
+    emit: (event) => (event.kind === 'job_ended' || event.kind === 'warning' ? emit(event) : undefined),
     command,
     signal,
     poll_interval_ms: Math.min(runner.poll_interval_ms, 2_000),

@@ -89,7 +89,8 @@ export class TerminalView implements ProgressView {
 
   #mark(event: ProgressEvent): string {
     const { colour } = this.#context;
-    if (event.kind === 'failed' || event.kind === 'job_ended') return style('red', '✗', colour);
+    const bad = event.kind === 'failed' || (event.kind === 'job_ended' && event.state !== 'COMPLETED');
+    if (bad) return style('red', '✗', colour);
     if (event.kind === 'warning') return style('yellow', '!', colour);
     return style('green', '✓', colour);
   }
