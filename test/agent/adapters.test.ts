@@ -1,0 +1,331 @@
+import { execFileSync } from 'node:child_process';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { type AdapterContext, metricValue } from '../../agent/adapters/adapter.ts';
+import { adapterOf } from '../../agent/adapters/index.ts';
+import { unitOf } from './harness.ts';
+
+const key = 'k'.repeat(64);
+const context: AdapterContext = {
+  runtime_folder: '/run/u0-0',
+  port: 40123,
+  key,
+  engine_prefix: [],
+  emulated: false,
+};
+const gpu = { model_path: '/models/llama', device_kind: 'gpu', context_tokens: 8192, threads: 8 } as const;
+
+function line(
+  engine: Parameters<typeof adapterOf>[0],
+  model: Partial<Parameters<typeof unitOf>[0]> = {},
+  change: Partial<AdapterContext> = {},
+  unit: Partial<Parameters<typeof unitOf>[1]> = {},
+) {
+  return adapterOf(engine).commandLine(unitOf({ name: 'llama', ...model }, { ...gpu, ...unit }), {
+    ...context,
+    ...change,
+  });
+}
+
+describe('vLLM', () => {
+  test('on a unix socket where its version has them', () => {
+    const result = line(
+      'vllm',
+      {
+        aliases: ['llama-latest'],
+        precision: 'bf16',
+        parallel: { tensor: 4, pipeline: 1 },
+        max_sequences: 64,
+        chat_template: '/templates/chat.jinja',
+        engine_args: ['--gpu-memory-utilization', '0.85'],
+      },
+      { probed: { version: '0.18.0', unix_socket: true } },
+    );
+    expect(result.argv).toEqual([
+      'vllm',
+      'serve',
+      '/models/llama',
+      '--served-model-name',
+      'llama',
+      'llama-latest',
+      '--uds',
+      '/run/u0-0/engine.sock',
+      '--tensor-parallel-size',
+      '4',
+      '--pipeline-parallel-size',
+      '1',
+      '--max-model-len',
+      '8192',
+      '--max-num-seqs',
+      '64',
+      '--dtype',
+      'bfloat16',
+      '--chat-template',
+      '/templates/chat.jinja',
+      '--gpu-memory-utilization',
+      '0.85',
+    ]);
+    expect(result.env).toEqual({ VLLM_API_KEY: key, VLLM_HOST_IP: '127.0.0.1', VLLM_NO_USAGE_STATS: '1' });
+    expect(result.listen).toEqual({ kind: 'socket', path: '/run/u0-0/engine.sock' });
+  });
+
+  test('on loopback otherwise; any other precision is a quantization; in a container', () => {
+    const engine_prefix = ['apptainer', 'exec', '--nv', '/images/vllm.sif'];
+    const result = line('vllm', { precision: 'fp8', prefill_chunk_tokens: 4096 }, { engine_prefix });
+    expect(result.argv).toEqual([
+      'apptainer',
+      'exec',
+      '--nv',
+      '/images/vllm.sif',
+      'vllm',
+      'serve',
+      '/models/llama',
+      '--served-model-name',
+      'llama',
+      '--host',
+      '127.0.0.1',
+      '--port',
+      '40123',
+      '--tensor-parallel-size',
+      '1',
+      '--pipeline-parallel-size',
+      '1',
+      '--max-model-len',
+      '8192',
+      '--max-num-seqs',
+      '16',
+      '--max-num-batched-tokens',
+      '4096',
+      '--quantization',
+      'fp8',
+    ]);
+    expect(result.listen).toEqual({ kind: 'loopback', port: 40123 });
+  });
+
+  test('what its probe prints, among other output', () => {
+    const { parseProbe, probeArgv } = adapterOf('vllm');
+    expect(parseProbe!('WARNING: no GPU\n{"version": "0.11.0", "unix_socket": true}\n')).toEqual({
+      version: '0.11.0',
+      unix_socket: true,
+    });
+    expect(parseProbe!('No module named vllm')).toBeUndefined();
+    expect(probeArgv!(['conda', 'run', '-n', 'x']).slice(0, 6)).toEqual([
+      'conda',
+      'run',
+      '-n',
+      'x',
+      'python3',
+      '-c',
+    ]);
+  });
+
+  test('its metrics', () => {
+    const text = [
+      '# HELP vllm:num_requests_running Number of requests',
+      'vllm:num_requests_running{engine="0",model_name="llama"} 3.0',
+      'vllm:num_requests_running{engine="1",model_name="llama"} 2.0',
+      'vllm:num_requests_waiting{engine="0",model_name="llama"} 7.0',
+      'vllm:num_requests_waiting_by_reason{reason="capacity"} 99',
+      'vllm:kv_cache_usage_perc{engine="0"} 0.25',
+    ].join('\n');
+    expect(adapterOf('vllm').parseMetrics!(text, unitOf({ name: 'm' }, { kv_tokens: 4000 }))).toEqual({
+      running: 5,
+      waiting: 7,
+      kv_tokens_total: 4000,
+      kv_tokens_used: 1000,
+    });
+  });
+});
+
+test('SGLang keeps its key out of the arguments', () => {
+  const result = line('sglang', { precision: 'awq', parallel: { tensor: 2, pipeline: 1 } });
+  expect(result.argv).toEqual([
+    'python3',
+    '-m',
+    'sglang.launch_server',
+    '--config',
+    '/run/u0-0/sglang.yaml',
+    '--model-path',
+    '/models/llama',
+    '--served-model-name',
+    'llama',
+    '--host',
+    '127.0.0.1',
+    '--port',
+    '40123',
+    '--tp-size',
+    '2',
+    '--pp-size',
+    '1',
+    '--context-length',
+    '8192',
+    '--max-running-requests',
+    '16',
+    '--quantization',
+    'awq',
+    '--enable-metrics',
+  ]);
+  expect(result.files).toEqual([{ path: '/run/u0-0/sglang.yaml', content: `api-key: "${key}"\n` }]);
+  expect(result.env).toEqual({});
+  const metrics = 'sglang:num_running_reqs{model_name="x"} 4\nsglang:num_queue_reqs{model_name="x"} 1.0\n';
+  expect(adapterOf('sglang').parseMetrics!(metrics, unitOf({ name: 'm' }))).toEqual({
+    running: 4,
+    waiting: 1,
+  });
+});
+
+describe('llama-server', () => {
+  test('on a socket, all layers on the GPU', () => {
+    const result = line(
+      'llama.cpp',
+      { max_sequences: 4, kv_type: 'q8_0' },
+      { probed: { version: 'b5000', unix_socket: true } },
+    );
+    expect(result.argv).toEqual([
+      'llama-server',
+      '--model',
+      '/models/llama',
+      '--alias',
+      'llama',
+      '--host',
+      '/run/u0-0/engine.sock',
+      '--ctx-size',
+      '32768',
+      '--parallel',
+      '4',
+      '--threads',
+      '8',
+      '--n-gpu-layers',
+      '999',
+      '--cache-type-k',
+      'q8_0',
+      '--cache-type-v',
+      'q8_0',
+      '--metrics',
+      '--jinja',
+    ]);
+    expect(result.env).toEqual({ LLAMA_API_KEY: key });
+  });
+
+  test('on a CPU that stands in for a GPU, no layers go to a GPU', () => {
+    const { argv } = line('llama.cpp', {}, { emulated: true });
+    expect(argv[argv.indexOf('--n-gpu-layers') + 1]).toBe('0');
+  });
+
+  test('its help says whether it listens on sockets', () => {
+    const { parseProbe } = adapterOf('llama.cpp');
+    const help =
+      '--host HOST   ip address to listen, or bind to an UNIX socket if the address ends with .sock';
+    expect(parseProbe!(help)).toMatchObject({ unix_socket: true });
+    expect(parseProbe!('--host HOST   ip address to listen')).toMatchObject({ unix_socket: false });
+    expect(parseProbe!('command not found')).toBeUndefined();
+  });
+
+  test('parallel degrees are refused, not ignored', () => {
+    expect(() => line('llama.cpp', { parallel: { tensor: 2, pipeline: 1 } })).toThrow(
+      expect.objectContaining({ code: 'E_AGENT_ENGINE_OPTION' }),
+    );
+  });
+});
+
+test('transformers serve listens on a socket only, and calls the model by its served name', () => {
+  const result = line('transformers', { name: 'org/tiny', precision: 'f32' }, {}, { device_kind: 'cpu' });
+  const [python, flag, code, ...rest] = result.argv;
+  expect([python, flag]).toEqual(['python3', '-c']);
+  expect(code).toContain('uds=os.environ["HPCSERVE_ENGINE_SOCKET"]');
+  expect(rest).toEqual([
+    'serve',
+    'org/tiny',
+    '--host',
+    'listens-on-a-unix-socket.invalid',
+    '--dtype',
+    'float32',
+    '--device',
+    'cpu',
+  ]);
+  expect(result.links).toEqual([{ path: '/run/u0-0/models/org/tiny', target: '/models/llama' }]);
+  expect(result.cwd).toBe('/run/u0-0/models');
+  expect(result.env.HPCSERVE_ENGINE_SOCKET).toBe('/run/u0-0/engine.sock');
+});
+
+describe('any command', () => {
+  test('has its fields filled in once, and other braces left alone', () => {
+    const command = ['my-server', '--bind={host}:{port}', '--model', '{model}', '{served_name}', '{"a":{}}'];
+    const result = line(
+      'command',
+      { command, engine_args: ['--log', '{port}'] },
+      { engine_prefix: ['{model}'] },
+    );
+    expect(result.argv).toEqual([
+      '{model}',
+      'my-server',
+      '--bind=127.0.0.1:40123',
+      '--model',
+      '/models/llama',
+      'llama',
+      '{"a":{}}',
+      '--log',
+      '40123',
+    ]);
+    expect(result.env).toEqual({ HPCSERVE_ENGINE_KEY: key });
+    const hostile = line(
+      'command',
+      { command: ['s', '{port}', '{model}'] },
+      {},
+      { model_path: '/m/{port}$(x)' },
+    );
+    expect(hostile.argv).toEqual(['s', '40123', '/m/{port}$(x)']);
+  });
+
+  test.each([[['server']], [['server', '{port}', '{socket}']], [undefined]])(
+    '%j says not clearly where it listens',
+    (command) => {
+      expect(() => line('command', command ? { command } : {})).toThrow(
+        expect.objectContaining({ code: 'E_AGENT_ENGINE_OPTION' }),
+      );
+    },
+  );
+});
+
+test('no adapter puts its key into the arguments', () => {
+  for (const engine of ['vllm', 'sglang', 'llama.cpp', 'transformers', 'command'] as const) {
+    const { argv } = line(engine, { command: ['s', '{port}'] });
+    expect(argv.join(' '), engine).not.toContain(key);
+  }
+});
+
+test.each([
+  ['a 1', 1],
+  ['a{x="}"} 2', 2],
+  ['ab 1', undefined],
+  ['a NaN', undefined],
+  ['# a 1', undefined],
+])('metricValue(%j, "a") is %s', (text, expected) => {
+  expect(metricValue(text, 'a')).toBe(expected);
+});
+
+test('the probe of vLLM reads the installed sources and imports nothing', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'hpcserve-test-'));
+  try {
+    await mkdir(join(folder, 'vllm/entrypoints/openai'), { recursive: true });
+    await mkdir(join(folder, 'vllm-0.11.2.dist-info'));
+    await writeFile(join(folder, 'vllm-0.11.2.dist-info/METADATA'), 'Name: vllm\nVersion: 0.11.2\n');
+    await writeFile(join(folder, 'vllm/__init__.py'), 'raise SystemExit("imported")\n');
+    const ask = () => {
+      const [program, ...args] = adapterOf('vllm').probeArgv!([]);
+      const output = execFileSync(program!, args, {
+        encoding: 'utf8',
+        env: { ...process.env, PYTHONPATH: folder },
+      });
+      return adapterOf('vllm').parseProbe!(output);
+    };
+    await writeFile(join(folder, 'vllm/entrypoints/openai/cli_args.py'), 'clouds = None\n');
+    expect(ask()).toEqual({ version: '0.11.2', unix_socket: false });
+    await writeFile(join(folder, 'vllm/entrypoints/openai/cli_args.py'), 'uds: str | None = None\n');
+    expect(ask()).toEqual({ version: '0.11.2', unix_socket: true });
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+});
