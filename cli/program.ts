@@ -10,6 +10,7 @@ import { registerEndpoint } from './commands/endpoint.ts';
 import { registerInit } from './commands/init.ts';
 import { registerKeys } from './commands/keys.ts';
 import { registerLogs } from './commands/logs.ts';
+import { registerModelCommands } from './commands/model.ts';
 import { registerModels } from './commands/models.ts';
 import { registerNodes } from './commands/nodes.ts';
 import { registerPlan } from './commands/plan.ts';
@@ -85,6 +86,7 @@ Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 
     registerStop,
     registerChat,
     registerModels,
+    registerModelCommands,
     registerEndpoint,
     registerKeys,
     registerUsage,
