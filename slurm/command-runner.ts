@@ -127,7 +127,7 @@ export function commandMissing(program: string, cause?: unknown): HpcserveError 
   });
 }
 
-export function commandTimedOut(argv: readonly string[], timeout_ms: number, stderr: string): HpcserveError {
+function commandTimedOut(argv: readonly string[], timeout_ms: number, stderr: string): HpcserveError {
   const words = stderr.trim();
   return new HpcserveError('E_SLURM_UNREACHABLE', {
     what: `${argv.find((word) => !word.includes('=') && word !== 'env') ?? 'a Slurm command'} gave no answer within ${timeout_ms / 1000} s`,

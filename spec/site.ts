@@ -25,9 +25,9 @@ const optionName = z
   .regex(/^(--)?[a-z][a-z-]*$/, 'the long name of an sbatch option, such as --mem');
 
 /** Forms in which sites want GPUs asked for. */
-export const gpuRequestForms = ['gres', 'gpus-per-node', 'gpus', 'none'] as const;
+const gpuRequestForms = ['gres', 'gpus-per-node', 'gpus', 'none'] as const;
 
-export const slurmDefaultsSchema = z.strictObject({
+const slurmDefaultsSchema = z.strictObject({
   partition: partitions
     .optional()
     .describe('Partition, or a list of which Slurm takes the first that can start.'),
@@ -56,7 +56,7 @@ export const slurmDefaultsSchema = z.strictObject({
 });
 export type SlurmDefaults = z.infer<typeof slurmDefaultsSchema>;
 
-export const gpuRequestSchema = z.strictObject({
+const gpuRequestSchema = z.strictObject({
   form: z
     .enum(gpuRequestForms)
     .default('gres')
@@ -71,7 +71,7 @@ export const gpuRequestSchema = z.strictObject({
 });
 export type GpuRequest = z.infer<typeof gpuRequestSchema>;
 
-export const sshSchema = z.strictObject({
+const sshSchema = z.strictObject({
   host: oneWord.describe('Login node to reach.'),
   user: oneWord.optional().describe('User there. Default: as here.'),
   port: z.int().min(1).max(65_535).default(22).describe('Port of its ssh server.'),
@@ -85,7 +85,7 @@ export const sshSchema = z.strictObject({
     .describe('File the host’s key is checked against; an unknown key is refused.'),
 });
 
-export const slurmSchema = z.strictObject({
+const slurmSchema = z.strictObject({
   bin_dir: path.optional().describe('Folder of sbatch and its siblings where they are not on PATH.'),
   conf_file: path.optional().describe('slurm.conf, where Slurm’s commands do not find it by themselves.'),
   ssh: sshSchema.optional().describe('Reach Slurm by ssh instead of on this machine.'),
@@ -124,7 +124,7 @@ export const slurmSchema = z.strictObject({
 });
 export type SlurmSettings = z.infer<typeof slurmSchema>;
 
-export const deviceSchema = z.strictObject({
+const deviceSchema = z.strictObject({
   kind: z
     .enum(['gpu', 'cpu', 'mig'])
     .describe('A GPU, a MIG slice, or a CPU socket (or other set of cores).'),
@@ -141,7 +141,7 @@ export const deviceSchema = z.strictObject({
 });
 export type DeviceConfig = z.infer<typeof deviceSchema>;
 
-export const nodeKindSchema = z.strictObject({
+const nodeKindSchema = z.strictObject({
   name: kindName.describe('Name by which model.yaml can ask for it.'),
   description: z.string().optional().describe('For people.'),
   count: z
@@ -189,7 +189,7 @@ export const nodeKindSchema = z.strictObject({
 });
 export type NodeKind = z.infer<typeof nodeKindSchema>;
 
-export const containerRuntimes = ['none', 'apptainer', 'enroot-pyxis', 'podman', 'edf'] as const;
+const containerRuntimes = ['none', 'apptainer', 'enroot-pyxis', 'podman', 'edf'] as const;
 
 export const containerSchema = z.strictObject({
   runtime: z
@@ -217,16 +217,15 @@ export const containerSchema = z.strictObject({
 });
 export type ContainerConfig = z.infer<typeof containerSchema>;
 
-export const pythonSchema = z.strictObject({
+const pythonSchema = z.strictObject({
   kind: z.enum(['conda', 'venv']).describe('What is activated before the job’s command.'),
   path: path.describe('Folder of the virtual environment, or name or folder of the conda environment.'),
   conda_base: path
     .optional()
     .describe('Folder of the conda installation (with etc/profile.d/conda.sh), where conda is not on PATH.'),
 });
-export type PythonConfig = z.infer<typeof pythonSchema>;
 
-export const runtimeSchema = z.strictObject({
+const runtimeSchema = z.strictObject({
   modules: z.array(oneWord).default([]).describe('Environment modules to load, in order.'),
   module_purge: z.boolean().default(false).describe('Run "module purge" before loading.'),
   module_init: path

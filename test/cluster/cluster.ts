@@ -52,13 +52,13 @@ export interface ClusterState {
   daemons: { name: string; pid: number }[];
 }
 
-export interface CommandResult {
+interface CommandResult {
   stdout: string;
   stderr: string;
   code: number;
 }
 
-export interface RunOptions {
+interface RunOptions {
   input?: string;
   cwd?: string;
   timeout_ms?: number;

@@ -49,8 +49,8 @@ export function missingPrograms(): string[] {
 export type SlurmInstallation = { ready: true; installed: boolean } | { ready: false; missing: string };
 
 /**
- * Installs what is missing where that is possible. Never touches a running service: packages are installed
- * with a policy that starts none.
+ * Installs what is missing where that is possible. The services that the packages bring are neither used
+ * nor configured: the cluster runs daemons of its own, with files of its own.
  */
 export async function ensureSlurmInstalled(
   say: (line: string) => void = () => {},

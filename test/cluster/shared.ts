@@ -20,9 +20,9 @@ export interface ClusterLease {
 
 const lock_timeout_ms = 120_000;
 
-/** The cluster of this test worker. */
-export function testClusterName(): string {
-  return `test-${process.env.VITEST_POOL_ID ?? process.pid}`;
+/** The cluster of this test worker; outside a worker (a test runner's own lease) that of the first one. */
+function testClusterName(): string {
+  return `test-${process.env.VITEST_POOL_ID ?? 1}`;
 }
 
 /** Takes a share in the cluster `name`, starting it when nobody had it; the first holder finds it without jobs. */

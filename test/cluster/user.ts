@@ -12,7 +12,7 @@ export interface ClusterUser {
 }
 
 /** The name of the user that is made where the cluster runs as root. */
-export const defaultClusterUser = 'hpcuser';
+const defaultClusterUser = 'hpcuser';
 
 /** As root: the user `name`, made with useradd if missing. Otherwise: ourselves, the only user slurmd could start jobs for. */
 export function ensureClusterUser(name = defaultClusterUser): ClusterUser {
