@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { linkSync, readFileSync, renameSync, unlinkSync, writeFileSync } from 'node:fs';
+import { readFile, rename, unlink, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -39,12 +40,14 @@ export class FolderLock {
   readonly #options: FolderLockOptions;
   #holder: Holder;
   #timer: NodeJS.Timeout | undefined;
+  #beating = false;
+  #released = false;
 
   private constructor(path: string, holder: Holder, options: FolderLockOptions) {
     this.#path = path;
     this.#holder = holder;
     this.#options = options;
-    this.#timer = setInterval(() => this.#beat(), options.beat_ms ?? 2000).unref();
+    this.#timer = setInterval(() => void this.#beat(), options.beat_ms ?? 2000).unref();
   }
 
   /** Takes the lock; throws E_GATEWAY_RUNNING with who holds it, E_GATEWAY_FOLDER. */
@@ -85,14 +88,19 @@ export class FolderLock {
   }
 
   release(): void {
+    this.#released = true;
     clearInterval(this.#timer);
     const now = read(this.#path);
     if (now !== 'absent' && now !== 'damaged' && now.token === this.#holder.token) unlinkSync(this.#path);
   }
 
-  #beat(): void {
+  /** Asynchronous: a shared filesystem may take its time, and answers must not wait for it. */
+  async #beat(): Promise<void> {
+    if (this.#beating) return;
+    this.#beating = true;
     try {
-      const now = read(this.#path);
+      const now = await readFile(this.#path, 'utf8').then(parse, absentOr);
+      if (this.#released) return;
       if (now !== 'damaged' && (now === 'absent' || now.token !== this.#holder.token)) {
         clearInterval(this.#timer);
         this.#options.onLost?.(
@@ -103,10 +111,15 @@ export class FolderLock {
         return;
       }
       this.#holder = { ...this.#holder, beat: this.#holder.beat + 1 };
-      replace(this.#path, this.#holder);
+      const temporary = `${this.#path}.${this.#holder.token}`;
+      await writeFile(temporary, JSON.stringify(this.#holder), { mode: 0o600 });
+      if (this.#released) await unlink(temporary);
+      else await rename(temporary, this.#path);
     } catch (error) {
       // The filesystem may be away for a while; a holder that took over meanwhile is seen at the next beat.
       process.emitWarning(`the heartbeat of ${this.#path} could not be written: ${(error as Error).message}`);
+    } finally {
+      this.#beating = false;
     }
   }
 }
@@ -163,14 +176,26 @@ function read(path: string): Holder | 'absent' | 'damaged' {
   try {
     text = readFileSync(path, 'utf8');
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return 'absent';
+    return absentOr(error);
+  }
+  return parse(text);
+}
+
+function absentOr(error: unknown): 'absent' {
+  if ((error as NodeJS.ErrnoException).code === 'ENOENT') return 'absent';
+  throw error;
+}
+
+function parse(text: string): Holder | 'damaged' {
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (error) {
+    if (error instanceof SyntaxError) return 'damaged';
     throw error;
   }
-  try {
-    return holderSchema.parse(JSON.parse(text));
-  } catch {
-    return 'damaged';
-  }
+  const result = holderSchema.safeParse(json);
+  return result.success ? result.data : 'damaged';
 }
 
 /** Field 22 of /proc/PID/stat; undefined where there is no such process. */

@@ -1,0 +1,302 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import Database from 'better-sqlite3';
+import fc from 'fast-check';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import {
+  filesystemOf,
+  filesystemOfMagic,
+  type Ledger,
+  openLedger,
+  openLedgerReader,
+  type RequestRecord,
+} from '../../ledger/index.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+
+const network = { name: 'NFS', network: true };
+let folder: string;
+let path: string;
+const open: Ledger[] = [];
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'hpcserve-ledger-test-'));
+  path = join(folder, 'ledger.sqlite');
+});
+
+afterEach(async () => {
+  for (const ledger of open.splice(0)) await ledger.close();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+function opened(options: Parameters<typeof openLedger>[1] = {}): ReturnType<typeof openLedger> {
+  const result = openLedger(path, options);
+  open.push(result.ledger);
+  return result;
+}
+
+async function closed(ledger: Ledger): Promise<void> {
+  open.splice(open.indexOf(ledger), 1);
+  await ledger.close();
+}
+
+function recordOf(change: Partial<RequestRecord> = {}): RequestRecord {
+  return {
+    request_id: 'req_1',
+    time_ms: Date.UTC(2026, 2, 1, 12),
+    key_id: 'key_1',
+    endpoint: '/v1/chat/completions',
+    model: 'm',
+    status: 200,
+    stream: false,
+    attempts: 1,
+    duration_ms: 10,
+    ...change,
+  };
+}
+
+function write(ledger: Ledger, record: RequestRecord): Promise<void> {
+  return new Promise((resolve, reject) =>
+    ledger.record(record, (error) => (error ? reject(error) : resolve())),
+  );
+}
+
+describe('keys', () => {
+  it('are shown once, stored as hashes only, and found again by another process', async () => {
+    const { ledger } = opened();
+    const { key, secret } = ledger.createKey('alice');
+    expect(secret).toMatch(/^hsk-[0-9A-Za-z]{43}$/);
+    expect(ledger.findKey(secret)?.id).toBe(key.id);
+    await closed(ledger);
+    for (const file of readdirSync(folder)) {
+      expect(readFileSync(join(folder, file)).includes(secret.slice(4))).toBe(false);
+    }
+    expect(opened().ledger.findKey(secret)).toMatchObject({ id: key.id, name: 'alice' });
+  });
+
+  it('end at once when revoked, also after a restart', async () => {
+    const { ledger } = opened();
+    const { key, secret } = ledger.createKey('alice');
+    const other = ledger.createKey('bob');
+    ledger.revokeKey(key.id);
+    expect(ledger.findKey(secret)).toBeUndefined();
+    expect(ledger.findKey(other.secret)?.name).toBe('bob');
+    await closed(ledger);
+    const again = opened().ledger;
+    expect(again.findKey(secret)).toBeUndefined();
+    expect(again.listKeys().map(({ name, revoked_at_ms }) => [name, revoked_at_ms !== undefined])).toEqual([
+      ['alice', true],
+      ['bob', false],
+    ]);
+    expect(() => again.revokeKey('key_none')).toThrow(expect.objectContaining({ code: 'E_KEY_UNKNOWN' }));
+  });
+
+  it('do not resemble each other', () => {
+    const { ledger } = opened();
+    const secrets = new Set(Array.from({ length: 50 }, (_, index) => ledger.createKey(`k${index}`).secret));
+    expect(secrets.size).toBe(50);
+  });
+});
+
+describe('records', () => {
+  it('are on disk when committed is called, with who computed them', async () => {
+    const { ledger } = opened();
+    const session = { session_id: 'a'.repeat(32), node: 'n1', site: 's', job_id: '42', deployment: 'd' };
+    await write(ledger, recordOf({ session, prompt_tokens: 3, completion_tokens: 4 }));
+    const reader = openLedgerReader(path);
+    expect(reader.usage({ by: 'deployment' })).toMatchObject([
+      { group: 'd', requests: 1, prompt_tokens: 3, completion_tokens: 4 },
+    ]);
+    reader.close();
+    const db = new Database(path, { readonly: true });
+    expect(db.prepare('SELECT node, job_id FROM requests JOIN sessions ON ref = session_ref').all()).toEqual([
+      { node: 'n1', job_id: '42' },
+    ]);
+    db.close();
+  });
+
+  it('sum up by every dimension to the same totals, whatever was recorded', async () => {
+    const arbitrary = fc.record({
+      model: fc.constantFrom('a', 'b', 'c'),
+      key_id: fc.constantFrom('k1', 'k2'),
+      time_ms: fc.integer({ min: Date.UTC(2026, 0, 1), max: Date.UTC(2026, 0, 5) }),
+      prompt_tokens: fc.option(fc.nat(100_000), { nil: undefined }),
+      completion_tokens: fc.option(fc.nat(100_000), { nil: undefined }),
+      error_code: fc.option(fc.constant('E_X'), { nil: undefined }),
+      deployment: fc.option(fc.constantFrom('d1', 'd2'), { nil: undefined }),
+    });
+    let round = 0;
+    await fc.assert(
+      fc.asyncProperty(fc.array(arbitrary, { maxLength: 30 }), arbitrary, async (rows, extra) => {
+        path = join(folder, `ledger-${round++}.sqlite`);
+        const { ledger } = opened();
+        const [since_ms, until_ms] = [Date.UTC(2026, 0, 2), Date.UTC(2026, 0, 4)];
+        const sessions = new Map<string, RequestRecord['session']>();
+        await Promise.all(
+          [...rows, extra].map(({ deployment, ...row }) => {
+            const record = recordOf(row);
+            if (deployment !== undefined) {
+              const session = sessions.get(deployment) ?? {
+                session_id: deployment,
+                node: 'n',
+                site: 's',
+                deployment,
+              };
+              sessions.set(deployment, session);
+              record.session = session;
+            }
+            return write(ledger, record);
+          }),
+        );
+        const inside = [...rows, extra].filter(({ time_ms }) => time_ms >= since_ms && time_ms < until_ms);
+        const reader = openLedgerReader(path);
+        for (const by of ['model', 'key', 'day', 'deployment'] as const) {
+          const usage = reader.usage({ by, since_ms, until_ms });
+          const total = (field: 'requests' | 'errors' | 'prompt_tokens' | 'completion_tokens'): number =>
+            usage.reduce((sum, row) => sum + row[field], 0);
+          expect(total('requests')).toBe(inside.length);
+          expect(total('errors')).toBe(inside.filter(({ error_code }) => error_code).length);
+          expect(total('prompt_tokens')).toBe(inside.reduce((sum, row) => sum + (row.prompt_tokens ?? 0), 0));
+          expect(total('completion_tokens')).toBe(
+            inside.reduce((sum, row) => sum + (row.completion_tokens ?? 0), 0),
+          );
+        }
+        const days = reader.usage({ by: 'day', since_ms, until_ms });
+        expect(days.map(({ group }) => group)).toEqual(
+          [...new Set(inside.map(({ time_ms }) => new Date(time_ms).toISOString().slice(0, 10)))].sort(),
+        );
+        reader.close();
+        await closed(ledger);
+      }),
+      { numRuns: 15 },
+    );
+  });
+
+  it('survive kill -9 of the writer as soon as they were acknowledged', async () => {
+    const child = spawn(process.execPath, [join(packageRoot, 'dist/test/ledger/writer.js'), path], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const acknowledged = await linesUntil(child, 500);
+    child.kill('SIGKILL');
+    await new Promise((resolve) => child.once('exit', resolve));
+    const { ledger, repair } = opened();
+    expect(repair).toBeUndefined();
+    await closed(ledger);
+    const db = new Database(path, { readonly: true });
+    const present = new Set(db.prepare('SELECT request_id FROM requests').pluck().all());
+    db.close();
+    expect(acknowledged.length).toBeGreaterThanOrEqual(500);
+    expect(acknowledged.filter((id) => !present.has(id))).toEqual([]);
+  });
+
+  it('are refused with the reason while the file cannot be written, and taken again after', async () => {
+    const health: (string | undefined)[] = [];
+    const { ledger } = opened({ onHealth: (error) => health.push(error?.code) });
+    await write(ledger, recordOf());
+    const blocker = new Database(path);
+    blocker.exec('BEGIN IMMEDIATE');
+    await expect(write(ledger, recordOf())).rejects.toMatchObject({ code: 'E_LEDGER_BUSY' });
+    expect(ledger.failure?.code).toBe('E_LEDGER_BUSY');
+    blocker.exec('ROLLBACK');
+    blocker.close();
+    await expect.poll(() => ledger.failure, { timeout: 10_000 }).toBeUndefined();
+    expect(health).toEqual(['E_LEDGER_BUSY', undefined]);
+    await write(ledger, recordOf());
+    expect(ledger.usage({ by: 'model' })[0]?.requests).toBe(2);
+  });
+});
+
+describe('network filesystems', () => {
+  it('are recognized by their magic', () => {
+    expect(filesystemOfMagic(0x6969)).toEqual(network);
+    expect(filesystemOfMagic(0x0bd00bd0).name).toBe('Lustre');
+    expect(filesystemOfMagic(-11317950).name).toBe('CIFS');
+    expect(filesystemOfMagic(0xef53)).toEqual({ name: 'local', network: false });
+    expect(filesystemOf('/proc')).toEqual({ name: 'local', network: false });
+  });
+
+  it('get no write-ahead log, one writer, and readers all the same', async () => {
+    const { ledger } = opened({ filesystem: network });
+    const { key } = ledger.createKey('alice');
+    await write(ledger, recordOf({ key_id: key.id }));
+    expect(readdirSync(folder).some((file) => file.endsWith('-wal') || file.endsWith('-shm'))).toBe(false);
+    expect(() => openLedger(path, { filesystem: network })).toThrow(
+      expect.objectContaining({ code: 'E_LEDGER_BUSY' }),
+    );
+    const reader = openLedgerReader(path);
+    expect(reader.usage({ by: 'key' })).toMatchObject([{ group: key.id, name: 'alice', requests: 1 }]);
+    reader.close();
+  });
+
+  it('turn a ledger that was local into one without a log, and back, with nothing lost', async () => {
+    const first = opened().ledger;
+    await write(first, recordOf());
+    await closed(first);
+    const second = opened({ filesystem: network }).ledger;
+    await write(second, recordOf());
+    await closed(second);
+    expect(opened().ledger.usage({ by: 'model' })[0]?.requests).toBe(2);
+  });
+});
+
+describe('damage', () => {
+  it('of pages: the file is set aside, keys and readable requests are saved', async () => {
+    const { ledger } = opened();
+    const { secret } = ledger.createKey('alice');
+    await Promise.all(
+      Array.from({ length: 3000 }, (_, index) => write(ledger, recordOf({ request_id: `req_${index}` }))),
+    );
+    await closed(ledger);
+    const bytes = readFileSync(path);
+    const pages = bytes.length / 4096;
+    bytes.fill(0xff, Math.floor(pages / 2) * 4096, (Math.floor(pages / 2) + 2) * 4096);
+    writeFileSync(path, bytes);
+    const { ledger: saved, repair } = opened();
+    expect(repair).toBeDefined();
+    expect(statSync(repair!.set_aside).size).toBe(bytes.length);
+    expect(repair!.keys_saved).toBe(1);
+    expect(repair!.requests_saved).toBeGreaterThan(2000);
+    expect(repair!.requests_saved).toBeLessThanOrEqual(3000);
+    expect(saved.findKey(secret)?.name).toBe('alice');
+    expect(saved.usage({ by: 'model' })[0]?.requests).toBe(repair!.requests_saved);
+    await write(saved, recordOf());
+  });
+
+  it('of everything: a new ledger starts beside the old file', () => {
+    writeFileSync(path, 'this was never a database, but it is long enough to be looked at'.repeat(100));
+    const { ledger, repair } = opened();
+    expect(repair).toMatchObject({ keys_saved: 0, requests_saved: 0 });
+    expect(readFileSync(repair!.set_aside, 'utf8')).toContain('never a database');
+    ledger.createKey('works');
+  });
+
+  it('a newer version is left alone', async () => {
+    await closed(opened().ledger);
+    const db = new Database(path);
+    db.pragma('user_version = 99');
+    db.close();
+    expect(() => openLedger(path)).toThrow(expect.objectContaining({ code: 'E_LEDGER_VERSION' }));
+    expect(() => openLedgerReader(path)).toThrow(expect.objectContaining({ code: 'E_LEDGER_VERSION' }));
+    expect(() => openLedgerReader(join(folder, 'none.sqlite'))).toThrow(
+      expect.objectContaining({ code: 'E_LEDGER_MISSING' }),
+    );
+  });
+
+  it('files are for their owner alone', async () => {
+    const { ledger } = opened();
+    await write(ledger, recordOf());
+    for (const file of readdirSync(folder)) expect(statSync(join(folder, file)).mode & 0o077).toBe(0);
+  });
+});
+
+/** The first lines a process prints, at least `count`. */
+async function linesUntil(child: ChildProcess, count: number): Promise<string[]> {
+  const lines: string[] = [];
+  for await (const line of createInterface({ input: child.stdout! })) {
+    lines.push(line);
+    if (lines.length >= count) break;
+  }
+  return lines;
+}
