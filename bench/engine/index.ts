@@ -1,0 +1,199 @@
+/**
+ * The native engine beside libllama from the same package: the same GGUF file of Llama-3.2-1B's true shape,
+ * the same number of threads, the same KV cache, alternating in one run. Arguments: `--pairs N` (default 10),
+ * `--threads N` (default: all, at most 16),
+ * `--quantization Q4_0|BF16` (default both).
+ */
+import { existsSync, mkdirSync, renameSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { synthPresets } from '../../native/synth/shape.ts';
+import { synthesize } from '../../native/synth/synthesize.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import type { Bench, BenchOptions, BenchResult } from '../result.ts';
+import { memoryBandwidth } from './bandwidth.ts';
+import { Contestant } from './contestant.ts';
+import { batch_sequences, prefill_tokens, type Task } from './protocol.ts';
+
+const quantizations = ['Q4_0', 'BF16'] as const;
+type Quantization = (typeof quantizations)[number];
+
+const peer = 'libllama';
+const speed_bar = 0.97;
+const pss_bar = 1 / 1.1;
+/** Rounds that tell the cost of batch_invariant; it has no bar. */
+const invariant_rounds = 3;
+
+const tasks: { kind: Task['kind']; what: string }[] = [
+  { kind: 'decode', what: 'decode, 1 sequence' },
+  { kind: 'prefill', what: `prefill of ${prefill_tokens} tokens` },
+  { kind: 'batch', what: `decode, ${batch_sequences} sequences` },
+];
+
+async function modelFile(quantization: Quantization, log: (line: string) => void): Promise<string> {
+  const folder = join(packageRoot, 'build', 'bench-models');
+  const path = join(folder, `llama-3.2-1b-${quantization}.gguf`);
+  if (existsSync(path)) return path;
+  mkdirSync(folder, { recursive: true });
+  log(`writing ${path}`);
+  const partial = `${path}.${process.pid}`;
+  await synthesize({ path: partial, shape: synthPresets['llama-3.2-1b']!, quantization, seed: 1 });
+  renameSync(partial, path);
+  return path;
+}
+
+function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+type Rates = Record<Task['kind'], number[]>;
+
+async function round(contestant: Contestant, index: number, rates: Rates): Promise<void> {
+  for (const { kind } of tasks) {
+    const { tokens, elapsed_ms } = await contestant.run({ kind, round: index });
+    rates[kind].push((tokens * 1000) / elapsed_ms);
+  }
+}
+
+const noRates = (): Rates => ({ decode: [], prefill: [], batch: [] });
+
+async function compare(
+  quantization: Quantization,
+  settings: { pairs: number; threads: number; bandwidth: number },
+  log: (line: string) => void,
+): Promise<BenchResult[]> {
+  const setup = { model_path: await modelFile(quantization, log), threads: settings.threads };
+  const ours = await Contestant.start({ contender: 'native', ...setup });
+  const theirs = await Contestant.start({ contender: 'libllama', ...setup });
+  const rates = { ours: noRates(), theirs: noRates() };
+  let memory: { ours: number; theirs: number };
+  let weight_bytes: number;
+  try {
+    // One round each that does not count: pages and caches are as warm as in service.
+    for (const contestant of [ours, theirs]) await round(contestant, 1000, noRates());
+    for (let pair = 0; pair < settings.pairs; pair++) {
+      const first = pair % 2 === 0;
+      for (const mine of [first, !first])
+        await round(mine ? ours : theirs, pair, mine ? rates.ours : rates.theirs);
+      log(
+        `${quantization} pair ${pair + 1}/${settings.pairs}: ${tasks
+          .map(
+            ({ kind, what }) =>
+              `${what} ${rates.ours[kind].at(-1)!.toFixed(1)} / ${rates.theirs[kind].at(-1)!.toFixed(1)}`,
+          )
+          .join(' · ')} tokens/s`,
+      );
+    }
+    memory = { ours: ours.pss_bytes(), theirs: theirs.pss_bytes() };
+    weight_bytes = ours.weight_bytes;
+  } finally {
+    await Promise.all([ours.stop(), theirs.stop()]);
+  }
+  const results = tasks.map(({ kind, what }): BenchResult => {
+    const own = median(rates.ours[kind]);
+    const other = median(rates.theirs[kind]);
+    return {
+      what: `${quantization}: ${what}`,
+      unit: 'tokens/s',
+      ours: own,
+      peer,
+      theirs: other,
+      ratio: own / other,
+      bar: `ratio ≥ ${speed_bar}`,
+      holds: own / other >= speed_bar,
+    };
+  });
+  results.push({
+    what: `${quantization}: memory (PSS)`,
+    unit: 'MiB',
+    ours: memory.ours / 2 ** 20,
+    peer,
+    theirs: memory.theirs / 2 ** 20,
+    ratio: memory.theirs / memory.ours,
+    bar: 'ours ≤ 1.1 × theirs',
+    holds: memory.theirs / memory.ours >= pss_bar,
+  });
+  results.push({
+    what: `${quantization}: share of memory bandwidth at decode of 1 sequence`,
+    unit: 'share',
+    ours: (weight_bytes * median(rates.ours.decode)) / settings.bandwidth,
+    peer: '',
+    theirs: null,
+    ratio: null,
+    bar: '',
+    holds: null,
+  });
+  results.push(...(await invariantCost(quantization, setup, rates.ours, log)));
+  return results;
+}
+
+async function invariantCost(
+  quantization: Quantization,
+  setup: { model_path: string; threads: number },
+  free: Rates,
+  log: (line: string) => void,
+): Promise<BenchResult[]> {
+  const contestant = await Contestant.start({ contender: 'native invariant', ...setup });
+  const rates = noRates();
+  try {
+    for (let index = 0; index < invariant_rounds; index++) await round(contestant, index, rates);
+  } finally {
+    await contestant.stop();
+  }
+  log(`${quantization}: batch_invariant measured`);
+  return tasks.map(({ kind, what }) => {
+    const own = median(rates[kind]);
+    const other = median(free[kind]);
+    return {
+      what: `${quantization}: ${what}, batch_invariant`,
+      unit: 'tokens/s',
+      ours: own,
+      peer: 'native without it',
+      theirs: other,
+      ratio: own / other,
+      bar: '',
+      holds: null,
+    };
+  });
+}
+
+async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      pairs: { type: 'string', default: '10' },
+      threads: { type: 'string', default: String(Math.min(16, availableParallelism())) },
+      quantization: { type: 'string', multiple: true, default: [...quantizations] },
+    },
+  });
+  const threads = Number(values.threads);
+  const bandwidth = memoryBandwidth(threads);
+  log(`${threads} threads read ${(bandwidth / 1e9).toFixed(1)} GB/s`);
+  const results: BenchResult[] = [
+    {
+      what: `memory bandwidth: ${threads} threads, F32 matrix × vector over 1 GiB`,
+      unit: 'GB/s',
+      ours: bandwidth / 1e9,
+      peer: '',
+      theirs: null,
+      ratio: null,
+      bar: '',
+      holds: null,
+    },
+  ];
+  for (const quantization of quantizations)
+    if (values.quantization.includes(quantization))
+      results.push(
+        ...(await compare(quantization, { pairs: Number(values.pairs), threads, bandwidth }, log)),
+      );
+  return results;
+}
+
+export const engineBench: Bench = {
+  name: 'engine',
+  describe: 'the native engine beside libllama: decode, prefill, batches, memory, cost of batch_invariant',
+  run,
+};
