@@ -47,4 +47,3 @@ export interface ModelFileSummary {
 
 /** Architectures the native engine computes, by their GGUF names. */
 export const nativeArchitectures = ['llama', 'qwen2', 'qwen3', 'qwen3moe'] as const;
-export type NativeArchitecture = (typeof nativeArchitectures)[number];

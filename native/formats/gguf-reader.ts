@@ -62,12 +62,6 @@ export function readGguf(path: string, options: GgufReadOptions = {}): GgufFile 
   return new GgufParser(window, options.keep_array_items ?? count_max).parse();
 }
 
-/** True where the file begins with the GGUF magic. Throws as FileWindow does. */
-export function looksLikeGguf(path: string): boolean {
-  using window = new FileWindow(path);
-  return window.size >= 4 && window.bytes(4, 'magic').toString('latin1') === 'GGUF';
-}
-
 class GgufParser {
   readonly #window: FileWindow;
   readonly #keepItems: number;

@@ -6,7 +6,7 @@
  */
 import { fromHalf, toBfloat16, toHalf } from './half.ts';
 
-export const synthTensorTypes = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q6_K'] as const;
+const synthTensorTypes = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q6_K'] as const;
 export type SynthTensorType = (typeof synthTensorTypes)[number];
 
 /** Encodes `row` (a multiple of the block size) into `out` at byte `at`. */

@@ -13,7 +13,7 @@ export function hashText(text: string): number {
 }
 
 /** MurmurHash3's finalizer (fmix32): every input bit changes about half of the output bits. */
-export function mix32(value: number): number {
+function mix32(value: number): number {
   let h = value | 0;
   h = Math.imul(h ^ (h >>> 16), 0x85ebca6b);
   h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35);

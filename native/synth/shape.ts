@@ -35,7 +35,7 @@ export interface RopeScaling {
 }
 
 /** What a tensor is for; scale and storage type follow from it. */
-export type TensorRole =
+type TensorRole =
   | 'embedding'
   | 'output'
   | 'norm'

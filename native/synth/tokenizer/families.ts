@@ -27,7 +27,7 @@ export interface SpecialToken {
 
 /** `llama_token_type` numbers as they stand in `tokenizer.ggml.token_type`. */
 export const tokenTypes = { normal: 1, control: 3, user_defined: 4, unused: 5 } as const;
-export type TokenType = keyof typeof tokenTypes;
+type TokenType = keyof typeof tokenTypes;
 
 const control = (text: string): SpecialToken => ({ text, type: 'control' });
 const visible = (text: string): SpecialToken => ({ text, type: 'user_defined' });
