@@ -43,7 +43,7 @@ export function summarizeGguf(parts: readonly GgufFile[]): ModelFileSummary {
   const sliding_window = keys.number(of('attention.sliding_window'), 0);
   const n_params = tensors.reduce((sum, tensor) => sum + tensor.n_elements, 0);
   const has_tokenizer = keys.has('tokenizer.ggml.model') && keys.length('tokenizer.ggml.tokens') > 0;
-  const summary: Omit<ModelFileSummary, 'supported_by_native'> = {
+  const summary: UnjudgedSummary = {
     format: 'gguf',
     architecture,
     name: keys.text('general.name', basename(parts[0]!.path, '.gguf')),
@@ -80,10 +80,16 @@ export function summarizeGguf(parts: readonly GgufFile[]): ModelFileSummary {
     has_chat_template: keys.has('tokenizer.chat_template'),
     has_tokenizer,
   };
-  return { ...summary, supported_by_native: nativeSupport(summary, parts.length) };
+  const hindrance =
+    wholeModelHindrance(summary, parts.length) ??
+    mathHindrance(keys.text(of('rope.scaling.type'), 'none'), head_dim, value_dim, tensors);
+  return { ...summary, supported_by_native: hindrance ?? true };
 }
 
-function nativeSupport(summary: Omit<ModelFileSummary, 'supported_by_native'>, parts: number): true | string {
+type UnjudgedSummary = Omit<ModelFileSummary, 'supported_by_native'>;
+
+/** Why the native engine cannot serve such a file; undefined where it can. */
+function wholeModelHindrance(summary: UnjudgedSummary, parts: number): string | undefined {
   if (!(nativeArchitectures as readonly string[]).includes(summary.architecture)) {
     return `the native engine computes ${nativeArchitectures.join(', ')}, not ${summary.architecture}`;
   }
@@ -97,7 +103,25 @@ function nativeSupport(summary: Omit<ModelFileSummary, 'supported_by_native'>, p
     return 'the native engine reads single files; join the parts with `llama-gguf-split --merge`';
   if (!summary.has_tokenizer) return 'the file has no tokenizer';
   if (summary.sliding_window !== undefined) return 'the native engine has no sliding-window attention';
-  return true;
+  return undefined;
+}
+
+/** Of an architecture that is computed, the variants that are not. */
+function mathHindrance(
+  ropeScaling: string,
+  keyElements: number,
+  valueElements: number,
+  tensors: readonly GgufTensor[],
+): string | undefined {
+  if (!['none', 'linear', 'yarn'].includes(ropeScaling)) {
+    return `the native engine has no rotary scaling of the type ${ropeScaling}`;
+  }
+  if (keyElements !== valueElements) {
+    return `the native engine needs keys and values of one size, not ${keyElements} and ${valueElements}`;
+  }
+  if (!tensors.some((tensor) => tensor.name === 'token_embd.weight'))
+    return 'the file has no embedding matrix';
+  return undefined;
 }
 
 /** Tensors of experts (`…_exps.weight`, shape [.., .., n_expert]) count by the share that a token uses. */

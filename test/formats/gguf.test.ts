@@ -298,6 +298,10 @@ describe('summaries', () => {
     expect(summarizeGgufFile(path).supported_by_native).toContain('not mamba');
     await writeTinyGguf(path, tinyMetadata(), [{ name: 'a', type: 'IQ4_NL', shape: [32, 2] }]);
     expect(summarizeGgufFile(path).supported_by_native).toContain('IQ4_NL');
+    const stretched = tinyMetadata();
+    stretched.set('llama.rope.scaling.type', text('longrope'));
+    await writeTinyGguf(path, stretched);
+    expect(summarizeGgufFile(path).supported_by_native).toContain('longrope');
     const deep = tinyMetadata();
     deep.set('llama.block_count', u32(0xffffffff));
     await writeTinyGguf(path, deep);
