@@ -119,7 +119,16 @@ export class Site implements AsyncDisposable {
 
   /** The session that serves a model (or whichever record `accept` takes), once the registry knows it. */
   async session(accept: (record: SessionRecord) => boolean, deadline_ms?: number): Promise<SessionRecord> {
-    return eventually(() => this.registry.snapshot().find(accept), 'a session', deadline_ms);
+    return eventually(
+      () => {
+        const ended = this.#agents.find((agent) => agent.process.exitCode !== null);
+        const record = this.registry.snapshot().find(accept);
+        if (!record && ended) throw new Error(`an agent ended: ${ended.stderr}`);
+        return record;
+      },
+      'a session',
+      deadline_ms,
+    );
   }
 
   serving(model: string, deadline_ms?: number): Promise<SessionRecord> {

@@ -1,0 +1,37 @@
+"""Writes a tiny Llama with random weights (seeded) and a byte-level tokenizer as a Hugging Face folder: argv[1]."""
+
+import sys
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+folder = sys.argv[1]
+alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+vocabulary = {symbol: index for index, symbol in enumerate(["<s>", "</s>", *alphabet])}
+tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+tokenizer.decoder = decoders.ByteLevel()
+fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+fast.chat_template = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+fast.save_pretrained(folder)
+
+torch.manual_seed(7)
+config = LlamaConfig(
+    vocab_size=len(vocabulary),
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=1,
+)
+model = LlamaForCausalLM(config)
+model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=1)
+model.save_pretrained(folder)
