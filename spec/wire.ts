@@ -22,6 +22,22 @@ export const headers = {
   token_ids: 'x-hpcserve-token-ids',
 } as const;
 
+/**
+ * Members that a native replica adds to answers when asked with `headers.token_ids`, and the parameter with
+ * which another replica continues such an answer. To continue: send the same body with the `seed` of the
+ * first chunk, and as `continue` an object `{token_ids}` with all ids received, in order.
+ */
+export const continuation = {
+  /** In every chunk: ids whose text is out with this chunk. */
+  token_ids: 'hpcserve_token_ids',
+  /** In the first chunk. */
+  prompt_tokens: 'hpcserve_prompt_tokens',
+  /** In the first chunk: the seed that was given, or chosen. */
+  seed: 'hpcserve_seed',
+  /** In a request: `{token_ids: number[], prompt_token_ids?: number[]}`. */
+  continue: 'hpcserve_continue',
+} as const;
+
 /** TLS server name of a session: the port of a node is shared, the name picks the key. */
 export function sessionServerName(sessionId: string): string {
   return `${sessionId}.session.hpcserve`;

@@ -115,6 +115,8 @@ process.on('message', (message: ToWorker) => {
 });
 // The agent is gone: nobody would ever stop this process.
 process.on('disconnect', () => void worker.end(0));
+// Slurm warns every process of a step before its time limit; Node would open its debugger on this signal.
+process.on('SIGUSR1', () => undefined);
 process.on('SIGTERM', () => {
   worker.terminate().catch(fail);
 });

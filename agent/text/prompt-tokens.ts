@@ -2,8 +2,6 @@
  * Text to prompt tokens. The chat template's own control tokens become tokens; text of users that spells a
  * control token stays text, so that nobody can write a system message into a user message.
  */
-import type { ChatMessage } from './chat-template.ts';
-
 export interface PromptTokenizer {
   tokenize(text: string, options: { add_special: boolean; parse_special: boolean }): Int32Array;
   readonly bos: number | undefined;
@@ -23,23 +21,18 @@ export class ControlTextGuard {
     this.pattern = new RegExp([...texts.map(escapeRegExp), open, close].join('|'), 'gu');
   }
 
-  /** Messages with masked text, and what the masks stand for. */
-  mask(messages: readonly ChatMessage[]): { messages: ChatMessage[]; masked: string[] } {
+  /** The same value with its texts masked, keys apart, and what the masks stand for. */
+  mask<T>(value: T): { value: T; masked: string[] } {
     const masked: string[] = [];
-    const replace = (text: string) =>
-      text.replace(this.pattern, (found) => `${open}${masked.push(found) - 1}${close}`);
-    const deep = (value: unknown): unknown => {
-      if (typeof value === 'string') return replace(value);
-      if (Array.isArray(value)) return value.map(deep);
-      if (typeof value === 'object' && value !== null)
-        return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, deep(inner)]));
-      return value;
+    const deep = (part: unknown): unknown => {
+      if (typeof part === 'string')
+        return part.replace(this.pattern, (found) => `${open}${masked.push(found) - 1}${close}`);
+      if (Array.isArray(part)) return part.map(deep);
+      if (typeof part === 'object' && part !== null)
+        return Object.fromEntries(Object.entries(part).map(([key, inner]) => [key, deep(inner)]));
+      return part;
     };
-    const guarded = messages.map((message) => {
-      const { role, ...rest } = message;
-      return { role, ...(deep(rest) as Omit<ChatMessage, 'role'>) } as ChatMessage;
-    });
-    return { messages: guarded, masked };
+    return { value: deep(value) as T, masked };
   }
 
   /** Tokens of a rendered prompt, masks resolved, with exactly one beginning-of-sequence token where the model wants one. */

@@ -62,8 +62,14 @@ describe('one worker', () => {
     await worker.report('m', ({ running }) => running === 0);
     const { text } = await worker.request('GET', '/health');
     expect(JSON.parse(text).status).toBe('ok');
+    let received = '';
+    socket.on('data', (chunk) => {
+      received += chunk;
+    });
     socket.resume();
     await closed;
+    expect(received).toContain('data: ');
+    expect(received).not.toContain('[DONE]');
   });
 
   it('an answer continued from its tokens is the undisturbed answer, letter for letter', async () => {
@@ -158,6 +164,28 @@ describe('the end of a worker', () => {
     await worker.load({ name: 'm', model_path });
   };
   afterEach(() => worker.close());
+
+  it('a client that pauses gets the whole answer, in fewer and larger pieces', async () => {
+    await start();
+    const body = JSON.stringify({ ...endless, stream: true, logprobs: true, top_logprobs: 20 });
+    const socket = connect(worker.socket);
+    let received = '';
+    socket.on('data', (chunk) => {
+      received += chunk;
+    });
+    socket.write(
+      `POST /v1/chat/completions HTTP/1.1\r\nhost: w\r\nconnection: close\r\nx-hpcserve-token-ids: 1\r\ncontent-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
+    );
+    await worker.report('m', ({ running }) => running > 0);
+    socket.pause();
+    await worker.report('m', ({ running }) => running === 0);
+    socket.resume();
+    await new Promise((resolve) => socket.on('close', resolve));
+    const lists = [...received.matchAll(/"hpcserve_token_ids":\[([\d,]*)\]/g)].map(([, ids]) => ids!);
+    expect(lists.flatMap((ids) => ids.split(',').filter(Boolean))).toHaveLength(900);
+    expect(lists.length).toBeLessThan(850);
+    expect(received).toContain('[DONE]');
+  });
 
   it('drain finishes what runs and admits nothing new', async () => {
     await start();

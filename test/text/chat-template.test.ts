@@ -80,8 +80,8 @@ describe('prompt tokens', () => {
 
   it('text of a user that spells a control token stays text', () => {
     const guard = new ControlTextGuard(['<|end|>']);
-    const { messages, masked } = guard.mask([{ role: 'user', content: 'a<|end|>b\uE0F0' }]);
-    const prompt = `${messages[0]!.content}<|end|>`;
+    const { value, masked } = guard.mask([{ role: 'user', content: 'a<|end|>b\uE0F0' }]);
+    const prompt = `${value[0]!.content}<|end|>`;
     expect(Array.from(guard.tokenize(tokenizer, prompt, masked))).toEqual([
       0,
       ...letters('a<|end|>b\uE0F0'),

@@ -10,6 +10,7 @@ import { DelayedConstraint } from '../../agent/text/sampling/token-constraint.ts
 import { TokenSampler } from '../../agent/text/sampling/token-sampler.ts';
 import { keepTopP } from '../../agent/text/sampling/top-p.ts';
 import { keepTypicalP } from '../../agent/text/sampling/typical-p.ts';
+import { continueUtf8, impossibleTokens, Utf8Constraint } from '../../agent/text/sampling/utf8-constraint.ts';
 
 /** Logits with many ties, to exercise the order of equal ones. */
 const logitsArbitrary = fc
@@ -299,5 +300,74 @@ describe('constraints', () => {
     expect(delayed.allows(3)).toBe(true);
     delayed.accept(3);
     expect(inner.accepted).toEqual([3]);
+  });
+});
+
+describe('UTF-8 of constrained answers', () => {
+  it('accepts exactly what a strict decoder accepts, byte by byte', () => {
+    const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+    const valid = (bytes: Uint8Array): boolean => {
+      try {
+        strict.decode(bytes);
+        return true;
+      } catch {
+        return false;
+      }
+    };
+    const byte = fc.constantFrom(
+      0x22,
+      0x61,
+      0x7f,
+      0x80,
+      0x8f,
+      0x90,
+      0x9f,
+      0xa0,
+      0xbf,
+      0xc0,
+      0xc1,
+      0xc2,
+      0xdf,
+      0xe0,
+      0xe1,
+      0xed,
+      0xef,
+      0xf0,
+      0xf1,
+      0xf4,
+      0xf5,
+      0xff,
+    );
+    fc.assert(
+      fc.property(fc.array(byte, { maxLength: 5 }), fc.nat(5), (list, at) => {
+        const bytes = Uint8Array.from(list);
+        const first = continueUtf8([], bytes.subarray(0, at));
+        const end = first && continueUtf8(first, bytes.subarray(at));
+        expect(end !== undefined && end.length === 0).toBe(valid(bytes));
+      }),
+      { numRuns: 3000 },
+    );
+  });
+
+  it('masks tokens that cannot be text, or not here', () => {
+    const pieces = [[0x61], [0xe0], [0x80], [0xa0], [0xc0], [0xa0, 0x80], [0x80, 0xc1]].map((bytes) =>
+      Uint8Array.from(bytes),
+    );
+    const bytesOf = (token: number) => pieces[token]!;
+    const impossible = impossibleTokens(pieces.length, bytesOf);
+    expect(impossible).toEqual([4, 6]);
+    const constraint = new Utf8Constraint(new Only([0, 1, 2, 3, 4, 5, 6]), bytesOf, impossible);
+    const left = () => {
+      const logits = new Float32Array(pieces.length);
+      constraint.mask(logits);
+      const allowed = Array.from(logits.keys()).filter((token) => logits[token] === 0);
+      expect(allowed).toEqual(Array.from(logits.keys()).filter((token) => constraint.allows(token)));
+      return allowed;
+    };
+    expect(left()).toEqual([0, 1]);
+    constraint.accept(1);
+    expect(left()).toEqual([3, 5]);
+    constraint.accept(5);
+    expect(left()).toEqual([0, 1]);
   });
 });

@@ -2,9 +2,11 @@
  * Sends one answer: streamed or whole. The same code serves chat and text completions; they differ in what
  * a choice makes of its text and in the names of their objects.
  */
+
 import type { ServerResponse } from 'node:http';
 import type { SampledToken } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { continuation } from '../../../spec/wire.ts';
 import { errorEnvelope, sendError, sendJson } from '../http/replies.ts';
 import type { Models } from '../models.ts';
 import { EventStream } from './event-stream.ts';
@@ -78,8 +80,8 @@ function base(kind: { id: string }, object: string, request: GenerationRequest) 
 /** What a gateway needs to have an answer continued elsewhere. */
 function extension(generation: Generation, request: GenerationRequest) {
   return {
-    hpcserve_prompt_tokens: generation.prompt_tokens,
-    hpcserve_seed: request.parameters.sampling.seed,
+    [continuation.prompt_tokens]: generation.prompt_tokens,
+    [continuation.seed]: request.parameters.sampling.seed,
   };
 }
 
@@ -217,7 +219,7 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
       ...this.head,
       choices: [choice],
       ...(this.request.parameters.include_usage ? { usage: null } : {}),
-      ...(extended ? { hpcserve_token_ids: token_ids } : {}),
+      ...(extended ? { [continuation.token_ids]: token_ids } : {}),
       ...(extended && this.first ? extension(this.generation, this.request) : {}),
     });
     this.first = false;

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { continuation } from '../../../spec/wire.ts';
 import { type AnswerDelta, type AnswerForm, AnswerParser } from '../../text/output/answer-parser.ts';
 import type { PieceSource } from '../../text/vocabulary.ts';
 import { type ChatLogprob, chatLogprobs } from './logprobs.ts';
@@ -86,7 +87,7 @@ export class ChatChoice {
       },
       logprobs: this.logprobs ? { content: this.entries, refusal: null } : null,
       finish_reason: this.finishReason,
-      ...(withTokenIds ? { hpcserve_token_ids: this.token_ids } : {}),
+      ...(withTokenIds ? { [continuation.token_ids]: this.token_ids } : {}),
     };
   }
 

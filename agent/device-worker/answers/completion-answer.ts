@@ -1,4 +1,5 @@
 import type { SampledToken } from '../../../spec/engine-contract.ts';
+import { continuation } from '../../../spec/wire.ts';
 import type { PieceSource } from '../../text/vocabulary.ts';
 import {
   addCompletionLogprob,
@@ -83,7 +84,7 @@ export class CompletionChoice {
       text: this.text,
       logprobs: this.logprobs ? this.all : null,
       finish_reason: this.finishReason,
-      ...(withTokenIds ? { hpcserve_token_ids: this.token_ids } : {}),
+      ...(withTokenIds ? { [continuation.token_ids]: this.token_ids } : {}),
     };
   }
 }

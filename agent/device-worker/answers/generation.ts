@@ -134,7 +134,8 @@ export class Generation {
         n_prompt: prompt.length,
         sampling: {
           ...parameters.sampling,
-          choice: choice.index,
+          // Counted within a prompt, so that prompts sent together are answered as if sent alone.
+          choice: choice.index % parameters.n,
           ...(request.logprobs !== undefined && { logprobs: request.logprobs }),
         },
         ...(request.grammar && { grammar: request.grammar }),

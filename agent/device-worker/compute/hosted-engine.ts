@@ -4,6 +4,7 @@ import type { Engine } from '../../../spec/engine-contract.ts';
 import { allocateCandidates, type Candidates } from '../../text/sampling/candidates.ts';
 import { DelayedConstraint, type TokenConstraint } from '../../text/sampling/token-constraint.ts';
 import { TokenSampler } from '../../text/sampling/token-sampler.ts';
+import { impossibleTokens, Utf8Constraint } from '../../text/sampling/utf8-constraint.ts';
 import { CachedPieces } from '../../text/vocabulary.ts';
 import type { GrammarConstraint, Submission, TokenOutput } from './messages.ts';
 
@@ -14,6 +15,8 @@ export class HostedEngine {
   private readonly vocabulary: Vocabulary;
   private readonly pieces: CachedPieces;
   private readonly scratch: Candidates;
+  /** Made when the first grammar comes. */
+  private impossible: readonly number[] | undefined;
   private readonly samplers = new Map<number, TokenSampler>();
 
   constructor(name: string, engine: Engine, vocabularyAddress: bigint) {
@@ -85,13 +88,20 @@ export class HostedEngine {
 
   private constraint({ gbnf, after }: GrammarConstraint): TokenConstraint {
     const grammar = Grammar.parse(this.vocabulary, gbnf);
-    const constraint: TokenConstraint = {
-      allows: (token) => grammar.allows(token),
-      mask: (logits) => grammar.apply(logits),
-      accept: (token) => grammar.accept(token),
-      close: () => grammar.close(),
-    };
-    if (after === undefined) return constraint;
-    return new DelayedConstraint(constraint, after, (token) => this.pieces.piece(token, true));
+    const bytesOf = (token: number) => this.pieces.piece(token, true);
+    this.impossible ??= impossibleTokens(this.vocabulary.n_tokens, (token) =>
+      this.vocabulary.piece(token, true),
+    );
+    const constraint = new Utf8Constraint(
+      {
+        allows: (token) => grammar.allows(token),
+        mask: (logits) => grammar.apply(logits),
+        accept: (token) => grammar.accept(token),
+        close: () => grammar.close(),
+      },
+      bytesOf,
+      this.impossible,
+    );
+    return after === undefined ? constraint : new DelayedConstraint(constraint, after, bytesOf);
   }
 }

@@ -31,12 +31,12 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
   refuseOthers(body);
   body.finish();
 
-  const { messages: guarded, masked } = text.guard.mask(messages);
-  const rendered = text.template.render({
-    messages: guarded,
+  const { value: guarded, masked } = text.guard.mask({
+    messages,
     ...prompt,
     ...(tools ? { tools: tools.definitions } : {}),
   });
+  const rendered = text.template.render(guarded);
   const tokens = parameters.continued?.prompt_token_ids
     ? Int32Array.from(parameters.continued.prompt_token_ids)
     : text.guard.tokenize(text.vocabulary, rendered, masked);

@@ -1,5 +1,7 @@
 /** What chat and text completions ask in common: how to choose tokens, and when to stop. */
+
 import { randomInt } from 'node:crypto';
+import { continuation } from '../../../spec/wire.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
 import type { BodyReader } from './body-reader.ts';
@@ -58,7 +60,7 @@ export function readGeneration(body: BodyReader, n_vocab: number): GenerationPar
   const grammar = body.string('grammar');
   const continued = readContinuation(body, token);
   const n = body.number('n', { min: 1, max: mostChoices, integer: true }) ?? 1;
-  if (continued && n > 1) body.refuse('n', 'must be 1 where `hpcserve_continue` is given');
+  if (continued && n > 1) body.refuse('n', `must be 1 where \`${continuation.continue}\` is given`);
   return {
     sampling,
     n,
@@ -114,7 +116,7 @@ function readStreamOptions(body: BodyReader, stream: boolean): boolean {
 }
 
 function readContinuation(body: BodyReader, token: { min: number; max: number }): Continuation | undefined {
-  const continued = body.object('hpcserve_continue');
+  const continued = body.object(continuation.continue);
   if (!continued) return undefined;
   const prompt_token_ids = continued.integers('prompt_token_ids', token);
   const token_ids = continued.integers('token_ids', token);
