@@ -335,7 +335,10 @@ class Download {
 
   async #finish(file: FileHandle): Promise<Downloaded> {
     const { target, label, on_event, inspect } = this.#options;
-    await file.sync();
+    // Some filesystems say only now that a quota is exceeded.
+    await file.sync().catch((error: unknown) => {
+      throw diskError(this.#partial, error);
+    });
     try {
       inspect?.(this.#partial);
     } catch (error) {

@@ -48,7 +48,7 @@ const parallel_default = 4;
 
 /**
  * Throws E_MODEL_SOURCE, E_MODEL_PULL, E_MODEL_PULL_NETWORK, E_MODEL_PULL_BUSY, E_MODEL_CHECKSUM,
- * E_MODEL_DISK, and the format readers' errors where what arrived is no model.
+ * E_MODEL_DISK, E_FILE_EXISTS, and the format readers' errors where what arrived is no model.
  */
 export async function pullModel(options: PullOptions): Promise<PullResult> {
   const source = parseModelSource(options.source);
@@ -80,7 +80,7 @@ async function pullAddress(url: URL, options: PullOptions): Promise<PullResult> 
   }
   const target = isFolder ? join(output, name) : output;
   if (existsSync(target)) {
-    throw new HpcserveError('E_MODEL_DISK', {
+    throw new HpcserveError('E_FILE_EXISTS', {
       what: `${target} exists already`,
       try: 'remove it, or name another --output',
     });
