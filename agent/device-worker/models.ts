@@ -225,6 +225,7 @@ export class Models {
     model.state = 'failed';
     model.error = error;
     model.stats = undefined;
+    model.closeText();
     this.tell({ type: 'model', name: model.config.name, state: 'failed', error: error.toJSON() });
   }
 

@@ -21,6 +21,8 @@ export interface ModelText {
   reasons: boolean;
   /** Control tokens that the tool format is recognised by. */
   preserved: ReadonlySet<number>;
+  /** A text of n bytes has at least n / this tokens. */
+  longest_token_bytes: number;
 }
 
 /** One model as the main thread of the worker knows it. */
@@ -32,6 +34,9 @@ export class ServedModel {
   text: ModelText | undefined;
   info: ModelInfo | undefined;
   stats: EngineStats | undefined;
+
+  private borrowers = 0;
+  private closing = false;
 
   constructor(config: NativeModel) {
     this.config = config;
@@ -54,8 +59,11 @@ export class ServedModel {
         eos_token: textOf(vocabulary.eos),
       });
       const control: string[] = [];
-      for (let token = 0; token < vocabulary.n_tokens; token++)
+      let longest_token_bytes = 1;
+      for (let token = 0; token < vocabulary.n_tokens; token++) {
         if (vocabulary.isControl(token)) control.push(vocabulary.text(token));
+        longest_token_bytes = Math.max(longest_token_bytes, vocabulary.piece(token, true).length);
+      }
       const tool_format = toolFormatOf(template.source);
       const preserved = new Set<number>();
       if (tool_format) {
@@ -70,6 +78,7 @@ export class ServedModel {
         tool_format,
         reasons: templateReasons(template.source),
         preserved,
+        longest_token_bytes,
       };
       return this.text;
     } catch (error) {
@@ -78,8 +87,24 @@ export class ServedModel {
     }
   }
 
-  /** Only once the compute thread has let go of the vocabulary. */
+  /** Keeps the vocabulary open until `release`: an answer may be written long after its last token was computed. */
+  borrow(): void {
+    this.borrowers++;
+  }
+
+  release(): void {
+    this.borrowers--;
+    this.freeText();
+  }
+
+  /** Only once the compute thread has let go of the vocabulary; answers that are under way keep it a little longer. */
   closeText(): void {
+    this.closing = true;
+    this.freeText();
+  }
+
+  private freeText(): void {
+    if (!this.closing || this.borrowers > 0) return;
     this.text?.vocabulary.close();
     this.text = undefined;
   }

@@ -23,7 +23,7 @@ export interface RenderOptions {
 }
 
 /** Used where a model file has no template, as llama.cpp does: ChatML, the form that most models have seen. */
-export const chatMl = `{%- for message in messages -%}
+const chatMl = `{%- for message in messages -%}
 {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}`;

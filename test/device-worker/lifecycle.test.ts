@@ -132,6 +132,18 @@ describe('one worker', () => {
     }
   });
 
+  it('tokens that do not follow the grammar cannot be continued, and the worker goes on', async () => {
+    const { status, text } = await worker.post('/v1/completions', {
+      model: 'm',
+      prompt: 'x',
+      grammar: 'root ::= "yes"',
+      hpcserve_continue: { token_ids: [0, 1] },
+    });
+    expect(status).toBe(400);
+    expect(text).toContain('not allowed by the grammar');
+    expect((await worker.post('/v1/completions', { model: 'm', prompt: 'x' })).status).toBe(200);
+  });
+
   it('without the header no extension is sent', async () => {
     const [first] = await worker.stream('/v1/chat/completions', { model: 'm', messages, max_tokens: 2 });
     expect(Object.keys(first).filter((key) => key.startsWith('hpcserve'))).toEqual([]);

@@ -1,3 +1,5 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -197,6 +199,38 @@ describe('chat completions, asked with the official client', () => {
     }
   });
 
+  it('reasoning: a template that opens it, as reasoning_content; JSON binds only after it', async () => {
+    const template = join(worker.folder, 'reasoning.jinja');
+    writeFileSync(
+      template,
+      "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}{{ '<think>\\n' if thinking is not defined or thinking else '' }}",
+    );
+    const model_path = join(worker.folder, 'tiny-qwen3-1.gguf');
+    await worker.load({ name: 'thinker', model_path, chat_template_file: template });
+    const ask = async (more: Record<string, unknown>) =>
+      JSON.parse(
+        (
+          await worker.post('/v1/chat/completions', {
+            model: 'thinker',
+            messages,
+            seed: 8,
+            max_tokens: 30,
+            ...more,
+          })
+        ).text,
+      ).choices[0].message;
+    const thought = await ask({ response_format: { type: 'json_object' } });
+    expect(thought.content).toBe('');
+    expect(thought.reasoning_content.length).toBeGreaterThan(10);
+    const plain = await ask({ chat_template_kwargs: { thinking: false } });
+    expect(plain.content.length).toBeGreaterThan(10);
+    expect(plain.reasoning_content).toBeUndefined();
+    worker.send({ type: 'unload', name: 'thinker' });
+    await worker.message(
+      (message) => message.type === 'model' && message.name === 'thinker' && message.state === 'unloaded',
+    );
+  });
+
   it('min_tokens and ignore_eos reach exactly max_tokens', async () => {
     const body = { model: 'qwen', messages, max_tokens: 64, seed: 4, ignore_eos: true };
     const { text } = await worker.post('/v1/chat/completions', body);
@@ -352,6 +386,13 @@ describe('bad requests get the OpenAI error envelope, and the worker goes on', (
       400,
       'messages',
       /maximum context length is 1024 tokens/,
+    ],
+    [
+      'far too long',
+      chat({ messages: [{ role: 'user', content: 'x'.repeat(4_000_000) }] }),
+      400,
+      'messages',
+      /has at least \d+/,
     ],
     ['too many tokens', chat({ max_tokens: 5000 }), 400, 'messages', /5000 for the answer/],
   ])('%s', async (_, body, status, param, message) => {

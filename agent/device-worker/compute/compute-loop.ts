@@ -109,8 +109,12 @@ export class ComputeLoop {
       this.send({ type: 'step', name, outputs, stats, prefill_tokens, decode_tokens, elapsed_us });
     } catch (error) {
       this.engines.delete(name);
-      this.send({ type: 'model_failed', name, error: HpcserveError.from(error).toJSON() });
-      hosted.close();
+      try {
+        hosted.close();
+      } finally {
+        // Only now may the main thread free the vocabulary.
+        this.send({ type: 'model_failed', name, error: HpcserveError.from(error).toJSON() });
+      }
     }
   }
 

@@ -2,6 +2,7 @@ import { Grammar } from '../../../native/grammar.ts';
 import { Vocabulary } from '../../../native/vocabulary.ts';
 import type { Engine } from '../../../spec/engine-contract.ts';
 import { allocateCandidates, type Candidates } from '../../text/sampling/candidates.ts';
+import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import { DelayedConstraint, type TokenConstraint } from '../../text/sampling/token-constraint.ts';
 import { TokenSampler } from '../../text/sampling/token-sampler.ts';
 import { impossibleTokens, Utf8Constraint } from '../../text/sampling/utf8-constraint.ts';
@@ -29,20 +30,9 @@ export class HostedEngine {
 
   /** @throws HpcserveError E_ENGINE_SEQUENCE, E_NATIVE_GRAMMAR, E_REQUEST_INVALID: the request's fault, nothing stays behind */
   add(submission: Submission): void {
-    const { id, tokens, n_prompt, sampling, max_new_tokens, prompt_logprobs } = submission;
+    const { id, tokens, sampling, max_new_tokens, prompt_logprobs } = submission;
     const stop_tokens = new Set(submission.stop_tokens);
-    const sampler =
-      sampling &&
-      new TokenSampler(
-        sampling,
-        {
-          prompt: tokens.subarray(0, n_prompt),
-          continued: tokens.subarray(n_prompt),
-          stop_tokens: this.masked(stop_tokens),
-        },
-        this.scratch,
-        submission.grammar && this.constraint(submission.grammar),
-      );
+    const sampler = sampling && this.sampler(submission, sampling, stop_tokens);
     try {
       this.engine.add({
         id,
@@ -79,6 +69,26 @@ export class HostedEngine {
   private release(id: number): void {
     this.samplers.get(id)?.close();
     this.samplers.delete(id);
+  }
+
+  private sampler(
+    { tokens, n_prompt, grammar }: Submission,
+    sampling: SamplingParameters,
+    stop_tokens: ReadonlySet<number>,
+  ): TokenSampler {
+    const constraint = grammar && this.constraint(grammar);
+    const start = {
+      prompt: tokens.subarray(0, n_prompt),
+      continued: tokens.subarray(n_prompt),
+      stop_tokens: this.masked(stop_tokens),
+    };
+    try {
+      return new TokenSampler(sampling, start, this.scratch, constraint);
+    } catch (error) {
+      // The tokens of a continued answer do not follow its grammar.
+      constraint?.close();
+      throw error;
+    }
   }
 
   /** Stop tokens that logits exist for. */

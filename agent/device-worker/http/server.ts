@@ -116,6 +116,8 @@ export class WorkerServer {
         what: `${most} sequences of ${model.config.name} run or wait already`,
       });
     if (response.destroyed) return;
+    model.borrow();
+    response.on('close', () => model.release());
     const { info, config } = model;
     handler(body, model, {
       models: this.models,

@@ -7,7 +7,7 @@ import type { GrammarConstraint } from '../compute/messages.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader } from './body-reader.ts';
 import { type GenerationParameters, readGeneration } from './generation.ts';
-import { answerTokens } from './limits.ts';
+import { answerTokens, checkTextLength } from './limits.ts';
 import { readMessages } from './messages.ts';
 import { readResponseFormat } from './response-format.ts';
 import { readTools, type ToolRequest } from './tools.ts';
@@ -37,6 +37,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     ...(tools ? { tools: tools.definitions } : {}),
   });
   const rendered = text.template.render(guarded);
+  checkTextLength(rendered, model, 'messages');
   const tokens = parameters.continued?.prompt_token_ids
     ? Int32Array.from(parameters.continued.prompt_token_ids)
     : text.guard.tokenize(text.vocabulary, rendered, masked);

@@ -6,7 +6,7 @@ import { noLogprobs } from '../answers/logprobs.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader, Json } from './body-reader.ts';
 import { readGeneration } from './generation.ts';
-import { answerTokens } from './limits.ts';
+import { answerTokens, checkTextLength } from './limits.ts';
 import { readResponseFormat } from './response-format.ts';
 
 /** OpenAI's default. */
@@ -100,6 +100,7 @@ function readPrompts(body: BodyReader, model: ServedModel): Prompt[] {
     const name = list.length === 1 ? 'prompt' : `prompt.${index}`;
     let prompt: Prompt;
     if (typeof value === 'string') {
+      checkTextLength(value, model, name);
       const tokens = vocabulary.tokenize(value, { add_special: false, parse_special: true });
       prompt = { text: value, tokens: special ? withBos(vocabulary, tokens) : tokens };
     } else {

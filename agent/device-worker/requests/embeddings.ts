@@ -4,7 +4,7 @@ import { sendError, sendJson } from '../http/replies.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader } from './body-reader.ts';
 import { tokenList } from './completions.ts';
-import { answerTokens } from './limits.ts';
+import { answerTokens, checkTextLength } from './limits.ts';
 
 /** OpenAI's bound. */
 const mostInputs = 2048;
@@ -86,6 +86,7 @@ function readInputs(body: BodyReader, model: ServedModel): Int32Array[] {
   if (list.length > mostInputs) body.refuse('input', `may hold at most ${mostInputs} inputs`);
   return list.map((value, index) => {
     const name = list.length === 1 ? 'input' : `input.${index}`;
+    if (typeof value === 'string') checkTextLength(value, model, name);
     const tokens =
       typeof value === 'string'
         ? vocabulary.tokenize(value, { add_special: true, parse_special: false })

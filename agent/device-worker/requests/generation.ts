@@ -12,7 +12,7 @@ const mostChoices = 128;
 const mostStops = 16;
 const longestStop = 1024;
 
-export interface Continuation {
+interface Continuation {
   /** Tokens of the prompt as they were; absent: the prompt is made again from the request. */
   prompt_token_ids?: number[];
   /** Tokens of the answer so far. */

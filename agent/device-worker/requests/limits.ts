@@ -1,4 +1,5 @@
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { ServedModel } from '../served-model.ts';
 
 /**
  * Tokens that an answer may have.
@@ -25,4 +26,18 @@ export function answerTokens(
       details,
     });
   return wanted;
+}
+
+/**
+ * Refuses a text that cannot fit before it is tokenized, which for megabytes would hold up every stream.
+ * @throws HpcserveError E_CONTEXT_LENGTH
+ */
+export function checkTextLength(text: string, model: ServedModel, param: string): void {
+  const bytes = Buffer.byteLength(text);
+  const least = Math.ceil(bytes / model.text!.longest_token_bytes);
+  if (least <= model.context_tokens) return;
+  throw new HpcserveError('E_CONTEXT_LENGTH', {
+    what: `This model's maximum context length is ${model.context_tokens} tokens, and a prompt of ${bytes} bytes has at least ${least}`,
+    details: { param },
+  });
 }

@@ -65,7 +65,7 @@ function anyDigits(count: number): string {
   return count === 0 ? '' : ` [0-9]{${count}}`;
 }
 
-export interface DecimalBound {
+interface DecimalBound {
   value: number;
   exclusive: boolean;
 }

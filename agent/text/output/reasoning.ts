@@ -1,6 +1,6 @@
 import { longestOverlap } from './stop-strings.ts';
 
-export const reasoningOpen = '<think>';
+const reasoningOpen = '<think>';
 export const reasoningClose = '</think>';
 
 export interface SplitText {
