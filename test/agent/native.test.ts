@@ -1,0 +1,113 @@
+/** A node agent with the native engine: real device workers, real (synthetic) models. */
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, test } from 'vitest';
+import { synthPresets } from '../../native/synth/shape.ts';
+import { synthesize } from '../../native/synth/synthesize.ts';
+import { agentPaths } from '../../spec/wire.ts';
+import { eventually } from '../mesh/fixtures.ts';
+import { alive, type RunningAgent, Site, unitOf } from './harness.ts';
+
+async function toyModel(site: Site): Promise<string> {
+  const path = join(site.folder, 'toy.gguf');
+  await synthesize({ path, shape: synthPresets['tiny-llama']!, quantization: 'F16', seed: 1 });
+  return path;
+}
+
+async function workerPid(agent: RunningAgent): Promise<number> {
+  const { sessions } = (await agent.state())!;
+  return sessions.find((session) => session.unit)!.pid!;
+}
+
+const chat = (model: string) => ({
+  method: 'POST' as const,
+  path: '/v1/chat/completions',
+  headers: { 'content-type': 'application/json' },
+  body: JSON.stringify({
+    model,
+    max_tokens: 4,
+    stream: true,
+    messages: [{ role: 'user', content: 'hello' }],
+  }),
+});
+
+describe('the native engine on a node', () => {
+  test('two models share the worker of an emulated GPU; one that cannot be loaded does not hurt the other', async () => {
+    await using site = await Site.open();
+    const model_path = await toyModel(site);
+    const unit = { engine: 'native', device_kind: 'gpu', model_path } as const;
+    const agent = await site.start(
+      [
+        unitOf({ name: 'toy', max_sequences: 4 }, unit),
+        unitOf({ name: 'bad' }, { ...unit, model_path: join(site.folder, 'launch.gguf') }),
+      ],
+      { emulated: 'cpu', device_model: 'A100-40GB', device_memory_bytes: 2 ** 30 },
+    );
+    const record = await site.serving('toy', 20_000);
+    expect(record.metadata).toMatchObject({
+      role: 'device-worker',
+      engine: 'native',
+      engine_version: expect.any(String),
+      devices: [{ kind: 'gpu', model: 'A100-40GB', emulated: 'cpu', memory_bytes: 2 ** 30 }],
+    });
+    await eventually(() => {
+      const models = site.registry.get(record.session_id)?.metadata.models;
+      return models?.find((one) => one.name === 'bad')?.error?.includes('E_AGENT_MODEL_PATH');
+    }, 'the other says why it failed');
+
+    const answer = await site.pool(record).request(chat('toy'));
+    const text = await answer.body.text();
+    expect([answer.statusCode, text.trimEnd().endsWith('data: [DONE]')]).toEqual([200, true]);
+    const watch = await site.pool(record).request({ method: 'GET', path: agentPaths.watch });
+    for await (const line of watch.body) {
+      expect(JSON.parse(String(line))).toMatchObject({
+        models: [
+          { name: 'toy', state: 'serving', max_sequences: 4 },
+          { name: 'bad', state: 'failed' },
+        ],
+      });
+      break;
+    }
+    const pid = await workerPid(agent);
+    agent.process.kill('SIGTERM');
+    expect(await agent.ended).toEqual({ code: 0, signal: null });
+    expect(alive(pid)).toBe(false);
+  });
+
+  test('a worker that dies is seen at once, and another takes its place; none outlives the agent', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([
+      unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
+    ]);
+    const first = await site.serving('toy', 20_000);
+    const watch = await site.pool(first).request({ method: 'GET', path: agentPaths.watch });
+    const streamEnd = watch.body.text().then(() => performance.now());
+    const pid = await workerPid(agent);
+    const killed_ms = performance.now();
+    process.kill(pid, 'SIGKILL');
+    expect((await streamEnd) - killed_ms).toBeLessThan(1000);
+    await eventually(() => site.registry.get(first.session_id)?.lifecycle === 'DOWN', 'it is DOWN', 1000);
+    const second = await site.serving('toy', 20_000);
+    expect(second.session_id).not.toBe(first.session_id);
+    expect((await site.pool(second).request(chat('toy'))).statusCode).toBe(200);
+
+    const after = await workerPid(agent);
+    agent.process.kill('SIGKILL');
+    await agent.ended;
+    await eventually(() => !alive(after), 'the worker is gone', 5000);
+  });
+
+  test('a model file that is damaged: the agent ends and says which and why', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([
+      unitOf(
+        { name: 'toy' },
+        { engine: 'native', model_path: fileURLToPath(new URL('harness.ts', import.meta.url)) },
+      ),
+    ]);
+    expect((await agent.ended).code).toBe(8);
+    const state = (await agent.state())!;
+    expect(state.error).toMatchObject({ code: 'E_AGENT_UNITS_FAILED' });
+    expect(state.error!.because.join()).toMatch(/toy-0: error: .*E_(MODEL|ENGINE|NATIVE)_/);
+  });
+});
