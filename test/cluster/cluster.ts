@@ -18,7 +18,8 @@ import {
 } from 'node:fs';
 import { createServer } from 'node:net';
 import { userInfo } from 'node:os';
-import { delimiter, dirname, join } from 'node:path';
+import { basename, delimiter, dirname, join } from 'node:path';
+import { startAccounting } from './accounting.ts';
 import { findProgram, missingPrograms, pathWithSbin } from './install.ts';
 import {
   type ClusterFolders,
@@ -82,6 +83,11 @@ export interface Cluster {
   cancelAllJobs(): Promise<void>;
 }
 
+export interface ClusterOptions {
+  /** With slurmdbd: sacct, accounts, QoS and their limits. Takes some seconds more to start. */
+  accounting?: boolean;
+}
+
 /** What a stop found that should not have been there. */
 export interface StopReport {
   was_up: boolean;
@@ -93,9 +99,9 @@ const start_timeout_ms = 30_000;
 const lock_timeout_ms = 120_000;
 
 /** Starts the cluster `name`, or attaches to it when it is already up and well. */
-export async function startCluster(name = 'default'): Promise<Cluster> {
+export async function startCluster(name = 'default', options: ClusterOptions = {}): Promise<Cluster> {
   const folders = prepareBase(name);
-  return withLock(folders.lock, lock_timeout_ms, () => startLocked(name, folders));
+  return withLock(folders.lock, lock_timeout_ms, () => startLocked(name, folders, options));
 }
 
 /** Stops the cluster `name`, whatever state it is in; does nothing when it is not there. */
@@ -123,17 +129,23 @@ export function readState(folders: ClusterFolders): ClusterState | undefined {
 }
 
 /** As `startCluster`, for a caller that already holds the lock. */
-export async function startLocked(name: string, folders: ClusterFolders): Promise<Cluster> {
+export async function startLocked(
+  name: string,
+  folders: ClusterFolders,
+  options: ClusterOptions = {},
+): Promise<Cluster> {
   const running = readState(folders);
   if (running !== undefined) {
     const cluster = attach(running, folders);
-    if (running.daemons.every((daemon) => isAlive(daemon.pid)) && (await allNodesUp(cluster))) return cluster;
+    const fits = (running.ports.slurmdbd !== undefined) === (options.accounting === true);
+    const lives = running.daemons.every((daemon) => isAlive(daemon.pid));
+    if (fits && lives && (await allNodesUp(cluster))) return cluster;
   }
   await stopLocked(folders);
   const missing = missingPrograms();
   if (missing.length > 0) throw new Error(`cannot start a Slurm cluster: missing ${missing.join(', ')}`);
   const user = ensureClusterUser();
-  const ports = await freePorts();
+  const ports = await freePorts(options.accounting === true);
   writeFiles(name, folders, ports);
   const state: ClusterState = {
     format: 1,
@@ -175,7 +187,7 @@ export async function stopLocked(folders: ClusterFolders): Promise<StopReport> {
   );
   killed.push(...orphans);
   const daemons = daemonProcesses(folders.base);
-  const rank = (found: FoundProcess): number => daemonOrder.findIndex((name) => found.command.includes(name));
+  const rank = (found: FoundProcess): number => daemonOrder.indexOf(programName(found.command));
   for (const [index] of daemonOrder.entries()) {
     const group = daemons.filter((found) => rank(found) === index);
     const stubborn = await endProcesses(
@@ -197,13 +209,23 @@ export async function stopLocked(folders: ClusterFolders): Promise<StopReport> {
   return { was_up: state !== undefined, killed };
 }
 
+/** ClusterName in Slurm. */
+function clusterName(name: string): string {
+  return `hpcserve-${name}`;
+}
+
 /** PATH of the ordinary user: nothing of ours but where this Node and Slurm's commands are. */
 function userPath(): string {
   const folders = [dirname(process.execPath), dirname(findProgram('sbatch') ?? '/usr/bin/sbatch')];
   return pathWithSbin([...new Set(folders)].join(delimiter));
 }
 
-const daemonOrder = ['slurmstepd', 'slurmd', 'slurmctld', 'munged'];
+const daemonOrder = ['slurmstepd', 'slurmd', 'slurmctld', 'slurmdbd', 'mariadbd', 'munged'];
+
+/** `slurmd` of `/usr/sbin/slurmd -D -N gh1`, `slurmstepd` of `slurmstepd: [4.batch]`. */
+function programName(command: string): string {
+  return basename(command.split(' ', 1)[0] ?? '').replace(/:$/, '');
+}
 
 function attach(state: ClusterState, folders: ClusterFolders): Cluster {
   const { user } = state;
@@ -272,7 +294,7 @@ function writeFiles(name: string, folders: ClusterFolders, ports: ClusterPorts):
   const daemon_user = userInfo().username;
   writeFileSync(
     folders.slurm_conf,
-    slurmConf({ cluster_name: `hpcserve-${name}`, folders, ports, daemon_user }),
+    slurmConf({ cluster_name: clusterName(name), folders, ports, daemon_user }),
   );
   writeFileSync(join(run, 'gres.conf'), gresConf(folders));
   writeFileSync(join(run, 'cgroup.conf'), cgroupConf);
@@ -291,19 +313,34 @@ async function startDaemons(state: ClusterState, folders: ClusterFolders): Promi
     `--seed-file=${join(munge, 'seed')}`,
   ]);
   if (!(await waitUntil(() => existsSync(socket), 10_000))) throw new Error('munged made no socket');
+  if (state.ports.slurmdbd !== undefined)
+    await startAccounting({
+      folders,
+      port: state.ports.slurmdbd,
+      cluster_name: clusterName(state.name),
+      daemon_user: userInfo().username,
+      user: state.user.name,
+      startDaemon: (name, argv, env) => startDaemon(state, folders, name, argv, env),
+    });
   startDaemon(state, folders, 'slurmctld', ['slurmctld', '-D']);
   for (const node of clusterNodeNames)
     startDaemon(state, folders, `slurmd-${node}`, ['slurmd', '-D', '-N', node]);
 }
 
-function startDaemon(state: ClusterState, folders: ClusterFolders, name: string, argv: string[]): void {
+function startDaemon(
+  state: ClusterState,
+  folders: ClusterFolders,
+  name: string,
+  argv: string[],
+  environment: Record<string, string> = {},
+): void {
   const [program = '', ...args] = argv;
   const output = openSync(join(folders.run, 'log', `${name}.out`), 'a');
   const child = spawn(findProgram(program) ?? program, args, {
     cwd: folders.run,
     detached: true,
     stdio: ['ignore', output, output],
-    env: { ...state.env, [daemonMarker]: folders.base },
+    env: { ...state.env, ...environment, [daemonMarker]: folders.base },
   });
   closeSync(output);
   child.unref();
@@ -312,9 +349,9 @@ function startDaemon(state: ClusterState, folders: ClusterFolders, name: string,
 }
 
 /** Ports nobody listens on now: held together while they are chosen, so that they differ. */
-async function freePorts(): Promise<ClusterPorts> {
+async function freePorts(accounting: boolean): Promise<ClusterPorts> {
   const servers = await Promise.all(
-    ['slurmctld', ...clusterNodeNames].map(
+    ['slurmctld', ...clusterNodeNames, ...(accounting ? ['slurmdbd'] : [])].map(
       () =>
         new Promise<ReturnType<typeof createServer>>((resolve, reject) => {
           const server = createServer();
@@ -328,11 +365,12 @@ async function freePorts(): Promise<ClusterPorts> {
   return {
     slurmctld: ports[0]!,
     slurmd: Object.fromEntries(clusterNodeNames.map((node, index) => [node, ports[index + 1]!])),
+    ...(accounting ? { slurmdbd: ports.at(-1)! } : {}),
   };
 }
 
 function tailOfLogs(folders: ClusterFolders): string {
-  return ['munged', 'slurmctld', 'slurmd-gh1']
+  return ['munged', 'mariadbd', 'slurmdbd', 'slurmctld', 'slurmd-gh1']
     .map((name) => {
       const file = join(folders.run, 'log', `${name}.out`);
       const text = existsSync(file) ? readFileSync(file, 'utf8') : '(no output)';

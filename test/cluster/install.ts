@@ -1,6 +1,6 @@
 /** Makes sure that Slurm's programs are on this machine: as root on Debian by installing them, else by saying what is missing. */
 import { execFile } from 'node:child_process';
-import { accessSync, constants, existsSync } from 'node:fs';
+import { accessSync, constants } from 'node:fs';
 import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
 
@@ -46,38 +46,39 @@ export function missingPrograms(): string[] {
   return neededPrograms.filter((name) => findProgram(name) === undefined);
 }
 
-export type SlurmInstallation = { ready: true; installed: boolean } | { ready: false; missing: string };
+export type Installation = { ready: true; installed: boolean } | { ready: false; missing: string };
 
 /**
  * Installs what is missing where that is possible. The services that the packages bring are neither used
  * nor configured: the cluster runs daemons of its own, with files of its own.
  */
-export async function ensureSlurmInstalled(
-  say: (line: string) => void = () => {},
-): Promise<SlurmInstallation> {
-  const missing = missingPrograms();
-  if (missing.length === 0) return { ready: true, installed: false };
-  const words = `missing programs: ${missing.join(', ')}`;
-  if (process.getuid?.() !== 0 || findProgram('apt-get') === undefined)
-    return {
-      ready: false,
-      missing: `${words} (on Debian, root can: apt-get install ${debianPackages.join(' ')})`,
-    };
-  say(`installing ${debianPackages.join(', ')} with apt-get (${words})`);
-  await installDebianPackages(debianPackages);
-  const still = missingPrograms();
-  return still.length === 0
-    ? { ready: true, installed: true }
-    : { ready: false, missing: `still missing after apt-get install: ${still.join(', ')}` };
+export async function ensureSlurmInstalled(say: (line: string) => void = () => {}): Promise<Installation> {
+  return installPrograms(neededPrograms, debianPackages, say);
 }
 
 /** ShellCheck, which the tests of rendered scripts need. */
-export async function ensureShellcheckInstalled(): Promise<SlurmInstallation> {
-  if (findProgram('shellcheck') !== undefined) return { ready: true, installed: false };
+export function ensureShellcheckInstalled(): Promise<Installation> {
+  return installPrograms(['shellcheck'], ['shellcheck']);
+}
+
+/** Makes sure that `programs` are there, installing `packages` where root on Debian can. */
+export async function installPrograms(
+  programs: readonly string[],
+  packages: readonly string[],
+  say: (line: string) => void = () => {},
+): Promise<Installation> {
+  const absent = (): string[] => programs.filter((name) => findProgram(name) === undefined);
+  const missing = absent();
+  if (missing.length === 0) return { ready: true, installed: false };
+  const words = `missing programs: ${missing.join(', ')}`;
   if (process.getuid?.() !== 0 || findProgram('apt-get') === undefined)
-    return { ready: false, missing: 'missing program: shellcheck (on Debian: apt-get install shellcheck)' };
-  await installDebianPackages(['shellcheck']);
-  return { ready: true, installed: true };
+    return { ready: false, missing: `${words} (on Debian, root can: apt-get install ${packages.join(' ')})` };
+  say(`installing ${packages.join(', ')} with apt-get (${words})`);
+  await installDebianPackages(packages);
+  const still = absent();
+  return still.length === 0
+    ? { ready: true, installed: true }
+    : { ready: false, missing: `still missing after apt-get install: ${still.join(', ')}` };
 }
 
 async function installDebianPackages(packages: readonly string[]): Promise<void> {
@@ -90,5 +91,4 @@ async function installDebianPackages(packages: readonly string[]): Promise<void>
     ['install', '-q', '-y', '--no-install-recommends', '-o', 'Dpkg::Options::=--force-confold', ...packages],
     options,
   );
-  if (!existsSync('/etc/debian_version')) throw new Error('apt-get ran, but this is not Debian');
 }

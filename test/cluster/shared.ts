@@ -7,7 +7,14 @@
 import { randomUUID } from 'node:crypto';
 import { readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type Cluster, prepareBase, type StopReport, startLocked, stopLocked } from './cluster.ts';
+import {
+  type Cluster,
+  type ClusterOptions,
+  prepareBase,
+  type StopReport,
+  startLocked,
+  stopLocked,
+} from './cluster.ts';
 import type { ClusterFolders } from './layout.ts';
 import { withLock } from './lock.ts';
 import { isAlive } from './processes.ts';
@@ -26,11 +33,14 @@ function testClusterName(): string {
 }
 
 /** Takes a share in the cluster `name`, starting it when nobody had it; the first holder finds it without jobs. */
-export async function acquireCluster(name = testClusterName()): Promise<ClusterLease> {
+export async function acquireCluster(
+  name = testClusterName(),
+  options: ClusterOptions = {},
+): Promise<ClusterLease> {
   const folders = prepareBase(name);
   const lease = join(folders.leases, `${process.pid}-${randomUUID()}`);
   const cluster = await withLock(folders.lock, lock_timeout_ms, async () => {
-    const started = await startLocked(name, folders);
+    const started = await startLocked(name, folders, options);
     if (liveLeases(folders) === 0) await started.cancelAllJobs();
     writeFileSync(lease, '');
     return started;

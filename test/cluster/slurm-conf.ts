@@ -1,5 +1,6 @@
 /** The configuration files of the private cluster, as text. */
 import { join } from 'node:path';
+import { accountingConf } from './accounting.ts';
 import {
   type ClusterFolders,
   type ClusterNodeKind,
@@ -12,6 +13,8 @@ export interface ClusterPorts {
   slurmctld: number;
   /** By node name. */
   slurmd: Record<string, number>;
+  /** Only where the cluster has accounting. */
+  slurmdbd?: number;
 }
 
 export interface ClusterConfInput {
@@ -58,6 +61,9 @@ export function slurmConf(input: ClusterConfInput): string {
     'SchedulerParameters=bf_interval=1,sched_interval=2,sched_min_interval=0',
     `KillWait=${kill_wait_s}`,
     'MinJobAge=3600',
+    ...(input.ports.slurmdbd === undefined
+      ? []
+      : accountingConf(input.ports.slurmdbd, join(run, 'munge', 'socket'))),
     ...clusterNodeKinds.flatMap((kind) => kind.nodes.map((node) => nodeLine(kind, node, input.ports))),
     ...clusterNodeKinds.map(
       (kind, index) =>

@@ -1,0 +1,110 @@
+/** Against a real Slurm with slurmdbd: accounts, QoS and limits that refuse, reasons of limits, and sacct. */
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { SlurmCommandClient } from '../../slurm/client.ts';
+import { explainReason } from '../../slurm/reasons.ts';
+import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
+import { ensureAccountingInstalled } from '../cluster/accounting.ts';
+import { waitUntil } from '../cluster/processes.ts';
+import { ClusterCommandRunner } from '../cluster/runner.ts';
+import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+
+let lease: ClusterLease;
+let client: SlurmCommandClient;
+beforeAll(async () => {
+  const installation = await ensureAccountingInstalled();
+  if (!installation.ready) throw new Error(installation.missing);
+  lease = await acquireCluster(`accounting-${process.env.VITEST_POOL_ID ?? 1}`, { accounting: true });
+  client = new SlurmCommandClient(new ClusterCommandRunner(lease.cluster));
+});
+afterEach(async () => {
+  await lease?.cluster.cancelAllJobs();
+});
+afterAll(async () => {
+  await lease?.release();
+});
+
+const script = (options: readonly string[], body = 'sleep 60'): { text: string } => ({
+  text: [
+    '#!/bin/bash',
+    ...['--output=/dev/null', '--time=2', '--partition=cpu', ...options].map((line) => `#SBATCH ${line}`),
+    body,
+    '',
+  ].join('\n'),
+});
+
+test('the controller says that it has accounting', async () => {
+  expect((await client.config()).has_accounting).toBe(true);
+});
+
+const cases: readonly [code: string, Directive][] = [
+  ['E_SLURM_ACCOUNT', { name: 'account', value: 'nobody', source: 'site.yaml:4:14' }],
+  ['E_SLURM_ACCOUNT', { name: 'account', value: 'others', source: 'site.yaml:4:14' }],
+  ['E_SLURM_QOS', { name: 'qos', value: 'nosuch', source: 'site.yaml:5:10' }],
+];
+test.each(cases)('%s for %o', async (code, directive) => {
+  await expect(
+    client.submit(script([`--${directive.name}=${directive.value}`]), [directive]),
+  ).rejects.toMatchObject({
+    code,
+    because: expect.arrayContaining([
+      `--${directive.name}=${directive.value} was set by ${directive.source}`,
+    ]),
+  });
+});
+
+test('limits of a QoS: on jobs in the queue, and on time', async () => {
+  await client.submit(script(['--qos=crowded']), []);
+  await expect(client.submit(script(['--qos=crowded']), [])).rejects.toMatchObject({
+    code: 'E_SLURM_LIMIT',
+    because: expect.arrayContaining([expect.stringContaining('QOSMaxSubmitJobPerUserLimit')]),
+  });
+  await expect(client.submit(script(['--qos=brief', '--time=30']), [])).rejects.toMatchObject({
+    code: 'E_SLURM_LIMIT',
+  });
+});
+
+test('an ended job comes from sacct once the queue has forgotten it', async () => {
+  const { job_id } = await client.submit(
+    script(['--account=chat', '--comment=hpcserve:acct', '--job-name="a|b c"'], 'exit 4'),
+    [],
+  );
+  let seen: JobInfo | undefined;
+  // The client asks sacct only for what squeue does not have; a squeue that answers nothing is such a one.
+  const forgetful = new SlurmCommandClient({
+    run: async (argv, options) =>
+      argv.includes('squeue')
+        ? { stdout: '', stderr: 'slurm_load_jobs error: Invalid job id specified', code: 1 }
+        : new ClusterCommandRunner(lease.cluster).run(argv, options),
+  });
+  const recorded = await waitUntil(async () => {
+    [seen] = await forgetful.jobs([job_id]);
+    // For a moment the record of a very short job has its end but not yet its name and partition.
+    return seen?.phase === 'ended' && seen.partition !== '';
+  }, 20_000);
+  expect(recorded).toBe(true);
+  expect(seen).toMatchObject({
+    job_id,
+    state: 'FAILED',
+    exit_code: 4,
+    account: 'chat',
+    qos: 'normal',
+    partition: 'cpu',
+    name: 'a|b c',
+    comment: 'hpcserve:acct',
+    user: lease.cluster.user.name,
+    source: 'sacct',
+    time_limit_s: 120,
+  });
+  expect(Math.abs((seen?.end_time_ms ?? 0) - Date.now())).toBeLessThan(60_000);
+  expect(await forgetful.jobs(['67000001'])).toEqual([]);
+});
+
+test('a cancelled job in sacct, and a job that waits for a limit', async () => {
+  const { job_id } = await client.submit(script(['--qos=normal']), []);
+  await waitUntil(async () => (await client.jobs([job_id]))[0]?.state === 'RUNNING', 10_000);
+  await client.cancel([job_id]);
+  await waitUntil(async () => (await client.jobs([job_id]))[0]?.phase === 'ended', 10_000);
+  const sacct = await lease.cluster.runAs('user', ['sacct', '-X', '-n', '-P', '-j', job_id, '-o', 'State']);
+  expect(sacct.stdout).toMatch(/^CANCELLED by \d+/);
+  expect(explainReason('QOSMaxSubmitJobPerUserLimit').meaning).toContain('as many jobs as allowed');
+});
