@@ -3,6 +3,7 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { SessionIdentity } from '../../mesh/index.ts';
+import type { AgentState } from '../../spec/agent-state.ts';
 import { agentPaths, headers } from '../../spec/wire.ts';
 import { eventually } from '../mesh/fixtures.ts';
 import { alive, fixtureUnit, Site, unitOf } from './harness.ts';
@@ -348,6 +349,42 @@ describe('what goes wrong', () => {
     expect(await textOf(await site.ask(record, 'count 1')), 'and serves on').toContain('[DONE]');
     await rename(away, site.mesh_folder);
     await agent.stateWhere((now) => now.notices === undefined, 'it says that all is well again');
+  });
+
+  test('state and log that cannot be written are reported over the mesh, and written when they can', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([fixtureUnit('m')]);
+    const record = await site.serving('m');
+    const { launch_folder } = agent.launch;
+    await agent.stateWhere((now) => now.phase === 'serving', 'serving');
+    await rename(launch_folder, `${launch_folder}.away`);
+    agent.process.kill('SIGUSR1'); // something to write
+    const pool = site.pool(record);
+    const notices = await eventually(async () => {
+      const answer = await pool.request({ method: 'GET', path: agentPaths.state });
+      return ((await answer.body.json()) as AgentState).notices;
+    }, 'it says so where it can');
+    expect(notices[0]).toMatchObject({ code: 'E_AGENT_STATE', because: [expect.stringContaining('ENOENT')] });
+    expect(await textOf(await site.ask(record, 'count 1'))).toContain('[DONE]');
+    await rename(`${launch_folder}.away`, launch_folder);
+    const state = await agent.stateWhere(
+      (now) => now.walltime_warning_at_ms !== undefined,
+      'written after all',
+    );
+    expect(state.phase).toBe('serving');
+  });
+
+  test('a second SIGTERM does not wait for running requests', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([fixtureUnit('m')], {}, { HPCSERVE_DRAIN_S: '60' });
+    const record = await site.serving('m');
+    const answer = await site.ask(record, 'hang');
+    agent.process.kill('SIGTERM');
+    await eventually(() => site.registry.get(record.session_id)?.lifecycle === 'DOWN', 'it drains');
+    expect(agent.process.exitCode).toBe(null);
+    agent.process.kill('SIGTERM');
+    expect(await agent.ended).toEqual({ code: 0, signal: null });
+    await expect(textOf(answer)).rejects.toThrow();
   });
 
   test('SIGUSR1, the warning before the time limit, is marked; neither agent nor engine end by it', async () => {
