@@ -1,0 +1,64 @@
+/* Stands in for libnvidia-ml where there is no NVIDIA driver: the same functions with the same layouts, for the
+   test of native/nvml.ts. One whole GPU, one of another job, one sliced by MIG. */
+#include <stdint.h>
+#include <string.h>
+#include <stdio.h>
+
+typedef struct { uint64_t total, free, used; } memory_t;
+typedef struct {
+  char bus_id_legacy[16];
+  uint32_t domain, bus, device, pci_device_id, pci_subsystem_id;
+  char bus_id[32];
+} pci_t;
+enum { success = 0, not_supported = 3, no_permission = 4, not_found = 6, unknown = 999 };
+
+static int started;
+static char handles[8];
+static int number(void *handle) { return (int)((char *)handle - handles); }
+
+#ifdef BROKEN
+int nvmlInit_v2(void) { return unknown; }
+#else
+int nvmlInit_v2(void) { started = 1; return success; }
+#endif
+int nvmlShutdown(void) { started = 0; return success; }
+const char *nvmlErrorString(int status) { return status == unknown ? "Unknown Error" : "Something"; }
+int nvmlDeviceGetCount_v2(uint32_t *count) { *count = 3; return started ? success : unknown; }
+int nvmlDeviceGetHandleByIndex_v2(uint32_t index, void **handle) {
+  if (index == 1) return no_permission;
+  *handle = handles + index;
+  return success;
+}
+int nvmlDeviceGetName(void *handle, char *name, uint32_t bytes) {
+  snprintf(name, bytes, number(handle) < 3 ? "NVIDIA H200" : "NVIDIA H200 MIG 1g.18gb");
+  return success;
+}
+int nvmlDeviceGetUUID(void *handle, char *uuid, uint32_t bytes) {
+  snprintf(uuid, bytes, "%s-%d", number(handle) < 3 ? "GPU" : "MIG", number(handle));
+  return success;
+}
+int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {
+  memory->total = number(handle) < 3 ? 150754820096ull : 18790481920ull;
+  memory->free = memory->used = 1;
+  return success;
+}
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+  (void)handle; *major = 9; *minor = 0; return success;
+}
+int nvmlDeviceGetPciInfo_v3(void *handle, pci_t *pci) {
+  memset(pci, 0x7f, sizeof *pci);
+  snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", number(handle) + 1);
+  return success;
+}
+int nvmlDeviceGetMigMode(void *handle, uint32_t *current, uint32_t *pending) {
+  if (number(handle) == 0) return not_supported;
+  *current = *pending = 1;
+  return success;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, uint32_t *count) { (void)handle; *count = 3; return success; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, uint32_t index, void **mig) {
+  (void)handle;
+  if (index == 1) return not_found;
+  *mig = handles + 3 + index;
+  return success;
+}
