@@ -1,0 +1,273 @@
+import { connect, type Socket } from 'node:net';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { limits } from '../../spec/wire.ts';
+import { chatAnswer, json, type Stage, startStage, type TestSession, writeDeployment } from './fixture.ts';
+
+let stage: Stage;
+let upstream: TestSession;
+const chat = { model: 'tiny', messages: [{ role: 'user', content: 'the secret prompt' }] };
+const path = '/v1/chat/completions';
+
+beforeAll(async () => {
+  stage = await startStage({ headers_ms: 400, request_ms: 800, check_ms: 100 });
+  upstream = await stage.session(json(chatAnswer));
+  await stage.session(json(chatAnswer), {
+    name: 'org/big-model',
+    state: 'loading',
+    bytes_loaded: 30,
+    bytes_total: 100,
+  });
+});
+afterAll(() => stage.close());
+
+/** Every bad request is followed by a good one: the server goes on. */
+async function stillServes(): Promise<void> {
+  expect((await stage.post(path, chat)).status).toBe(200);
+}
+
+async function errorOf(
+  answer: Response,
+): Promise<{ message: string; type: string; param: unknown; code: string }> {
+  expect(answer.headers.get('content-type')).toMatch(/^application\/json/);
+  expect(answer.headers.get('x-request-id')).toBeTruthy();
+  const { error } = (await answer.json()) as { error: Awaited<ReturnType<typeof errorOf>> };
+  expect(Object.keys(error).sort()).toEqual(['code', 'message', 'param', 'type']);
+  return error;
+}
+
+/** Writes raw bytes, and returns what comes until the connection ends. */
+function raw(...pieces: string[]): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const { port } = stage.gateway.endpoint;
+    const socket: Socket = connect(port, '127.0.0.1', () => {
+      for (const piece of pieces) socket.write(piece);
+    });
+    let text = '';
+    socket.on('data', (chunk) => {
+      text += chunk.toString();
+    });
+    socket.on('close', () => resolve(text));
+    socket.on('error', (error: NodeJS.ErrnoException) =>
+      error.code === 'ECONNRESET' || error.code === 'EPIPE' ? resolve(text) : reject(error),
+    );
+  });
+}
+
+const head = (extra: string): string =>
+  `POST ${path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${stage.key}\r\n${extra}\r\n`;
+
+describe('requests that are wrong', () => {
+  it.each([
+    ['not JSON', '{"model": ', 400, 'E_REQUEST_JSON'],
+    ['empty', '', 400, 'E_REQUEST_JSON'],
+    ['an array', '[]', 400, 'E_REQUEST_INVALID'],
+    ['no model', '{"messages":[]}', 400, 'E_REQUEST_INVALID'],
+    ['a model that is a number', '{"model":7}', 400, 'E_REQUEST_INVALID'],
+    ['a stream that is a word', '{"model":"tiny","stream":"yes"}', 400, 'E_REQUEST_INVALID'],
+    [
+      'stream options that are a list',
+      '{"model":"tiny","stream":true,"stream_options":[]}',
+      400,
+      'E_REQUEST_INVALID',
+    ],
+  ])('body: %s', async (_what, body, status, code) => {
+    const before = upstream.requests.length;
+    const answer = await stage.post(path, body);
+    expect(answer.status).toBe(status);
+    expect((await errorOf(answer)).code).toBe(code);
+    expect(upstream.requests.length).toBe(before);
+    await stillServes();
+  });
+
+  it('an unknown model gets the list and the nearest name', async () => {
+    const answer = await stage.post(path, { ...chat, model: 'tniy' });
+    expect(answer.status).toBe(404);
+    const error = await errorOf(answer);
+    expect(error).toMatchObject({ code: 'model_not_found', param: 'model', type: 'invalid_request_error' });
+    expect(error.message).toContain('org/big-model, tiny');
+    expect(error.message).toContain('did you mean "tiny"?');
+  });
+
+  it.each([
+    ['none', undefined],
+    ['unknown', 'Bearer hsk-0000000000000000000000000000000000000000000'],
+    ['the admin token', 'admin'],
+    ['of another scheme', 'Basic dGVzdDp0ZXN0'],
+    ['empty', 'Bearer '],
+  ])('API key: %s', async (_what, authorization) => {
+    const before = upstream.requests.length;
+    const sent = authorization === 'admin' ? `Bearer ${stage.gateway.admin_token}` : authorization;
+    for (const target of [path, '/v1/completions', '/v1/embeddings', '/v1/responses']) {
+      const answer = await fetch(stage.url + target, {
+        method: 'POST',
+        body: JSON.stringify(chat),
+        headers: sent === undefined ? {} : { authorization: sent },
+      });
+      expect(answer.status).toBe(401);
+      expect((await errorOf(answer)).code).toBe('invalid_api_key');
+    }
+    expect(upstream.requests.length).toBe(before);
+    await stillServes();
+  });
+
+  it('paths and methods', async () => {
+    const headers = { authorization: `Bearer ${stage.key}` };
+    const missing = await fetch(`${stage.url}/v1/nothing`, { headers });
+    expect([missing.status, (await errorOf(missing)).code]).toEqual([404, 'E_REQUEST_PATH']);
+    const get = await fetch(stage.url + path, { headers });
+    expect([get.status, get.headers.get('allow'), (await errorOf(get)).code]).toEqual([
+      405,
+      'POST',
+      'E_REQUEST_METHOD',
+    ]);
+    const post = await fetch(`${stage.url}/v1/models`, { method: 'POST', headers });
+    expect([post.status, post.headers.get('allow'), (await errorOf(post)).code]).toEqual([
+      405,
+      'GET',
+      'E_REQUEST_METHOD',
+    ]);
+  });
+
+  it('a body that is too large, announced or not', async () => {
+    const announced = await raw(head(`content-length: ${limits.body_bytes + 1}\r\n`));
+    expect(announced).toContain('HTTP/1.1 413');
+    expect(announced).toContain('E_REQUEST_TOO_LARGE');
+    const chunk = `${(1024 * 1024).toString(16)}\r\n${'x'.repeat(1024 * 1024)}\r\n`;
+    const chunked = await raw(head('transfer-encoding: chunked\r\n'), ...Array(33).fill(chunk));
+    expect(chunked).toContain('HTTP/1.1 413');
+    await stillServes();
+  });
+
+  it('a header that is too large', async () => {
+    const answer = await raw(head(`x-long: ${'x'.repeat(limits.header_bytes)}\r\n`));
+    expect(answer).toContain('HTTP/1.1 431');
+    expect(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n'))).error.code).toBe('E_REQUEST_HEADERS');
+    await stillServes();
+  });
+
+  it('bytes that are no HTTP, and ambiguous lengths', async () => {
+    for (const bytes of [
+      '\x16\x03\x01\x02\x00 tls?\r\n\r\n',
+      head('content-length: 5\r\ntransfer-encoding: chunked\r\n'),
+    ]) {
+      const answer = await raw(bytes);
+      expect(answer).toContain('HTTP/1.1 400');
+      expect(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n'))).error.code).toBe('E_REQUEST_MALFORMED');
+    }
+    await stillServes();
+  });
+
+  it('clients that send too slowly are cut off', async () => {
+    const slowHeader = await raw(`POST ${path} HTTP/1.1\r\nhost: x\r\nx-a:`);
+    expect(slowHeader).toContain('HTTP/1.1 408');
+    expect(slowHeader).toContain('E_REQUEST_TIMEOUT');
+    const slowBody = await raw(head('content-length: 100\r\n'), '{"model":');
+    expect(slowBody === '' || slowBody.includes('HTTP/1.1 408')).toBe(true);
+    await stillServes();
+  });
+
+  it('request ids that could harm logs are replaced', async () => {
+    const answer = await stage.post(path, chat, { 'x-request-id': 'a"b{} c' });
+    expect(answer.headers.get('x-request-id')).toMatch(/^req_/);
+  });
+});
+
+describe('models that cannot answer now', () => {
+  it('say what their replicas do', async () => {
+    const answer = await stage.post(path, { ...chat, model: 'org/big-model' });
+    expect(answer.status).toBe(503);
+    expect(answer.headers.get('retry-after')).toBe('15');
+    expect((await errorOf(answer)).message).toMatch(/cannot be reached|loading its weights \(30 %\)/);
+  });
+
+  it('say why their job is pending, and when it may start', async () => {
+    writeDeployment(stage.config, 'queued', {
+      spec: { models: [{ name: 'queued-model', aliases: ['q'] }] },
+      launches: [
+        {
+          phase: 'submitted',
+          job_id: '99',
+          last: {
+            phase: 'pending',
+            state: 'PENDING',
+            pending: { reason: 'Priority', explanation: 'other jobs come first' },
+            estimated_start_ms: Date.now() + 600_000,
+          },
+        },
+      ],
+    });
+    await new Promise((resolve) => setTimeout(resolve, 2100));
+    const answer = await stage.post(path, { ...chat, model: 'q' });
+    expect(answer.status).toBe(503);
+    expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(500);
+    expect((await errorOf(answer)).message).toContain(
+      'job 99 of deployment queued is pending: other jobs come first (Priority)',
+    );
+  });
+});
+
+describe('what operators see', () => {
+  it('health needs no key, metrics do', async () => {
+    expect(await (await fetch(`${stage.url}/health`)).json()).toEqual({ status: 'ok' });
+    expect((await fetch(`${stage.url}/metrics`)).status).toBe(401);
+    await stillServes();
+    const metrics = await (await stage.admin('/metrics')).text();
+    expect(metrics).toMatch(
+      /hpcserve_requests_total\{model="tiny",endpoint="\/v1\/chat\/completions",status="200"\} [1-9]/,
+    );
+    expect(metrics).toMatch(
+      /hpcserve_tokens_total\{model="tiny",endpoint="\/v1\/chat\/completions",kind="completion"\} [1-9]/,
+    );
+    expect(metrics).toMatch(
+      /hpcserve_request_duration_seconds_bucket\{model="tiny",endpoint="\/v1\/chat\/completions",le="\+Inf"\} [1-9]/,
+    );
+    expect(metrics).toContain('hpcserve_sessions{state="reachable"}');
+    // Names that clients make up must not become series.
+    for (let index = 0; index < 20; index++) await stage.post(path, { ...chat, model: `made-up-${index}` });
+    expect(await (await stage.admin('/metrics')).text()).not.toContain('made-up');
+  });
+
+  it('admin paths take the admin token only', async () => {
+    for (const [method, target] of [
+      ['GET', '/hpcserve/v1/keys'],
+      ['POST', '/hpcserve/v1/keys'],
+      ['DELETE', `/hpcserve/v1/keys/${stage.key_id}`],
+      ['GET', '/hpcserve/v1/table'],
+      ['GET', '/hpcserve/v1/usage?by=model'],
+    ] as const) {
+      for (const token of [stage.key, 'x', undefined]) {
+        const answer = await fetch(stage.url + target, {
+          method,
+          headers: token === undefined ? {} : { authorization: `Bearer ${token}` },
+        });
+        expect([target, answer.status]).toEqual([target, 401]);
+      }
+    }
+    const wrong = await stage.admin('/hpcserve/v1/keys', { method: 'POST', body: { nome: 'x' } });
+    expect(wrong.status).toBe(400);
+    expect((await stage.admin('/hpcserve/v1/usage?by=moon')).status).toBe(400);
+    expect((await stage.admin('/hpcserve/v1/keys/key_none', { method: 'DELETE' })).status).toBe(404);
+  });
+
+  it('a revoked key is refused at once', async () => {
+    const made = (await (
+      await stage.admin('/hpcserve/v1/keys', { method: 'POST', body: { name: 'short' } })
+    ).json()) as { key: string; id: string };
+    const headers = { authorization: `Bearer ${made.key}` };
+    expect((await fetch(`${stage.url}/v1/models`, { headers })).status).toBe(200);
+    expect((await stage.admin(`/hpcserve/v1/keys/${made.id}`, { method: 'DELETE' })).status).toBe(200);
+    expect((await fetch(`${stage.url}/v1/models`, { headers })).status).toBe(401);
+    const listed = await (await stage.admin('/hpcserve/v1/keys')).text();
+    expect(listed).toContain('"name":"short"');
+    expect(listed).not.toContain(made.key);
+  });
+
+  it('logs hold no key, no token and no prompt', async () => {
+    await stillServes();
+    const all = stage.logged.join('');
+    expect(all.length).toBeGreaterThan(100);
+    for (const secret of [stage.key, stage.gateway.admin_token, 'secret prompt'])
+      expect(all).not.toContain(secret);
+    for (const line of stage.logged) expect(() => JSON.parse(line)).not.toThrow();
+  });
+});

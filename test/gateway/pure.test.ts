@@ -1,0 +1,261 @@
+/** Properties of the gateway's pure parts. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { topLevelSpan } from '../../gateway/relay/json-span.ts';
+import { parseRequest } from '../../gateway/relay/request-body.ts';
+import { EventSplitter } from '../../gateway/relay/sse-events.ts';
+import { findFinishReason, findUsage } from '../../gateway/relay/usage.ts';
+import { leastLoad } from '../../gateway/routing/least-load.ts';
+import { AnswerParser } from '../../gateway/upstream/answer-parser.ts';
+
+/** A text cut into pieces at arbitrary places. */
+const cuts = fc.array(fc.nat(40), { maxLength: 40 });
+function cut(bytes: Buffer, lengths: readonly number[]): Buffer[] {
+  const pieces: Buffer[] = [];
+  let at = 0;
+  for (const length of lengths) {
+    pieces.push(bytes.subarray(at, at + length));
+    at += length;
+  }
+  pieces.push(bytes.subarray(at));
+  return pieces.filter((piece) => piece.length > 0);
+}
+
+describe('answer parser', () => {
+  function parse(
+    pieces: readonly Buffer[],
+    ended = false,
+  ): { status: number; body: string; reusable: boolean } {
+    const seen = { status: 0, body: '', reusable: false };
+    let whole = false;
+    const parser = new AnswerParser({
+      onHead: ({ status }) => {
+        seen.status = status;
+      },
+      onBody: (bytes) => {
+        seen.body += bytes.toString('latin1');
+      },
+      onEnd: (reusable) => {
+        whole = true;
+        seen.reusable = reusable;
+      },
+    });
+    parser.expect();
+    for (const piece of pieces) parser.push(piece);
+    if (ended) parser.end();
+    if (!whole) throw new Error('not whole');
+    return seen;
+  }
+
+  it('reads lengths and chunks the same however the bytes arrive', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.string({ minLength: 1, maxLength: 50 }), { maxLength: 8 }),
+        cuts,
+        fc.boolean(),
+        (parts, lengths, interim) => {
+          const body = Buffer.from(parts.join('')).toString('latin1');
+          const first = interim ? 'HTTP/1.1 100 Continue\r\n\r\n' : '';
+          const plain = `${first}HTTP/1.1 200 OK\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+          expect(parse(cut(Buffer.from(plain, 'latin1'), lengths))).toEqual({
+            status: 200,
+            body,
+            reusable: true,
+          });
+          const chunks = parts
+            .map((part) => Buffer.from(part))
+            .map((part) => `${part.length.toString(16)};x=y\r\n${part.toString('latin1')}\r\n`);
+          const chunked = `HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n${chunks.join('')}0\r\nx-trailer: 1\r\n\r\n`;
+          expect(parse(cut(Buffer.from(chunked, 'latin1'), lengths))).toEqual({
+            status: 200,
+            body,
+            reusable: true,
+          });
+          const closing = `HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n${body}`;
+          expect(parse(cut(Buffer.from(closing, 'latin1'), lengths), true)).toEqual({
+            status: 200,
+            body,
+            reusable: false,
+          });
+        },
+      ),
+    );
+  });
+
+  it.each([
+    'HTTP/2 200 OK\r\n\r\n',
+    'HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx',
+    'HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\nx',
+    'HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\nx',
+    'HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\nx',
+    'HTTP/1.1 200 OK\r\nfolded: a\r\n b\r\n\r\n',
+    'HTTP/1.1 200 OK\r\nname : a\r\n\r\n',
+    'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n',
+    'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nabc\r\n',
+    'HTTP/1.1 101 Switching\r\n\r\n',
+    'HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nxHTTP/1.1 200 OK\r\n\r\n',
+    `HTTP/1.1 200 OK\r\nx: ${'y'.repeat(70_000)}`,
+  ])('refuses what is ambiguous or no answer: %#', (text) => {
+    expect(() => parse([Buffer.from(text, 'latin1')])).toThrow();
+  });
+
+  it('tells an answer that was cut off', () => {
+    expect(() => parse([Buffer.from('HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc')], true)).toThrow(
+      'ended before',
+    );
+  });
+});
+
+describe('events of a stream', () => {
+  it('are found the same however the bytes arrive', () => {
+    const line = fc.stringMatching(/^[a-z:{}" ]{1,20}$/);
+    const event = fc.array(line, { minLength: 1, maxLength: 3 });
+    fc.assert(
+      fc.property(
+        fc.array(event, { maxLength: 6 }),
+        fc.constantFrom('\n', '\r\n'),
+        cuts,
+        (events, newline, lengths) => {
+          const texts = events.map((lines) => lines.map((one) => one + newline).join('') + newline);
+          const found: string[] = [];
+          let passed = '';
+          const splitter = new EventSplitter(
+            (bytes, start, end) => found.push(bytes.toString('latin1', start, end)),
+            1000,
+          );
+          for (const piece of cut(Buffer.from(texts.join('')), lengths)) {
+            const looked = splitter.push(piece);
+            if (looked === false) throw new Error('too large');
+            passed += looked.bytes.toString('latin1', 0, looked.whole);
+          }
+          expect(found).toEqual(texts);
+          expect(passed).toBe(texts.join(''));
+        },
+      ),
+    );
+  });
+});
+
+describe('usage and finish reason', () => {
+  it('are found in any JSON, and only as keys', () => {
+    fc.assert(
+      fc.property(
+        fc.json(),
+        fc.nat(),
+        fc.nat(),
+        fc.constantFrom(undefined, 1, 2),
+        (noise, prompt_tokens, completion_tokens, space) => {
+          const answer = {
+            noise: JSON.parse(noise) as unknown,
+            text: '"usage":{"prompt_tokens":1} "finish_reason":"no"',
+            tokens: ['usage', 'finish_reason'],
+            usage: { prompt_tokens, completion_tokens },
+            choices: [{ finish_reason: 'length' }],
+            list: ['usage'],
+          };
+          const bytes = Buffer.from(JSON.stringify(answer, undefined, space));
+          expect(findUsage(bytes)).toEqual({ prompt_tokens, completion_tokens });
+          expect(findFinishReason(bytes)).toBe('length');
+        },
+      ),
+    );
+    expect(findUsage(Buffer.from('{"usage":null,"x":"usage"}'))).toBeUndefined();
+    expect(findFinishReason(Buffer.from('{"finish_reason":null}'))).toBeUndefined();
+  });
+});
+
+describe('asking for usage', () => {
+  it('changes nothing of a request but stream_options', () => {
+    const options = fc.option(fc.dictionary(fc.string(), fc.jsonValue(), { maxKeys: 3 }), { nil: undefined });
+    fc.assert(
+      fc.property(
+        fc.dictionary(fc.string(), fc.jsonValue(), { maxKeys: 5 }),
+        options,
+        fc.constantFrom(undefined, 1),
+        (rest, stream_options, space) => {
+          const request = {
+            ...rest,
+            model: 'm',
+            stream: true,
+            ...(stream_options === undefined ? {} : { stream_options }),
+          };
+          const { body, wantsUsage } = parseRequest(
+            Buffer.from(JSON.stringify(request, undefined, space)),
+            'completions',
+          );
+          const asked = stream_options?.include_usage === true;
+          expect(wantsUsage).toBe(asked);
+          expect(JSON.parse(body.toString())).toEqual({
+            ...(JSON.parse(JSON.stringify(request)) as object),
+            stream_options: {
+              ...(JSON.parse(JSON.stringify(stream_options ?? {})) as object),
+              include_usage: true,
+            },
+          });
+        },
+      ),
+    );
+  });
+
+  it('finds the span of a key by its meaning', () => {
+    const text = '{"a":{"k":1},"\\u006b":[1,"]}",{"k":2}] ,"z":-1e5}';
+    const { start, end } = topLevelSpan(Buffer.from(text), 'k');
+    expect(text.slice(start, end)).toBe('[1,"]}",{"k":2}]');
+  });
+});
+
+describe('least load', () => {
+  const candidate = (
+    session_id: string,
+    running: number,
+    waiting: number,
+    max_sequences: number,
+    unreported = 0,
+  ) => ({
+    session_id,
+    running,
+    waiting,
+    max_sequences,
+    unreported,
+  });
+
+  it('chooses none that is excluded or full, and no better one exists', () => {
+    const one = fc.record({
+      running: fc.nat(20),
+      waiting: fc.nat(20),
+      max_sequences: fc.integer({ min: 1, max: 20 }),
+      unreported: fc.integer({ min: -5, max: 5 }),
+    });
+    fc.assert(
+      fc.property(fc.array(one, { maxLength: 6 }), fc.nat(), fc.nat(5), (loads, seed, excludedIndex) => {
+        const candidates = loads.map((load, index) => ({ session_id: String(index), ...load }));
+        const excluded = [String(excludedIndex)];
+        const policy = leastLoad(10);
+        const chosen = policy.choose(candidates, excluded, seed);
+        const requests = (c: (typeof candidates)[number]): number =>
+          Math.max(0, c.running + c.waiting + c.unreported);
+        const possible = candidates.filter(
+          (c) => !excluded.includes(c.session_id) && requests(c) < c.max_sequences + 10,
+        );
+        if (possible.length === 0) expect(chosen).toBeUndefined();
+        else {
+          expect(possible).toContain(chosen);
+          const least = Math.min(...possible.map((c) => requests(c) / c.max_sequences));
+          expect(requests(chosen!) / chosen!.max_sequences).toBe(least);
+        }
+        expect(policy.choose(candidates, excluded, seed)).toBe(chosen);
+      }),
+    );
+  });
+
+  it('spreads over equals evenly', () => {
+    const candidates = ['a', 'b', 'c'].map((id) => candidate(id, 1, 0, 4));
+    const counts = new Map<string, number>();
+    for (let seed = 0; seed < 3000; seed++) {
+      const { session_id } = leastLoad(10).choose(candidates, [], seed)!;
+      counts.set(session_id, (counts.get(session_id) ?? 0) + 1);
+    }
+    for (const count of counts.values()) expect(Math.abs(count - 1000)).toBeLessThan(150);
+    expect(counts.size).toBe(3);
+  });
+});
