@@ -31,11 +31,12 @@ try {
 async function main(): Promise<void> {
   if (!existsSync(model)) {
     step('writing a toy model with random weights');
-    hpcserve(['model', 'synth', model, '--preset', 'toy', '--seed', '1']);
+    hpcserve(['model', 'synth', model, '--preset', 'tiny-llama', '--seed', '1']);
   }
+  const view = process.stderr.isTTY ? 'tty' : 'plain';
   step('hpcserve deploy examples/quickstart.yaml --site local');
   const endpoint = deployed.parse(
-    JSON.parse(hpcserve(['deploy', deployment, '--site', 'local', '--yes', '--json'])),
+    JSON.parse(hpcserve(['deploy', deployment, '--site', 'local', '--yes', '--json', '--progress', view])),
   );
   step(`asking ${endpoint.models[0]}: ${question}`);
   const tokens = await ask(endpoint.url, endpoint.key, endpoint.models[0]!);
@@ -51,9 +52,9 @@ async function main(): Promise<void> {
       `  curl -N ${endpoint.url}/chat/completions -H 'Authorization: Bearer ${endpoint.key}' -H 'Content-Type: application/json' -d '{"model": "${endpoint.models[0]}", "stream": true, "max_tokens": 32, "messages": [{"role": "user", "content": "${question}"}]}'`,
       '',
       'Look at it and end it:',
-      `  ${shell('status quickstart')}`,
-      `  ${shell('logs quickstart')}`,
-      `  ${shell('stop quickstart')}`,
+      `  ${shell('status quickstart --site local')}`,
+      `  ${shell('logs quickstart --site local')}`,
+      `  ${shell('stop quickstart --site local')}`,
       '',
     ].join('\n'),
   );

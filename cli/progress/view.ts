@@ -11,10 +11,13 @@ export interface ProgressView {
   close(): void;
 }
 
-/** By configuration (`progress`), else: JSON lines with --json, a live view on a terminal, plain lines elsewhere. */
+/**
+ * By configuration (`progress`), else: JSON lines with --json, a live view on a terminal, plain lines elsewhere.
+ * Asked for beside --json, a view for people goes to stderr, and stdout has the final object alone.
+ */
 export function progressView(context: CliContext): ProgressView {
   const asked = context.configuration.get('progress');
-  if (asked === 'json' || context.json) return new JsonView(context);
+  if (asked === 'json' || (asked === 'auto' && context.json)) return new JsonView(context);
   if (asked === 'tty' || (asked === 'auto' && context.tty.stderr && context.environment.TERM !== 'dumb'))
     return new TerminalView(context, process.stderr);
   return new PlainView(context);
