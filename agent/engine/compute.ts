@@ -1,4 +1,7 @@
-/** The CPU backend with one thread pool, shared by all graphs of an engine. */
+/**
+ * The CPU backend. Engines of one worker share a thread pool: they compute in turns, and pools that spin
+ * side by side would take the cores from one another.
+ */
 import { type Ggml, ggmlStatusSuccess } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -15,16 +18,16 @@ export interface ComputeOptions {
 export class Compute {
   readonly #ggml: Ggml;
   readonly #backend: Pointer;
-  readonly #threadpool: Pointer;
+  readonly #threadpool: SharedThreadpool;
 
   constructor(ggml: Ggml, options: ComputeOptions) {
     this.#ggml = ggml;
     const backend = ggml.ggml_backend_dev_init(ggml.cpuDevice, null);
     if (!backend) throw new HpcserveError('E_NATIVE_MEMORY', { what: 'the CPU backend did not start' });
     this.#backend = backend;
-    this.#threadpool = makeThreadpool(ggml, options.threads);
+    this.#threadpool = takeThreadpool(ggml, options.threads);
     ggml.cpu.ggml_backend_set_n_threads(backend, options.threads);
-    ggml.cpu.ggml_backend_cpu_set_threadpool(backend, this.#threadpool);
+    ggml.cpu.ggml_backend_cpu_set_threadpool(backend, this.#threadpool.pool);
     ggml.cpu.ggml_backend_cpu_set_use_ref(backend, options.fixed_paths);
   }
 
@@ -37,18 +40,40 @@ export class Compute {
 
   free(): void {
     this.#ggml.ggml_backend_free(this.#backend);
-    this.#ggml.cpu.ggml_threadpool_free(this.#threadpool);
+    giveThreadpoolBack(this.#ggml, this.#threadpool);
   }
 }
+
+interface SharedThreadpool {
+  pool: Pointer;
+  threads: number;
+  users: number;
+}
+
+/** Pools of this JavaScript thread, by their number of threads. */
+const pools = new Map<number, SharedThreadpool>();
 
 /**
  * Threads that wait for work spin for some tenths of a second (poll level 50, ggml's default) and then
  * sleep: an idle worker costs nothing, and consecutive iterations pay no wake-up.
  */
-export function makeThreadpool(ggml: Ggml, threads: number): Pointer {
-  const params = new Uint8Array(threadpoolParamsBytes);
-  ggml.ggml_threadpool_params_init(params, threads);
-  const pool = ggml.cpu.ggml_threadpool_new(params);
-  if (!pool) throw new HpcserveError('E_NATIVE_MEMORY', { what: `no thread pool of ${threads} threads` });
-  return pool;
+function takeThreadpool(ggml: Ggml, threads: number): SharedThreadpool {
+  let shared = pools.get(threads);
+  if (!shared) {
+    const params = new Uint8Array(threadpoolParamsBytes);
+    ggml.ggml_threadpool_params_init(params, threads);
+    const pool = ggml.cpu.ggml_threadpool_new(params);
+    if (!pool) throw new HpcserveError('E_NATIVE_MEMORY', { what: `no thread pool of ${threads} threads` });
+    shared = { pool, threads, users: 0 };
+    pools.set(threads, shared);
+  }
+  shared.users++;
+  return shared;
+}
+
+function giveThreadpoolBack(ggml: Ggml, shared: SharedThreadpool): void {
+  shared.users--;
+  if (shared.users > 0) return;
+  pools.delete(shared.threads);
+  ggml.cpu.ggml_threadpool_free(shared.pool);
 }

@@ -43,12 +43,14 @@ export class KvMemory {
     this.#ggml = ggml;
     this.type = kvTypes[type];
     this.n_blocks = Math.floor(kv_tokens / kv_block_tokens);
-    if (model.head_dim % Number(ggml.ggml_blck_size(this.type)) !== 0)
+    const width = model.n_head_kv * model.head_dim;
+    // Scattered rows are gathered as 32-bit words.
+    const wholeWords = Number(ggml.ggml_row_size(this.type, width)) % 4 === 0;
+    if (model.head_dim % Number(ggml.ggml_blck_size(this.type)) !== 0 || !wholeWords)
       throw new HpcserveError('E_ENGINE_OPTIONS', {
         what: `kv_type ${type} does not fit heads of ${model.head_dim} elements`,
         try: 'use kv_type f16',
       });
-    const width = model.n_head_kv * model.head_dim;
     const rows = (this.n_blocks + 1) * kv_block_tokens;
     this.scratch_row = this.n_blocks * kv_block_tokens;
     this.row_bytes = Number(ggml.ggml_row_size(this.type, width));

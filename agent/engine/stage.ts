@@ -220,10 +220,11 @@ export class Stage {
 
   #mapInputs(built: BuiltGraph): KeptGraph {
     const { inputs, shape } = built;
-    const buffer = (tensor: Pointer | undefined, bytes: number): ArrayBuffer =>
-      tensor
-        ? (memoryAt(this.#ggml.ggml_get_data(tensor)!, bytes).buffer as ArrayBuffer)
-        : new ArrayBuffer(0);
+    // An input that no operation of this shape reads has no memory.
+    const buffer = (tensor: Pointer | undefined, bytes: number): ArrayBuffer => {
+      const address = tensor && this.#ggml.ggml_get_data(tensor);
+      return address ? (memoryAt(address, bytes).buffer as ArrayBuffer) : new ArrayBuffer(0);
+    };
     const { n_embd, n_vocab, n_head, head_dim } = this.model;
     const attentionRows = Math.max(shape.rows, shape.output_rows);
     if (built.attention)

@@ -1,0 +1,70 @@
+/** The block allocator under random histories: nothing is lost, nothing is given twice. */
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { type BlockList, KvBlocks } from '../../agent/engine/kv-blocks.ts';
+
+const tokensOf = (seed: number, length: number): Int32Array =>
+  Int32Array.from({ length }, (_, index) => (index < 32 ? 7 : seed * 1000 + index));
+
+test('references and lists agree after any history', () => {
+  const action = fc.record({
+    kind: fc.constantFrom('open', 'grow', 'release'),
+    which: fc.nat(20),
+    length: fc.integer({ min: 1, max: 200 }),
+  });
+  fc.assert(
+    fc.property(fc.array(action, { maxLength: 60 }), (actions) => {
+      const blocks = new KvBlocks(24);
+      const live: { list: BlockList; seed: number }[] = [];
+      for (const { kind, which, length } of actions) {
+        const chosen = live[which % Math.max(1, live.length)];
+        if (kind === 'open') {
+          const list = blocks.open(Math.ceil(length / 16) + 4);
+          const shared = blocks.share(list, tokensOf(which, length));
+          expect(shared).toBeLessThan(length);
+          if (blocks.grow(list, Math.ceil(length / 16))) {
+            blocks.remember(list, tokensOf(which, length), length);
+            live.push({ list, seed: which });
+          } else blocks.release(list);
+        } else if (kind === 'grow' && chosen) blocks.grow(chosen.list, chosen.list.blocks.length + 1);
+        else if (kind === 'release' && chosen) {
+          blocks.release(chosen.list);
+          live.splice(live.indexOf(chosen), 1);
+        }
+        blocks.verify();
+      }
+      for (const { list } of live) blocks.release(list);
+      blocks.verify();
+      expect(blocks.free_blocks).toBe(24);
+    }),
+    { numRuns: 200 },
+  );
+});
+
+test('a sequence stays in one extent while there is room', () => {
+  const blocks = new KvBlocks(64);
+  const lists = [blocks.open(16), blocks.open(16), blocks.open(16)];
+  for (let count = 1; count <= 16; count++) for (const list of lists) blocks.grow(list, count);
+  for (const { blocks: own } of lists)
+    expect(own.every((block, index) => index === 0 || block === own[index - 1]! + 1)).toBe(true);
+});
+
+test('only the same tokens behind the same prefix are shared', () => {
+  const blocks = new KvBlocks(16);
+  const first = blocks.open(4);
+  const tokens = Int32Array.from({ length: 48 }, (_, index) => index);
+  blocks.grow(first, 3);
+  blocks.remember(first, tokens, 48);
+  blocks.release(first);
+  const same = blocks.open(4);
+  expect(blocks.share(same, tokens)).toBe(32);
+  const shifted = blocks.open(4);
+  expect(blocks.share(shifted, tokens.slice(16))).toBe(0);
+  const changed = blocks.open(4);
+  expect(
+    blocks.share(
+      changed,
+      tokens.map((token) => (token === 20 ? 99 : token)),
+    ),
+  ).toBe(16);
+});
