@@ -22,6 +22,15 @@ async function main(): Promise<number> {
   // Node itself would open its debugger on this signal: taken over before anything else happens.
   process.on('SIGUSR1', () => agent?.warnOfWalltime());
 
+  // Who started the agent may be gone and with it the other end of stderr; the log file has everything.
+  process.stderr.on('error', () => undefined);
+  process.on('uncaughtException', (thrown) => {
+    process.stderr.write(`${thrown.stack ?? thrown}\n`);
+    const error = HpcserveError.from(thrown);
+    if (!agent) process.exit(error.exit_code);
+    agent.fail(error);
+  });
+
   const values = readArguments();
   const index = values?.['node-index'];
   if (values?.launch === undefined || (index !== undefined && !/^\d+$/.test(index))) {

@@ -24,7 +24,7 @@
 export { mergeRecords } from './merge.ts';
 export { loadOrCreateNetworkKey } from './network-key.ts';
 export { OwnSession } from './own-session.ts';
-export type { Registry, RegistryChange, RegistryStatus } from './registry.ts';
+export type { Registry, RegistryChange } from './registry.ts';
 export { type RendezvousOptions, RendezvousRegistry } from './rendezvous-registry.ts';
 export { SessionIdentity } from './session-identity.ts';
 export {

@@ -8,7 +8,7 @@ import { link, mkdir, open, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 
-export const networkKeyFile = 'network.key';
+const networkKeyFile = 'network.key';
 const key_bytes = 32;
 
 /**

@@ -40,7 +40,7 @@ export function sessionTlsServerOptions(
 }
 
 /** The key a peer proved to own in the handshake, as SPKI DER; undefined where it showed none. */
-export function peerPublicKey(socket: TLSSocket): Uint8Array | undefined {
+function peerPublicKey(socket: TLSSocket): Uint8Array | undefined {
   const certificate: X509Certificate | undefined = socket.getPeerX509Certificate();
   return certificate?.publicKey.export({ type: 'spki', format: 'der' });
 }

@@ -2,7 +2,7 @@ import type { UnitSpec } from '../../spec/launch.ts';
 import { type ModelSpec, modelSchema } from '../../spec/model-yaml.ts';
 
 /** Where an engine listens: nothing that others on the node can reach without a key. */
-export type Listen = { kind: 'socket'; path: string } | { kind: 'loopback'; port: number };
+type Listen = { kind: 'socket'; path: string } | { kind: 'loopback'; port: number };
 
 export interface AdapterContext {
   /** A 0700 folder of this unit alone, short enough for sockets in it. */

@@ -10,7 +10,7 @@ import { cgroupMemoryLimit } from './cgroup.ts';
 import { parseNumberList } from './lists.ts';
 
 /** Instruction sets that decide which kernels run, from slow to fast; x86 and aarch64. */
-export const reportedIsa = [
+const reportedIsa = [
   'avx2',
   'avx512f',
   'avx512_vnni',
@@ -55,7 +55,7 @@ export function parseAllowedCores(status: string): number[] {
 }
 
 /** Bytes of a NUMA node from its `meminfo`; 0 where the line is absent. */
-export function parseNodeMemory(meminfo: string): number {
+function parseNodeMemory(meminfo: string): number {
   return Number(/MemTotal:\s*(\d+) kB/.exec(meminfo)?.[1] ?? 0) * 1024;
 }
 

@@ -91,6 +91,16 @@ export class NodeAgent {
     }
   }
 
+  /** A defect: ends in order where that is still possible, so that state and mesh say what happened. */
+  fail(error: HpcserveError): void {
+    if (this.#stop.signal.aborted) {
+      process.stderr.write(`${error.toText()}\n`);
+      process.exit(error.exit_code);
+    }
+    this.#error = error;
+    this.#stop.abort();
+  }
+
   /** The time limit of the job comes near. */
   warnOfWalltime(): void {
     this.#walltime_warning_at_ms ??= Date.now();

@@ -38,7 +38,7 @@ export async function scratchFolder(): Promise<AsyncDisposable & { path: string 
 export async function eventually<T>(
   check: () => T | Promise<T>,
   what: string,
-  deadline_ms = 8000,
+  deadline_ms = 15_000,
 ): Promise<NonNullable<T>> {
   const end = performance.now() + deadline_ms;
   for (;;) {
