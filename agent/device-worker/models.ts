@@ -57,13 +57,14 @@ export class Models {
     this.models.set(name, model);
     this.tell({ type: 'model', name, state: 'loading' });
     try {
-      const { vocabulary } = model.openText();
+      const { vocabulary, utf8 } = model.openText();
       const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
         config;
       this.compute.send({
         type: 'load',
         name,
         vocabulary: vocabulary.address,
+        utf8,
         options: {
           model_path: config.model_path,
           threads: this.threads,

@@ -7,6 +7,7 @@ import type { ModelState } from '../../spec/session-record.ts';
 import { ChatTemplate } from '../text/chat-template.ts';
 import { templateReasons } from '../text/output/reasoning.ts';
 import { ControlTextGuard } from '../text/prompt-tokens.ts';
+import { classifyTokens, type Utf8Tokens } from '../text/sampling/utf8-constraint.ts';
 import { type ToolFormat, toolFormatOf } from '../text/tools/tool-format.ts';
 import { CachedPieces } from '../text/vocabulary.ts';
 import type { NativeModel } from './messages.ts';
@@ -23,6 +24,7 @@ export interface ModelText {
   preserved: ReadonlySet<number>;
   /** A text of n bytes has at least n / this tokens. */
   longest_token_bytes: number;
+  utf8: Utf8Tokens;
 }
 
 /** One model as the main thread of the worker knows it. */
@@ -59,11 +61,14 @@ export class ServedModel {
         eos_token: textOf(vocabulary.eos),
       });
       const control: string[] = [];
-      let longest_token_bytes = 1;
-      for (let token = 0; token < vocabulary.n_tokens; token++) {
+      for (let token = 0; token < vocabulary.n_tokens; token++)
         if (vocabulary.isControl(token)) control.push(vocabulary.text(token));
-        longest_token_bytes = Math.max(longest_token_bytes, vocabulary.piece(token, true).length);
-      }
+      let longest_token_bytes = 1;
+      const utf8 = classifyTokens(vocabulary.n_tokens, (token) => {
+        const bytes = vocabulary.piece(token, true);
+        longest_token_bytes = Math.max(longest_token_bytes, bytes.length);
+        return bytes;
+      });
       const tool_format = toolFormatOf(template.source);
       const preserved = new Set<number>();
       if (tool_format) {
@@ -79,6 +84,7 @@ export class ServedModel {
         reasons: templateReasons(template.source),
         preserved,
         longest_token_bytes,
+        utf8,
       };
       return this.text;
     } catch (error) {

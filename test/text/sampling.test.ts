@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { allocateCandidates, type Candidates, fillCandidates } from '../../agent/text/sampling/candidates.ts';
+import { fastExp } from '../../agent/text/sampling/fast-exp.ts';
 import { argmax } from '../../agent/text/sampling/greedy.ts';
 import { keepMinP } from '../../agent/text/sampling/min-p.ts';
 import { type SamplingParameters, samplingDefaults } from '../../agent/text/sampling/parameters.ts';
@@ -10,7 +11,7 @@ import { DelayedConstraint } from '../../agent/text/sampling/token-constraint.ts
 import { TokenSampler } from '../../agent/text/sampling/token-sampler.ts';
 import { keepTopP } from '../../agent/text/sampling/top-p.ts';
 import { keepTypicalP } from '../../agent/text/sampling/typical-p.ts';
-import { continueUtf8, impossibleTokens, Utf8Constraint } from '../../agent/text/sampling/utf8-constraint.ts';
+import { classifyTokens, continueUtf8, Utf8Constraint } from '../../agent/text/sampling/utf8-constraint.ts';
 
 /** Logits with many ties, to exercise the order of equal ones. */
 const logitsArbitrary = fc
@@ -257,14 +258,35 @@ class Only implements TokenConstraint {
 }
 
 describe('constraints', () => {
-  it('masks the vocabulary only where the first choice is refused', () => {
-    const one = new Only([1, 2]);
-    const chosen = sampler({ temperature: 0 }, 4, one);
-    expect(chosen.sample(Float32Array.from([0, 5, 1, 2]), 0).token).toBe(1);
-    expect(one.masks).toBe(0);
-    expect(chosen.sample(Float32Array.from([9, 0, 1, 2]), 1).token).toBe(2);
-    expect(one.masks).toBe(1);
-    expect(one.accepted).toEqual([1, 2]);
+  it('asks about the likeliest tokens, and masks the vocabulary only where all of them are refused', () => {
+    for (const temperature of [0, 1]) {
+      const one = new Only([1, 2]);
+      const chosen = sampler({ temperature }, 4, one);
+      expect([1, 2]).toContain(chosen.sample(Float32Array.from([9, 5, 1, 8]), 0).token);
+      expect(one.masks).toBe(0);
+      const rare = new Only([499]);
+      const logits = Float32Array.from({ length: 500 }, (_, id) => (id === 499 ? -40 : id % 7));
+      expect(sampler({ temperature }, 500, rare).sample(logits, 0).token).toBe(499);
+      expect(rare.masks).toBe(1);
+      expect(rare.accepted).toEqual([499]);
+    }
+  });
+
+  it('a filter that leaves nothing allowed is widened by the mask', () => {
+    const one = new Only([3]);
+    expect(sampler({ top_k: 2, top_p: 0.5 }, 4, one).sample(Float32Array.from([9, 8, 1, 0]), 0).token).toBe(
+      3,
+    );
+  });
+
+  it('fastExp is exact to 8e-8', () => {
+    fc.assert(
+      fc.property(fc.double({ min: -690, max: 20, noNaN: true }), (x) => {
+        expect(Math.abs(fastExp(x) / Math.exp(x) - 1)).toBeLessThan(8e-8);
+      }),
+      { numRuns: 2000 },
+    );
+    expect([fastExp(0), fastExp(Number.NEGATIVE_INFINITY), fastExp(Number.NaN)]).toEqual([1, 0, 0]);
   });
 
   it('keeps the distribution of masking first', () => {
@@ -354,9 +376,10 @@ describe('UTF-8 of constrained answers', () => {
       Uint8Array.from(bytes),
     );
     const bytesOf = (token: number) => pieces[token]!;
-    const impossible = impossibleTokens(pieces.length, bytesOf);
-    expect(impossible).toEqual([4, 6]);
-    const constraint = new Utf8Constraint(new Only([0, 1, 2, 3, 4, 5, 6]), bytesOf, impossible);
+    const tokens = classifyTokens(pieces.length, bytesOf);
+    expect(Array.from(tokens.impossible)).toEqual([4, 6]);
+    expect(Array.from(tokens.inside)).toEqual([2, 3, 5]);
+    const constraint = new Utf8Constraint(new Only([0, 1, 2, 3, 4, 5, 6]), bytesOf, tokens);
     const left = () => {
       const logits = new Float32Array(pieces.length);
       constraint.mask(logits);

@@ -70,7 +70,7 @@ export class ComputeLoop {
     }
   }
 
-  private load({ name, options, vocabulary }: ToCompute & { type: 'load' }): void {
+  private load({ name, options, vocabulary, utf8 }: ToCompute & { type: 'load' }): void {
     let told = 0;
     try {
       const engine = this.openEngine({
@@ -81,7 +81,7 @@ export class ComputeLoop {
           this.send({ type: 'progress', name, bytes_loaded, bytes_total });
         },
       });
-      this.engines.set(name, new HostedEngine(name, engine, vocabulary));
+      this.engines.set(name, new HostedEngine(name, engine, vocabulary, utf8));
       this.send({ type: 'loaded', name, info: engine.info, stats: engine.stats() });
     } catch (error) {
       this.send({ type: 'load_failed', name, error: HpcserveError.from(error).toJSON() });

@@ -5,7 +5,7 @@ import { allocateCandidates, type Candidates } from '../../text/sampling/candida
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import { DelayedConstraint, type TokenConstraint } from '../../text/sampling/token-constraint.ts';
 import { TokenSampler } from '../../text/sampling/token-sampler.ts';
-import { impossibleTokens, Utf8Constraint } from '../../text/sampling/utf8-constraint.ts';
+import { Utf8Constraint, type Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
 import { CachedPieces } from '../../text/vocabulary.ts';
 import type { GrammarConstraint, Submission, TokenOutput } from './messages.ts';
 
@@ -16,11 +16,11 @@ export class HostedEngine {
   private readonly vocabulary: Vocabulary;
   private readonly pieces: CachedPieces;
   private readonly scratch: Candidates;
-  /** Made when the first grammar comes. */
-  private impossible: readonly number[] | undefined;
+  private readonly utf8: Utf8Tokens;
   private readonly samplers = new Map<number, TokenSampler>();
 
-  constructor(name: string, engine: Engine, vocabularyAddress: bigint) {
+  constructor(name: string, engine: Engine, vocabularyAddress: bigint, utf8: Utf8Tokens) {
+    this.utf8 = utf8;
     this.name = name;
     this.engine = engine;
     this.vocabulary = Vocabulary.fromAddress(vocabularyAddress);
@@ -99,9 +99,6 @@ export class HostedEngine {
   private constraint({ gbnf, after }: GrammarConstraint): TokenConstraint {
     const grammar = Grammar.parse(this.vocabulary, gbnf);
     const bytesOf = (token: number) => this.pieces.piece(token, true);
-    this.impossible ??= impossibleTokens(this.vocabulary.n_tokens, (token) =>
-      this.vocabulary.piece(token, true),
-    );
     const constraint = new Utf8Constraint(
       {
         allows: (token) => grammar.allows(token),
@@ -110,7 +107,7 @@ export class HostedEngine {
         close: () => grammar.close(),
       },
       bytesOf,
-      this.impossible,
+      this.utf8,
     );
     return after === undefined ? constraint : new DelayedConstraint(constraint, after, bytesOf);
   }

@@ -8,6 +8,7 @@ import type {
 } from '../../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
+import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
 
 /** A sequence as the compute thread gets it: plain data. */
 export interface Submission {
@@ -39,6 +40,7 @@ export type ToCompute =
       options: Omit<EngineOptions, 'on_progress'>;
       /** Address of the llama_vocab that the main thread keeps open. */
       vocabulary: bigint;
+      utf8: Utf8Tokens;
     }
   | { type: 'unload'; name: string }
   | { type: 'submit'; submission: Submission }

@@ -1,3 +1,4 @@
+import { fastExp } from './fast-exp.ts';
 import { selectTop } from './select-top.ts';
 
 /**
@@ -37,7 +38,7 @@ export function fillCandidates(
     const largest = top.length > 0 ? logits[top[0]!]! : 0;
     top.sort();
     for (const token of top) {
-      const weight = Math.exp((logits[token]! - largest) * scale);
+      const weight = fastExp((logits[token]! - largest) * scale);
       if (weight > 0) {
         tokens[count] = token;
         weights[count++] = weight;
@@ -46,7 +47,7 @@ export function fillCandidates(
   } else {
     const largest = largestOf(logits);
     for (let token = 0; token < logits.length; token++) {
-      const weight = Math.exp((logits[token]! - largest) * scale);
+      const weight = fastExp((logits[token]! - largest) * scale);
       if (weight > 0) {
         tokens[count] = token;
         weights[count++] = weight;
@@ -74,14 +75,18 @@ export function totalWeight(candidates: Candidates): number {
   return total;
 }
 
-/** @param u in [0, 1). @returns the token whose stretch of the cumulative distribution holds u. */
+/** @param u in [0, 1). @returns the index of the candidate whose stretch of the cumulative distribution holds u; −1 where no weight is left. */
 export function drawCandidate(candidates: Candidates, u: number): number {
   let rest = u * totalWeight(candidates);
+  let last = -1;
   for (let index = 0; index < candidates.count; index++) {
-    rest -= candidates.weights[index]!;
-    if (rest < 0) return candidates.tokens[index]!;
+    const weight = candidates.weights[index]!;
+    if (weight === 0) continue;
+    last = index;
+    rest -= weight;
+    if (rest < 0) return index;
   }
-  return candidates.tokens[candidates.count - 1]!;
+  return last;
 }
 
 function largestOf(logits: Float32Array): number {

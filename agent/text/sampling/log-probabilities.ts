@@ -1,4 +1,5 @@
 import type { SampledToken } from '../../../spec/engine-contract.ts';
+import { fastExp } from './fast-exp.ts';
 import { argmax } from './greedy.ts';
 import { selectTop } from './select-top.ts';
 
@@ -17,7 +18,7 @@ export function logProbabilities(logits: Float32Array, alternatives: number): Lo
   const best = argmax(logits);
   const largest = best < 0 ? 0 : logits[best]!;
   let sum = 0;
-  for (let token = 0; token < logits.length; token++) sum += Math.exp(logits[token]! - largest);
+  for (let token = 0; token < logits.length; token++) sum += fastExp(logits[token]! - largest);
   const normaliser = largest + Math.log(sum);
   const top = Array.from(selectTop(logits, alternatives), (token) => ({
     token,

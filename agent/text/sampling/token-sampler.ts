@@ -6,6 +6,7 @@ import { keepMinP } from './min-p.ts';
 import { greedyBelow, type SamplingParameters } from './parameters.ts';
 import { penalise, TokenHistory } from './penalties.ts';
 import { uniform } from './philox.ts';
+import { selectTop } from './select-top.ts';
 import type { TokenConstraint } from './token-constraint.ts';
 import { keepTopP } from './top-p.ts';
 import { keepTypicalP } from './typical-p.ts';
@@ -20,10 +21,16 @@ export interface SequenceStart {
 }
 
 /**
+ * Tokens that a grammar may refuse before the whole vocabulary is masked. One question costs microseconds,
+ * a mask over 128k tokens tenths of a second. Lower: masks earlier; higher: more questions first.
+ */
+const mostRefusals = 64;
+
+/**
  * Chooses tokens in the order of vLLM: bias and masks, penalties, temperature, top_k, min_p, typical_p,
- * top_p, draw. A grammar is asked about the drawn token only; the whole vocabulary is masked just where it
- * refuses. For an independent second draw this gives the same distribution as masking first, as long as
- * no top_k, top_p, min_p or typical_p is set: P(t) + P(refused) · P(t | allowed) = P(t) / P(allowed).
+ * top_p, draw. A grammar is asked about drawn tokens; one that it refuses is taken out, and the draw is
+ * repeated with another random number. This is rejection sampling: it gives the distribution of masking
+ * the candidates first. Only where it refuses again and again is the whole vocabulary masked.
  */
 export class TokenSampler implements Sampler {
   private readonly parameters: SamplingParameters;
@@ -54,12 +61,18 @@ export class TokenSampler implements Sampler {
     // Kept aside only where they are asked for: modifying happens in place.
     const raw = described && this.modifies ? logits.slice() : logits;
     for (const [token, bias] of parameters.logit_bias) logits[token] = logits[token]! + bias;
-    if (history.output_tokens < parameters.min_tokens) this.forbidStop(logits);
+    const forbidden = history.output_tokens < parameters.min_tokens ? this.forbidStop(logits) : undefined;
     penalise(logits, history, parameters);
     let token = this.choose(logits, position, 0);
-    if (this.constraint && (token < 0 || !this.constraint.allows(token))) {
+    if (token < 0 && this.constraint) {
       this.constraint.mask(logits);
-      token = this.choose(logits, position, 1);
+      token = this.choose(logits, position, mostRefusals);
+      if (token < 0 && forbidden) {
+        // The grammar is complete and allows nothing but the end, so min_tokens gives way.
+        for (const [stop, logit] of forbidden) logits[stop] = logit;
+        this.constraint.mask(logits);
+        token = this.choose(logits, position, 2 * mostRefusals);
+      }
     }
     if (token < 0)
       throw new Error(`no token can be chosen at position ${position}: every logit is masked or NaN`);
@@ -89,28 +102,42 @@ export class TokenSampler implements Sampler {
     );
   }
 
-  /** A grammar that is complete allows nothing but the end, so there the end stays possible. */
-  private forbidStop(logits: Float32Array): void {
-    const kept = this.stopTokens.map((token) => logits[token]!);
+  /** @returns the stop tokens with the logits that they had. */
+  private forbidStop(logits: Float32Array): [number, number][] {
+    const kept = this.stopTokens.map((token): [number, number] => [token, logits[token]!]);
     for (const token of this.stopTokens) logits[token] = Number.NEGATIVE_INFINITY;
-    if (!this.constraint) return;
-    const probe = logits.slice();
-    this.constraint.mask(probe);
-    if (argmax(probe) < 0)
-      this.stopTokens.forEach((token, index) => {
-        logits[token] = kept[index]!;
-      });
+    return kept;
   }
 
+  /**
+   * @param attempt number of the first draw at this position
+   * @returns an allowed token; −1 where none was found among the likeliest
+   */
   private choose(logits: Float32Array, position: number, attempt: number): number {
     const { parameters, scratch } = this;
-    if (parameters.temperature < greedyBelow) return argmax(logits);
+    if (parameters.temperature < greedyBelow) return this.chooseBest(logits);
     fillCandidates(scratch, logits, parameters.temperature, parameters.top_k);
     keepMinP(scratch, parameters.min_p);
     keepTypicalP(scratch, parameters.typical_p);
     keepTopP(scratch, parameters.top_p);
-    if (scratch.count === 0) return -1;
     const { seed, choice } = parameters;
-    return drawCandidate(scratch, uniform({ seed, position, choice, attempt }));
+    for (let refused = 0; refused < mostRefusals; refused++) {
+      const index = drawCandidate(scratch, uniform({ seed, position, choice, attempt: attempt + refused }));
+      if (index < 0) return -1;
+      const token = scratch.tokens[index]!;
+      if (this.constraint?.allows(token) !== false) return token;
+      scratch.weights[index] = 0;
+    }
+    return -1;
+  }
+
+  private chooseBest(logits: Float32Array): number {
+    const best = argmax(logits);
+    if (best < 0 || this.constraint?.allows(best) !== false) return best;
+    for (const token of selectTop(logits, mostRefusals).subarray(1)) {
+      if (logits[token] === Number.NEGATIVE_INFINITY) return -1;
+      if (this.constraint.allows(token)) return token;
+    }
+    return -1;
   }
 }

@@ -9,16 +9,15 @@ import type { TokenConstraint } from './token-constraint.ts';
 export class Utf8Constraint implements TokenConstraint {
   private readonly inner: TokenConstraint;
   private readonly bytesOf: (token: number) => Uint8Array;
-  /** Tokens that are no part of any valid text. */
-  private readonly impossible: readonly number[];
+  private readonly tokens: Utf8Tokens;
   /** Bytes of a character that is not complete. */
   private pending: number[] = [];
 
-  /** @param impossible from `impossibleTokens`, shared by all constraints of a vocabulary */
-  constructor(inner: TokenConstraint, bytesOf: (token: number) => Uint8Array, impossible: readonly number[]) {
+  /** @param tokens from `classifyTokens`, shared by all constraints of a vocabulary */
+  constructor(inner: TokenConstraint, bytesOf: (token: number) => Uint8Array, tokens: Utf8Tokens) {
     this.inner = inner;
     this.bytesOf = bytesOf;
-    this.impossible = impossible;
+    this.tokens = tokens;
   }
 
   allows(token: number): boolean {
@@ -27,14 +26,18 @@ export class Utf8Constraint implements TokenConstraint {
 
   mask(logits: Float32Array): void {
     this.inner.mask(logits);
-    for (const token of this.impossible) logits[token] = Number.NEGATIVE_INFINITY;
-    // Between characters, whatever is possible at all is possible; otherwise the grammar left few tokens.
-    for (let token = 0; token < logits.length; token++) {
-      if (logits[token] === Number.NEGATIVE_INFINITY) continue;
-      if (this.pending.length === 0 && !startsInside(this.bytesOf(token))) continue;
-      if (continueUtf8(this.pending, this.bytesOf(token)) === undefined)
-        logits[token] = Number.NEGATIVE_INFINITY;
+    for (const token of this.tokens.impossible) logits[token] = Number.NEGATIVE_INFINITY;
+    if (this.pending.length === 0) {
+      for (const token of this.tokens.inside) logits[token] = Number.NEGATIVE_INFINITY;
+      return;
     }
+    // Inside of a character the grammar has left few tokens.
+    for (let token = 0; token < logits.length; token++)
+      if (
+        logits[token] !== Number.NEGATIVE_INFINITY &&
+        continueUtf8(this.pending, this.bytesOf(token)) === undefined
+      )
+        logits[token] = Number.NEGATIVE_INFINITY;
   }
 
   accept(token: number): void {
@@ -47,16 +50,28 @@ export class Utf8Constraint implements TokenConstraint {
   }
 }
 
-/** Tokens whose bytes occur in no valid text, wherever they stand. */
-export function impossibleTokens(n_tokens: number, bytesOf: (token: number) => Uint8Array): number[] {
-  const found: number[] = [];
+/** Tokens that cannot stand everywhere, as far as UTF-8 is concerned. */
+export interface Utf8Tokens {
+  /** No part of any valid text. */
+  impossible: Int32Array;
+  /** Begin inside of a character. */
+  inside: Int32Array;
+}
+
+/** Sorts a vocabulary, token by token; plain data, so that one thread can do it for another. */
+export function classifyTokens(n_tokens: number, bytesOf: (token: number) => Uint8Array): Utf8Tokens {
+  const impossible: number[] = [];
+  const inside: number[] = [];
   for (let token = 0; token < n_tokens; token++) {
     const bytes = bytesOf(token);
+    // Nearly all tokens are plain ASCII, which needs no further look.
+    if (bytes.every((byte) => byte < 0x80)) continue;
     let start = 0;
     while (start < 3 && start < bytes.length && isContinuation(bytes[start]!)) start++;
-    if (continueUtf8([], bytes.subarray(start)) === undefined) found.push(token);
+    if (continueUtf8([], bytes.subarray(start)) === undefined) impossible.push(token);
+    else if (start > 0) inside.push(token);
   }
-  return found;
+  return { impossible: Int32Array.from(impossible), inside: Int32Array.from(inside) };
 }
 
 /**
@@ -99,10 +114,6 @@ function fits(open: readonly number[]): boolean {
     default:
       return true;
   }
-}
-
-function startsInside(bytes: Uint8Array): boolean {
-  return bytes.length > 0 && isContinuation(bytes[0]!);
 }
 
 function isContinuation(byte: number): boolean {
