@@ -41,7 +41,7 @@ export interface GatewayTimes {
   poll_ms: number;
 }
 
-export const defaultTimes: GatewayTimes = {
+const defaultTimes: GatewayTimes = {
   headers_ms: 10_000,
   request_ms: 60_000,
   keep_alive_ms: 75_000,

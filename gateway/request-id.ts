@@ -4,7 +4,7 @@ const process_prefix = `req_${randomBytes(9).toString('base64url')}`;
 let count = 0;
 
 /** An id unique to this request: random for the process, counted within it. */
-export function newRequestId(): string {
+function newRequestId(): string {
   count++;
   return process_prefix + count.toString(36);
 }

@@ -1,7 +1,7 @@
 import { hash, randomBytes } from 'node:crypto';
 
 /** Every API key starts so: people and secret scanners recognize it. */
-export const keyPrefix = 'hsk-';
+const keyPrefix = 'hsk-';
 
 const alphabet = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const secretBytes = 32;

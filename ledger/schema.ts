@@ -54,7 +54,7 @@ const migrations: readonly string[] = [
   `,
 ];
 
-export const schemaVersion = migrations.length;
+const schemaVersion = migrations.length;
 
 /** Brings a ledger to the current schema in one transaction; throws E_LEDGER_VERSION on a newer one. */
 export function migrate(db: Database.Database, path: string): void {

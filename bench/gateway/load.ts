@@ -85,6 +85,9 @@ export async function fixedRate(
     '-t1',
     `-c${clients}`,
     `--rps=${rate_per_s / clients}`,
+    // Connections start one after another over their common period, so that requests come evenly and not in bursts.
+    '--rate=1',
+    `--rate-period=${Math.max(1, Math.floor(1000 / rate_per_s))}ms`,
     `-n${rate_per_s * duration_s}`,
     '-d',
     body,
