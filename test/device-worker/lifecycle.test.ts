@@ -1,4 +1,4 @@
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
@@ -209,6 +209,34 @@ describe('the end of a worker', () => {
     expect((await worker.request('GET', '/health')).status).toBe(503);
     await worker.message(({ type }) => type === 'drained');
     expect((await running).at(-1).choices[0].finish_reason).toBe('length');
+  });
+
+  it('a full queue refuses at once, says when to come back, and takes requests again later', async () => {
+    await start({ waiting_sequences: 0 });
+    const body = { model: 'm', prompt: 'x', max_tokens: 2 };
+    expect((await worker.post('/v1/completions', { ...body, n: 9 })).status).toBe(400);
+    const running = worker.stream('/v1/chat/completions', { ...endless, max_tokens: 300, n: 8 });
+    await worker.report('m', (load) => load.running === 8);
+    const refused = await worker.post('/v1/completions', body);
+    expect([refused.status, refused.headers['retry-after']]).toEqual([429, '1']);
+    expect(JSON.parse(refused.text).error.type).toBe('rate_limit_error');
+    await running;
+    expect((await worker.post('/v1/completions', body)).status).toBe(200);
+  });
+
+  it('an idle worker sleeps', async () => {
+    await start();
+    await worker.post('/v1/completions', { model: 'm', prompt: 'x', max_tokens: 4 });
+    // Fields 14 and 15 of proc_pid_stat(5), counted after the parenthesised name: ticks of 10 ms.
+    const ticks = () => {
+      const fields = readFileSync(`/proc/${worker.process.pid}/stat`, 'utf8').split(') ')[1]!.split(' ');
+      return Number(fields[11]) + Number(fields[12]);
+    };
+    const before = ticks();
+    const began = performance.now();
+    for (let reports = 0; reports < 10; reports++) await worker.report('m', () => true);
+    const busy_ms = (ticks() - before) * 10;
+    expect(busy_ms).toBeLessThan(0.2 * (performance.now() - began));
   });
 
   it('SIGTERM lets answers end for a while, then it exits with 0', async () => {

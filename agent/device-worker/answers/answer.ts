@@ -45,6 +45,8 @@ export interface AnswerContext {
   headers: Record<string, string>;
   token_ids: boolean;
   slow_client_ms: number;
+  /** Throws where so many sequences more are too many. */
+  admit(sequences: number): void;
 }
 
 /** @returns once the answer is under way; it ends by itself, and with the client's connection. */
@@ -55,6 +57,7 @@ export function answer<D extends ChoiceDelta>(
 ): void {
   const { parameters } = request;
   const { response, models } = context;
+  context.admit(request.prompts.length * parameters.n);
   const listener = parameters.stream
     ? new StreamedAnswer(request, kind, context)
     : new WholeAnswer(request, kind, context);

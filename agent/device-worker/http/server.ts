@@ -110,11 +110,6 @@ export class WorkerServer {
     const name = body.string('model');
     if (name === undefined) return body.refuse('model', 'is required');
     const model = this.models.find(name);
-    const most = model.config.max_sequences + this.workerLimits.waiting_sequences;
-    if (this.models.liveOf(model.config.name) >= most)
-      throw new HpcserveError('E_WORKER_BUSY', {
-        what: `${most} sequences of ${model.config.name} run or wait already`,
-      });
     if (response.destroyed) return;
     model.borrow();
     response.on('close', () => model.release());
@@ -129,7 +124,22 @@ export class WorkerServer {
       },
       token_ids: request.headers[headerNames.token_ids] === '1',
       slow_client_ms: this.workerLimits.slow_client_ms,
+      admit: (sequences) => this.admit(model, sequences),
     });
+  }
+
+  /** @throws HpcserveError E_WORKER_BUSY where the queue is too full, E_REQUEST_INVALID where it could never hold so many */
+  private admit({ config }: ServedModel, sequences: number): void {
+    const most = config.max_sequences + this.workerLimits.waiting_sequences;
+    if (sequences > most)
+      throw new HpcserveError('E_REQUEST_INVALID', {
+        what: `The request asks for ${sequences} answers at once, and ${config.name} takes at most ${most}`,
+      });
+    const live = this.models.liveOf(config.name);
+    if (live + sequences > most)
+      throw new HpcserveError('E_WORKER_BUSY', {
+        what: `${live} of at most ${most} sequences of ${config.name} run or wait already`,
+      });
   }
 
   private async read(

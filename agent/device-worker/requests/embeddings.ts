@@ -18,6 +18,7 @@ export function embeddings(body: BodyReader, model: ServedModel, context: Answer
     body.refuse('dimensions', `must be ${model.info!.n_embd} or absent: the model has no shorter embeddings`);
   body.finish();
   for (const tokens of inputs) answerTokens(tokens.length, 0, model.context_tokens, 'input');
+  context.admit(inputs.length);
   const found: Float32Array[] = [];
   const ids: number[] = [];
   let left = inputs.length;
