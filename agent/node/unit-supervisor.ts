@@ -99,7 +99,7 @@ export class UnitSupervisor {
       unit: this.name,
       engine: this.#options.group.engine,
       models: this.models.map((model) => ({ ...model })),
-      ...(this.#process?.pid === undefined ? {} : { pid: this.#process.pid }),
+      ...(this.#process?.pid === undefined || this.#ended ? {} : { pid: this.#process.pid }),
       log_file: this.#options.log_file,
       ...(this.#error === undefined ? {} : { error: this.#error.toJSON() }),
     };
@@ -145,6 +145,7 @@ export class UnitSupervisor {
     this.#stopped.abort();
     await this.#process?.stop(grace_ms);
     await this.#running;
+    for (const model of this.#process?.models ?? []) if (model.state !== 'failed') model.state = 'unloaded';
     await this.#session?.leave();
     this.#options.onChange();
   }

@@ -55,7 +55,10 @@ describe('a node agent with a wrapped engine', () => {
     expect(await agent.ended).toEqual({ code: 0, signal: null });
     expect(performance.now() - begun).toBeLessThan(10_000);
     expect(alive(unit.pid!)).toBe(false);
-    expect(await agent.state()).toMatchObject({ phase: 'stopped', exit_reason: 'received SIGTERM' });
+    const last = (await agent.state())!;
+    expect(last).toMatchObject({ phase: 'stopped', exit_reason: 'received SIGTERM' });
+    const stopped = last.sessions.find((session) => session.unit)!;
+    expect([stopped.models[0]!.state, stopped.pid]).toEqual(['unloaded', undefined]);
     await eventually(() => site.registry.get(record.session_id)?.lifecycle === 'LEFT', 'the unit left');
     await eventually(
       () =>
