@@ -62,12 +62,12 @@ describe.each(matrix)('$preset $type', ({ preset, type }) => {
       });
       return results;
     });
-    withEngine(engineOptions(path, { ...invariant, threads: 1, prefill_chunk_tokens: 37 }), (engine) => {
+    withEngine(engineOptions(path, { ...invariant, threads: 2, prefill_chunk_tokens: 37 }), (engine) => {
       generate(engine, ask(engine.info.n_vocab)).forEach((result, index) => {
         expectSameBits(
           alone[index]!.rows,
           result.rows,
-          `one thread, chunks of 37, prompt of ${lengths[index]}`,
+          `two threads, chunks of 37, prompt of ${lengths[index]}`,
         );
       });
     });
