@@ -53,25 +53,37 @@ export function assess(state: DeploymentState, observation: Observation): Assess
     if (job?.phase === 'pending' && job.pending)
       reasons.push(`job ${job.job_id} waits: ${job.pending.explanation} (${job.pending.reason})`);
   }
-  return { phase: phaseOf(units, serving, failed, observation), reasons, ...counts };
+  const running = wanted.some((launch) => {
+    const sight = observation.launches.get(launch.launch_id);
+    return sight?.job?.phase === 'running' || sight?.units.some((unit) => unit.node !== undefined);
+  });
+  const sound = observation.problems.length === 0;
+  return { phase: phaseOf(units, { serving, failed, running, sound }), reasons, ...counts };
 }
 
 function phaseOf(
   units: readonly UnitSight[],
-  serving: number,
-  failed: number,
-  observation: Observation,
+  {
+    serving,
+    failed,
+    running,
+    sound,
+  }: {
+    serving: number;
+    failed: number;
+    /** Some job of it runs. */
+    running: boolean;
+    /** Nothing is wrong with the place itself. */
+    sound: boolean;
+  },
 ): DeploymentPhase {
   if (failed > 0) {
     if (serving > 0) return 'degraded';
     if (failed === units.length) return 'failed';
   }
-  if (serving === units.length) return observation.problems.length > 0 ? 'degraded' : 'serving';
+  if (serving === units.length) return sound ? 'serving' : 'degraded';
   if (units.some((unit) => unit.state === 'loading')) return 'loading';
-  const agents = [...observation.launches.values()].some(
-    (launch) => launch.job?.phase === 'running' || launch.units.some((unit) => unit.node !== undefined),
-  );
-  return agents ? 'starting' : 'waiting';
+  return running ? 'starting' : 'waiting';
 }
 
 function failureReasons(failure: ErrorJson): string[] {

@@ -53,8 +53,10 @@ export function decide(input: DecideInput): Action[] {
   const actions: Action[] = [];
   const allServe = wantedLaunches(state).every((launch) => isServing(launch, sights.get(launch.launch_id)));
   for (const launch of liveLaunches(state)) {
-    const unwanted = state.desired === 'stopped' || (launch.superseded && allServe);
-    actions.push(...decideLaunch(launch, sights.get(launch.launch_id), unwanted, input));
+    const sight = sights.get(launch.launch_id);
+    // What is replaced goes on as long as it serves and its successors do not.
+    const useless = launch.superseded && (allServe || (sight?.serving_units.length ?? 0) === 0);
+    actions.push(...decideLaunch(launch, sight, state.desired === 'stopped' || useless, input));
   }
   return actions;
 }

@@ -21,7 +21,7 @@ import {
   requireFeasible,
   requireFresh,
 } from './planning.ts';
-import { Reconciler } from './reconciler.ts';
+import { Reconciler, records } from './reconciler.ts';
 import { offersOf } from './site-offers.ts';
 import { stopDeployment } from './stop.ts';
 
@@ -83,18 +83,6 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   if (request.plan) requireFresh(request.plan, planned.plan);
   for (const message of planned.plan.warnings) emit({ at_ms: now_ms(), kind: 'warning', message });
 
-  store.prepareDeployment(spec.name);
-  const isNew = store.load(spec.name) === undefined;
-  await accept(operations, request, planned);
-  const { endpoint, started } = await ensureGateway(operations).catch(async (error: unknown) => {
-    // Nothing was submitted yet: leave no deployment behind that says it wants to serve.
-    await abandon(operations, spec.name, isNew, error);
-    throw error;
-  });
-  const url = baseUrl(endpoint);
-  if (started) emit({ at_ms: now_ms(), kind: 'gateway_up', url });
-  const key = await ensureKey(operations, endpoint, request.credentials);
-
   const reconciler = new Reconciler({
     site: operations.loaded.site,
     store,
@@ -105,6 +93,20 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
     command: operations.command,
     signal: operations.signal,
   });
+  store.prepareDeployment(spec.name);
+  const isNew = store.load(spec.name) === undefined;
+  // Jobs may have ended while nobody looked: what is started anew depends on it.
+  if (!isNew) await reconciler.pass(spec.name, records);
+  await accept(operations, request, planned);
+  const { endpoint, started } = await ensureGateway(operations).catch(async (error: unknown) => {
+    // Nothing was submitted yet: leave no deployment behind that says it wants to serve.
+    await abandon(operations, spec.name, isNew, error);
+    throw error;
+  });
+  const url = baseUrl(endpoint);
+  if (started) emit({ at_ms: now_ms(), kind: 'gateway_up', url });
+  const key = await ensureKey(operations, endpoint, request.credentials);
+
   const models = spec.models.map((model) => model.name);
   const result = { deployment: spec.name, site: operations.loaded.site.name, url, key, models };
   try {

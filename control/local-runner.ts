@@ -11,6 +11,7 @@ import { shellQuote } from '../slurm/quote.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import { launchFiles } from '../spec/state-layout.ts';
+import { agentEndWords } from './agent-end.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
 import type { JobRunner, JobSnapshot, PreparedLaunch } from './job-runner.ts';
 import {
@@ -181,18 +182,13 @@ function endOf(code: number | undefined): Pick<JobSnapshot, 'state' | 'exit_code
       reason: 'the process ended without an exit code: it was killed, or the host restarted',
     };
   if (code === 0) return { state: 'COMPLETED', exit_code: 0 };
-  // sh reports a child that died of signal N as 128 + N.
-  if (code > 128)
-    return {
-      state: 'FAILED',
-      exit_code: code,
-      signal: code - 128,
-      reason:
-        code === 137
-          ? 'the node agent was killed (SIGKILL): by a person, or by the kernel for want of memory'
-          : `the node agent ended by signal ${code - 128}`,
-    };
-  return { state: 'FAILED', exit_code: code, reason: `the node agent ended with exit code ${code}` };
+  const reason = agentEndWords(code);
+  return {
+    state: 'FAILED',
+    exit_code: code,
+    ...(code > 128 ? { signal: code - 128 } : {}),
+    ...(reason === undefined ? {} : { reason }),
+  };
 }
 
 function readExitCode(launchFolder: string): number | undefined {

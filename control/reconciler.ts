@@ -50,14 +50,18 @@ export class Reconciler {
    * One look and what follows from it. Looking needs no lock; only when there is something to do the lock
    * is taken, the state read again (another command may have acted meanwhile) and decided anew. Jobs are
    * polled when the site's interval has passed, or when something was done or an agent spoke of its end.
+   * @param only restricts what is done, such as to writing down what happened meanwhile.
    * @throws HpcserveError of the runner when a submission is refused; the launch is then recorded as ended.
    */
-  async pass(name: string): Promise<{ state: DeploymentState; observation: Observation }> {
+  async pass(
+    name: string,
+    only: ReadonlySet<Action['do']> = everything,
+  ): Promise<{ state: DeploymentState; observation: Observation }> {
     const { store, command, signal } = this.#options;
     const state = store.require(name);
     const observation = await this.#look(state);
-    if (this.#decide(state, observation).every((action) => action.do === 'wait'))
-      return { state, observation };
+    const acts = (action: Action): boolean => action.do !== 'wait' && only.has(action.do);
+    if (!this.#decide(state, observation).some(acts)) return { state, observation };
     const lock = await store.lock(name, {
       command,
       timeout_ms: lockWait_ms,
@@ -66,7 +70,7 @@ export class Reconciler {
     try {
       const current = store.require(name);
       const before = await this.#look(current);
-      const actions = this.#decide(current, before);
+      const actions = this.#decide(current, before).filter(acts);
       for (const action of actions) await this.#act(action, current, lock, before);
       if (actions.some((action) => !quiet.has(action.do))) this.#pollNext = true;
       return { state: current, observation: await this.#look(current) };
@@ -169,6 +173,18 @@ export class Reconciler {
     }
   }
 }
+
+const everything: ReadonlySet<Action['do']> = new Set([
+  'submit',
+  'adopt',
+  'wait',
+  'cancel',
+  'cancel_extra',
+  'record_news',
+  'record_end',
+]);
+/** Actions that write down what happened and change nothing about it. */
+export const records: ReadonlySet<Action['do']> = new Set(['adopt', 'record_news', 'record_end']);
 
 /** Actions after which a job does not change by our doing. */
 const quiet: ReadonlySet<Action['do']> = new Set(['record_end', 'record_news', 'wait']);

@@ -12,6 +12,7 @@ import { slurmSettings } from '../spec/site.ts';
 import { expandSitePath } from '../spec/site-paths.ts';
 import type { JobInfo } from '../spec/slurm-types.ts';
 import { launchFiles } from '../spec/state-layout.ts';
+import { agentEndWords } from './agent-end.ts';
 import type { JobRunner, JobSnapshot, PreparedLaunch } from './job-runner.ts';
 import type { LoadedSite } from './site-files.ts';
 import { version } from './version.ts';
@@ -223,7 +224,9 @@ function endOf(job: JobInfo): Pick<JobSnapshot, 'exit_code' | 'signal' | 'reason
     BOOT_FAIL: 'its node did not boot',
     DEADLINE: 'it could not end before its deadline',
   };
-  const reason = words[job.state] ?? (job.reason && job.reason !== 'None' ? job.reason : undefined);
+  const code =
+    job.state === 'FAILED' && job.exit_code !== undefined ? agentEndWords(job.exit_code) : undefined;
+  const reason = words[job.state] ?? code ?? (job.reason && job.reason !== 'None' ? job.reason : undefined);
   return {
     ...(job.exit_code === undefined ? {} : { exit_code: job.exit_code }),
     ...(job.exit_signal === undefined ? {} : { signal: job.exit_signal }),

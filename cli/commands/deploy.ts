@@ -8,6 +8,7 @@ import type { CliContext } from '../context.ts';
 import { style } from '../format/style.ts';
 import { progressView } from '../progress/view.ts';
 import { credentialFile, openSession, readSpec } from '../site-session.ts';
+import { addSlurmOptions } from '../slurm-options.ts';
 import { printPlan } from './plan.ts';
 
 interface DeployOptions {
@@ -18,17 +19,6 @@ interface DeployOptions {
   plan?: string;
 }
 
-/** Options of every command that makes jobs. */
-export function addSlurmOptions(command: Command): Command {
-  return command
-    .option('--partition <names>', 'partition, or a comma list of which Slurm takes the first')
-    .option('--account <name>', 'account to charge')
-    .option('--qos <name>', 'quality of service')
-    .option('--reservation <name>', 'reservation to run in')
-    .option('--constraint <features>', 'node features, as sbatch takes them')
-    .option('--time <limit>', 'wall time of a job: MM, HH:MM:SS or D-HH:MM:SS');
-}
-
 export function parseSeconds(text: string): number {
   const match = /^(\d+(?:\.\d+)?)(ms|s|m|min|h|d)?$/.exec(text);
   if (!match) throw new InvalidArgumentError('a time such as 90, 90s, 10m or 2h.');
@@ -36,7 +26,7 @@ export function parseSeconds(text: string): number {
   return Number(match[1]) * factor;
 }
 
-export function readPlanFile(path: string): Plan {
+function readPlanFile(path: string): Plan {
   const broken = (because: string): HpcserveError =>
     new HpcserveError('E_PLAN_FILE', { what: `${path} is not a plan`, because });
   let json: unknown;

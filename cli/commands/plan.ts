@@ -15,7 +15,7 @@ import { formatTable } from '../format/table.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession, readSpec } from '../site-session.ts';
-import { addSlurmOptions } from './deploy.ts';
+import { addSlurmOptions } from '../slurm-options.ts';
 
 /** When a job of a plan could start, or what Slurm would answer instead. */
 interface StartEstimate {

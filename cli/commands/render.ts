@@ -7,7 +7,7 @@ import { launchIds, requireFeasible } from '../../control/planning.ts';
 import { describeLaunch } from '../../control/prepare-launch.ts';
 import type { CliContext } from '../context.ts';
 import { openSession, readSpec } from '../site-session.ts';
-import { addSlurmOptions } from './deploy.ts';
+import { addSlurmOptions } from '../slurm-options.ts';
 
 export function registerRender(program: Command, context: CliContext): void {
   addSlurmOptions(

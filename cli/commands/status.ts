@@ -109,7 +109,7 @@ function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
   const { job } = launch;
   const until =
     job?.phase === 'running' && job.end_time_limit_ms !== undefined
-      ? ` until ${formatWhen(job.end_time_limit_ms, context.now_ms())}`
+      ? `, ${formatDuration(job.end_time_limit_ms - context.now_ms())} left`
       : '';
   const start =
     job?.phase === 'pending' && job.estimated_start_ms !== undefined

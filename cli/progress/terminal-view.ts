@@ -7,7 +7,7 @@ import type { ProgressEvent } from '../../spec/events.ts';
 import type { CliContext } from '../context.ts';
 import { printable, style } from '../format/style.ts';
 import { describeEvent } from './describe-event.ts';
-import type { ProgressView } from './view.ts';
+import type { ProgressView } from './progress-view.ts';
 
 /** Least time between two redraws, ms. Lower: smoother; higher: less traffic over a slow ssh. */
 const redrawInterval_ms = 100;

@@ -3,13 +3,8 @@ import type { ProgressEvent } from '../../spec/events.ts';
 import type { CliContext } from '../context.ts';
 import { printable, style } from '../format/style.ts';
 import { describeEvent } from './describe-event.ts';
+import type { ProgressView } from './progress-view.ts';
 import { TerminalView } from './terminal-view.ts';
-
-export interface ProgressView {
-  show(event: ProgressEvent): void;
-  /** Leaves the terminal as it should be for what is printed next. */
-  close(): void;
-}
 
 /**
  * By configuration (`progress`), else: JSON lines with --json, a live view on a terminal, plain lines elsewhere.

@@ -6,6 +6,7 @@ import type {
   RejectedOption,
   ResolvedEngine,
 } from '../../spec/plan.ts';
+import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
 import { formatGib, sizeUnit, type UnitMemory } from './unit-memory.ts';
 
@@ -55,7 +56,7 @@ export function optionOf(
   if (limit !== undefined && offer.time_limit_max_s !== undefined && limit > offer.time_limit_max_s)
     return reject(
       'time_limit',
-      `a wall time of ${limit} s is asked for; the partition allows ${offer.time_limit_max_s} s`,
+      `a wall time of ${formatSlurmDuration(limit)} is asked for; at most ${formatSlurmDuration(offer.time_limit_max_s)} is allowed`,
       { needed: limit, available: offer.time_limit_max_s },
     );
 

@@ -1,0 +1,10 @@
+/** What the exit code of a node agent says, as a shell reports it. */
+
+/** @returns undefined for 0. Codes above 128 are 128 + the signal that ended it. */
+export function agentEndWords(code: number): string | undefined {
+  if (code === 0) return undefined;
+  if (code === 137)
+    return 'the node agent was killed (SIGKILL): by a person, or by the kernel for want of memory';
+  if (code > 128) return `the node agent ended by signal ${code - 128}`;
+  return `the node agent ended with exit code ${code}`;
+}

@@ -1,0 +1,177 @@
+import { mkdirSync, rmSync } from 'node:fs';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { assess } from '../../control/assess.ts';
+import { defaultTiming } from '../../control/decide.ts';
+import type { DeploymentState } from '../../control/deployment-state.ts';
+import { Reconciler, records } from '../../control/reconciler.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ProgressEvent } from '../../spec/events.ts';
+import {
+  deploymentState,
+  launchRecord,
+  ScriptedRunner,
+  site,
+  temporaryStore,
+  writeAgentState,
+} from './fixtures.ts';
+
+let place: ReturnType<typeof temporaryStore>;
+let runner: ScriptedRunner;
+let events: ProgressEvent[];
+let now_ms: number;
+
+beforeEach(() => {
+  place = temporaryStore();
+  runner = new ScriptedRunner();
+  events = [];
+  now_ms = Date.now();
+});
+afterEach(() => place.dispose());
+
+function reconciler(): Reconciler {
+  return new Reconciler({
+    site,
+    store: place.store,
+    runner,
+    facts: { user: 'someone', environment: {} },
+    now_ms: () => now_ms,
+    emit: (event) => events.push(event),
+    command: 'test',
+  });
+}
+
+function given(state: DeploymentState): DeploymentState {
+  place.store.prepareDeployment('demo');
+  place.store.save(state, now_ms);
+  return state;
+}
+
+const kinds = (): string[] => events.map((event) => event.kind);
+
+describe('reconciler', () => {
+  it('submits, follows until it serves, and tells each step once', async () => {
+    given(deploymentState([launchRecord(1)]));
+    const loop = reconciler();
+    const first = await loop.pass('demo');
+    expect(assess(first.state, first.observation).phase).toBe('starting');
+    writeAgentState(place.store, first.state.launches[0]!, { model: 'loading' });
+    expect(assess(...pair(await loop.pass('demo'))).phase).toBe('loading');
+    writeAgentState(place.store, first.state.launches[0]!);
+    const last = await loop.pass('demo');
+    expect(assess(...pair(last))).toMatchObject({ phase: 'serving', replicas_serving: 1 });
+    await loop.pass('demo');
+    expect(kinds()).toEqual(['submitted', 'running', 'agent_up', 'loading', 'replica_serving']);
+    expect(runner.submitted).toHaveLength(1);
+  });
+
+  it('never submits twice when the command dies between sbatch and writing its answer down', async () => {
+    given(deploymentState([launchRecord(1)]));
+    runner.failAfter = () =>
+      new HpcserveError('E_INTERNAL', {
+        what: 'the connection broke',
+        details: { may_have_been_submitted: true },
+      });
+    await expect(reconciler().pass('demo')).rejects.toThrow('the connection broke');
+    expect(place.store.require('demo').launches[0]).toMatchObject({ phase: 'submitting' });
+    runner.failAfter = undefined;
+    // Another command, on another login node.
+    const { state } = await reconciler().pass('demo');
+    expect(state.launches[0]).toMatchObject({ phase: 'submitted', job_id: '1' });
+    expect(runner.submitted).toHaveLength(1);
+  });
+
+  it('submits again only after the time in which a lost job could turn up', async () => {
+    given(deploymentState([launchRecord(1, { phase: 'submitting', submitting_since_ms: now_ms })]));
+    const loop = reconciler();
+    await loop.pass('demo');
+    expect(runner.submitted).toHaveLength(0);
+    now_ms += defaultTiming.settle_ms;
+    await loop.pass('demo');
+    await loop.pass('demo');
+    expect(runner.submitted).toHaveLength(1);
+  });
+
+  it('two commands at once submit each launch once', async () => {
+    given(deploymentState([launchRecord(1), launchRecord(2), launchRecord(3)]));
+    await Promise.all([reconciler().pass('demo'), reconciler().pass('demo'), reconciler().pass('demo')]);
+    expect(runner.submitted.toSorted()).toEqual([1, 2, 3].map((id) => id.toString(16).padStart(16, '0')));
+  });
+
+  it('records a refusal as an end, with the reason', async () => {
+    given(deploymentState([launchRecord(1)]));
+    runner.failBefore = () => new HpcserveError('E_SLURM_ACCOUNT', { what: 'no such account' });
+    await expect(reconciler().pass('demo')).rejects.toThrow('no such account');
+    const state = place.store.require('demo');
+    expect(state.launches[0]).toMatchObject({ phase: 'ended', last: { state: 'REFUSED' } });
+    expect(state.failure?.code).toBe('E_SLURM_ACCOUNT');
+  });
+
+  it('says how a job ended, and what its agent said', async () => {
+    given(deploymentState([launchRecord(1), launchRecord(2)]));
+    const loop = reconciler();
+    const { state } = await loop.pass('demo');
+    writeAgentState(place.store, state.launches[1]!);
+    runner.end('1', { state: 'CANCELLED', reason: 'it was cancelled' });
+    const after = await loop.pass('demo');
+    const verdict = assess(...pair(after));
+    expect(verdict).toMatchObject({ phase: 'degraded', replicas_serving: 1, replicas_failed: 1 });
+    expect(verdict.reasons.join()).toMatch(/job 1 ended: CANCELLED, exit code 0, it was cancelled/);
+    expect(after.state.failure?.because.join()).toMatch(/it was cancelled/);
+    expect(kinds()).toContain('job_ended');
+  });
+
+  it('shows a failed model and a vanished rendezvous folder within one look', async () => {
+    given(deploymentState([launchRecord(1)]));
+    const loop = reconciler();
+    const { state } = await loop.pass('demo');
+    writeAgentState(place.store, state.launches[0]!, { model: 'failed' });
+    const failed = assess(...pair(await loop.pass('demo')));
+    expect(failed.phase).toBe('failed');
+    expect(failed.reasons.join()).toMatch(/the weights are cut off/);
+    writeAgentState(place.store, state.launches[0]!);
+    rmSync(place.store.layout.mesh_folder, { recursive: true });
+    const gone = assess(...pair(await loop.pass('demo')));
+    expect(gone.phase).toBe('degraded');
+    expect(gone.reasons[0]).toMatch(/rendezvous folder .* is gone/);
+    mkdirSync(place.store.layout.mesh_folder);
+  });
+
+  it('does not believe the state file of a run before the job was requeued', async () => {
+    given(deploymentState([launchRecord(1)]));
+    const loop = reconciler();
+    const { state } = await loop.pass('demo');
+    writeAgentState(place.store, state.launches[0]!, { updated_at_ms: now_ms - 60_000 });
+    expect(assess(...pair(await loop.pass('demo'))).phase).toBe('serving');
+    runner.jobs.get('1')!.snapshot = {
+      job_id: '1',
+      phase: 'pending',
+      state: 'PENDING',
+      pending: { reason: 'BeginTime', explanation: 'it was requeued' },
+    };
+    expect(assess(...pair(await loop.pass('demo'))).replicas_serving).toBe(0);
+  });
+
+  it('ends jobs of a stopped deployment and nothing else', async () => {
+    given(deploymentState([launchRecord(1), launchRecord(2)]));
+    await reconciler().pass('demo');
+    const state = place.store.require('demo');
+    state.desired = 'stopped';
+    place.store.save(state, now_ms);
+    const loop = reconciler();
+    await loop.pass('demo');
+    const { state: after, observation } = await loop.pass('demo');
+    expect(runner.cancelled.map((each) => each.job_id)).toEqual(['1', '2']);
+    expect(after.launches.every((launch) => launch.phase === 'ended')).toBe(true);
+    expect(assess(after, observation).phase).toBe('stopped');
+  });
+
+  it('can be held to writing down what happened', async () => {
+    given(deploymentState([launchRecord(1)]));
+    await reconciler().pass('demo', records);
+    expect(runner.submitted).toEqual([]);
+  });
+});
+
+function pair(pass: Awaited<ReturnType<Reconciler['pass']>>): Parameters<typeof assess> {
+  return [pass.state, pass.observation];
+}
