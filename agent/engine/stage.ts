@@ -9,14 +9,8 @@ import type { KvType, LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Architecture } from './architecture.ts';
 import { Compute } from './compute.ts';
-import {
-  type BuiltGraph,
-  buildGraph,
-  type GraphShape,
-  type SegmentShape,
-  type StageParts,
-  shapeKey,
-} from './graph.ts';
+import { buildGraph, type StageParts } from './graph.ts';
+import { type BuiltGraph, type GraphShape, type SegmentShape, shapeKey } from './graph-shape.ts';
 import { KvMemory, kv_block_tokens } from './kv-memory.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';

@@ -10,7 +10,7 @@ import { synthesize } from '../../native/synth/synthesize.ts';
 import type { EngineOptions, Sampler, SequenceOutput, SequenceRequest } from '../../spec/engine-contract.ts';
 
 /** One: ggml's threads spin at barriers, so that test files side by side would take cores from one another. */
-export const threads = 1;
+const threads = 1;
 
 /**
  * A generated model, made once per machine and seed.
