@@ -1,0 +1,173 @@
+import { existsSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Command } from 'commander';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { complete } from '../../cli/commands/completion.ts';
+import { Configuration } from '../../cli/config/configuration.ts';
+import type { CliContext } from '../../cli/context.ts';
+import { buildProgram } from '../../cli/program.ts';
+import { type Home, temporaryHome } from './process.ts';
+
+let home: Home;
+beforeEach(() => {
+  home = temporaryHome();
+});
+afterEach(() => home.dispose());
+
+function context(): CliContext {
+  const environment = { HOME: home.folder, PATH: '/nowhere' };
+  return {
+    environment,
+    working_folder: home.folder,
+    configuration: new Configuration({ environment, working_folder: home.folder }),
+  } as unknown as CliContext;
+}
+
+function all(command: Command): Command[] {
+  return [command, ...command.commands.flatMap(all)];
+}
+
+describe('the command line', () => {
+  it('has a description and examples for every command', () => {
+    const program = buildProgram(context());
+    for (const command of all(program)) {
+      if (command.name() === '__complete') continue;
+      expect(command.description(), command.name()).not.toBe('');
+      let help = '';
+      command.configureOutput({ writeOut: (text) => (help += text) }).outputHelp();
+      expect(help, command.name()).toMatch(/Examples?:\n/);
+      for (const option of command.options)
+        expect(option.description, `${command.name()} ${option.flags}`).not.toBe('');
+    }
+  });
+
+  it('answers wrong usage with a suggestion on stderr, nothing on stdout, and exit code 2', async () => {
+    for (const [argv, suggestion] of [
+      [['deplyo'], 'deploy'],
+      [['status', '--wach'], '--watch'],
+      [['keys', 'crate', 'x'], 'create'],
+    ] as const) {
+      const { code, stdout, stderr } = await home.run(argv);
+      expect({ code, stdout }).toEqual({ code: 2, stdout: '' });
+      expect(stderr).toMatch(/^error: .* \[E_USAGE\]/);
+      expect(stderr).toContain(`did you mean "${suggestion}"?`);
+    }
+  });
+
+  it('prints help and version on stdout with exit code 0', async () => {
+    expect(await home.run(['--version'])).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/),
+    });
+    const help = await home.run(['deploy', '--help']);
+    expect(help).toMatchObject({ code: 0, stderr: '' });
+    expect(help.stdout).toMatch(/--detach[\s\S]*Global Options:[\s\S]*--json[\s\S]*Examples:/);
+  });
+
+  it('uses the local site on a machine without sbatch', async () => {
+    const { code, stdout } = await home.run(['status', '--json']);
+    expect(code).toBe(0);
+    expect(JSON.parse(stdout)).toMatchObject({
+      site: 'local',
+      gateway: { state: 'not_running' },
+      deployments: [],
+    });
+  });
+
+  it('names file, line and the nearest key of a wrong model.yaml, as text and as JSON', async () => {
+    writeFileSync(join(home.folder, 'model.yaml'), 'name: x\nmodels:\n  - name: m\n    sorce: a.gguf\n');
+    const text = await home.run(['plan', 'model.yaml']);
+    expect(text.code).toBe(3);
+    expect(text.stderr).toMatch(/model\.yaml:4:5: unknown key "models\.0\.sorce"; did you mean "source"/);
+    const json = await home.run(['plan', 'model.yaml', '--json']);
+    expect(json.stdout).toBe('');
+    expect(JSON.parse(json.stderr)).toMatchObject({ error: { code: 'E_CONFIG_YAML' } });
+  });
+
+  it('refuses a missing model before anything is made', async () => {
+    writeFileSync(join(home.folder, 'model.yaml'), 'name: x\nmodels: [{name: m, source: ./absent.gguf}]\n');
+    const { code, stderr } = await home.run(['deploy', 'model.yaml']);
+    expect(code).toBe(4);
+    expect(stderr).toMatch(/E_MODEL_MISSING/);
+    expect(existsSync(join(home.folder, '.hpcserve'))).toBe(false);
+  });
+
+  it('knows no deployment, no key and no gateway, each with its own exit code', async () => {
+    expect((await home.run(['stop', 'absent'])).code).toBe(9);
+    expect((await home.run(['logs', 'absent'])).code).toBe(9);
+    expect((await home.run(['config', 'explain', 'absent'])).code).toBe(9);
+    expect((await home.run(['models'])).code).toBe(7);
+    expect((await home.run(['models', '--url', 'http://127.0.0.1:9/v1'])).code).toBe(9);
+    expect(
+      (await home.run(['models', '--url', 'http://127.0.0.1:9/v1'], { env: { HPCSERVE_API_KEY: 'hsk-x' } }))
+        .code,
+    ).toBe(7);
+    expect((await home.run(['--site', 'nowhere', 'status'])).code).toBe(3);
+  });
+
+  it('asks nothing where there is no terminal', async () => {
+    expect((await home.run(['stop'])).code).toBe(2);
+    expect((await home.run(['stop', '--all'])).code).toBe(0);
+    expect((await home.run(['chat', 'm'])).code).toBe(2);
+  });
+
+  it('shows a stack only when debugging', async () => {
+    const quiet = await home.run(['config', 'explain', 'x']);
+    expect(quiet.stderr).not.toMatch(/\n\s+at /);
+    const loud = await home.run(['config', 'explain', 'x'], { env: { HPCSERVE_DEBUG: '1' } });
+    expect(loud.stderr).toMatch(/\n\s+at /);
+  });
+
+  it('explains a setting down to the place that set it', async () => {
+    const { stdout } = await home.run(['config', 'explain', 'site', '--site', 'lumi', '--json'], {
+      env: { HPCSERVE_SITE: 'perlmutter' },
+    });
+    const explained = JSON.parse(stdout);
+    expect(explained).toMatchObject({ key: 'site', value: 'lumi' });
+    expect(explained.sources.slice(0, 2)).toMatchObject([
+      { place: '--site', value: 'lumi' },
+      { place: 'HPCSERVE_SITE', value: 'perlmutter' },
+    ]);
+  });
+
+  it('writes a site config once, and doctor passes on it', async () => {
+    const first = await home.run(['init']);
+    expect(first).toMatchObject({
+      code: 0,
+      stdout: `${join(home.folder, '.config/hpcserve/sites/local.yaml')}\n`,
+    });
+    expect((await home.run(['init'])).code).toBe(10);
+    expect((await home.run(['init', '--force'])).code).toBe(0);
+    const doctor = await home.run(['doctor', '--json']);
+    expect(doctor.code, doctor.stdout).toBe(0);
+    expect(JSON.parse(doctor.stdout)).toMatchObject({ passed: true });
+  });
+
+  it('fails doctor with exit code 13 and the command that mends it', async () => {
+    await home.run(['doctor']);
+    const { chmodSync } = await import('node:fs');
+    chmodSync(join(home.folder, '.hpcserve/local'), 0o755);
+    const { code, stdout } = await home.run(['doctor']);
+    expect(code).toBe(13);
+    expect(stdout).toMatch(/FAILED {3}state folder is private.*\n\s+try: chmod 700 /);
+  });
+});
+
+describe('completion', () => {
+  const words = (...typed: string[]): string[] => complete(buildProgram(context()), context(), typed);
+
+  it('offers commands, options, choices and sites', () => {
+    expect(words('st')).toEqual(['status', 'stop']);
+    expect(words('keys', '')).toEqual(['create', 'list', 'revoke']);
+    expect(words('deploy', '--st')).toEqual(['--state-dir', '--stop-first']);
+    expect(words('usage', '--by', '')).toEqual(['day', 'deployment', 'key', 'model']);
+    expect(words('status', '--site', 'lo')).toEqual(['local']);
+    expect(words('completion', '')).toEqual(['bash', 'fish', 'zsh']);
+  });
+
+  it('hands out scripts that their shells can read', async () => {
+    const { spawnSync } = await import('node:child_process');
+    const { stdout } = await home.run(['completion', 'bash']);
+    expect(spawnSync('bash', ['-n'], { input: stdout }).status).toBe(0);
+  });
+});

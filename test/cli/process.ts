@@ -1,0 +1,50 @@
+/** Runs the built `hpcserve` as its users do: a process of its own, with a home of its own. */
+import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { packageRoot } from '../../spec/package-root.ts';
+
+export interface Outcome {
+  code: number | null;
+  stdout: string;
+  stderr: string;
+}
+
+export interface Home {
+  folder: string;
+  /** @param argv after `hpcserve`. */
+  run(
+    argv: readonly string[],
+    options?: { env?: Record<string, string>; input?: string; timeout_ms?: number },
+  ): Promise<Outcome>;
+  dispose(): void;
+}
+
+export function temporaryHome(): Home {
+  const folder = mkdtempSync(join(tmpdir(), 'hpcserve-home-'));
+  return {
+    folder,
+    dispose: () => rmSync(folder, { recursive: true, force: true }),
+    run: (argv, { env = {}, input = '', timeout_ms = 60_000 } = {}) =>
+      new Promise((resolve, reject) => {
+        const child = spawn(process.execPath, [join(packageRoot, 'dist', 'cli', 'main.js'), ...argv], {
+          cwd: folder,
+          // No sbatch on this PATH: a machine without Slurm.
+          env: { PATH: '/nowhere', HOME: folder, ...env },
+          timeout: timeout_ms,
+        });
+        let stdout = '';
+        let stderr = '';
+        child.stdout.setEncoding('utf8').on('data', (text: string) => {
+          stdout += text;
+        });
+        child.stderr.setEncoding('utf8').on('data', (text: string) => {
+          stderr += text;
+        });
+        child.stdin.end(input);
+        child.once('error', reject);
+        child.once('close', (code) => resolve({ code, stdout, stderr }));
+      }),
+  };
+}
