@@ -1,6 +1,6 @@
 export { filesystemOf, filesystemOfMagic } from './filesystem.ts';
 export type { ApiKey } from './keys.ts';
 export { type Ledger, openLedger } from './ledger.ts';
-export { type LedgerReader, openLedgerReader } from './reader.ts';
+export { openLedgerReader } from './reader.ts';
 export type { RequestRecord, SessionFacts } from './record.ts';
-export { type UsageDimension, type UsageQuery, type UsageRow, usageDimensions } from './usage.ts';
+export { type UsageDimension, type UsageRow, usageDimensions } from './usage.ts';
