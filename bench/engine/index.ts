@@ -14,7 +14,7 @@ import { packageRoot } from '../../spec/package-root.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { memoryBandwidth } from './bandwidth.ts';
 import { Contestant } from './contestant.ts';
-import { batch_sequences, prefill_tokens, type Task } from './protocol.ts';
+import { batch_sequences, type Measured, prefill_tokens, type Task } from './protocol.ts';
 
 const quantizations = ['Q4_0', 'BF16'] as const;
 type Quantization = (typeof quantizations)[number];
@@ -49,16 +49,19 @@ function median(values: readonly number[]): number {
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
-type Rates = Record<Task['kind'], number[]>;
+type Runs = Record<Task['kind'], Measured[]>;
 
-async function round(contestant: Contestant, index: number, rates: Rates): Promise<void> {
-  for (const { kind } of tasks) {
-    const { tokens, elapsed_ms } = await contestant.run({ kind, round: index });
-    rates[kind].push((tokens * 1000) / elapsed_ms);
-  }
+const rate = ({ tokens, elapsed_ms }: Measured): number => (tokens * 1000) / elapsed_ms;
+const medianRate = (runs: readonly Measured[]): number => median(runs.map(rate));
+/** CPU milliseconds per token: what a busy machine disturbs least. */
+const medianCpu = (runs: readonly Measured[]): number =>
+  median(runs.map(({ tokens, cpu_ms }) => cpu_ms / tokens));
+
+async function round(contestant: Contestant, index: number, runs: Runs): Promise<void> {
+  for (const { kind } of tasks) runs[kind].push(await contestant.run({ kind, round: index }));
 }
 
-const noRates = (): Rates => ({ decode: [], prefill: [], batch: [] });
+const noRuns = (): Runs => ({ decode: [], prefill: [], batch: [] });
 
 async function compare(
   quantization: Quantization,
@@ -68,21 +71,21 @@ async function compare(
   const setup = { model_path: await modelFile(quantization, log), threads: settings.threads };
   const ours = await Contestant.start({ contender: 'native', ...setup });
   const theirs = await Contestant.start({ contender: 'libllama', ...setup });
-  const rates = { ours: noRates(), theirs: noRates() };
+  const runs = { ours: noRuns(), theirs: noRuns() };
   let memory: { ours: number; theirs: number };
   let weight_bytes: number;
   try {
     // One round each that does not count: pages and caches are as warm as in service.
-    for (const contestant of [ours, theirs]) await round(contestant, 1000, noRates());
+    for (const contestant of [ours, theirs]) await round(contestant, 1000, noRuns());
     for (let pair = 0; pair < settings.pairs; pair++) {
       const first = pair % 2 === 0;
       for (const mine of [first, !first])
-        await round(mine ? ours : theirs, pair, mine ? rates.ours : rates.theirs);
+        await round(mine ? ours : theirs, pair, mine ? runs.ours : runs.theirs);
       log(
         `${quantization} pair ${pair + 1}/${settings.pairs}: ${tasks
           .map(
             ({ kind, what }) =>
-              `${what} ${rates.ours[kind].at(-1)!.toFixed(1)} / ${rates.theirs[kind].at(-1)!.toFixed(1)}`,
+              `${what} ${rate(runs.ours[kind].at(-1)!).toFixed(1)} / ${rate(runs.theirs[kind].at(-1)!).toFixed(1)}`,
           )
           .join(' · ')} tokens/s`,
       );
@@ -93,8 +96,8 @@ async function compare(
     await Promise.all([ours.stop(), theirs.stop()]);
   }
   const results = tasks.map(({ kind, what }): BenchResult => {
-    const own = median(rates.ours[kind]);
-    const other = median(rates.theirs[kind]);
+    const own = medianRate(runs.ours[kind]);
+    const other = medianRate(runs.theirs[kind]);
     return {
       what: `${quantization}: ${what}`,
       unit: 'tokens/s',
@@ -106,6 +109,20 @@ async function compare(
       holds: own / other >= speed_bar,
     };
   });
+  for (const { kind, what } of tasks) {
+    const own = medianCpu(runs.ours[kind]);
+    const other = medianCpu(runs.theirs[kind]);
+    results.push({
+      what: `${quantization}: ${what}, CPU time`,
+      unit: 'ms/token',
+      ours: own,
+      peer,
+      theirs: other,
+      ratio: other / own,
+      bar: '',
+      holds: null,
+    });
+  }
   results.push({
     what: `${quantization}: memory (PSS)`,
     unit: 'MiB',
@@ -119,34 +136,34 @@ async function compare(
   results.push({
     what: `${quantization}: share of memory bandwidth at decode of 1 sequence`,
     unit: 'share',
-    ours: (weight_bytes * median(rates.ours.decode)) / settings.bandwidth,
+    ours: (weight_bytes * medianRate(runs.ours.decode)) / settings.bandwidth,
     peer: '',
     theirs: null,
     ratio: null,
     bar: '',
     holds: null,
   });
-  results.push(...(await invariantCost(quantization, setup, rates.ours, log)));
+  results.push(...(await invariantCost(quantization, setup, runs.ours, log)));
   return results;
 }
 
 async function invariantCost(
   quantization: Quantization,
   setup: { model_path: string; threads: number },
-  free: Rates,
+  free: Runs,
   log: (line: string) => void,
 ): Promise<BenchResult[]> {
   const contestant = await Contestant.start({ contender: 'native invariant', ...setup });
-  const rates = noRates();
+  const runs = noRuns();
   try {
-    for (let index = 0; index < invariant_rounds; index++) await round(contestant, index, rates);
+    for (let index = 0; index < invariant_rounds; index++) await round(contestant, index, runs);
   } finally {
     await contestant.stop();
   }
   log(`${quantization}: batch_invariant measured`);
   return tasks.map(({ kind, what }) => {
-    const own = median(rates[kind]);
-    const other = median(free[kind]);
+    const own = medianRate(runs[kind]);
+    const other = medianRate(free[kind]);
     return {
       what: `${quantization}: ${what}, batch_invariant`,
       unit: 'tokens/s',
