@@ -84,13 +84,20 @@ async function until(
   log: string,
   timeout_ms = 25_000,
 ): Promise<void> {
-  if (!(await waitUntil(holds, timeout_ms))) throw new Error(`not in time: ${what}\n${text(log)}`);
+  if (await waitUntil(holds, timeout_ms)) return;
+  const jobs = (await client.myJobs()).filter(({ name }) => name === 'hpcserve-chat');
+  throw new Error(`not in time: ${what}\n${text(log)}\n${JSON.stringify(jobs.slice(-3), null, 1)}`);
 }
 
 async function job(job_id: string): Promise<JobInfo> {
   const [found] = await client.jobs([job_id]);
   if (found === undefined) throw new Error(`job ${job_id} is unknown`);
   return found;
+}
+
+async function isBackInQueue(job_id: string): Promise<boolean> {
+  const { restart_count, phase } = await job(job_id);
+  return restart_count === 1 && phase === 'waiting';
 }
 
 /** Handles signals as a node agent does; \$1 is the exit code after TERM. */
@@ -136,8 +143,7 @@ test('a preempted job that stops within the grace time goes back into the queue'
   await until('up', () => /gh1 up/.test(text(log)) && /gh2 up/.test(text(log)), log);
   const urgent = await submit('sleep 30', { kind: 'gh200', nodes: 1, gpus: 4 });
   await until('TERM', () => / TERM/.test(text(log)), log);
-  await until('requeued', async () => ((await job(job_id)).restart_count ?? 0) === 1, log);
-  expect((await job(job_id)).phase).toBe('waiting');
+  await until('requeued', () => isBackInQueue(job_id), log);
   expect(text(log)).toContain('preempted; back into the queue');
   await until('urgent runs', async () => (await job(urgent.job_id)).state === 'RUNNING', urgent.log);
 });
@@ -150,11 +156,7 @@ test('a preempted job that does not stop is requeued by Slurm after the grace ti
   });
   await until('up', () => (text(log).match(/up/g) ?? []).length === 2, log);
   await submit('sleep 30', { kind: 'gh200', gpus: 4 });
-  const requeued = async (): Promise<boolean> => {
-    const now = await job(job_id);
-    return now.restart_count === 1 && now.phase === 'waiting';
-  };
-  await until('requeued', requeued, log, 40_000);
+  await until('requeued', () => isBackInQueue(job_id), log, 40_000);
 }, 60_000);
 
 test('hostile values arrive as they are and start nothing', async () => {

@@ -67,8 +67,14 @@ while :; do
 done
 
 # A preempted job whose tasks end within the grace time counts as completed and would not come back: ask for
-# it. A cancelled job is no longer RUNNING here, and one that ended by itself has no PreemptTime.
-hpcserve_job=$(scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null || true)
+# it. A cancelled job is no longer RUNNING here, and one that ended by itself has no PreemptTime. Slurm may
+# still send its warning, to children too: from here on it is ignored.
+trap '' USR1 TERM
+hpcserve_job=''
+for hpcserve_pause in 1 2 4 0; do
+  if hpcserve_job=$(scontrol --oneliner show job "$SLURM_JOB_ID"); then break; fi
+  sleep "$hpcserve_pause"
+done
 case $hpcserve_job in
   *JobState=RUNNING*PreemptTime=[0-9]*)
     echo 'hpcserve: preempted; back into the queue' >&2
