@@ -21,7 +21,7 @@ export interface AccountingInput {
 }
 
 /** QoS of the accounting cluster, made so that each refuses something. */
-export const accountingQos = {
+const accountingQos = {
   /** At most one job in the queue per user. */
   crowded: 'MaxSubmitJobsPerUser=1',
   /** At most five minutes, and jobs over it are refused at once. */
