@@ -17,7 +17,7 @@ export interface ReadSpec {
   spec: DeploymentSpec;
   /** Absolute path. */
   path: string;
-  /** Where a key of `slurm` was set: a flag, an environment variable, a file position. */
+  /** Where a key such as `slurm.account` was set: a flag, an environment variable, a file position. */
   overrideSource: (key: string) => string | undefined;
 }
 
@@ -39,12 +39,12 @@ export function readSpec(context: CliContext, file: string): ReadSpec {
     const stronger = source.layer === 'flag' || source.layer === 'environment';
     if (!stronger && slurm[key] !== undefined) continue;
     slurm[key] = String(source.value);
-    sources.set(key, source.place);
+    sources.set(`slurm.${key}`, source.place);
   }
   return {
     spec: { ...read.value, slurm },
     path,
-    overrideSource: (key) => sources.get(key) ?? read.provenance(`slurm.${key}`),
+    overrideSource: (key) => sources.get(key) ?? read.provenance(key),
   };
 }
 

@@ -48,7 +48,9 @@ export function assess(state: DeploymentState, observation: Observation): Assess
       reasons.push(
         `job ${job.job_id || launch.launch_id} ended: ${[job.state, job.exit_code === undefined ? '' : `exit code ${job.exit_code}`, job.reason ?? ''].filter(Boolean).join(', ')}`,
       );
-    for (const unit of sight?.units ?? [])
+    // An engine that ends with its cancelled job is no finding of its own.
+    const ended = job?.phase === 'ended' && job.state !== 'FAILED';
+    for (const unit of ended ? [] : (sight?.units ?? []))
       if (unit.error !== undefined) reasons.push(`${unit.unit} on ${unit.node ?? 'its node'}: ${unit.error}`);
     if (job?.phase === 'pending' && job.pending)
       reasons.push(`job ${job.job_id} waits: ${job.pending.explanation} (${job.pending.reason})`);

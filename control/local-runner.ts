@@ -4,7 +4,7 @@
  * the agent and write its exit code down, whoever has gone meanwhile.
  */
 import { spawn } from 'node:child_process';
-import { closeSync, openSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { shellQuote } from '../slurm/quote.ts';
@@ -40,7 +40,8 @@ const wrapper = [
   'trap : TERM INT HUP',
   '"$@"',
   'code=$?',
-  `printf '%s\\n' "$code" >"$exit_file.tmp" && mv "$exit_file.tmp" "$exit_file"`,
+  // Builtins only: PATH may be anything. The file is read when this shell has ended, so it is whole.
+  `printf '%s\\n' "$code" >"$exit_file"`,
   'exit "$code"',
 ].join('\n');
 
@@ -192,8 +193,10 @@ function endOf(code: number | undefined): Pick<JobSnapshot, 'state' | 'exit_code
 }
 
 function readExitCode(launchFolder: string): number | undefined {
-  const code = readJsonIfThere(join(launchFolder, files.exitCode));
-  return typeof code === 'number' ? code : undefined;
+  const path = join(launchFolder, files.exitCode);
+  const code = existsSync(path) ? readFileSync(path, 'utf8').trim() : '';
+  // Empty: the disk was full, or the shell was killed in the middle.
+  return /^\d+$/.test(code) ? Number(code) : undefined;
 }
 
 function allAgentPids(launchId: string): number[] {

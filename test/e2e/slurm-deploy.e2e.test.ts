@@ -1,0 +1,184 @@
+/** The whole way on a real Slurm cluster, as an ordinary user: deploy on two node kinds, chat, stop, refusals. */
+import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import OpenAI from 'openai';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { CommandResult } from '../../slurm/command-runner.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+
+let lease: ClusterLease;
+let cluster: Cluster;
+/** Home, state and models of the user, on a filesystem all nodes see. */
+let folder: string;
+
+beforeAll(async () => {
+  lease = await acquireCluster();
+  cluster = lease.cluster;
+  folder = mkdtempSync('/tmp/hpcserve-e2e-');
+  chownSync(folder, cluster.user.uid, cluster.user.gid);
+  chmodSync(folder, 0o700);
+  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
+  expect(made.code, made.stderr).toBe(0);
+});
+afterAll(async () => {
+  await hpcserve('stop', '--all', '--yes');
+  await lease?.release();
+  if (folder) rmSync(folder, { recursive: true, force: true });
+});
+
+/** Types a command on the login node. */
+function hpcserve(...argv: string[]): Promise<CommandResult> {
+  return cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
+    cwd: folder,
+    env: { HOME: folder, HPCSERVE_SITE: 'test-cluster' },
+    timeout_ms: 120_000,
+  });
+}
+
+function write(name: string, more: Record<string, unknown> = {}, slurm: Record<string, string> = {}): string {
+  const model = {
+    name: 'tiny',
+    source: './toy.gguf',
+    cpu_threads: 1,
+    context_tokens: 512,
+    max_sequences: 4,
+    devices: { kind: 'gpu', node_kinds: ['gh200', 'a100'] },
+    ...more,
+  };
+  const path = join(folder, `${name}.yaml`);
+  // JSON is YAML.
+  writeFileSync(path, JSON.stringify({ name, models: [model], slurm }, null, 1));
+  chownSync(path, cluster.user.uid, cluster.user.gid);
+  return path;
+}
+
+interface Launch {
+  launch_id: string;
+  job_id: string;
+  node_kind: string;
+  job: { state: string; phase: string; pending?: { reason: string } };
+}
+async function status(name: string): Promise<{ phase: string; reasons: string[]; launches: Launch[] }> {
+  const { code, stdout, stderr } = await hpcserve('status', name, '--json');
+  expect(code, stderr).toBe(0);
+  return JSON.parse(stdout).deployments[0];
+}
+const queue = async (): Promise<string> => (await cluster.runAs('user', ['squeue', '--noheader'])).stdout;
+const lastLine = (text: string): { url: string; key: string } => JSON.parse(text.trim().split('\n').at(-1)!);
+
+describe('a deployment on Slurm', () => {
+  let url: string;
+  let key: string;
+
+  it('runs on two node kinds, each with its GPUs asked for by --gres', async () => {
+    const file = write('two-kinds', { replicas: 2 });
+    const rendered = await hpcserve('render', file);
+    expect(rendered.stdout).toMatch(/--gres=gpu:gh200:1[\s\S]*--gres=gpu:a100:1/);
+    const { code, stdout, stderr } = await hpcserve('deploy', file, '--json', '--timeout', '90s');
+    expect(code, stderr + stdout).toBe(0);
+    ({ url, key } = lastLine(stdout));
+    const events = stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line).kind);
+    for (const kind of [
+      'planned',
+      'gateway_up',
+      'submitted',
+      'running',
+      'agent_up',
+      'replica_serving',
+      'serving',
+    ])
+      expect(events).toContain(kind);
+    const report = await status('two-kinds');
+    expect(report.phase).toBe('serving');
+    expect(report.launches.map((launch) => launch.node_kind)).toEqual(['gh200', 'a100']);
+    expect(report.launches.every((launch) => launch.job.state === 'RUNNING')).toBe(true);
+    // What was shown is what ran.
+    const scripts = report.launches.map((launch) =>
+      readFileSync(
+        join(folder, '.hpcserve/test-cluster/deployments/two-kinds/launches', launch.launch_id, 'job.sh'),
+        'utf8',
+      ),
+    );
+    expect(scripts.join('')).toBe(rendered.stdout);
+  });
+
+  it('answers the official client over SSE', async () => {
+    const client = new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });
+    const stream = await client.chat.completions.create({
+      model: 'tiny',
+      stream: true,
+      max_tokens: 8,
+      messages: [{ role: 'user', content: 'Hello' }],
+    });
+    let chunks = 0;
+    for await (const chunk of stream) chunks += chunk.choices.length;
+    expect(chunks).toBeGreaterThan(1);
+  });
+
+  it('submits nothing when deployed again', async () => {
+    const before = await queue();
+    expect((await hpcserve('deploy', join(folder, 'two-kinds.yaml'))).code).toBe(0);
+    expect((await queue()).split('\n').length).toBe(before.split('\n').length);
+  });
+
+  it('shows a job that scancel ended, and replaces it at the next deploy', async () => {
+    const { launches } = await status('two-kinds');
+    await cluster.runAs('user', ['scancel', launches[0]!.job_id]);
+    await expect
+      .poll(() => status('two-kinds'), { timeout: 20_000 })
+      .toMatchObject({
+        phase: 'degraded',
+        reasons: [expect.stringMatching(new RegExp(`job ${launches[0]!.job_id} ended: CANCELLED`))],
+      });
+    const again = await hpcserve('deploy', join(folder, 'two-kinds.yaml'), '--json', '--timeout', '90s');
+    expect(again.code, again.stderr).toBe(0);
+    expect(lastLine(again.stdout)).toMatchObject({ url, key });
+    const after = await status('two-kinds');
+    expect(after.phase).toBe('serving');
+    expect(after.launches.map((launch) => launch.job_id)).toContain(launches[1]!.job_id);
+  });
+
+  it('says why a job waits', async () => {
+    const file = write('waits', { replicas: 1 }, { partition: 'closed' });
+    expect((await hpcserve('deploy', file, '--detach')).code).toBe(0);
+    const report = await status('waits');
+    expect(report.phase).toBe('waiting');
+    expect(report.launches[0]!.job).toMatchObject({ state: 'PENDING', pending: { reason: 'PartitionDown' } });
+    expect((await hpcserve('stop', 'waits')).code).toBe(0);
+    expect((await status('waits')).phase).toBe('stopped');
+  });
+
+  it('leaves no job and no process after stop', async () => {
+    const { code, stderr } = await hpcserve('stop', 'two-kinds');
+    expect(code, stderr).toBe(0);
+    expect(await queue()).toBe('');
+    expect(cluster.jobProcesses()).toEqual([]);
+    const ps = await cluster.runAs('user', ['ps', '-u', cluster.user.name, '-o', 'args=']);
+    expect(ps.stdout).not.toContain(folder);
+    expect((await status('two-kinds')).phase).toBe('stopped');
+  });
+
+  it.each([
+    ['a partition that is not there', { partition: 'nowhere' }, /E_SLURM_PARTITION/, /nowhere/],
+    ['features no node has', { constraint: 'warp9' }, /E_SLURM_(FEATURE|NODE_CONFIG)/, /warp9/],
+    ['a reservation that is not there', { reservation: 'mine' }, /E_SLURM_RESERVATION/, /mine/],
+  ])(
+    'passes on what sbatch says to %s, names the setting, and leaves nothing behind',
+    async (_, slurm, code, word) => {
+      const refused = await hpcserve('deploy', write('refused', {}, slurm as Record<string, string>));
+      expect(refused.code).toBe(6);
+      expect(refused.stderr).toMatch(code);
+      expect(refused.stderr).toMatch(word);
+      expect(refused.stderr).toMatch(/refused\.yaml:\d+:\d+/);
+      expect(await queue()).toBe('');
+      expect((await hpcserve('status', 'refused')).code).toBe(9);
+      const ps = await cluster.runAs('user', ['ps', '-u', cluster.user.name, '-o', 'args=']);
+      expect(ps.stdout).not.toContain(folder);
+    },
+  );
+});
