@@ -3,10 +3,12 @@ import { exitCodes } from '../spec/errors/exit-codes.ts';
 import { errorRegistry } from '../spec/errors/registry.ts';
 import { deploymentSchema } from '../spec/model-yaml.ts';
 import { siteSchema } from '../spec/site.ts';
+import { commandPage } from './command-page.ts';
 import { schemaRows } from './schema-page.ts';
 
 export const writtenPages: Record<string, () => string> = {
   'docs/errors.md': errorPage,
+  'docs/commands.md': () => page(commandPage()),
   'docs/model-yaml.md': () =>
     page([
       '# model.yaml',

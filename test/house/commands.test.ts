@@ -1,0 +1,20 @@
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { commandHelp } from '../../.ci/command-page.ts';
+
+const page = readFileSync(fileURLToPath(new URL('../../docs/commands.md', import.meta.url)), 'utf8');
+
+describe('every command', () => {
+  const commands = commandHelp();
+
+  it('is documented, and no other is', () => {
+    const documented = [...page.matchAll(/^## (hpcserve .+)$/gm)].map((match) => match[1]!);
+    expect(documented).toEqual(commands.map((command) => command.name));
+    expect(documented.length).toBeGreaterThan(15);
+  });
+
+  it.each(commands)('$name has examples in its help', ({ help }) => {
+    expect(help).toMatch(/Examples?:\n\s+\$ hpcserve /);
+  });
+});
