@@ -14,12 +14,6 @@ export const agentErrors = defineErrors({
     http_status: 503,
     exit_code: 12,
   },
-  E_MESH_RECORD: {
-    cause: 'A session record is damaged, forged, too large, or not of this mesh; it was not used.',
-    fix: 'remove the file if nothing of yours writes it; all members must use the same network.key',
-    http_status: 502,
-    exit_code: 7,
-  },
   E_MESH_PEER: {
     cause: 'A peer did not show a key that a live record of this mesh names.',
     fix: 'use the same mesh folder and network.key on both sides; restart the side whose record is missing',

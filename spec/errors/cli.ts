@@ -45,7 +45,8 @@ export const cliErrors = defineErrors({
     exit_code: 2,
   },
   E_PACKAGE: {
-    cause: 'The relocatable archive cannot be made: a program, a package or a built file that it needs is missing.',
+    cause:
+      'The relocatable archive cannot be made: a program, a package or a built file that it needs is missing.',
     fix: 'Install or build what the error names, then run `npm run package` again.',
     http_status: 500,
     exit_code: 12,

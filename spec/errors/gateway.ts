@@ -93,12 +93,6 @@ export const gatewayErrors = defineErrors({
     http_status: 502,
     exit_code: 11,
   },
-  E_GATEWAY_BUSY: {
-    cause: 'The gateway holds as many connections or requests as it may.',
-    fix: 'try again in a moment; reuse connections instead of opening one for each request',
-    http_status: 503,
-    exit_code: 7,
-  },
   E_GATEWAY_DRAINING: {
     cause: 'The gateway is stopping and takes no new requests.',
     fix: 'try again in a few seconds',

@@ -7,6 +7,7 @@ import { engineErrors } from './engine.ts';
 import { gatewayErrors } from './gateway.ts';
 import { modelErrors } from './model.ts';
 import { servingErrors } from './serving.ts';
+import { simulatorErrors } from './simulator.ts';
 import { slurmErrors } from './slurm.ts';
 import { specErrors } from './spec.ts';
 
@@ -14,6 +15,7 @@ const entries = {
   ...specErrors,
   ...modelErrors,
   ...slurmErrors,
+  ...simulatorErrors,
   ...controlErrors,
   ...agentErrors,
   ...engineErrors,
