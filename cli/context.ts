@@ -22,8 +22,6 @@ export interface CliContext {
   /** Aborts when the person interrupts. */
   readonly signal: AbortSignal;
   now_ms(): number;
-  /** Exit code of a command that ends without an error but not well, such as `doctor`. */
-  exit_code: number;
   /**
    * Asks yes or no on the terminal. @throws E_CONFIRM where there is none.
    */

@@ -28,7 +28,6 @@ function createContext(): CliContext {
     configuration,
     signal: interruption.signal,
     now_ms: () => Date.now(),
-    exit_code: 0,
     confirm: askYesOrNo,
   };
 }
@@ -72,7 +71,7 @@ async function main(): Promise<number> {
   context.json = process.argv.slice(2).includes('--json');
   try {
     await buildProgram(context).parseAsync(process.argv);
-    return context.exit_code;
+    return 0;
   } catch (thrown) {
     if (thrown instanceof CommanderError) {
       if (thrown.exitCode === 0) return 0;

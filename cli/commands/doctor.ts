@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import type { Operations } from '../../control/operations.ts';
-import { errorRegistry } from '../../spec/errors/registry.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import type { CliContext } from '../context.ts';
 import type { CheckResult, CheckStatus } from '../doctor/check.ts';
@@ -40,10 +40,14 @@ Examples:
     )
     .action(async () => {
       const results = await runChecks(context);
-      const failures = results.filter((result) => result.status === 'FAILED').length;
-      if (context.json) context.out(JSON.stringify({ passed: failures === 0, checks: results }));
+      const failures = results.filter((result) => result.status === 'FAILED');
+      if (context.json) context.out(JSON.stringify({ passed: failures.length === 0, checks: results }));
       else for (const result of results) print(context, result);
-      if (failures > 0) context.exit_code = errorRegistry.E_CHECKS_FAILED.exit_code;
+      if (failures.length > 0)
+        throw new HpcserveError('E_CHECKS_FAILED', {
+          what: `${failures.length} of ${results.length} checks failed`,
+          because: failures.map((failure) => failure.check),
+        });
     });
 }
 
