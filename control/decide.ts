@@ -139,7 +139,7 @@ const neverSubmitted: JobSnapshot = {
 };
 
 /** Whether all units of a launch serve. */
-export function isServing(launch: LaunchRecord, sight: LaunchSight | undefined): boolean {
+function isServing(launch: LaunchRecord, sight: LaunchSight | undefined): boolean {
   if (launch.phase !== 'submitted' || !sight) return false;
   const serving = new Set(sight.serving_units);
   return launch.planned.units.every((unit) => serving.has(unit.unit));

@@ -26,8 +26,7 @@ const jobSnapshotSchema = z.object({
  * planned: decided, nothing done. submitting: written down, the scheduler may or may not have it.
  * submitted: it has a job id. ended: its job is over, or it never became one.
  */
-export const launchPhases = ['planned', 'submitting', 'submitted', 'ended'] as const;
-export type LaunchPhase = (typeof launchPhases)[number];
+const launchPhases = ['planned', 'submitting', 'submitted', 'ended'] as const;
 
 const launchRecordSchema = z.object({
   launch_id: launchSchema.shape.launch_id,

@@ -136,7 +136,7 @@ export function writeGatewayConfig(site: SiteConfig, layout: StateLayout): strin
   return path;
 }
 
-export function readEndpoint(layout: StateLayout): GatewayEndpoint | undefined {
+function readEndpoint(layout: StateLayout): GatewayEndpoint | undefined {
   return readJsonIfThere(join(layout.gateway_folder, gatewayFiles.endpoint)) as GatewayEndpoint | undefined;
 }
 

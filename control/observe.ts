@@ -150,7 +150,7 @@ function unitSight(
   const agent = agents.find((each) => each.node_index === unit.node_index);
   const session = agent?.sessions.find((each) => each.unit === unit.unit || servesUnit(each, unit));
   const model = session?.models.find((each) => each.name === unit.model.name);
-  const error = model?.error ?? errorText(session?.error) ?? errorText(agent?.error);
+  const error = errorText(session?.error) ?? errorText(agent?.error) ?? oneLine(model?.error);
   const facts = {
     ...base,
     ...(agent ? { node: agent.node } : {}),
@@ -201,4 +201,9 @@ export function describeDevices(devices: readonly DeviceDescription[]): string[]
 
 function errorText(error: ErrorJson | undefined): string | undefined {
   return error && [error.what, ...error.because].join(': ');
+}
+
+/** Agents put the whole text of an error into a model's state; here it is part of a line. */
+function oneLine(text: string | undefined): string | undefined {
+  return text?.split(/\s*\n\s*/).join('; ');
 }

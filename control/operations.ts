@@ -49,7 +49,7 @@ export function openOperations(input: OperationsInput): Operations {
   return { ...rest, store, runner, slurm };
 }
 
-export function slurmClient(
+function slurmClient(
   { site }: LoadedSite,
   environment: Readonly<Record<string, string | undefined>>,
 ): SlurmClient {

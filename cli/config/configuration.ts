@@ -121,7 +121,7 @@ export class Configuration {
   }
 }
 
-export function userConfigFolder(environment: Readonly<Record<string, string | undefined>>): string {
+function userConfigFolder(environment: Readonly<Record<string, string | undefined>>): string {
   const base = environment.XDG_CONFIG_HOME;
   if (base?.startsWith('/')) return join(base, 'hpcserve');
   const home = environment.HOME;

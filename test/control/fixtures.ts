@@ -13,7 +13,7 @@ import { stateLayout } from '../../spec/state-layout.ts';
 
 export const site: SiteConfig = siteSchema.parse({ name: 'local', kind: 'local' });
 
-export const spec = deploymentSchema.parse({
+const spec = deploymentSchema.parse({
   name: 'demo',
   models: [{ name: 'm', source: '/m.gguf', replicas: 2 }],
 });

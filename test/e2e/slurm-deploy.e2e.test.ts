@@ -163,6 +163,49 @@ describe('a deployment on Slurm', () => {
     expect((await status('two-kinds')).phase).toBe('stopped');
   });
 
+  it('runs the gateway as a job where the site says so, and ends it with the last deployment', async () => {
+    const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
+    const site = join(folder, 'gateway-job.yaml');
+    writeFileSync(
+      site,
+      shipped
+        .replace(/^name: .*/m, 'name: gateway-job')
+        .replace(/place: login/, 'place: job\n  partition: cpu\n  cpus: 1\n  memory_gb: 1'),
+    );
+    chownSync(site, cluster.user.uid, cluster.user.gid);
+    const deployed = await hpcserve('deploy', write('by-job'), '--site', site, '--json', '--timeout', '90s');
+    expect(deployed.code, deployed.stderr).toBe(0);
+    expect(await queue()).toMatch(/ cpu .*hpcserve/);
+    const asked = await hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '4', '--site', site);
+    expect(asked.code, asked.stderr).toBe(0);
+    const stopped = await hpcserve('stop', 'by-job', '--site', site);
+    expect(stopped.code, stopped.stderr).toBe(0);
+    expect(await queue()).toBe('');
+    expect(cluster.jobProcesses()).toEqual([]);
+  });
+
+  it('takes back what was submitted when a later job of the same deployment is refused', async () => {
+    // The second kind's limit is wrong only in Slurm's eyes.
+    const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
+    const site = join(folder, 'half-site.yaml');
+    writeFileSync(
+      site,
+      shipped
+        .replace(/^name: .*/m, 'name: half')
+        .replace(/features: \[a100\]/, 'features: [a100]\n    slurm: {reservation: mine}'),
+    );
+    chownSync(site, cluster.user.uid, cluster.user.gid);
+    const refused = await hpcserve('deploy', write('half', { replicas: 2 }), '--site', site);
+    expect(refused.code, refused.stderr).toBe(6);
+    expect(refused.stderr).toMatch(/job \d+ submitted to partition gh200[\s\S]*half-site\.yaml:\d+:\d+/);
+    expect(await queue()).toBe('');
+    const after = await hpcserve('status', 'half', '--site', site, '--json');
+    expect(JSON.parse(after.stdout).deployments[0]).toMatchObject({
+      phase: 'failed',
+      reasons: expect.arrayContaining([expect.stringMatching(/reservation/)]),
+    });
+  });
+
   it.each([
     ['a partition that is not there', { partition: 'nowhere' }, /E_SLURM_PARTITION/, /nowhere/],
     ['features no node has', { constraint: 'warp9' }, /E_SLURM_(FEATURE|NODE_CONFIG)/, /warp9/],
