@@ -77,7 +77,6 @@ function offlineContext(): CliContext {
     configuration: new Configuration({ environment: {}, working_folder: '/', etc_folder: '/nonexistent' }),
     signal: new AbortController().signal,
     now_ms: refuse,
-    exit_code: 0,
     confirm: refuse,
   };
 }

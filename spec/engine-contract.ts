@@ -5,7 +5,6 @@
 
 /** Weight and KV storage types the native engine computes with, by their GGUF names. */
 export const nativeTensorTypes = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q6_K'] as const;
-export type NativeTensorType = (typeof nativeTensorTypes)[number];
 
 export type KvType = 'f16' | 'q8_0' | 'f32';
 

@@ -35,4 +35,3 @@ export type ProgressEvent = { at_ms: number } & (
   | { kind: 'failed'; error: ErrorJson }
   | { kind: 'stopped'; deployment: string }
 );
-export type ProgressKind = ProgressEvent['kind'];

@@ -34,7 +34,7 @@ const environment = z.record(
   z.string(),
 );
 
-export const parallelSchema = z.strictObject({
+const parallelSchema = z.strictObject({
   tensor: z
     .int()
     .min(1)

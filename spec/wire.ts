@@ -24,19 +24,61 @@ export const headers = {
 
 /**
  * Members that a native replica adds to answers when asked with `headers.token_ids`, and the parameter with
- * which another replica continues such an answer. To continue: send the same body with the `seed` of the
- * first chunk, and as `continue` an object `{token_ids}` with all ids received, in order.
+ * which another replica continues such an answer. In a chunk they stand at its end, behind OpenAI's own, and
+ * `token_ids` is the last. To continue: send the same body with the `seed` of the first chunk, and as
+ * `continue` a `ContinueRequest`.
  */
 export const continuation = {
-  /** In every chunk: ids whose text is out with this chunk. */
+  /** In every chunk: all ids taken since the chunk before; their text is out as far as it can be. */
   token_ids: 'hpcserve_token_ids',
+  /** Which choice the ids belong to; absent: 0. */
+  choice: 'hpcserve_choice',
+  /** `true` in the chunk that ends a choice. */
+  finished: 'hpcserve_finished',
+  /** Of all ids so far, how many at the end have log probabilities that are not out yet; absent: 0. */
+  withheld: 'hpcserve_withheld',
   /** In the first chunk. */
   prompt_tokens: 'hpcserve_prompt_tokens',
   /** In the first chunk: the seed that was given, or chosen. */
   seed: 'hpcserve_seed',
-  /** In a request: `{token_ids: number[], prompt_token_ids?: number[]}`. */
+  /** In the first chunk: when the prompt was rendered, Unix ms; chat templates may write the date. */
+  rendered_ms: 'hpcserve_rendered_ms',
+  /** In the first chunk: a hash of the prompt's token ids. */
+  prompt_digest: 'hpcserve_prompt_digest',
+  /** In the first chunk: prompt tokens that came from a cache. */
+  cached_tokens: 'hpcserve_cached_tokens',
+  /** In a request. */
   continue: 'hpcserve_continue',
 } as const;
+
+/** One choice of an answer that is continued. */
+export interface ContinuedChoice {
+  /** Tokens so far. */
+  token_ids: number[];
+  /** Its first chunk (the role) is out. */
+  opened?: boolean;
+  /** Its last chunk (the finish reason) is out: it only counts for usage. */
+  finished?: boolean;
+  /** As in chunks. */
+  withheld?: number;
+}
+
+/** Value of `continuation.continue`. */
+export interface ContinueRequest {
+  /** Short for `choices` with one that is opened. */
+  token_ids?: number[];
+  /** One entry a choice, in the order of their index. */
+  choices?: ContinuedChoice[];
+  /** Tokens of the prompt as they were; absent: the prompt is made again from the request. */
+  prompt_token_ids?: number[];
+  rendered_ms?: number;
+  /** The request is refused where its prompt has another digest. */
+  prompt_digest?: string;
+  cached_tokens?: number;
+  /** `id` and `created` of the answer's chunks. */
+  id?: string;
+  created?: number;
+}
 
 /** TLS server name of a session: the port of a node is shared, the name picks the key. */
 export function sessionServerName(sessionId: string): string {
