@@ -59,6 +59,7 @@ class DeviceWorker {
     if (this.ending) return;
     this.ending = true;
     clearInterval(this.heartbeat);
+    this.models?.handOver();
     await this.server?.close();
     await this.models?.stop();
     process.exit(code);

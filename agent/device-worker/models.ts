@@ -154,6 +154,14 @@ export class Models {
     return new Promise((resolve) => this.idle.push(resolve));
   }
 
+  /** Ends every sequence with an error that tells a gateway to have the answer continued elsewhere. */
+  handOver(): void {
+    const error = new HpcserveError('E_WORKER_DRAINING', {
+      what: 'This device worker ends before the answer',
+    });
+    for (const name of this.models.keys()) this.dropSequences(name, error);
+  }
+
   /** Ends the compute thread and frees the models. */
   async stop(): Promise<void> {
     await this.compute.stop();

@@ -1,5 +1,6 @@
 import { Template } from '@huggingface/jinja';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { strftime } from './strftime.ts';
 
 /** A message as templates get it: what OpenAI's API has, with text content as one string. */
 export interface ChatMessage {
@@ -18,6 +19,8 @@ export interface RenderOptions {
   add_generation_prompt: boolean;
   /** The prompt ends inside of the last message, for the model to go on with it. */
   continue_final_message: boolean;
+  /** What `strftime_now` of a template says, Unix ms, by default the present; in UTC, so that every node writes the same. */
+  now_ms?: number;
   /** Variables that a template of its own kind knows, such as `enable_thinking`. */
   variables: Readonly<Record<string, unknown>>;
 }
@@ -27,6 +30,10 @@ const chatMl = `{%- for message in messages -%}
 {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}`;
+
+/** The template library's own `strftime_now` knows no time but the present; a template that asks gets ours instead. */
+const clockName = 'hpcserve_strftime';
+const clock = `{% set strftime_now = ${clockName} %}`;
 
 /** A model's chat template (Jinja, as Hugging Face's `apply_chat_template` renders it). */
 export class ChatTemplate {
@@ -42,7 +49,7 @@ export class ChatTemplate {
     this.source = source ?? chatMl;
     this.tokens = tokens;
     try {
-      this.template = new Template(this.source);
+      this.template = new Template(withClock(this.source));
     } catch (error) {
       throw new HpcserveError('E_REQUEST_TEMPLATE', {
         what: "the model's chat template cannot be read",
@@ -56,11 +63,13 @@ export class ChatTemplate {
   /** @throws HpcserveError E_REQUEST_TEMPLATE with the template's own words where it raises an exception */
   render(options: RenderOptions): string {
     const { messages, tools, add_generation_prompt, continue_final_message, variables } = options;
+    const now_ms = options.now_ms ?? Date.now();
     let text: string;
     try {
       text = this.template.render({
         ...this.tokens,
         ...variables,
+        [clockName]: (format: string) => strftime(now_ms, format),
         messages: messages as unknown[],
         tools: tools ?? null,
         add_generation_prompt: add_generation_prompt && !continue_final_message,
@@ -92,6 +101,12 @@ export class ChatTemplate {
     const spaces = content.slice(content.trimEnd().length);
     return text.slice(0, end) + (text.startsWith(spaces, end) ? spaces : '');
   }
+}
+
+function withClock(source: string): string {
+  if (!source.includes('strftime_now')) return source;
+  // A block swallows the line break that follows it.
+  return source.startsWith('\n') ? `${clock}\n${source}` : clock + source;
 }
 
 function messageOf(error: unknown): string {

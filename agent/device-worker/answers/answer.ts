@@ -33,7 +33,7 @@ export interface AnswerKind<D extends ChoiceDelta> {
   }[];
   /** A chunk's choice, before its end. */
   chunk(index: number, delta: D): Record<string, unknown>;
-  /** The chunk's choice that opens one, where the kind has such; absent for a continued answer. */
+  /** The chunk's choice that opens one, where the kind has such. */
   opening?(index: number): Record<string, unknown>;
   /** The chunk's choice that ends one. */
   closing(index: number, finish: string): Record<string, unknown>;
@@ -66,8 +66,8 @@ export function answer<D extends ChoiceDelta>(
   response.on('close', () => {
     if (!response.writableFinished) generation.cancel();
   });
-  generation.start((event) => {
-    kind.choices[0]!.take(event);
+  generation.start((choice, event) => {
+    kind.choices[choice]!.take(event);
   });
 }
 
@@ -75,7 +75,7 @@ function base(kind: { id: string }, object: string, request: GenerationRequest) 
   return {
     id: kind.id,
     object,
-    created: Math.floor(Date.now() / 1000),
+    created: request.parameters.continued?.created ?? Math.floor(Date.now() / 1000),
     model: request.model.config.name,
   };
 }
@@ -85,6 +85,9 @@ function extension(generation: Generation, request: GenerationRequest) {
   return {
     [continuation.prompt_tokens]: generation.prompt_tokens,
     [continuation.seed]: request.parameters.sampling.seed,
+    ...(request.rendered_ms === undefined ? {} : { [continuation.rendered_ms]: request.rendered_ms }),
+    [continuation.prompt_digest]: generation.prompt_digest,
+    [continuation.cached_tokens]: Math.min(generation.cached_tokens, generation.prompt_tokens),
   };
 }
 
@@ -151,6 +154,8 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
     this.kind = kind;
     this.context = context;
     this.head = base(kind, kind.chunk_object, request);
+    for (const [index, { opened }] of (request.parameters.continued?.choices ?? []).entries())
+      if (opened) this.opened.add(index);
     this.stream = new EventStream({
       response: context.response,
       headers: context.headers,
@@ -162,6 +167,7 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
 
   admitted(): void {
     this.stream.begin();
+    this.flush();
   }
 
   prompt(choice: number, logprobs: SampledToken[]): void {
@@ -186,7 +192,8 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
   }
 
   private flush(): void {
-    if (this.over) return;
+    // One prompt of several may be ahead while another can still be refused.
+    if (this.over || !this.stream.open) return;
     for (let index = 0; index < this.kind.choices.length && this.stream.writable; index++) {
       const event = this.pending[index];
       if (!event) continue;
@@ -204,28 +211,43 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
     const { kind } = this;
     if (kind.opening && !this.opened.has(index)) {
       this.opened.add(index);
-      this.chunk(kind.opening(index), []);
+      this.chunk(index, kind.opening(index), []);
     }
     const delta = kind.choices[index]!.take(event);
     let ids = [...(this.unsent[index] ?? []), ...delta.token_ids];
     if (!delta.empty) {
-      this.chunk(kind.chunk(index, delta), ids);
+      this.chunk(index, kind.chunk(index, delta), ids);
       ids = [];
     }
-    if (delta.finish !== undefined) this.chunk(kind.closing(index, delta.finish), ids);
+    if (delta.finish !== undefined) this.chunk(index, kind.closing(index, delta.finish), ids, true);
     else this.unsent[index] = ids;
   }
 
-  private chunk(choice: Record<string, unknown>, token_ids: readonly number[]): void {
-    const { token_ids: extended } = this.context;
+  private chunk(
+    index: number,
+    choice: Record<string, unknown>,
+    token_ids: readonly number[],
+    finished = false,
+  ): void {
     this.stream.write({
       ...this.head,
       choices: [choice],
       ...(this.request.parameters.include_usage ? { usage: null } : {}),
-      ...(extended ? { [continuation.token_ids]: token_ids } : {}),
-      ...(extended && this.first ? extension(this.generation, this.request) : {}),
+      ...(this.context.token_ids ? this.extended(index, token_ids, finished) : {}),
     });
     this.first = false;
+  }
+
+  private extended(index: number, token_ids: readonly number[], finished: boolean): Record<string, unknown> {
+    const { generation, request } = this;
+    const withheld = token_ids.length === 0 ? 0 : generation.withheld(index);
+    return {
+      ...(this.first ? extension(generation, request) : {}),
+      ...(index === 0 ? {} : { [continuation.choice]: index }),
+      ...(withheld === 0 ? {} : { [continuation.withheld]: withheld }),
+      ...(finished ? { [continuation.finished]: true } : {}),
+      [continuation.token_ids]: token_ids,
+    };
   }
 
   private giveUp(): void {

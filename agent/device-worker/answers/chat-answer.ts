@@ -41,6 +41,9 @@ export class ChatChoice {
   }
 
   take(event: TextEvent): ChatDelta {
+    // The end of an answer that was complete when it was handed over: its text is out.
+    if (this.finishReason !== null)
+      return { delta: {}, logprobs: null, token_ids: [], finish: this.finishReason, empty: true };
     const parsed = this.parse(event);
     const calls = parsed.tool_calls.map(({ index, name, arguments: text }) => {
       if (name === undefined) {

@@ -20,6 +20,8 @@ export interface CompletionDelta {
 export interface EchoedPrompt {
   text: string;
   tokens: ArrayLike<number>;
+  /** The client has it already: the answer is continued. */
+  sent: boolean;
 }
 
 /** One choice of a text completion as it grows. */
@@ -40,7 +42,7 @@ export class CompletionChoice {
     this.pieces = pieces;
     this.logprobs = logprobs;
     this.echo = echo;
-    if (echo) this.before = { text: echo.text, logprobs: noLogprobs() };
+    if (echo && !echo.sent) this.before = { text: echo.text, logprobs: noLogprobs() };
   }
 
   /** Log probabilities of the echoed prompt's tokens but the first. */

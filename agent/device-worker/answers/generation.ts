@@ -1,7 +1,10 @@
+import { createHash } from 'node:crypto';
 import type { SampledToken } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { type ContinuedChoice, continuation } from '../../../spec/wire.ts';
 import type { GrammarConstraint, TokenOutput } from '../compute/messages.ts';
 import type { Models } from '../models.ts';
+import { invalid } from '../requests/body-reader.ts';
 import type { GenerationParameters } from '../requests/generation.ts';
 import type { ServedModel } from '../served-model.ts';
 import { type TextEvent, TextStream } from './text-stream.ts';
@@ -18,6 +21,8 @@ export interface GenerationRequest {
   /** Alternatives to report for each prompt token (echo). */
   prompt_logprobs?: number;
   grammar?: GrammarConstraint;
+  /** The time that the chat template was told, Unix ms. */
+  rendered_ms?: number;
 }
 
 export interface GenerationListener {
@@ -36,6 +41,10 @@ interface Choice {
   text: TextStream;
   sequence?: number;
   done: boolean;
+  /** Complete when it was handed over; only its last chunk is missing. */
+  ending?: 'stop' | 'length';
+  /** Tokens that the engine is to compute again for their log probabilities. */
+  again: number;
 }
 
 /** The sequences behind one request: `n` answers to each prompt. */
@@ -47,6 +56,8 @@ export class Generation {
   private readonly choices: Choice[];
   private readonly stopTokens: ReadonlySet<number>;
   private admitted = 0;
+  /** Sequences that are submitted first, one a prompt. */
+  private leaders = 0;
   private ended = false;
 
   constructor(models: Models, request: GenerationRequest, listener: GenerationListener) {
@@ -70,8 +81,26 @@ export class Generation {
           min_tokens: parameters.sampling.min_tokens,
         }),
         done: false,
+        again: 0,
       })),
     );
+    const { continued } = parameters;
+    if (continued && continued.choices.length !== this.choices.length)
+      invalid(
+        continuation.continue,
+        `must continue ${this.choices.length} choices, not ${continued.choices.length}`,
+      );
+    if (continued?.prompt_digest !== undefined && continued.prompt_digest !== this.prompt_digest)
+      invalid(continuation.continue, 'belongs to another prompt: its digest differs');
+    this.cached_tokens = continued?.cached_tokens ?? 0;
+  }
+
+  /** Names the prompt's tokens; another tokenizer, template or date gives another digest. */
+  get prompt_digest(): string {
+    const hash = createHash('sha256');
+    for (const { buffer, byteOffset, byteLength, length } of this.request.prompts)
+      hash.update(`${length} `).update(new Uint8Array(buffer, byteOffset, byteLength));
+    return hash.digest('hex').slice(0, 32);
   }
 
   get prompt_tokens(): number {
@@ -82,27 +111,45 @@ export class Generation {
     return this.choices.reduce((sum, { text }) => sum + text.taken, 0);
   }
 
+  /** Tokens of a choice, at its end, whose log probabilities the client does not have. */
+  withheld(choice: number): number {
+    return this.request.logprobs === undefined ? 0 : this.choices[choice]!.text.withheld;
+  }
+
   /** @param replayed is called with what the continued tokens had already said */
-  start(replayed?: (event: TextEvent) => void): void {
-    const continued = this.request.parameters.continued?.token_ids ?? [];
-    if (continued.length > 0) {
-      const choice = this.choices[0]!;
-      for (const token of continued) {
-        const event = choice.text.take({ token }, false);
-        replayed?.(event);
-        if (event.finish !== undefined) {
-          this.endAtOnce(choice, event.finish);
-          return;
-        }
-      }
-      if (continued.length >= this.request.max_tokens[0]!) {
-        this.endAtOnce(choice, 'length');
-        return;
-      }
+  start(replayed?: (choice: number, event: TextEvent) => void): void {
+    const { continued } = this.request.parameters;
+    for (const choice of this.choices) {
+      const before = continued?.choices[choice.index];
+      if (before) this.replay(choice, before, replayed);
     }
     // The other answers to a prompt start once its keys and values are there, and share them.
-    for (const choice of this.choices)
-      if (choice.index % this.request.parameters.n === 0) this.submit(choice);
+    const leaders = this.request.prompts.flatMap(
+      (_, prompt) => this.choices.find((choice) => choice.prompt === prompt && open(choice)) ?? [],
+    );
+    this.leaders = leaders.length;
+    if (this.leaders === 0) this.begin();
+    for (const leader of leaders) this.submit(leader);
+  }
+
+  /** Brings the text of a choice to where another replica left it. */
+  private replay(
+    choice: Choice,
+    { token_ids, finished, withheld }: Required<ContinuedChoice>,
+    replayed?: (choice: number, event: TextEvent) => void,
+  ): void {
+    const most = this.request.max_tokens[choice.prompt]!;
+    for (const [index, token] of token_ids.entries()) {
+      const event = choice.text.take({ token }, index + 1 >= most);
+      replayed?.(choice.index, event);
+      if (event.finish === undefined) continue;
+      choice.ending = event.finish;
+      break;
+    }
+    if (most === 0) choice.ending = 'length';
+    if (finished) choice.done = true;
+    else if (choice.ending === undefined && this.request.logprobs !== undefined)
+      choice.again = Math.min(withheld, choice.text.withheld);
   }
 
   cancel(): void {
@@ -110,28 +157,32 @@ export class Generation {
     for (const choice of this.choices) this.drop(choice);
   }
 
-  /** Nothing is left to generate: the answer, whose text is out already, was complete when it was handed over. */
-  private endAtOnce(choice: Choice, finish: 'stop' | 'length'): void {
-    choice.done = true;
-    const event: TextEvent = { text: '', tokens: [], token_ids: [], finish };
+  /** The answer may begin; choices that were complete when they were handed over end now. */
+  private begin(): void {
     this.listener.admitted();
-    this.listener.event(choice.index, event);
-    this.listener.finished();
+    for (const choice of this.choices) {
+      if (choice.done || choice.ending === undefined) continue;
+      choice.done = true;
+      this.listener.event(choice.index, { text: '', tokens: [], token_ids: [], finish: choice.ending });
+    }
+    this.endIfDone();
   }
 
   private submit(choice: Choice): void {
     const { request } = this;
     const { parameters, model } = request;
     const prompt = request.prompts[choice.prompt]!;
-    const continued = parameters.continued?.token_ids ?? [];
-    const tokens = new Int32Array(prompt.length + continued.length);
+    const before = parameters.continued?.choices[choice.index]?.token_ids ?? [];
+    const known = before.slice(0, before.length - choice.again);
+    const tokens = new Int32Array(prompt.length + known.length);
     tokens.set(prompt);
-    tokens.set(continued, prompt.length);
+    tokens.set(known, prompt.length);
     choice.sequence = this.models.submit(
       {
         model: model.config.name,
         tokens,
         n_prompt: prompt.length,
+        ...(choice.again > 0 && { forced: before.slice(known.length) }),
         sampling: {
           ...parameters.sampling,
           // Counted within a prompt, so that prompts sent together are answered as if sent alone.
@@ -139,7 +190,7 @@ export class Generation {
           ...(request.logprobs !== undefined && { logprobs: request.logprobs }),
         },
         ...(request.grammar && { grammar: request.grammar }),
-        max_new_tokens: request.max_tokens[choice.prompt]! - continued.length,
+        max_new_tokens: request.max_tokens[choice.prompt]! - known.length,
         stop_tokens: [...this.stopTokens],
         ...(request.prompt_logprobs !== undefined && { prompt_logprobs: request.prompt_logprobs }),
       },
@@ -153,7 +204,7 @@ export class Generation {
 
   private takeAdmission(): void {
     this.admitted++;
-    if (this.admitted === this.request.prompts.length) this.listener.admitted();
+    if (this.admitted === this.leaders) this.begin();
   }
 
   private take(choice: Choice, output: TokenOutput): void {
@@ -171,9 +222,19 @@ export class Generation {
       this.fail(new HpcserveError('E_WORKER_COMPUTE', { what: 'The answer was cancelled by the worker' }));
       return;
     }
-    this.cached_tokens += output.cached_tokens ?? 0;
+    if (this.request.parameters.continued?.cached_tokens === undefined)
+      this.cached_tokens += output.cached_tokens ?? 0;
     if (output.prompt_logprobs) this.listener.prompt(choice.index, output.prompt_logprobs);
     if (output.token || output.finish !== undefined) this.startOthers(choice);
+    if (output.token && choice.again > 0) {
+      choice.again--;
+      choice.text.describe(output.token);
+      if (output.finish === undefined) return;
+      choice.done = true;
+      this.listener.event(choice.index, choice.text.end());
+      this.endIfDone();
+      return;
+    }
     if (output.token) {
       const event = choice.text.take(output.token, output.finish === 'length');
       if (event.finish !== undefined) this.drop(choice);
@@ -182,16 +243,19 @@ export class Generation {
       choice.done = true;
       this.listener.event(choice.index, choice.text.end());
     }
-    if (this.choices.every(({ done }) => done)) {
-      this.ended = true;
-      this.listener.finished();
-    }
+    this.endIfDone();
+  }
+
+  private endIfDone(): void {
+    if (!this.choices.every(({ done }) => done)) return;
+    this.ended = true;
+    this.listener.finished();
   }
 
   private startOthers(first: Choice): void {
-    if (first.index % this.request.parameters.n !== 0) return;
     for (const choice of this.choices)
-      if (choice.prompt === first.prompt && choice.sequence === undefined) this.submit(choice);
+      if (choice.prompt === first.prompt && choice.sequence === undefined && open(choice))
+        this.submit(choice);
   }
 
   private fail(error: HpcserveError): void {
@@ -204,4 +268,9 @@ export class Generation {
     choice.done = true;
     if (choice.sequence !== undefined) this.models.cancel(choice.sequence);
   }
+}
+
+/** Whether something of it is left to generate. */
+function open({ done, ending }: Choice): boolean {
+  return !done && ending === undefined;
 }

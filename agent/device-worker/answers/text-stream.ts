@@ -64,6 +64,17 @@ export class TextStream {
     return event;
   }
 
+  /** Tokens at the end whose log probabilities are not out yet. */
+  get withheld(): number {
+    return this.waiting.length;
+  }
+
+  /** Supplies the log probability of the first withheld token that has none: an answer was continued behind it. */
+  describe(sampled: SampledToken): void {
+    const waiting = this.waiting.find(({ sampled: { logprob } }) => logprob === undefined);
+    if (waiting) waiting.sampled = sampled;
+  }
+
   /** Ends an answer without a further token. */
   end(): TextEvent {
     const event: TextEvent = { text: '', tokens: [], token_ids: [] };

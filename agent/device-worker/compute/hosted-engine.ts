@@ -72,7 +72,7 @@ export class HostedEngine {
   }
 
   private sampler(
-    { tokens, n_prompt, grammar }: Submission,
+    { tokens, n_prompt, grammar, forced }: Submission,
     sampling: SamplingParameters,
     stop_tokens: ReadonlySet<number>,
   ): TokenSampler {
@@ -81,6 +81,7 @@ export class HostedEngine {
       prompt: tokens.subarray(0, n_prompt),
       continued: tokens.subarray(n_prompt),
       stop_tokens: this.masked(stop_tokens),
+      ...(forced && { forced }),
     };
     try {
       return new TokenSampler(sampling, start, this.scratch, constraint);

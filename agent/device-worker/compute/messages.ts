@@ -18,6 +18,8 @@ export interface Submission {
   tokens: Int32Array;
   /** How many of the tokens are the prompt. */
   n_prompt: number;
+  /** Known tokens that follow `tokens`, sampled again for their log probabilities. */
+  forced?: number[];
   /** Absent: an embedding. */
   sampling?: SamplingParameters;
   grammar?: GrammarConstraint;

@@ -18,6 +18,8 @@ import { sendError, sendJson } from './replies.ts';
 
 /** A request's head and body must be complete within this. Lower: idle uploads are cut sooner; higher: slow uploads pass. */
 const request_timeout_ms = 120_000;
+/** Last words of answers must be taken within this when the worker ends; their readers are on this node. */
+const flush_ms = 500;
 /** sizeof(sockaddr_un.sun_path) on Linux is 108 with its NUL. */
 const longest_socket_path_bytes = 107;
 
@@ -68,11 +70,14 @@ export class WorkerServer {
     this.path = path;
   }
 
-  /** Ends open connections; the socket's file is removed. */
+  /** Ends connections, at once where no answer is on its way; the socket's file is removed. */
   async close(): Promise<void> {
     const closed = new Promise<void>((resolve) => this.server.close(() => resolve()));
-    this.server.closeAllConnections();
+    const idle = setInterval(() => this.server.closeIdleConnections(), flush_ms / 25);
+    const limit = setTimeout(() => this.server.closeAllConnections(), flush_ms);
     await closed;
+    clearInterval(idle);
+    clearTimeout(limit);
     if (this.path !== undefined) rmSync(this.path, { force: true });
   }
 

@@ -36,10 +36,12 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     ...prompt,
     ...(tools ? { tools: tools.definitions } : {}),
   });
-  const rendered = text.template.render(guarded);
+  const { continued } = parameters;
+  const rendered_ms = continued?.rendered_ms ?? Date.now();
+  const rendered = text.template.render({ ...guarded, now_ms: rendered_ms });
   checkTextLength(rendered, model, 'messages');
-  const tokens = parameters.continued?.prompt_token_ids
-    ? Int32Array.from(parameters.continued.prompt_token_ids)
+  const tokens = continued?.prompt_token_ids
+    ? Int32Array.from(continued.prompt_token_ids)
     : text.guard.tokenize(text.vocabulary, rendered, masked);
   const opened = promptOpensReasoning(rendered);
   const form = {
@@ -51,7 +53,6 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     (_, index) => new ChatChoice(index, form, text.pieces, logprobs !== undefined),
   );
   const grammar = constraint(body, parameters, format, tools, text.reasons && opened);
-  const continued = (parameters.continued?.token_ids.length ?? 0) > 0;
   answer<ChatDelta>(
     {
       model,
@@ -59,24 +60,21 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
       prompts: [tokens],
       max_tokens: [answerTokens(tokens.length, wanted, model.context_tokens, 'messages')],
       ...(logprobs === undefined ? {} : { logprobs }),
+      rendered_ms,
       ...(grammar === undefined ? {} : { grammar }),
     },
     {
-      id: `chatcmpl-${randomUUID()}`,
+      id: continued?.id ?? `chatcmpl-${randomUUID()}`,
       object: 'chat.completion',
       chunk_object: 'chat.completion.chunk',
       choices,
       chunk: (index, { delta, logprobs }) => ({ index, delta, logprobs, finish_reason: null }),
-      ...(continued
-        ? {}
-        : {
-            opening: (index: number) => ({
-              index,
-              delta: { role: 'assistant', content: '' },
-              logprobs: null,
-              finish_reason: null,
-            }),
-          }),
+      opening: (index: number) => ({
+        index,
+        delta: { role: 'assistant', content: '' },
+        logprobs: null,
+        finish_reason: null,
+      }),
       closing: (index, finish) => ({ index, delta: {}, logprobs: null, finish_reason: finish }),
     },
     context,

@@ -38,12 +38,12 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
   if (parameters.grammar && format) body.refuse('response_format', 'cannot be combined with `grammar`');
   if (gbnf !== undefined && parameters.ignore_eos)
     body.refuse('ignore_eos', 'cannot be combined with a grammar');
-  if (parameters.continued && prompts.length > 1)
-    body.refuse('prompt', 'must be a single one where `hpcserve_continue` is given');
-  if (parameters.continued?.prompt_token_ids)
-    prompts[0]!.tokens = Int32Array.from(parameters.continued.prompt_token_ids);
-
-  const continued = (parameters.continued?.token_ids.length ?? 0) > 0;
+  const { continued } = parameters;
+  if (continued?.prompt_token_ids) {
+    if (prompts.length > 1)
+      body.refuse('prompt', 'must be a single one where `hpcserve_continue.prompt_token_ids` is given');
+    prompts[0]!.tokens = Int32Array.from(continued.prompt_token_ids);
+  }
   const choices = prompts.flatMap((prompt, at) =>
     Array.from(
       { length: parameters.n },
@@ -52,7 +52,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
           at * parameters.n + answer,
           text.pieces,
           logprobs !== undefined,
-          echo && !continued ? prompt : undefined,
+          echo ? { ...prompt, sent: continued !== undefined } : undefined,
         ),
     ),
   );
@@ -70,7 +70,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
       ...(gbnf === undefined ? {} : { grammar: { gbnf } }),
     },
     {
-      id: `cmpl-${randomUUID()}`,
+      id: continued?.id ?? `cmpl-${randomUUID()}`,
       object: 'text_completion',
       chunk_object: 'text_completion',
       choices,

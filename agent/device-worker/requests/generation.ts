@@ -1,22 +1,22 @@
 /** What chat and text completions ask in common: how to choose tokens, and when to stop. */
 
 import { randomInt } from 'node:crypto';
-import { continuation } from '../../../spec/wire.ts';
+import { type ContinuedChoice, type ContinueRequest, continuation } from '../../../spec/wire.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
-import type { BodyReader } from './body-reader.ts';
+import { BodyReader, type Json } from './body-reader.ts';
 
 /** Answers of one request at most; each takes a place in the batch. */
 const mostChoices = 128;
 /** OpenAI allows 4; more cost little here, but a bound keeps hostile requests cheap. */
 const mostStops = 16;
 const longestStop = 1024;
+/** The last instant that a Date can hold (ECMA-262 §21.4.1.1). */
+const latestDate_ms = 8.64e15;
 
-interface Continuation {
-  /** Tokens of the prompt as they were; absent: the prompt is made again from the request. */
-  prompt_token_ids?: number[];
-  /** Tokens of the answer so far. */
-  token_ids: number[];
+/** An answer that another replica began. */
+export interface Continuation extends Omit<ContinueRequest, 'token_ids' | 'choices'> {
+  choices: Required<ContinuedChoice>[];
 }
 
 export interface GenerationParameters {
@@ -60,7 +60,6 @@ export function readGeneration(body: BodyReader, n_vocab: number): GenerationPar
   const grammar = body.string('grammar');
   const continued = readContinuation(body, token);
   const n = body.number('n', { min: 1, max: mostChoices, integer: true }) ?? 1;
-  if (continued && n > 1) body.refuse('n', `must be 1 where \`${continuation.continue}\` is given`);
   return {
     sampling,
     n,
@@ -118,9 +117,46 @@ function readStreamOptions(body: BodyReader, stream: boolean): boolean {
 function readContinuation(body: BodyReader, token: { min: number; max: number }): Continuation | undefined {
   const continued = body.object(continuation.continue);
   if (!continued) return undefined;
-  const prompt_token_ids = continued.integers('prompt_token_ids', token);
   const token_ids = continued.integers('token_ids', token);
+  const list = continued.list('choices');
+  if ((token_ids === undefined) === (list === undefined))
+    return continued.refuse('token_ids', 'or else `choices` is required');
+  const choices = list?.map((value, index) => readChoice(value, continued.path(`choices[${index}]`), token));
+  const count = { min: 0, integer: true };
+  const given = {
+    prompt_token_ids: continued.integers('prompt_token_ids', token),
+    rendered_ms: continued.number('rendered_ms', count),
+    prompt_digest: continued.string('prompt_digest'),
+    cached_tokens: continued.number('cached_tokens', count),
+    id: continued.string('id'),
+    created: continued.number('created', count),
+  };
+  if (given.id !== undefined && !/^[\w-]{1,128}$/.test(given.id))
+    continued.refuse('id', 'must be 1 to 128 letters, digits, `_` or `-`');
+  if ((given.rendered_ms ?? 0) > latestDate_ms)
+    continued.refuse('rendered_ms', `must be at most ${latestDate_ms}`);
   continued.finish();
-  if (token_ids === undefined) return continued.refuse('token_ids', 'is required');
-  return { token_ids, ...(prompt_token_ids === undefined ? {} : { prompt_token_ids }) };
+  const known = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
+  return {
+    ...(known as Partial<typeof given> as Omit<ContinueRequest, 'token_ids' | 'choices'>),
+    choices: choices ?? [{ token_ids: token_ids!, opened: true, finished: false, withheld: 0 }],
+  };
+}
+
+function readChoice(
+  value: Json,
+  path: string,
+  token: { min: number; max: number },
+): Required<ContinuedChoice> {
+  const choice = new BodyReader(value, path);
+  const token_ids = choice.integers('token_ids', token);
+  if (token_ids === undefined) return choice.refuse('token_ids', 'is required');
+  const read = {
+    token_ids,
+    opened: choice.boolean('opened') ?? false,
+    finished: choice.boolean('finished') ?? false,
+    withheld: choice.number('withheld', { min: 0, max: token_ids.length, integer: true }) ?? 0,
+  };
+  choice.finish();
+  return read;
 }

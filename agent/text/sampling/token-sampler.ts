@@ -16,6 +16,8 @@ export interface SequenceStart {
   prompt: Iterable<number>;
   /** Tokens of the answer that were already produced elsewhere. */
   continued: Iterable<number>;
+  /** Tokens that the next steps choose whatever is drawn: known already, and sampled again for their log probabilities. */
+  forced?: Iterable<number>;
   /** Masked until `min_tokens` are reached. */
   stop_tokens: Iterable<number>;
 }
@@ -38,6 +40,7 @@ export class TokenSampler implements Sampler {
   private readonly stopTokens: readonly number[];
   private readonly scratch: Candidates;
   private readonly constraint: TokenConstraint | undefined;
+  private readonly forced: number[];
 
   /** @param scratch buffers for n_vocab tokens, shared by all samplers of the thread. */
   constructor(
@@ -51,6 +54,7 @@ export class TokenSampler implements Sampler {
     this.constraint = constraint;
     this.history = new TokenHistory(start.prompt);
     this.stopTokens = [...start.stop_tokens];
+    this.forced = [...(start.forced ?? [])];
     for (const token of start.continued) this.take(token);
   }
 
@@ -63,7 +67,7 @@ export class TokenSampler implements Sampler {
     for (const [token, bias] of parameters.logit_bias) logits[token] = logits[token]! + bias;
     const forbidden = history.output_tokens < parameters.min_tokens ? this.forbidStop(logits) : undefined;
     penalise(logits, history, parameters);
-    let token = this.choose(logits, position, 0);
+    let token = this.forced.shift() ?? this.choose(logits, position, 0);
     if (token < 0 && this.constraint) {
       this.constraint.mask(logits);
       token = this.choose(logits, position, mostRefusals);
