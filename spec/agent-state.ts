@@ -39,7 +39,10 @@ export interface SessionState {
   models: ServedModel[];
   /** File that holds the engine's own output. */
   log_file?: string;
+  /** Why the session failed; where it lives, why the first of its failed models did. */
   error?: ErrorJson;
+  /** Models that failed on a session that lives, by name. */
+  model_errors?: Record<string, ErrorJson>;
 }
 
 /** Sent once every `heartbeat_ms` on `GET /hpcserve/v1/watch` as one JSON line; the stream's end means the session is gone. */

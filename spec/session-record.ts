@@ -18,7 +18,7 @@ export interface ServedModel {
   state: ModelState;
   precision: string;
   context_tokens: number;
-  /** Set where `state` is failed; the text people see. */
+  /** Set where `state` is failed: what happened, in one line. The whole error stands in the agent's state. */
   error?: string;
   bytes_loaded?: number;
   bytes_total?: number;

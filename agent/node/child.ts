@@ -11,6 +11,8 @@ export interface ChildOptions {
   guard: OrphanGuard;
   /** Opens Node's message channel. */
   ipc?: boolean;
+  /** What the job may use on this node, where that is limited: said where a child is killed. */
+  memory_limit_bytes?: number | undefined;
   /** Never shown in log lines that go into errors. */
   secrets?: readonly string[];
 }
@@ -18,8 +20,10 @@ export interface ChildOptions {
 export interface ChildEnd {
   code: number | null;
   signal: NodeJS.Signals | null;
-  /** How it ended, in words. */
+  /** How it ended, in words that follow its name: `exited with code 3`. */
   words: string;
+  /** As a program ends that was asked to (SIGTERM), whoever asked. */
+  orderly: boolean;
   /** The end of what it wrote, oldest line first. */
   last_lines: string[];
 }
@@ -63,11 +67,12 @@ export class Child {
         this.#signalGroup('SIGKILL'); // what it started and left behind
         if (this.process.pid !== undefined) this.#guard.drop(this.process.pid);
         const last_lines = lastLines(options.log_file, log.offset, options.secrets ?? []);
-        resolve({ code, signal, words, last_lines });
+        const orderly = code === 0 || code === exit_by_sigterm || signal === 'SIGTERM';
+        resolve({ code, signal, words, orderly, last_lines });
       };
-      this.process.once('error', (error) => finish(null, null, error.message));
+      this.process.once('error', (error) => finish(null, null, `could not be started (${error.message})`));
       this.process.once('exit', (code, signal) =>
-        finish(code, signal, signal ? `it was ended by ${signal}` : `it exited with code ${code}`),
+        finish(code, signal, endInWords(code, signal, options.memory_limit_bytes)),
       );
     });
   }
@@ -78,6 +83,11 @@ export class Child {
 
   get alive(): boolean {
     return this.#alive;
+  }
+
+  /** SIGKILL to the whole group. Whether and when the kernel ends it is not waited for: it may hang in a driver. */
+  kill(): void {
+    this.#signalGroup('SIGKILL');
   }
 
   /** SIGTERM to the whole group, SIGKILL to what is left after `grace_ms`; resolves when it has ended. */
@@ -99,6 +109,29 @@ export class Child {
       if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
     }
   }
+}
+
+/** As shells and containers report a child that was ended by a signal: 128 + its number. */
+const exit_by_sigterm = 143;
+const exit_by_sigkill = 137;
+
+/**
+ * The kernel ends what has no memory left by SIGKILL and leaves no other trace in the process; people can
+ * send it too, so it is only a guess, said as one.
+ */
+function endInWords(
+  code: number | null,
+  signal: NodeJS.Signals | null,
+  memory_limit_bytes: number | undefined,
+): string {
+  if (signal === 'SIGKILL' || code === exit_by_sigkill) {
+    const limit =
+      memory_limit_bytes === undefined
+        ? ''
+        : `: the job may use ${(memory_limit_bytes / 2 ** 30).toFixed(1)} GiB on this node`;
+    return `was killed (SIGKILL), perhaps out of memory${limit}`;
+  }
+  return signal ? `was ended by ${signal}` : `exited with code ${code}`;
 }
 
 function openLog(path: string): { descriptor?: number; offset: number; error?: NodeJS.ErrnoException } {

@@ -8,7 +8,7 @@ import type { ServedModel } from '../../spec/session-record.ts';
 import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
-import { checkModelPath, pendingModel } from './model-path.ts';
+import { checkModelPath, oneLine, pendingModel } from './model-path.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 
 /** Built worker, whether the agent runs from dist/ or from the sources. */
@@ -16,12 +16,24 @@ const workerModule = import.meta.url.endsWith('.ts')
   ? join(packageRoot, 'dist/agent/device-worker/main.js')
   : fileURLToPath(new URL('../device-worker/main.js', import.meta.url));
 
+/**
+ * A worker that says nothing for so many of its reporting intervals hangs (stopped, or stuck in a driver). Counted
+ * in ticks of the agent's own timer, so that a job that was suspended as a whole, or a clock that jumps, is no hang.
+ * Lower: requests fail over sooner; higher: tolerates busy nodes.
+ */
+const silent_ticks_max = 6;
+/** Least length of a tick. */
+const tick_ms_min = 1000;
+/** Before anything is served, libraries and vocabularies are read from filesystems that may be slow. */
+const silent_start_ticks_max = 300;
+
 /** One device worker: the process that owns one device and runs the native engine for all native units on it. */
 export class DeviceWorkerProcess implements ServingProcess {
   readonly engine = 'native';
   readonly log_file: string;
   readonly models: ServedModel[];
   readonly ended: Promise<ProcessEnd>;
+  readonly model_errors = new Map<string, HpcserveError>();
   engine_version: string | undefined;
   upstream: Upstream | undefined;
   readonly #context: ProcessContext;
@@ -31,6 +43,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   #fatal: HpcserveError | undefined;
   #stopping = false;
   #has_served = false;
+  #silent_ticks = 0;
 
   constructor(context: ProcessContext) {
     this.#context = context;
@@ -43,9 +56,13 @@ export class DeviceWorkerProcess implements ServingProcess {
       log_file: context.log_file,
       guard: context.guard,
       ipc: true,
+      memory_limit_bytes: context.memory_limit_bytes,
     });
-    this.#child.process.on('message', (message) => this.#receive(message as FromWorker));
-    this.ended = this.#child.ended.then((end) => this.#conclude(end));
+    this.#child.process.on('message', (message) => {
+      this.#silent_ticks = 0;
+      this.#receive(message as FromWorker);
+    });
+    this.ended = Promise.race([this.#child.ended.then((end) => this.#conclude(end)), this.#untilSilent()]);
     this.#send({
       type: 'configure',
       socket_path: this.#socket,
@@ -53,6 +70,8 @@ export class DeviceWorkerProcess implements ServingProcess {
       ...(context.library_dir === undefined ? {} : { library_dir: context.library_dir }),
       heartbeat_ms: context.heartbeat_ms,
       device: describeDevices(context),
+      // Slurm signals the worker together with the agent: both then give running answers the same time.
+      limits: { drain_ms: context.drain_ms },
     });
   }
 
@@ -110,8 +129,10 @@ export class DeviceWorkerProcess implements ServingProcess {
         this.#update(message.name, {
           state: message.state,
           ...(message.precision === undefined ? {} : { precision: message.precision }),
-          ...(message.error === undefined ? {} : { error: HpcserveError.fromJSON(message.error).toText() }),
+          ...(message.error === undefined ? {} : { error: oneLine(message.error.what) }),
         });
+        if (message.error) this.model_errors.set(message.name, HpcserveError.fromJSON(message.error));
+        else this.model_errors.delete(message.name);
         break;
       case 'load_report':
         this.#loads = message.models;
@@ -129,8 +150,9 @@ export class DeviceWorkerProcess implements ServingProcess {
       checkModelPath(unit);
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
-      this.#context.log.error({ unit: unit.unit, error }, error.message);
-      this.#update(unit.model.name, { state: 'failed', error: error.toText() });
+      this.#context.log.error({ unit: unit.unit, error: error.toJSON() }, error.message);
+      this.model_errors.set(unit.model.name, error);
+      this.#update(unit.model.name, { state: 'failed', error: oneLine(error.message) });
       return;
     }
     this.#send({ type: 'load', model: nativeModel(unit) });
@@ -150,11 +172,41 @@ export class DeviceWorkerProcess implements ServingProcess {
     const error =
       this.#fatal ??
       new HpcserveError('E_AGENT_WORKER', {
-        what: `the device worker of ${describeDevices(this.#context)} ended`,
-        because: [end.words, ...end.last_lines],
-        details: { log_file: this.log_file },
+        what: `the device worker of ${describeDevices(this.#context)} ${end.words}`,
+        because: end.last_lines.flatMap(complaint),
+        details: { log_file: this.log_file, exit_code: end.code, signal: end.signal },
       });
-    return { error, restartable: this.#has_served && this.#fatal === undefined };
+    return {
+      error,
+      restartable: this.#has_served && this.#fatal === undefined,
+      orderly: this.#fatal === undefined && end.orderly,
+    };
+  }
+
+  /**
+   * Resolves where the worker lives and is silent. It is killed; one that hangs in the kernel may not even end by
+   * that, so its session is over without waiting for it.
+   */
+  #untilSilent(): Promise<ProcessEnd> {
+    const tick_ms = Math.max(tick_ms_min, this.#context.heartbeat_ms);
+    return new Promise((resolve) => {
+      const timer = setInterval(() => {
+        if (!this.#child.alive) return clearInterval(timer);
+        const limit = this.#has_served ? silent_ticks_max : silent_start_ticks_max;
+        if (++this.#silent_ticks <= limit || this.#stopping) return;
+        clearInterval(timer);
+        this.upstream = undefined;
+        this.#child.kill();
+        const error = new HpcserveError('E_AGENT_WORKER', {
+          what: `the device worker of ${describeDevices(this.#context)} does not answer any more and was killed`,
+          because: `it has said nothing for ${Math.round((limit * tick_ms) / 1000)} s`,
+          try: 'it may have been stopped (SIGSTOP), starved of cores, or stuck in a driver or filesystem: see `dmesg` of the node',
+          details: { log_file: this.log_file, pid: this.pid },
+        });
+        resolve({ error, restartable: this.#has_served });
+      }, tick_ms);
+      timer.unref();
+    });
   }
 }
 
@@ -172,6 +224,13 @@ function nativeModel(unit: UnitSpec): NativeModel {
     kv_type: model.kv_type,
     batch_invariant: model.batch_invariant,
   };
+}
+
+/** Of a line of the worker's log what says why it ended: warnings and worse, and what libraries wrote. */
+function complaint(line: string): string[] {
+  if (!line.startsWith('{"level":')) return [line];
+  const told = /^\{"level":(\d+),.*"msg":("(?:[^"\\]|\\.)*")\}$/.exec(line);
+  return told && Number(told[1]) >= 40 ? [JSON.parse(told[2]!) as string] : [];
 }
 
 function describeDevices({ group }: ProcessContext): string {

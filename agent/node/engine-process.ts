@@ -32,6 +32,8 @@ export class EngineProcess implements ServingProcess {
   readonly log_file: string;
   readonly models: ServedModel[];
   readonly ended: Promise<ProcessEnd>;
+  /** A wrapped engine serves one model: its failure is that of the process. */
+  readonly model_errors: ReadonlyMap<string, HpcserveError> = new Map();
   engine_version: string | undefined;
   upstream: Upstream | undefined;
   readonly #context: ProcessContext;
@@ -96,7 +98,7 @@ export class EngineProcess implements ServingProcess {
       const end = await child.ended;
       this.upstream = undefined;
       if (this.#stopped.signal.aborted) return { restartable: false };
-      return { error: this.#exitError(end, key), restartable: this.#has_served };
+      return { error: this.#exitError(end, key), restartable: this.#has_served, orderly: end.orderly };
     } catch (error) {
       if (this.#stopped.signal.aborted) return { restartable: false };
       return { error: HpcserveError.from(error), restartable: false };
@@ -131,6 +133,7 @@ export class EngineProcess implements ServingProcess {
       log_file: this.log_file,
       guard: this.#context.guard,
       secrets: [key],
+      memory_limit_bytes: this.#context.memory_limit_bytes,
     });
     this.#child = child;
     this.#context.log.info({ unit: this.#unit.unit, argv: line.argv, pid: child.pid }, 'engine started');
@@ -213,7 +216,7 @@ export class EngineProcess implements ServingProcess {
     if (!this.#has_served && (end.code === not_found || end.code === not_executable)) {
       return new HpcserveError('E_AGENT_ENGINE_START', {
         what: `${program} could not be started for ${this.#unit.model.name}`,
-        because: lines.length > 0 ? lines : end.words,
+        because: lines.length > 0 ? lines : `it ${end.words}`,
         details,
       });
     }
@@ -221,7 +224,7 @@ export class EngineProcess implements ServingProcess {
       what: this.#has_served
         ? `${this.engine} ended while it served ${this.#unit.model.name}`
         : `${this.engine} ended before it served ${this.#unit.model.name}`,
-      because: [end.words, ...lines],
+      because: [`it ${end.words}`, ...lines],
       details,
     });
   }

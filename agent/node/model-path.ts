@@ -28,3 +28,8 @@ export function pendingModel(unit: UnitSpec): ServedModel {
     context_tokens: unit.context_tokens,
   };
 }
+
+/** What people see beside a model's name: one line, whatever a library put into its message. */
+export function oneLine(text: string): string {
+  return text.replace(/\s+/g, ' ').trim().slice(0, 500);
+}

@@ -11,6 +11,7 @@ import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
 import { type Allotment, allotDevices } from './allot.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
+import { oneLine } from './model-path.ts';
 import { chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
 import { OrphanGuard } from './orphan-guard.ts';
 import { sessionRequestHandler } from './session-requests.ts';
@@ -151,7 +152,7 @@ export class NodeAgent {
               state: 'failed' as const,
               precision: unit.model.precision,
               context_tokens: unit.context_tokens,
-              error: error.toText(),
+              error: oneLine(error.message),
             },
           ],
           error: error.toJSON(),
@@ -220,6 +221,8 @@ export class NodeAgent {
         log_file: join(launch.launch_folder, launchFiles.unitLog(this.#identity.node, group.name)),
         library_dir: launch.native_library_dir,
         heartbeat_ms: launch.heartbeat_ms,
+        drain_ms: this.#drainMs(),
+        memory_limit_bytes: this.#devices?.host.memory_limit_bytes,
         engine_prefix: launch.engine_prefix,
         guard: this.#guard!,
         log: this.#log,
@@ -343,8 +346,8 @@ export class NodeAgent {
     const reasons = [
       ...(this.#allotment?.failed ?? []).map(({ unit, error }) => `${unit.unit}: ${error.toText()}`),
       ...this.#supervisors.map((supervisor) => {
-        const failed = supervisor.models.find((model) => model.error !== undefined);
-        return `${supervisor.name}: ${supervisor.error?.toText() ?? failed?.error ?? 'it failed'}`;
+        const [failed] = supervisor.model_errors.values();
+        return `${supervisor.name}: ${(supervisor.error ?? failed)?.toText() ?? 'it failed'}`;
       }),
     ];
     return new HpcserveError('E_AGENT_UNITS_FAILED', {

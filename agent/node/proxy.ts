@@ -28,6 +28,8 @@ export interface ProxiedRequest {
   upstream: Upstream;
   /** Headers added to the answer. */
   answer_headers: OutgoingHttpHeaders;
+  /** Tells when the engine's session is over, whatever its connections say; returns the removal of the callback. */
+  onSessionEnd(callback: () => void): () => void;
   /** Runs once, when both sides are done with each other. */
   onEnd(): void;
 }
@@ -36,7 +38,8 @@ export interface ProxiedRequest {
  * A client that goes away ends the engine's work on its request; an engine that ends in the middle of an answer
  * ends the client's connection, so that nobody takes half an answer for a whole one.
  */
-export function proxyRequest({ incoming, outgoing, upstream, answer_headers, onEnd }: ProxiedRequest): void {
+export function proxyRequest(proxied: ProxiedRequest): void {
+  const { incoming, outgoing, upstream, answer_headers, onEnd } = proxied;
   const declared = Number(incoming.headers['content-length'] ?? 0);
   if (declared > limits.body_bytes) {
     answerError(outgoing, tooLarge(), 413);
@@ -69,27 +72,48 @@ export function proxyRequest({ incoming, outgoing, upstream, answer_headers, onE
   });
   incoming.pipe(passed);
 
+  const fail = (because: string): void => {
+    // Cut off in the middle: no proper end may follow.
+    if (outgoing.headersSent) outgoing.destroy();
+    else if (!outgoing.destroyed) {
+      const what = 'the engine of this session did not answer';
+      answerError(
+        outgoing,
+        new HpcserveError('E_AGENT_UPSTREAM', { what, because }),
+        undefined,
+        answer_headers,
+      );
+    }
+  };
+
   let answer: IncomingMessage | undefined;
   passed.once('response', (response) => {
     answer = response;
-    outgoing.writeHead(response.statusCode ?? 502, { ...passedOn(response.headers), ...answer_headers });
+    const status = response.statusCode ?? 0;
+    if (status < 200 || status > 599) {
+      response.destroy();
+      fail(`it answered with the impossible status ${status}`);
+      return;
+    }
+    outgoing.writeHead(status, { ...passedOn(response.headers), ...answer_headers });
     outgoing.flushHeaders();
     response.pipe(outgoing);
-    // Cut off in the middle: no proper end may follow.
-    response.once('aborted', () => outgoing.destroy());
-    response.once('error', () => outgoing.destroy());
+    response.on('aborted', () => outgoing.destroy());
+    response.on('error', () => outgoing.destroy());
   });
-  passed.once('error', (error) => {
-    if (outgoing.headersSent) outgoing.destroy();
-    else if (!outgoing.destroyed) {
-      const failure = new HpcserveError('E_AGENT_UPSTREAM', {
-        what: 'the engine of this session did not answer',
-        because: error.message,
-      });
-      answerError(outgoing, failure, undefined, answer_headers);
-    }
+  // Without a listener Node closes such a connection and says nothing: the client would wait for ever.
+  passed.once('upgrade', (_response, socket) => {
+    socket.destroy();
+    fail('it changed the protocol, which nobody asked for');
+  });
+  passed.on('error', (error) => fail(error.message));
+  // An engine that hangs keeps its connections open.
+  const forget = proxied.onSessionEnd(() => {
+    fail('its process hangs or has ended');
+    passed.destroy();
   });
   outgoing.once('close', () => {
+    forget();
     if (!outgoing.writableFinished) {
       answer?.destroy();
       passed.destroy();

@@ -18,6 +18,8 @@ export interface ServingProcess {
   readonly log_file: string;
   /** Current state of each model it serves, in the order of the group's units. */
   readonly models: readonly ServedModel[];
+  /** Why models failed, by name. */
+  readonly model_errors: ReadonlyMap<string, HpcserveError>;
   /** Defined as soon as requests can be sent. */
   readonly upstream: Upstream | undefined;
   /** Resolves once, when the process is gone; never rejects. */
@@ -34,6 +36,8 @@ export interface ProcessEnd {
   error?: HpcserveError;
   /** Whether another start may help: it had been serving, and did not itself say that it cannot go on. */
   restartable: boolean;
+  /** It ended as by SIGTERM: no failure where the whole job is being ended. */
+  orderly?: boolean;
 }
 
 export interface ProcessContext {
@@ -43,6 +47,10 @@ export interface ProcessContext {
   log_file: string;
   library_dir: string | undefined;
   heartbeat_ms: number;
+  /** How long running requests may take to end once the agent was told to stop. */
+  drain_ms: number;
+  /** What the job may use on this node, where that is limited. */
+  memory_limit_bytes: number | undefined;
   engine_prefix: readonly string[];
   guard: OrphanGuard;
   log: AgentLog;

@@ -27,13 +27,19 @@ export function sessionRequestHandler(agent: SessionRequests) {
       request.resume();
       agent.drain(unit);
       answerJson(response, 202, { draining: unit?.name ?? agent.node });
-    } else if (path.startsWith('/v1/') && unit) serve(agent, sessionId, unit, request, response);
+    } else if (isOpenAiPath(path) && unit) serve(agent, sessionId, unit, request, response);
     else {
       request.resume();
       const what = `this session does not answer ${request.method} ${path.slice(0, 200)}`;
       answerError(response, new HpcserveError('E_AGENT_REQUEST', { what }), 404);
     }
   };
+}
+
+/** Below /v1 whatever the engine makes of dots: what else it has is not for peers. */
+function isOpenAiPath(path: string): boolean {
+  const segments = path.split(/\/|\\|%2f|%5c/i);
+  return path.startsWith('/v1/') && !segments.some((segment) => /^(\.|%2e){1,2}$/i.test(segment));
 }
 
 function serve(
@@ -43,9 +49,10 @@ function serve(
   request: IncomingMessage,
   response: ServerResponse,
 ): void {
+  // Names may hold any character, header fields may not: gateways encode them as in a URI.
   const name = request.headers[headers.model];
   const model =
-    name === undefined ? unit.models[0] : unit.models.find((candidate) => candidate.name === name);
+    name === undefined ? unit.models[0] : unit.models.find((candidate) => encodeURI(candidate.name) === name);
   const answer_headers: OutgoingHttpHeaders = {
     [headers.node]: agent.node,
     [headers.engine]: unit.state().engine,
@@ -67,7 +74,14 @@ function serve(
     );
     return;
   }
-  proxyRequest({ incoming: request, outgoing: response, upstream, answer_headers, onEnd: unit.enter() });
+  proxyRequest({
+    incoming: request,
+    outgoing: response,
+    upstream,
+    answer_headers,
+    onSessionEnd: (callback) => unit.onSessionEnd(callback),
+    onEnd: unit.enter(),
+  });
 }
 
 /** One JSON line each interval; the stream's end says that the session is gone. */

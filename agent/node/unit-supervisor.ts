@@ -6,7 +6,7 @@ import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
-import { pendingModel } from './model-path.ts';
+import { oneLine, pendingModel } from './model-path.ts';
 import { RestartPolicy } from './restart-policy.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess } from './serving-process.ts';
 
@@ -14,7 +14,7 @@ import type { ProcessContext, ProcessEnd, ServingProcess } from './serving-proce
 const progress_pause_ms = 1000;
 /**
  * Slurm signals all processes of a step at once: a child may be seen to end a moment before the agent's own
- * SIGTERM arrives. So long an end by SIGTERM is not yet a failure.
+ * SIGTERM arrives. So long an orderly end is not yet a failure.
  */
 const shared_signal_ms = 300;
 
@@ -78,6 +78,11 @@ export class UnitSupervisor {
     return this.#error;
   }
 
+  /** Why single models failed on a process that lives. */
+  get model_errors(): ReadonlyMap<string, HpcserveError> {
+    return this.#process?.model_errors ?? new Map();
+  }
+
   /** Nothing of it will serve any more: its process is given up, or lives with all of its models failed. */
   get failed(): boolean {
     return this.#given_up || (!this.#ended && this.models.every((model) => model.state === 'failed'));
@@ -93,6 +98,8 @@ export class UnitSupervisor {
   }
 
   state(): SessionState {
+    const failed = [...this.model_errors].map(([name, error]) => [name, error.toJSON()] as const);
+    const error = this.#error ?? this.model_errors.values().next().value;
     return {
       session_id: this.#session?.id ?? '',
       role: this.#role(),
@@ -101,7 +108,8 @@ export class UnitSupervisor {
       models: this.models.map((model) => ({ ...model })),
       ...(this.#process?.pid === undefined || this.#ended ? {} : { pid: this.#process.pid }),
       log_file: this.#options.log_file,
-      ...(this.#error === undefined ? {} : { error: this.#error.toJSON() }),
+      ...(error === undefined ? {} : { error: error.toJSON() }),
+      ...(failed.length === 0 ? {} : { model_errors: Object.fromEntries(failed) }),
     };
   }
 
@@ -156,6 +164,10 @@ export class UnitSupervisor {
       const end = await this.#runOnce();
       this.#ended = true;
       if (this.#stopped.signal.aborted || !end.error) break;
+      if (end.orderly && this.#draining) {
+        log.info({ unit: this.name }, 'it ended with the job');
+        break;
+      }
       this.#error = end.error;
       log.error({ unit: this.name, error: end.error.toJSON() }, end.error.message);
       const pause_ms =
@@ -197,7 +209,7 @@ export class UnitSupervisor {
     this.#changed();
     const end = await process.ended;
     rmSync(runtime_folder, { recursive: true, force: true });
-    if (end.error && /SIGTERM|code 143/.test(end.error.because[0] ?? '')) {
+    if (end.orderly && !this.#draining) {
       await delay(shared_signal_ms, undefined, { signal: this.#stopped.signal }).catch(() => undefined);
     }
     return end;
@@ -245,7 +257,7 @@ export class UnitSupervisor {
     for (const model of this.#process?.models ?? []) {
       if (model.state === 'failed') continue;
       model.state = 'failed';
-      model.error = error.toText();
+      model.error = oneLine(error.message);
     }
     for (const callback of this.#endings) callback();
     this.#endings.clear();

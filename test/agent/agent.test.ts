@@ -202,9 +202,19 @@ describe('what goes wrong', () => {
     if (down.lifecycle === 'DOWN') {
       expect(down.metadata.models[0]).toMatchObject({
         state: 'failed',
-        error: expect.stringMatching(/E_AGENT_ENGINE_EXIT(.|\n)*SIGKILL(.|\n)*out of memory, sorry/),
+        error: 'command ended while it served m', // one line; the whole error is in the state
       });
     }
+    const log = await eventually(async () => {
+      const text = await readFile(join(agent.launch.launch_folder, 'n0.agent.log'), 'utf8');
+      return text.split('\n').find((line) => line.includes('E_AGENT_ENGINE_EXIT'));
+    }, 'the log says why');
+    expect(JSON.parse(log).error.because).toEqual([
+      expect.stringMatching(/^it was killed \(SIGKILL\), perhaps out of memory/),
+      expect.any(String),
+      expect.any(String),
+      'out of memory, sorry',
+    ]);
     const second = await site.serving('m');
     expect(second.session_id).not.toBe(first.session_id);
     expect(await textOf(await site.ask(second, 'count 1'))).toContain('[DONE]');

@@ -1,4 +1,5 @@
 /** A node agent with the native engine: real device workers, real (synthetic) models. */
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
@@ -52,8 +53,15 @@ describe('the native engine on a node', () => {
     });
     await eventually(() => {
       const models = site.registry.get(record.session_id)?.metadata.models;
-      return models?.find((one) => one.name === 'bad')?.error?.includes('E_AGENT_MODEL_PATH');
+      return models?.find((one) => one.name === 'bad')?.error;
     }, 'the other says why it failed');
+    const { sessions } = await agent.stateWhere((now) => JSON.stringify(now).includes('failed'), 'its state');
+    const worker = sessions.find((session) => session.role === 'device-worker')!;
+    expect(worker).toMatchObject({
+      error: { code: 'E_AGENT_MODEL_PATH' },
+      model_errors: { bad: { code: 'E_AGENT_MODEL_PATH', because: [expect.stringContaining('ENOENT')] } },
+    });
+    expect(worker.models[1]!.error).toMatch(/^node \S+ cannot read \S+launch.gguf, the model of unit bad-0$/);
 
     const answer = await site.pool(record).request(chat('toy'));
     const text = await answer.body.text();
@@ -95,6 +103,62 @@ describe('the native engine on a node', () => {
     agent.process.kill('SIGKILL');
     await agent.ended;
     await eventually(() => !alive(after), 'the worker is gone', 5000);
+  });
+
+  test('a worker that hangs is DOWN within seconds, its requests end, and another takes its place', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([
+      unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
+    ]);
+    const first = await site.serving('toy', 20_000);
+    const pid = await workerPid(agent);
+    process.kill(pid, 'SIGSTOP');
+    const began_ms = performance.now();
+    const answer = await site.pool(first).request(chat('toy'));
+    expect(answer.statusCode).toBe(502);
+    expect(await answer.body.json()).toMatchObject({ error: { code: 'E_AGENT_UPSTREAM' } });
+    await eventually(() => site.registry.get(first.session_id)?.lifecycle !== 'SERVING', 'it is DOWN', 2000);
+    expect(performance.now() - began_ms).toBeLessThan(12_000);
+    const second = await site.serving('toy', 20_000);
+    expect((await site.pool(second).request(chat('toy'))).statusCode).toBe(200);
+    await eventually(() => !alive(pid), 'the stopped one is gone');
+    const log = await readFile(join(agent.launch.launch_folder, 'n0.agent.log'), 'utf8');
+    expect(log).toContain('does not answer any more and was killed');
+  });
+
+  test('an agent and its worker that were suspended together go on as if nothing had been', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([
+      unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
+    ]);
+    const record = await site.serving('toy', 20_000);
+    const pid = await workerPid(agent);
+    for (const one of [agent.process.pid!, pid]) process.kill(one, 'SIGSTOP');
+    await new Promise((resolve) => setTimeout(resolve, 8000)); // longer than the silence that counts as a hang
+    for (const one of [agent.process.pid!, pid]) process.kill(one, 'SIGCONT');
+    expect((await site.pool(record).request(chat('toy'))).statusCode).toBe(200);
+    expect(await workerPid(agent)).toBe(pid);
+  });
+
+  test.each([
+    ['before the agent hears of it', ['worker', 'agent']],
+    ['after the agent', ['agent', 'worker']],
+  ])('a worker that Slurm ends together with the job, %s, is no failure', async (_when, order) => {
+    await using site = await Site.open();
+    const agent = await site.start([
+      unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
+    ]);
+    await site.serving('toy', 20_000);
+    const pids = { agent: agent.process.pid!, worker: await workerPid(agent) };
+    for (const one of order) process.kill(pids[one as keyof typeof pids], 'SIGTERM');
+    expect(await agent.ended).toEqual({ code: 0, signal: null });
+    const state = (await agent.state())!;
+    expect(state).toMatchObject({ phase: 'stopped', exit_reason: 'received SIGTERM' });
+    expect([state.error, ...state.sessions.map((session) => session.error)]).toEqual(
+      Array(1 + state.sessions.length).fill(undefined),
+    );
+    const log = await readFile(join(agent.launch.launch_folder, 'n0.agent.log'), 'utf8');
+    expect(log).not.toContain('E_AGENT_WORKER');
   });
 
   test('a model file that is damaged: the agent ends and says which and why', async () => {
