@@ -31,7 +31,8 @@ export type GatewaySight =
   | { state: 'elsewhere'; endpoint: GatewayEndpoint; because: string }
   /** The process is there but does not answer. */
   | { state: 'silent'; endpoint: GatewayEndpoint; because: string }
-  | { state: 'not_running'; because: string };
+  /** `predecessor`: session id of the gateway that ran last. */
+  | { state: 'not_running'; because: string; predecessor?: string };
 
 export async function lookAtGateway(layout: StateLayout): Promise<GatewaySight> {
   const endpoint = readEndpoint(layout);
@@ -40,7 +41,11 @@ export async function lookAtGateway(layout: StateLayout): Promise<GatewaySight> 
   const identity = readIdentity(layout);
   // A port that answers proves nothing on a shared host: only the process we started is trusted with a key.
   if (here && !(identity?.pid === endpoint.pid && isAlive(identity)))
-    return { state: 'not_running', because: identity ? `process ${endpoint.pid} is gone` : 'it was stopped' };
+    return {
+      state: 'not_running',
+      because: identity ? `process ${endpoint.pid} is gone` : 'it was stopped',
+      predecessor: endpoint.session_id,
+    };
   const health = await askHealth(endpoint);
   if (health === undefined) return { state: 'running', endpoint };
   return here

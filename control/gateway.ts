@@ -8,6 +8,7 @@ import { GatewayAdmin, listModels } from './gateway-admin.ts';
 import { GatewayJob } from './gateway-job.ts';
 import { lookAtGateway, readAdminToken, startGatewayProcess, stopGatewayProcess } from './gateway-process.ts';
 import type { Operations } from './operations.ts';
+import { retireSessions } from './retire-sessions.ts';
 import { waitUntil } from './wait-until.ts';
 
 /** Longest time for another command to start or stop the same gateway, ms. */
@@ -41,6 +42,12 @@ export async function ensureGateway(
         because: sight.because,
         try: 'look at its log with `hpcserve logs --gateway`; `hpcserve stop --gateway` ends it',
       });
+    if (sight.predecessor !== undefined)
+      await retireSessions(
+        store.layout.mesh_folder,
+        ({ session_id }) => session_id === sight.predecessor,
+        'the gateway ended, another one takes its place',
+      );
     if (loaded.site.gateway.place === 'job' && operations.slurm)
       return { endpoint: await new GatewayJob(operations, operations.slurm).start(), started: true };
     return { endpoint: await startGatewayProcess(loaded.site, store.layout, signal), started: true };

@@ -15,6 +15,7 @@ import type { JobRunner } from './job-runner.ts';
 import { type JobPoll, type Observation, observe, pollJobs } from './observe.ts';
 import { type PrepareFacts, prepareLaunch } from './prepare-launch.ts';
 import { eventsBetween } from './progress.ts';
+import { retireSessions } from './retire-sessions.ts';
 
 export interface ReconcilerOptions {
   site: SiteConfig;
@@ -141,8 +142,33 @@ export class Reconciler {
             launch,
             observation.launches.get(launch.launch_id),
           ).toJSON();
+        await this.#retire(launch, observation);
         return store.save(state, now_ms());
     }
+  }
+
+  /**
+   * A job that was killed left its sessions in the mesh as it last described them. Told before the end is
+   * written down, so that whoever continues after a crash tells it again; a mesh that is away stops nothing.
+   */
+  async #retire(launch: LaunchRecord, observation: Observation): Promise<void> {
+    if (launch.job_id === undefined) return;
+    const { store, runner, now_ms, emit } = this.#options;
+    const agents = observation.launches.get(launch.launch_id)?.agents ?? [];
+    const leftInOrder = agents.filter((agent) => agent.phase === 'stopped' && !agent.notices);
+    if (leftInOrder.length === launch.planned.node_count) return;
+    const job = `${runner.kind === 'slurm' ? 'Slurm job' : 'process'} ${launch.job_id}`;
+    const problem = await retireSessions(
+      store.layout.mesh_folder,
+      ({ metadata }) => metadata.launch_id === launch.launch_id,
+      `${job} ended: ${launch.last?.state ?? 'it is gone'}`,
+    );
+    if (problem)
+      emit({
+        at_ms: now_ms(),
+        kind: 'warning',
+        message: `the mesh was not told that ${job} ended: ${[problem.message, ...problem.because].join(': ')}`,
+      });
   }
 
   /** Intent to disk, then the runner, then its answer to disk. */
