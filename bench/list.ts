@@ -4,4 +4,5 @@ import type { Bench } from './result.ts';
 export const benches: Record<string, () => Promise<Bench>> = {
   engine: async () => (await import('./engine/index.ts')).engineBench,
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
+  solver: async () => (await import('./solver/index.ts')).solverBench,
 };
