@@ -3,6 +3,7 @@
  * agent, which tells it what to load; clients' requests come over its unix socket.
  */
 
+import { restrictToCores } from '../../native/affinity.ts';
 import { nativeFolderVariable } from '../../native/libraries.ts';
 import { loadLlama } from '../../native/llama.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
@@ -11,10 +12,13 @@ import { WorkerServer } from './http/server.ts';
 import type { FromWorker, ToWorker } from './messages.ts';
 import { WorkerMetrics } from './metrics.ts';
 import { Models } from './models.ts';
+import { WorkerLog } from './worker-log.ts';
 import { defaultLimits, type WorkerLimits } from './worker-options.ts';
 
 /** Exit code after `fatal`, as documented for engine failures. */
 const fatal_exit_code = 11;
+
+const log = new WorkerLog();
 
 class DeviceWorker {
   private limits: WorkerLimits = defaultLimits;
@@ -24,6 +28,7 @@ class DeviceWorker {
   private ending = false;
 
   async take(message: ToWorker): Promise<void> {
+    log.asked(message);
     switch (message.type) {
       case 'configure':
         return this.configure(message);
@@ -34,20 +39,26 @@ class DeviceWorker {
       case 'drain':
         return this.drain();
       case 'stop':
-        return this.end(0);
+        return this.end(0, 'the agent said so');
     }
+  }
+
+  /** Passes a message on to the agent. */
+  tell(message: FromWorker): void {
+    log.told(message, (name) => this.models?.all.find(({ config }) => config.name === name));
+    if (process.connected) process.send!(message);
   }
 
   /** Stops admitting, lets running answers end for a while, and goes. */
   async terminate(): Promise<void> {
-    if (!this.server) return this.end(0);
+    if (!this.server) return this.end(0, 'SIGTERM');
     await Promise.race([this.drain(), new Promise((resolve) => setTimeout(resolve, this.limits.drain_ms))]);
-    await this.end(0);
+    await this.end(0, 'SIGTERM');
   }
 
   /** Tells the agent why, and ends. */
   async fatal(error: HpcserveError): Promise<void> {
-    process.stderr.write(`${error.toText()}\n`);
+    log.fatal(error);
     if (process.connected)
       await new Promise<void>((resolve) => {
         process.send!({ type: 'fatal', error: error.toJSON() } satisfies FromWorker, () => resolve());
@@ -55,9 +66,10 @@ class DeviceWorker {
     process.exit(fatal_exit_code);
   }
 
-  async end(code: number): Promise<void> {
+  async end(code: number, reason: string): Promise<void> {
     if (this.ending) return;
     this.ending = true;
+    log.ended(reason);
     clearInterval(this.heartbeat);
     this.models?.handOver();
     await this.server?.close();
@@ -67,6 +79,9 @@ class DeviceWorker {
 
   private async configure(message: ToWorker & { type: 'configure' }): Promise<void> {
     const { socket_path, threads, library_dir, heartbeat_ms, device, limits } = message;
+    // Before the first thread that computes: those inherit it.
+    const refused = restrictToCores(message.cores ?? []);
+    if (refused !== undefined) log.warn(`the cores of the device cannot be kept to: ${refused}`);
     // Engines and vocabularies of both threads find the libraries here.
     if (library_dir !== undefined) process.env[nativeFolderVariable] = library_dir;
     this.limits = { ...defaultLimits, ...limits };
@@ -76,21 +91,24 @@ class DeviceWorker {
     const models = new Models({
       threads,
       metrics,
-      tell: (told) => tell(told),
+      tell: (told) => this.tell(told),
       failed: (error) => void this.fatal(error),
     });
     this.models = models;
     this.server = new WorkerServer(models, metrics, this.limits);
     await this.server.listen(socket_path);
-    tell({ type: 'listening', library_version: llama.version, isa: [...llama.ggml.cpuFeatures] });
-    this.heartbeat = setInterval(() => tell({ type: 'load_report', models: models.loads }), heartbeat_ms);
+    this.tell({ type: 'listening', library_version: llama.version, isa: [...llama.ggml.cpuFeatures] });
+    this.heartbeat = setInterval(
+      () => this.tell({ type: 'load_report', models: models.loads }),
+      heartbeat_ms,
+    );
   }
 
   private async drain(): Promise<void> {
     const { server, models } = this.configured;
     server.draining = true;
     await models.whenIdle();
-    tell({ type: 'drained' });
+    this.tell({ type: 'drained' });
   }
 
   private get configured(): { models: Models; server: WorkerServer } {
@@ -99,10 +117,6 @@ class DeviceWorker {
       throw new HpcserveError('E_INTERNAL', { what: 'the device worker was not configured yet' });
     return { models, server };
   }
-}
-
-function tell(message: FromWorker): void {
-  if (process.connected) process.send!(message);
 }
 
 if (!process.send) {
@@ -115,7 +129,7 @@ process.on('message', (message: ToWorker) => {
   worker.take(message).catch(fail);
 });
 // The agent is gone: nobody would ever stop this process.
-process.on('disconnect', () => void worker.end(0));
+process.on('disconnect', () => void worker.end(0, 'the agent is gone'));
 // Slurm warns every process of a step before its time limit; Node would open its debugger on this signal.
 process.on('SIGUSR1', () => undefined);
 process.on('SIGTERM', () => {

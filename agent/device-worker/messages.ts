@@ -29,6 +29,8 @@ export type ToWorker =
       /** Unix socket to listen on, in a 0700 folder, under 107 characters. */
       socket_path: string;
       threads: number;
+      /** Cores of the device, where they are its own; the worker's threads stay on them. */
+      cores?: number[];
       library_dir?: string;
       heartbeat_ms: number;
       /** Shown in logs and metrics. */

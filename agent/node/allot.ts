@@ -53,11 +53,19 @@ export function allotDevices(units: readonly UnitSpec[], devices: NodeDevices): 
     groups.push(group);
     if (unit.engine === 'native') workers.set(place, group);
   }
+  for (const group of groups) group.threads = Math.min(group.threads, ownCores(group) ?? group.threads);
   limitThreads(groups, devices.host.allowed_cores.length);
   const all = [...devices.cpu, ...devices.gpu, ...devices.mig];
   // Where there are accelerators the cores are their hosts, not devices left idle.
   const countable = devices.gpu.length + devices.mig.length > 0 ? [...devices.gpu, ...devices.mig] : all;
   return { groups, failed, unused: countable.filter((device) => !used.has(device)) };
+}
+
+/** Cores of a group that has CPU sockets of its own; a device worker's threads stay on them. */
+function ownCores({ engine, devices }: UnitGroup): number | undefined {
+  const own = devices.filter(({ description }) => description.kind === 'cpu' && !description.emulated);
+  if (engine !== 'native' || own.length === 0 || own.length < devices.length) return undefined;
+  return own.reduce((sum, { description }) => sum + (description.cores?.length ?? 0), 0) || undefined;
 }
 
 /**

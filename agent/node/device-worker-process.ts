@@ -67,6 +67,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       type: 'configure',
       socket_path: this.#socket,
       threads: context.group.threads,
+      ...coresOf(context),
       ...(context.library_dir === undefined ? {} : { library_dir: context.library_dir }),
       heartbeat_ms: context.heartbeat_ms,
       device: describeDevices(context),
@@ -224,6 +225,13 @@ function nativeModel(unit: UnitSpec): NativeModel {
     kv_type: model.kv_type,
     batch_invariant: model.batch_invariant,
   };
+}
+
+/** Cores that are the worker's own: those of its CPU devices, unless they only stand in for others and are shared. */
+function coresOf({ group }: ProcessContext): { cores?: number[] } {
+  const cpus = group.devices.filter(({ description }) => description.kind === 'cpu' && !description.emulated);
+  if (cpus.length === 0 || cpus.length < group.devices.length) return {};
+  return { cores: cpus.flatMap(({ description }) => description.cores ?? []) };
 }
 
 /** Of a line of the worker's log what says why it ended: warnings and worse, and what libraries wrote. */

@@ -3,6 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
+import { parseNumberList } from '../../agent/devices/lists.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { agentPaths } from '../../spec/wire.ts';
@@ -103,6 +104,41 @@ describe('the native engine on a node', () => {
     agent.process.kill('SIGKILL');
     await agent.ended;
     await eventually(() => !alive(after), 'the worker is gone', 5000);
+  });
+
+  test('the log of a unit tells how the worker started, loaded, served and ended', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([
+      unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
+    ]);
+    const record = await site.serving('toy', 20_000);
+    const status = await readFile(`/proc/${await workerPid(agent)}/status`, 'utf8');
+    const allowed = parseNumberList(/^Cpus_allowed_list:(.*)$/m.exec(status)![1]!);
+    expect(allowed).toEqual(record.metadata.devices[0]!.cores);
+    agent.process.kill('SIGTERM');
+    await agent.ended;
+    const lines = (await agent.engineLog('toy-0')).map((line) => JSON.parse(line));
+    expect(lines.map(({ msg }) => msg)).toEqual([
+      'device worker started',
+      'listening',
+      'loading a model',
+      'serving a model',
+      'asked to drain',
+      'drained',
+      'asked to stop',
+      'device worker ends',
+    ]);
+    expect(lines[0]).toMatchObject({ level: 30, pid: expect.any(Number), threads: 1, cores: allowed });
+    expect(lines[1].isa).toEqual(expect.any(Array));
+    expect(lines[3]).toMatchObject({
+      name: 'toy',
+      precision: 'F16',
+      kv_tokens: expect.any(Number),
+      kv_bytes: expect.any(Number),
+      bytes_loaded: expect.any(Number),
+      load_bytes_per_s: expect.any(Number),
+    });
+    expect(lines[3].bytes_loaded).toBeGreaterThan(100_000);
   });
 
   test('a worker that hangs is DOWN within seconds, its requests end, and another takes its place', async () => {
