@@ -13,7 +13,7 @@ import { type DeploymentState, liveLaunches, wantedLaunches } from './deployment
 import { diagnose } from './diagnose.ts';
 import { baseUrl, ensureGateway, ensureKey, waitForModels } from './gateway.ts';
 import { inspectModel } from './inspect-model.ts';
-import { liveFacts, type Operations } from './operations.ts';
+import { type AskSlurm, factsToPlanWith, type Operations } from './operations.ts';
 import {
   launchIds,
   type PlannedDeployment,
@@ -62,6 +62,7 @@ export async function planNow(
   operations: Operations,
   spec: DeploymentSpec,
   specFile: string,
+  ask: AskSlurm = 'must',
 ): Promise<PlannedDeployment> {
   const { loaded, facts, emit, now_ms } = operations;
   const checking = (what: string): void => emit({ at_ms: now_ms(), kind: 'checking', what });
@@ -69,10 +70,25 @@ export async function planNow(
     checking(`model ${model.name}: ${model.source}`);
     return (await inspectModel(model, folder, loaded.site, loaded.path, facts.environment)).placement;
   };
-  if (operations.slurm) checking('what the nodes of the cluster offer');
-  const live = await liveFacts(operations);
+  if (operations.slurm && ask !== 'never') checking('what the nodes of the cluster offer');
+  const { live, unasked } = await factsToPlanWith(operations, ask);
+  if (unasked !== undefined)
+    emit({
+      at_ms: now_ms(),
+      kind: 'warning',
+      message: `Slurm was not asked; this is from the site config alone (${unasked})`,
+    });
   const offers = offersOf(loaded.site, live, facts.environment);
-  return planDeployment({ spec, spec_file: specFile, site: loaded.site, offers, inspect, now_ms: now_ms() });
+  const offline = unasked !== undefined;
+  return planDeployment({
+    spec,
+    spec_file: specFile,
+    site: loaded.site,
+    offers,
+    inspect,
+    now_ms: now_ms(),
+    offline,
+  });
 }
 
 export async function deploy(operations: Operations, request: DeployRequest): Promise<DeployResult> {
@@ -238,7 +254,7 @@ async function follow(
     if (phase === 'serving' && liveLaunches(state).every((launch) => !launch.superseded)) break;
     if (
       phase === 'failed' ||
-      (phase === 'degraded' && replicas_serving + replicas_failed === replicas_wanted)
+      (phase === 'degraded' && replicas_failed > 0 && replicas_serving + replicas_failed === replicas_wanted)
     ) {
       const launch =
         wantedLaunches(state).find((each) => {

@@ -2,7 +2,7 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { AgentState, SessionState } from '../spec/agent-state.ts';
-import type { ErrorJson } from '../spec/errors/error.ts';
+import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
 import type { UnitSpec } from '../spec/launch.ts';
 import type { DeviceDescription, ModelState } from '../spec/session-record.ts';
 import { readJsonIfThere } from './atomic-file.ts';
@@ -43,12 +43,41 @@ export interface Observation {
 /** Jobs as of one poll; asked for less often than state files are read. */
 export interface JobPoll {
   at_ms: number;
+  /** The scheduler did not answer: `jobs` are what was known before. */
+  problem?: string;
   jobs: ReadonlyMap<string, JobSnapshot>;
   found: ReadonlyMap<string, string[]>;
 }
 
+/**
+ * As `pollJobs`; a scheduler that is away for a while is a problem to be shown, not the end of looking:
+ * what agents write of themselves can be read all the same.
+ * @param before used in its place, as far as there was one.
+ */
+export async function pollJobsIfReachable(
+  state: DeploymentState,
+  store: DeploymentStore,
+  runner: JobRunner,
+  now_ms: number,
+  before?: JobPoll,
+): Promise<JobPoll> {
+  try {
+    return await pollJobs(state, store, runner, now_ms);
+  } catch (error) {
+    if (!(error instanceof HpcserveError) || error.code !== 'E_SLURM_UNREACHABLE') throw error;
+    const words = [error.message, ...error.because].join(': ');
+    return {
+      // Of then: state files written since count as news.
+      at_ms: before?.at_ms ?? 0,
+      jobs: before?.jobs ?? new Map(),
+      found: new Map(),
+      problem: `jobs are shown as last known, for Slurm does not answer: ${words}`,
+    };
+  }
+}
+
 /** One batched question to the runner about everything of this deployment that is not over. */
-export async function pollJobs(
+async function pollJobs(
   state: DeploymentState,
   store: DeploymentStore,
   runner: JobRunner,
@@ -81,6 +110,7 @@ export function observe(
     problems.push(
       `the rendezvous folder ${store.layout.mesh_folder} is gone: agents and gateway cannot find each other`,
     );
+  if (poll.problem !== undefined && liveLaunches(state).length > 0) problems.push(poll.problem);
   const launches = new Map<string, LaunchObservation>();
   for (const launch of state.launches) {
     const folder = store.launchFolder(state.name, launch.launch_id);

@@ -2,6 +2,7 @@
 
 import { type SlurmClient, SlurmCommandClient } from '../slurm/client.ts';
 import { LocalCommandRunner } from '../slurm/command-runner.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import type { SlurmOverrides } from '../spec/model-yaml.ts';
 import { slurmSettings } from '../spec/site.ts';
@@ -62,6 +63,31 @@ function slurmClient(
     }),
     { command_timeout_ms: settings.command_timeout_s * 1000 },
   );
+}
+
+/** Whether Slurm is asked what there is: it must answer, it may, or nobody asks. */
+export type AskSlurm = 'must' | 'may' | 'never';
+
+/**
+ * What the cluster says of itself now, as far as it can be asked.
+ * @returns undefined on the local site, and where the site config alone has to do; `unasked` then says why.
+ */
+export async function factsToPlanWith(
+  operations: Operations,
+  ask: AskSlurm,
+): Promise<{ live?: LiveFacts; unasked?: string }> {
+  if (!operations.slurm) return {};
+  if (ask === 'never') return { unasked: '--offline was given' };
+  try {
+    const live = await liveFacts(operations);
+    return live ? { live } : {};
+  } catch (error) {
+    const away =
+      error instanceof HpcserveError &&
+      (error.code === 'E_SLURM_UNREACHABLE' || error.code === 'E_SLURM_COMMAND_MISSING');
+    if (ask === 'must' || !away) throw error;
+    return { unasked: [error.message, ...error.because].join(': ') };
+  }
 }
 
 /** What the cluster says of itself now; undefined on the local site. */

@@ -25,6 +25,8 @@ export interface PlanningInput {
   /** Looks at a model's files. @throws HpcserveError E_MODEL_… */
   inspect: (model: ModelSpec, folder: string, site: SiteConfig) => Promise<PlacementModel>;
   now_ms: number;
+  /** The offers come from the site config alone. */
+  offline?: boolean;
 }
 
 export interface PlannedDeployment {
@@ -63,6 +65,7 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
       deployment: spec.name,
       site: site.name,
       made_at_ms: input.now_ms,
+      ...(input.offline ? { offline: true } : {}),
       inputs_digest: digestOf({ spec, stamps, site, offers: input.offers.map(withoutCounts) }),
       ...placement,
     },
@@ -103,7 +106,9 @@ export function requireFresh(plan: Plan, now: Plan): void {
     because:
       plan.deployment !== now.deployment || plan.site !== now.site
         ? `it was made for ${plan.deployment} on ${plan.site}, not for ${now.deployment} on ${now.site}`
-        : 'model.yaml, a model file, the site config or what the nodes offer has changed since',
+        : plan.offline
+          ? 'it was made without asking Slurm, and Slurm says other things than the site config'
+          : 'model.yaml, a model file, the site config or what the nodes offer has changed since',
   });
 }
 

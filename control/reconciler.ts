@@ -12,7 +12,7 @@ import type { DeploymentStore } from './deployment-store.ts';
 import { diagnose, jobLog } from './diagnose.ts';
 import type { FolderLock } from './folder-lock.ts';
 import type { JobRunner } from './job-runner.ts';
-import { type JobPoll, type Observation, observe, pollJobs } from './observe.ts';
+import { type JobPoll, type Observation, observe, pollJobsIfReachable } from './observe.ts';
 import { type PrepareFacts, prepareLaunch } from './prepare-launch.ts';
 import { eventsBetween } from './progress.ts';
 import { retireSessions } from './retire-sessions.ts';
@@ -39,6 +39,7 @@ export class Reconciler {
   readonly #options: ReconcilerOptions;
   readonly #timing: DecideTiming;
   #poll: JobPoll | undefined;
+  #polled_at_ms = 0;
   #previous: Observation | undefined;
   #pollNext = true;
 
@@ -90,8 +91,9 @@ export class Reconciler {
     const { store, runner, now_ms, emit } = this.#options;
     const now = now_ms();
     const interval = this.#options.poll_interval_ms ?? runner.poll_interval_ms;
-    if (!this.#poll || this.#pollNext || now - this.#poll.at_ms >= interval) {
-      this.#poll = await pollJobs(state, store, runner, now);
+    if (!this.#poll || this.#pollNext || now - this.#polled_at_ms >= interval) {
+      this.#poll = await pollJobsIfReachable(state, store, runner, now, this.#poll);
+      this.#polled_at_ms = now;
       this.#pollNext = false;
     }
     const observation = observe(state, store, this.#poll, now);
@@ -125,7 +127,14 @@ export class Reconciler {
         lock.assertHeld();
         launch.cancel_requested_ms ??= now_ms();
         store.save(state, now_ms());
-        return runner.cancel({ job_id: action.job_id, launch_folder }, { force: action.force });
+        try {
+          return await runner.cancel({ job_id: action.job_id, launch_folder }, { force: action.force });
+        } catch (error) {
+          // Nobody was asked: the next command asks at once instead of waiting for this one to take effect.
+          delete launch.cancel_requested_ms;
+          store.save(state, now_ms());
+          throw error;
+        }
       case 'cancel_extra':
         lock.assertHeld();
         return runner.cancel({ job_id: action.job_id, launch_folder });

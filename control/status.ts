@@ -5,7 +5,7 @@ import { jobLog } from './diagnose.ts';
 import { baseUrl } from './gateway.ts';
 import { lookAtGateway } from './gateway-process.ts';
 import type { JobSnapshot } from './job-runner.ts';
-import { describeDevices, observe, pollJobs, type UnitSight } from './observe.ts';
+import { describeDevices, observe, pollJobsIfReachable, type UnitSight } from './observe.ts';
 import type { Operations } from './operations.ts';
 
 export interface GatewayReport {
@@ -47,7 +47,7 @@ export async function reportDeployment(
 ): Promise<DeploymentReport> {
   const { store, runner, now_ms } = operations;
   const now = now_ms();
-  const observation = observe(state, store, await pollJobs(state, store, runner, now), now);
+  const observation = observe(state, store, await pollJobsIfReachable(state, store, runner, now), now);
   const launches = state.launches
     .filter((launch) => !launch.superseded || launch.phase !== 'ended')
     .map((launch): LaunchReport => {

@@ -302,10 +302,18 @@ function commandFailed(argv: readonly string[], result: CommandResult): Hpcserve
   const words = slurmWords(result.stderr);
   const error = refusalError(result.stderr, []);
   const program = programOf(argv);
-  return new HpcserveError(error.code === 'E_SLURM_UNREACHABLE' ? error.code : 'E_SLURM_ANSWER', {
+  const details = { argv: [...argv], code: result.code };
+  if (error.code === 'E_SLURM_UNREACHABLE')
+    return new HpcserveError(error.code, {
+      what: error.message,
+      because: words.map((line) => `${program}: ${line}`),
+      try: error.try,
+      details: { ...details, retryable: true },
+    });
+  return new HpcserveError('E_SLURM_ANSWER', {
     what: `${program} failed with exit code ${result.code}`,
     because: words.length > 0 ? words : 'it gave no reason',
-    details: { argv: [...argv], code: result.code },
+    details,
   });
 }
 

@@ -19,9 +19,18 @@ const size = ['gres', 'gpus-per-node', 'gpus', 'mem', 'cpus-per-task', 'nodes', 
 const refusals: readonly Refusal[] = [
   {
     pattern:
+      /could not establish a configuration source|unable to process configuration file|cannot stat file|ClusterName needs to be specified|lookup failure of configuration|failed to fetch (remote )?config/i,
+    code: 'E_SLURM_UNREACHABLE',
+    what: 'Slurm has no configuration here, so its controller cannot be found',
+    options: [],
+    advice:
+      'run this on a login node of the cluster; or name slurm.conf as slurm.conf_file of the site config, or in $SLURM_CONF',
+  },
+  {
+    pattern:
       /unable to contact slurm controller|connection refused|socket timed out|zero bytes were transmitted|unable to establish controller|controller not responding|slurm backup controller in standby|protocol authentication error|munge.*(fail|error|socket)|auth.*credential|temporarily unable to accept job|resource temporarily unavailable|communication connection failure|transport endpoint/i,
     code: 'E_SLURM_UNREACHABLE',
-    what: 'Slurm did not take the job because its controller could not be reached',
+    what: 'Slurm’s controller cannot be reached',
     options: [],
   },
   {
@@ -142,7 +151,7 @@ export function slurmWords(stderr: string): string[] {
       line
         .trim()
         .replace(/^(sbatch|srun|squeue|scancel|sinfo|scontrol|sacct):\s*/, '')
-        .replace(/^error:\s*/, '')
+        .replace(/^(error|fatal):\s*/, '')
         .replace(/^Batch job submission failed:\s*/, '')
         .replace(/^allocation failure:\s*/, ''),
     )

@@ -170,6 +170,8 @@ export interface Plan extends Placement {
   deployment: string;
   site: string;
   made_at_ms: number;
+  /** Made from the site config alone, without asking Slurm what there is. */
+  offline?: true;
   /** SHA-256 over model.yaml (with defaults), model files (path, bytes, mtime) and the offers used. */
   inputs_digest: string;
 }

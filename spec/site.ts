@@ -88,7 +88,9 @@ const sshSchema = z.strictObject({
 const slurmSchema = z.strictObject({
   bin_dir: path.optional().describe('Folder of sbatch and its siblings where they are not on PATH.'),
   conf_file: path.optional().describe('slurm.conf, where Slurm’s commands do not find it by themselves.'),
-  ssh: sshSchema.optional().describe('Reach Slurm by ssh instead of on this machine.'),
+  ssh: sshSchema
+    .optional()
+    .describe('Reach Slurm by ssh instead of on this machine. This version refuses it: run on a login node.'),
   poll_interval_s: z
     .number()
     .min(1)

@@ -22,6 +22,8 @@ interface StartEstimate {
   launch: number;
   start_time_ms?: number;
   refused?: string;
+  /** Slurm did not answer: nothing is known. */
+  unknown?: string;
 }
 
 export function registerPlan(program: Command, context: CliContext): void {
@@ -30,13 +32,15 @@ export function registerPlan(program: Command, context: CliContext): void {
       .command('plan <file>')
       .description('Show what deploy would run where, and why')
       .option('--explain', 'also show what was rejected and by which constraint')
+      .option('--offline', 'do not ask Slurm; plan from the site config alone')
       .option('--out <plan>', 'write the plan to a file for `deploy --plan`'),
   )
     .addHelpText(
       'after',
       `
 On a Slurm site each job is asked about with "sbatch --test-only": the start is Slurm's estimate of this
-moment, and what Slurm would refuse is shown before anything is submitted.
+moment, and what Slurm would refuse is shown before anything is submitted. Where Slurm cannot be reached, and
+with --offline, the plan comes from the site config alone and says so.
 
 Examples:
   $ hpcserve plan model.yaml
@@ -44,7 +48,7 @@ Examples:
   $ hpcserve plan model.yaml --out plan.json && hpcserve deploy model.yaml --plan plan.json
   $ hpcserve plan model.yaml --json | jq .launches`,
     )
-    .action(async (file: string, options: { explain?: true; out?: string }) => {
+    .action(async (file: string, options: { explain?: true; offline?: true; out?: string }) => {
       const read = readSpec(context, file);
       const view = progressView(context);
       const operations = openSession(context, {
@@ -53,18 +57,22 @@ Examples:
         // With --json the plan is the only object on stdout.
         emit: context.json ? () => {} : (event) => view.show(event),
       });
-      const planned = await planNow(operations, read.spec, read.path).finally(() => view.close());
+      const planned = await planNow(
+        operations,
+        read.spec,
+        read.path,
+        options.offline ? 'never' : 'may',
+      ).finally(() => view.close());
       const { plan } = planned;
-      const estimates = plan.unplaced.length === 0 ? await estimateStarts(operations, planned) : [];
+      const canAsk = plan.unplaced.length === 0 && !plan.offline;
+      const estimates = canAsk ? await estimateStarts(operations, planned) : [];
       if (options.out !== undefined)
         writeFileSync(options.out, `${JSON.stringify(plan, null, 2)}\n`, { mode: 0o600 });
       if (context.json) context.out(JSON.stringify({ ...plan, estimates }));
       else {
         printPlan(context, plan, { explain: options.explain === true || plan.unplaced.length > 0 });
-        for (const { launch, start_time_ms, refused } of estimates)
-          context.out(
-            `job ${launch + 1}: ${refused === undefined ? `could start ${formatWhen(start_time_ms!, context.now_ms())} (Slurm's estimate)` : `Slurm would refuse it: ${refused}`}`,
-          );
+        for (const estimate of estimates)
+          context.out(`job ${estimate.launch + 1}: ${estimateWords(estimate, context.now_ms())}`);
       }
       requireFeasible(plan);
     });
@@ -93,10 +101,18 @@ async function estimateStarts(
       estimates.push({ launch, start_time_ms });
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
-      estimates.push({ launch, refused: [error.message, ...error.because].join(': ') });
+      const words = [error.message, ...error.because].join(': ');
+      const away = error.code === 'E_SLURM_UNREACHABLE';
+      estimates.push({ launch, ...(away ? { unknown: words } : { refused: words }) });
     }
   }
   return estimates;
+}
+
+function estimateWords({ start_time_ms, refused, unknown }: StartEstimate, now_ms: number): string {
+  if (unknown !== undefined) return `nobody knows when it could start: ${unknown}`;
+  if (refused !== undefined) return `Slurm would refuse it: ${refused}`;
+  return `could start ${formatWhen(start_time_ms!, now_ms)} (Slurm's estimate)`;
 }
 
 export function printPlan(context: CliContext, plan: Plan, { explain }: { explain: boolean }): void {

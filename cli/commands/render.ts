@@ -6,6 +6,7 @@ import { planNow } from '../../control/deploy.ts';
 import { launchIds, requireFeasible } from '../../control/planning.ts';
 import { describeLaunch } from '../../control/prepare-launch.ts';
 import type { CliContext } from '../context.ts';
+import { describeEvent } from '../progress/describe-event.ts';
 import { openSession, readSpec } from '../site-session.ts';
 import { addSlurmOptions } from '../slurm-options.ts';
 
@@ -14,23 +15,34 @@ export function registerRender(program: Command, context: CliContext): void {
     program
       .command('render <file>')
       .description('Print the job scripts that deploy would submit, without submitting')
-      .option('--output-script <folder>', 'write each script and its launch file there instead'),
+      .option('--output-script <folder>', 'write each script and its launch file there instead')
+      .option('--offline', 'do not ask Slurm; plan from the site config alone'),
   )
     .addHelpText(
       'after',
       `
-The scripts are those the next deploy submits, byte for byte; jobs that run unchanged show theirs.
+The scripts are those the next deploy submits, byte for byte; jobs that run unchanged show theirs. Where Slurm
+cannot be reached, and with --offline, they come from the site config alone, and a note on stderr says so.
 
 Examples:
   $ hpcserve render model.yaml
   $ hpcserve render model.yaml --output-script scripts/
   $ hpcserve render model.yaml --site perlmutter --partition debug | less`,
     )
-    .action(async (file: string, options: { outputScript?: string }) => {
+    .action(async (file: string, options: { outputScript?: string; offline?: true }) => {
       const read = readSpec(context, file);
-      const operations = openSession(context, { command: 'hpcserve render', spec: read });
+      const operations = openSession(context, {
+        command: 'hpcserve render',
+        spec: read,
+        emit: (event) => (event.kind === 'warning' ? context.note(describeEvent(event)) : undefined),
+      });
       const { store, loaded, facts, runner } = operations;
-      const { plan, fingerprint } = await planNow(operations, read.spec, read.path);
+      const { plan, fingerprint } = await planNow(
+        operations,
+        read.spec,
+        read.path,
+        options.offline ? 'never' : 'may',
+      );
       requireFeasible(plan);
       const state = store.load(plan.deployment);
       const ids = launchIds(store.layout.root, plan.deployment, (state?.generation ?? 0) + 1);

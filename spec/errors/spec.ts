@@ -20,6 +20,12 @@ export const specErrors = defineErrors({
     http_status: 400,
     exit_code: 3,
   },
+  E_CONFIG_UNSUPPORTED: {
+    cause: 'A setting that the format knows and this version of hpcserve does not act on.',
+    fix: 'Remove the setting.',
+    http_status: 400,
+    exit_code: 3,
+  },
   E_CONFIG_CONFLICT: {
     cause: 'Two settings contradict each other.',
     fix: 'Keep one of the two settings.',

@@ -92,6 +92,35 @@ describe('the command line', () => {
     expect(existsSync(join(home.folder, '.hpcserve'))).toBe(false);
   });
 
+  it('plans and renders from the site config alone where Slurm cannot be asked, and says so', async () => {
+    await home.run(['model', 'synth', 'toy.gguf', '--preset', 'tiny-llama']);
+    writeFileSync(
+      join(home.folder, 'model.yaml'),
+      'name: x\nmodels: [{name: m, source: ./toy.gguf, devices: {node_kinds: [gh200]}}]\n',
+    );
+    const argv = ['model.yaml', '--site', 'test-cluster'];
+    const rendered = await home.run(['render', ...argv]);
+    expect(rendered.code, rendered.stderr).toBe(0);
+    expect(rendered.stdout).toMatch(/^#!\/bin\/bash\n[\s\S]*--gres=gpu:gh200:1/);
+    expect(rendered.stderr).toMatch(
+      /^warning: Slurm was not asked; .* site config alone \(.*sinfo was not found\)\n$/,
+    );
+    const planned = await home.run(['plan', ...argv, '--json']);
+    expect(planned.code, planned.stderr).toBe(0);
+    expect(JSON.parse(planned.stdout)).toMatchObject({ offline: true, estimates: [] });
+    expect((await home.run(['plan', ...argv, '--offline'])).stderr).toMatch(/--offline was given/);
+    const deployed = await home.run(['deploy', ...argv]);
+    expect(deployed.code).toBe(12);
+    expect(deployed.stderr).toMatch(/E_SLURM_COMMAND_MISSING/);
+  });
+
+  it('refuses a site that asks for what this version cannot do, with the line', async () => {
+    writeFileSync(join(home.folder, 'far.yaml'), 'name: far\nkind: slurm\nslurm:\n  ssh: {host: login1}\n');
+    const { code, stderr } = await home.run(['status', '--site', './far.yaml']);
+    expect(code).toBe(3);
+    expect(stderr).toMatch(/E_CONFIG_UNSUPPORTED[\s\S]*far\.yaml:4:3: ssh to login1/);
+  });
+
   it('knows no deployment, no key and no gateway, each with its own exit code', async () => {
     expect((await home.run(['stop', 'absent'])).code).toBe(9);
     expect((await home.run(['logs', 'absent'])).code).toBe(9);

@@ -99,6 +99,9 @@ export class ScriptedRunner implements JobRunner {
   /** Called instead of answering a submission: before the job exists, or after. */
   failBefore: (() => Error) | undefined;
   failAfter: (() => Error) | undefined;
+  /** Thrown instead of an answer to a poll, or to a cancellation. */
+  away: Error | undefined;
+  deaf: Error | undefined;
   #next = 1;
 
   render(): string {
@@ -120,6 +123,7 @@ export class ScriptedRunner implements JobRunner {
   }
 
   async poll(jobs: readonly { job_id: string }[]): Promise<Map<string, JobSnapshot>> {
+    if (this.away) throw this.away;
     return new Map(
       jobs.map(({ job_id }) => [
         job_id,
@@ -129,6 +133,7 @@ export class ScriptedRunner implements JobRunner {
   }
 
   async cancel(job: { job_id: string }, options: { force?: boolean } = {}): Promise<void> {
+    if (this.deaf) throw this.deaf;
     this.cancelled.push({ job_id: job.job_id, force: options.force === true });
     this.end(job.job_id, { state: 'CANCELLED' });
   }

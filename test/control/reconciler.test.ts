@@ -151,6 +151,39 @@ describe('reconciler', () => {
     expect(assess(...pair(await loop.pass('demo'))).replicas_serving).toBe(0);
   });
 
+  it('goes on while the scheduler does not answer, says so once, and asks again', async () => {
+    given(deploymentState([launchRecord(1)]));
+    const loop = reconciler();
+    const { state } = await loop.pass('demo');
+    writeAgentState(place.store, state.launches[0]!);
+    runner.away = new HpcserveError('E_SLURM_UNREACHABLE', { what: 'the controller is away' });
+    const blind = assess(...pair(await loop.pass('demo')));
+    await loop.pass('demo');
+    expect(blind).toMatchObject({ phase: 'degraded', replicas_serving: 1, replicas_failed: 0 });
+    expect(blind.reasons.join()).toMatch(/as last known.*the controller is away/);
+    expect(kinds().filter((kind) => kind === 'warning')).toHaveLength(1);
+    runner.away = undefined;
+    expect(assess(...pair(await loop.pass('demo'))).phase).toBe('serving');
+    // Another command that finds it away knows the job from the disk.
+    runner.away = new HpcserveError('E_SLURM_UNREACHABLE', { what: 'the controller is away' });
+    const other = await reconciler().pass('demo');
+    expect(other.observation.launches.get(state.launches[0]!.launch_id)?.job?.state).toBe('RUNNING');
+    expect(assess(...pair(other)).replicas_serving).toBe(1);
+  });
+
+  it('asks for a cancellation again at once where nobody heard it', async () => {
+    given(deploymentState([launchRecord(1)]));
+    await reconciler().pass('demo');
+    const state = place.store.require('demo');
+    state.desired = 'stopped';
+    place.store.save(state, now_ms);
+    runner.deaf = new HpcserveError('E_SLURM_UNREACHABLE', { what: 'the controller is away' });
+    await expect(reconciler().pass('demo')).rejects.toThrow('away');
+    runner.deaf = undefined;
+    await reconciler().pass('demo');
+    expect(runner.cancelled).toEqual([{ job_id: '1', force: false }]);
+  });
+
   it('ends jobs of a stopped deployment and nothing else', async () => {
     given(deploymentState([launchRecord(1), launchRecord(2)]));
     await reconciler().pass('demo');

@@ -132,6 +132,21 @@ describe('jobs', () => {
     expect(runner.asked).toHaveLength(1);
   });
 
+  test.each([
+    'sinfo: error: s_p_parse_file: cannot stat file /nowhere: No such file or directory\nsinfo: fatal: Unable to process configuration file\n',
+    'sinfo: error: fetch_config: DNS SRV lookup failed\nsinfo: fatal: Could not establish a configuration source\n',
+  ])('a machine without Slurm’s configuration is told where it is looked for', async (stderr) => {
+    const client = new SlurmCommandClient(new ScriptedRunner([[/sinfo/, { code: 1, stderr }]]));
+    const error = await client.nodeGroups().catch((thrown: unknown) => thrown as HpcserveError);
+    expect(error).toMatchObject({
+      code: 'E_SLURM_UNREACHABLE',
+      message: 'Slurm has no configuration here, so its controller cannot be found',
+      try: [expect.stringMatching(/login node.*slurm\.conf_file.*SLURM_CONF/)],
+      details: { retryable: true },
+    });
+    for (const line of (error as HpcserveError).because) expect(line).not.toMatch(/error:|fatal:/);
+  });
+
   test('a version that could not be read is asked for again', async () => {
     const answers: [RegExp, Answer][] = [
       [/sinfo/, { code: 1, stderr: 'slurm_load_node: Unable to contact slurm controller (connect failure)' }],
