@@ -1,0 +1,260 @@
+/**
+ * Time of one engine step (one forward pass over a mixed batch) of a model on a tensor- and pipeline-parallel
+ * group of devices. Split into parts that depend on the number of tokens, on the decoding sequences' contexts
+ * and on each prompt chunk, so that a simulation can sum many like steps in closed form.
+ */
+import type { DeviceSpec } from '../catalog/device-spec.ts';
+import type { Interconnect } from '../catalog/interconnects.ts';
+import { ffnLayers, type ModelShape } from '../catalog/model-shape.ts';
+import type { Calibration } from './calibration.ts';
+import { allReduceSeconds, stageTransferSeconds } from './collectives.ts';
+import { type Grouping, gemmSeconds } from './gemm.ts';
+import {
+  attentionCosts,
+  computeOn,
+  elementwiseBytesPerToken,
+  type Gemm,
+  type LayerOperators,
+  layerOperators,
+  outputGemm,
+} from './operators.ts';
+
+export interface StepModelInput {
+  shape: ModelShape;
+  device: DeviceSpec;
+  tp: number;
+  pp: number;
+  interconnect: Interconnect;
+  /** Bits of one element of the KV cache: 16, or 8. */
+  kv_bits: number;
+  calibration: Calibration;
+}
+
+/** Where the time of one step goes, in seconds. */
+export interface StepParts {
+  attention_projections: number;
+  feed_forward: number;
+  experts: number;
+  attention: number;
+  elementwise: number;
+  collectives: number;
+  output: number;
+  overhead: number;
+}
+
+const activation_bytes = 2;
+const memoized_tokens = 16_384;
+
+export class StepModel {
+  readonly input: StepModelInput;
+  readonly #layers: LayerOperators;
+  readonly #output: Gemm;
+  readonly #tokenSeconds = new Float64Array(memoized_tokens + 1).fill(Number.NaN);
+  readonly #outputSeconds = new Float64Array(memoized_tokens + 1).fill(Number.NaN);
+  /** Seconds per key token read by decode attention, in all full and in all windowed layers. */
+  readonly #decodeKeySeconds: { full: number; windowed: number };
+  readonly #prefillPairSeconds: number;
+  readonly #prefillKeySeconds: number;
+  readonly #layersWindowed: number;
+  readonly #layersFull: number;
+  /** Tokens of the sliding window; infinite where there is none. */
+  readonly window: number;
+
+  constructor(input: StepModelInput) {
+    this.input = input;
+    const { shape, device, tp, kv_bits, calibration } = input;
+    this.#layers = layerOperators(shape, device, tp);
+    this.#output = outputGemm(shape, device, tp);
+    this.#layersWindowed = shape.sliding_window?.n_layer ?? 0;
+    this.#layersFull = shape.n_layer - this.#layersWindowed;
+    this.window = shape.sliding_window?.tokens ?? Number.POSITIVE_INFINITY;
+    const { flops_per_pair, bytes_per_key } = attentionCosts(shape, tp, kv_bits);
+    const peak = device.peak_flops_per_s[computeOn(device, 'bf16')] ?? 1;
+    const bandwidth = device.memory_bandwidth_bytes_per_s * calibration.device.attention_memory;
+    const pairSeconds = flops_per_pair / (peak * calibration.device.attention_compute);
+    const keySeconds = Math.max(
+      bytes_per_key / (bandwidth * calibration.engine.attention_memory),
+      pairSeconds,
+    );
+    this.#decodeKeySeconds = {
+      full: keySeconds * this.#layersFull,
+      windowed: keySeconds * this.#layersWindowed,
+    };
+    this.#prefillPairSeconds = pairSeconds;
+    this.#prefillKeySeconds = bytes_per_key / bandwidth;
+  }
+
+  /** Everything that depends on the number of tokens alone; `tokens` may be fractional (pipelines). */
+  tokenSeconds(tokens: number): number {
+    const index = Math.ceil(tokens);
+    if (index > memoized_tokens) return sum(this.#tokenParts(tokens));
+    const known = this.#tokenSeconds[index]!;
+    if (!Number.isNaN(known)) return known;
+    const seconds = sum(this.#tokenParts(index));
+    this.#tokenSeconds[index] = seconds;
+    return seconds;
+  }
+
+  /** The output matrix for `rows` sequences that sample a token. */
+  outputSeconds(rows: number): number {
+    if (rows === 0) return 0;
+    const index = Math.min(memoized_tokens, Math.ceil(rows));
+    const known = this.#outputSeconds[index]!;
+    if (!Number.isNaN(known)) return known;
+    const seconds = this.#gemm(this.#output, index);
+    this.#outputSeconds[index] = seconds;
+    return seconds;
+  }
+
+  /**
+   * Attention of decoding sequences: linear in the keys they read, summed over the sequences; `windowedKeys`
+   * counts at most the window of each.
+   */
+  decodeAttentionSeconds(keys: number, windowedKeys: number): number {
+    return keys * this.#decodeKeySeconds.full + windowedKeys * this.#decodeKeySeconds.windowed;
+  }
+
+  /** Attention of a chunk of `tokens` prompt tokens after `before` tokens that are in the cache. */
+  prefillAttentionSeconds(tokens: number, before: number): number {
+    const layer = (pairs: number, keys: number): number =>
+      Math.max(pairs * this.#prefillPairSeconds, keys * this.#prefillKeySeconds);
+    const full = layer(tokens * before + (tokens * (tokens + 1)) / 2, before + tokens);
+    if (this.#layersWindowed === 0) return full * this.#layersFull;
+    // A token at position p sees min(p, window) keys.
+    const ramp = Math.max(0, Math.min(tokens, this.window - before));
+    const pairs = ramp * before + (ramp * (ramp + 1)) / 2 + (tokens - ramp) * this.window;
+    const windowed = layer(pairs, Math.min(before, this.window) + tokens);
+    return full * this.#layersFull + windowed * this.#layersWindowed;
+  }
+
+  /** What no operator accounts for: host work, launches, gaps. */
+  overheadSeconds(sequences: number, promptTokens: number): number {
+    const { engine } = this.input.calibration;
+    return (
+      engine.step_s +
+      engine.layer_s * this.input.shape.n_layer +
+      engine.sequence_s * sequences +
+      (promptTokens > 0 ? engine.prompt_step_s + engine.prompt_token_s * promptTokens : 0)
+    );
+  }
+
+  /** Hops between pipeline stages that a batch of `tokens` makes in one step. */
+  pipelineSeconds(tokens: number): number {
+    const { pp, tp, shape, device, interconnect, calibration } = this.input;
+    if (pp <= 1) return 0;
+    const bytes = tokens * shape.n_embd * activation_bytes;
+    let seconds = 0;
+    for (let stage = 1; stage < pp; stage++) {
+      const crosses =
+        Math.floor((stage * tp) / device.link.devices) !== Math.floor((stage * tp - 1) / device.link.devices);
+      seconds += stageTransferSeconds(bytes, device.link, interconnect, crosses, calibration.device);
+    }
+    return seconds;
+  }
+
+  /**
+   * One whole step: `decoding` sequences with `keys` tokens of context in all, and prompt chunks. With
+   * pipeline stages the step is one turn of all micro-batches: each of the pp micro-batches holds 1/pp of the
+   * sequences and passes all layers, so a turn lasts as long as one micro-batch takes through the whole model.
+   */
+  stepSeconds(
+    decoding: number,
+    keys: number,
+    windowedKeys: number,
+    chunks: readonly { tokens: number; before: number; last: boolean }[] = [],
+  ): number {
+    const { pp } = this.input;
+    let promptTokens = 0;
+    let rows = decoding;
+    let attention = this.decodeAttentionSeconds(keys, windowedKeys);
+    for (const chunk of chunks) {
+      promptTokens += chunk.tokens;
+      if (chunk.last) rows++;
+      attention += this.prefillAttentionSeconds(chunk.tokens, chunk.before);
+    }
+    const tokens = (decoding + promptTokens) / pp;
+    return (
+      this.tokenSeconds(tokens) +
+      this.outputSeconds(rows / pp) +
+      attention / pp +
+      this.pipelineSeconds(tokens) +
+      this.overheadSeconds(decoding + chunks.length, promptTokens)
+    );
+  }
+
+  /** The parts of one step, for people who ask where the time goes. */
+  parts(decoding: number, keys: number, promptTokens = 0, before = 0): StepParts {
+    const token = this.#tokenParts(decoding + promptTokens);
+    return {
+      ...token,
+      attention:
+        this.decodeAttentionSeconds(keys, decoding === 0 ? 0 : Math.min(keys, decoding * this.window)) +
+        (promptTokens > 0 ? this.prefillAttentionSeconds(promptTokens, before) : 0),
+      output: this.outputSeconds(decoding + (promptTokens > 0 ? 1 : 0)),
+      overhead: this.overheadSeconds(decoding + (promptTokens > 0 ? 1 : 0), promptTokens),
+    };
+  }
+
+  #tokenParts(tokens: number): StepParts {
+    const { shape, device, tp, interconnect, calibration } = this.input;
+    const kinds = ffnLayers(shape);
+    const run = (gemms: readonly Gemm[]): number =>
+      gemms.reduce((seconds, gemm) => seconds + this.#gemm(gemm, tokens), 0);
+    const bandwidth = device.memory_bandwidth_bytes_per_s * calibration.device.elementwise_memory;
+    const moved =
+      kinds.dense * elementwiseBytesPerToken(shape, tp, false) +
+      kinds.expert * elementwiseBytesPerToken(shape, tp, true);
+    const reduce = allReduceSeconds(
+      tokens * shape.n_embd * activation_bytes,
+      tp,
+      device.link,
+      interconnect,
+      calibration.device,
+      calibration.engine.one_shot_s,
+    );
+    return {
+      attention_projections: shape.n_layer * run(this.#layers.attention),
+      feed_forward: kinds.dense * run(this.#layers.dense) + kinds.expert * run(this.#layers.expert_side),
+      experts: kinds.expert === 0 ? 0 : kinds.expert * this.#expertSeconds(tokens),
+      elementwise: (tokens * moved) / bandwidth,
+      collectives: 2 * shape.n_layer * reduce,
+      attention: 0,
+      output: 0,
+      overhead: 0,
+    };
+  }
+
+  /**
+   * Grouped products of the routed experts: each of `count` experts is hit by a token with probability
+   * used/count, so count × (1 − (1 − used/count)^tokens) of them are read.
+   */
+  #expertSeconds(tokens: number): number {
+    const { shape, calibration } = this.input;
+    const experts = shape.experts;
+    if (experts === undefined) return 0;
+    const grouping = {
+      groups: experts.count * (1 - (1 - experts.used_per_token / experts.count) ** tokens),
+      compute_share: calibration.engine.expert_compute,
+      memory_share: calibration.engine.expert_memory,
+    };
+    const rows = tokens * experts.used_per_token;
+    return this.#layers.expert.reduce((seconds, gemm) => seconds + this.#gemm(gemm, rows, grouping), 0);
+  }
+
+  #gemm(gemm: Gemm, rows: number, grouping?: Grouping): number {
+    return gemmSeconds(gemm, rows, this.input.device, this.input.calibration.device, grouping);
+  }
+}
+
+function sum(parts: StepParts): number {
+  return (
+    parts.attention_projections +
+    parts.feed_forward +
+    parts.experts +
+    parts.elementwise +
+    parts.collectives +
+    parts.attention +
+    parts.output +
+    parts.overhead
+  );
+}
