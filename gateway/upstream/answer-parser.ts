@@ -14,19 +14,30 @@ export interface AnswerEvents {
   onHead(head: AnswerHead): void;
   /** Bytes of the body, without their framing; only valid during the call where they are kept by reference. */
   onBody(bytes: Buffer): void;
-  /** The answer is whole; `reusable` where another request may follow on this connection. */
+  /**
+   * The answer is whole; `reusable` where another request may follow on this connection. Nothing of a chunk of
+   * bytes is ever parsed after this was called for it: what is behind an answer must not pass for the next one.
+   */
   onEnd(reusable: boolean): void;
 }
 
-/** Bounds of one answer's head and of a chunk's size line with its extensions. */
+/** Bounds of one answer's head, of a chunk's size line with its extensions, and of all trailer fields together. */
 const headBytes = 64 * 1024;
 const lineBytes = 4096;
+const trailerBytes = 16 * 1024;
+/** Interim answers (RFC 9110 §15.2) before the real one. */
+const interimAnswers = 8;
+/** RFC 9110 §5.6.2 and §5.5: names are tokens; values have no control characters but tabs. */
+const token = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/;
+const forbidden = /[^\t\x20-\x7e\x80-\xff]/;
+const statusLine = /^HTTP\/1\.([01]) ([1-5][0-9][0-9])(?: [\t\x20-\x7e\x80-\xff]*)?$/;
+const chunkExtension = /^(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?$/;
 const CR = 13;
 const LF = 10;
 const headEnd = Buffer.from('\r\n\r\n');
 const empty = Buffer.alloc(0);
 
-type State = 'head' | 'length' | 'chunk-size' | 'chunk-data' | 'chunk-end' | 'trailer' | 'close';
+type State = 'head' | 'length' | 'chunk-size' | 'chunk-data' | 'chunk-end' | 'trailer';
 
 export class AnswerParser {
   readonly #events: AnswerEvents;
@@ -38,6 +49,8 @@ export class AnswerParser {
   #keepAlive = true;
   /** Whether an answer is expected; bytes that come unasked end the connection. */
   #expecting = false;
+  #interim = 0;
+  #trailer_bytes = 0;
   /** Seconds an idle connection may live, as the peer said last. */
   idle_s: number | undefined;
 
@@ -50,7 +63,7 @@ export class AnswerParser {
     this.#expecting = true;
   }
 
-  /** Takes bytes of the connection. Throws where they are no answer. */
+  /** Takes bytes of the connection. Throws where they are no answer, or more than one. */
   push(chunk: Buffer): void {
     let bytes = chunk;
     if (this.#rest.length > 0) {
@@ -61,6 +74,13 @@ export class AnswerParser {
     while (at < bytes.length) {
       if (!this.#expecting) throw new Error('bytes came that no request asked for');
       const next = this.#step(bytes, at);
+      if (!this.#expecting) {
+        const surplus = next < bytes.length;
+        this.#events.onEnd(this.#keepAlive && !surplus);
+        // The answer itself was whole; the connection is not to be trusted with another.
+        if (surplus) throw new Error('bytes came behind the answer');
+        return;
+      }
       if (next === at) {
         this.#rest = at === 0 ? bytes : bytes.subarray(at);
         return;
@@ -71,12 +91,10 @@ export class AnswerParser {
 
   /** The connection ended. Throws where an answer was not complete. */
   end(): void {
-    if (!this.#expecting) return;
-    if (this.#state !== 'close') throw new Error('the connection ended before the answer did');
-    this.#finish(false);
+    if (this.#expecting) throw new Error('the connection ended before the answer did');
   }
 
-  /** Works on what is at `at`; returns the offset behind it, or `at` where more bytes are needed. */
+  /** Works on what is at `at`; returns the offset behind it, or `at` where more bytes are needed. Clears `#expecting` at an answer's end. */
   #step(bytes: Buffer, at: number): number {
     switch (this.#state) {
       case 'head':
@@ -89,7 +107,7 @@ export class AnswerParser {
         const inLength = this.#state === 'length';
         if (last && !inLength) this.#state = 'chunk-end';
         this.#events.onBody(at === 0 && end === bytes.length ? bytes : bytes.subarray(at, end));
-        if (last && inLength) this.#finish(this.#keepAlive);
+        if (last && inLength) this.#finish();
         return end;
       }
       case 'chunk-size':
@@ -101,32 +119,26 @@ export class AnswerParser {
         return at + 2;
       case 'trailer':
         return this.#trailer(bytes, at);
-      case 'close':
-        this.#events.onBody(at === 0 ? bytes : bytes.subarray(at));
-        return bytes.length;
     }
   }
 
   #head(bytes: Buffer, at: number): number {
     const end = bytes.indexOf(headEnd, at);
-    if (end === -1) {
-      if (bytes.length - at > headBytes) throw new Error('the head of the answer is too large');
-      return at;
+    if ((end === -1 ? bytes.length : end) - at > headBytes) {
+      throw new Error('the head of the answer is too large');
     }
+    if (end === -1) return at;
     const lines = bytes.toString('latin1', at, end).split('\r\n');
-    const status = statusOf(lines[0]!);
+    const start = statusLine.exec(lines[0]!);
+    if (!start) throw new Error('what came is no HTTP/1.1 answer');
+    const modern = start[1] === '1';
+    const status = Number(start[2]);
     const fields: string[] = [];
     let length: number | undefined;
     let chunked = false;
-    this.#keepAlive = lines[0]!.startsWith('HTTP/1.1');
+    this.#keepAlive = modern;
     for (let index = 1; index < lines.length; index++) {
-      const line = lines[index]!;
-      const colon = line.indexOf(':');
-      if (colon <= 0 || line.charCodeAt(0) <= 32 || line.charCodeAt(colon - 1) <= 32) {
-        throw new Error('a field of the answer is malformed');
-      }
-      const name = line.slice(0, colon).toLowerCase();
-      const value = line.slice(colon + 1).trim();
+      const [name, value] = fieldOf(lines[index]!);
       fields.push(name, value);
       if (name === 'content-length') {
         if (!/^\d{1,15}$/.test(value) || (length !== undefined && length !== Number(value))) {
@@ -134,7 +146,8 @@ export class AnswerParser {
         }
         length = Number(value);
       } else if (name === 'transfer-encoding') {
-        if (value.toLowerCase() !== 'chunked') throw new Error(`the answer has the unknown coding ${value}`);
+        if (value.toLowerCase() !== 'chunked' || chunked || !modern)
+          throw new Error(`the answer has the unknown coding ${value}`);
         chunked = true;
       } else if (name === 'connection') {
         if (value.toLowerCase().includes('close')) this.#keepAlive = false;
@@ -146,24 +159,30 @@ export class AnswerParser {
     const next = end + headEnd.length;
     if (status < 200) {
       if (status === 101) throw new Error('the answer changes the protocol, which nobody asked for');
+      if (chunked || length !== undefined) throw new Error('an interim answer has a body');
+      if (++this.#interim > interimAnswers) throw new Error('interim answers come without end');
       return next;
     }
     // Both at once is how requests and answers are smuggled past proxies (RFC 9112 §6.3).
     if (chunked && length !== undefined) throw new Error('the answer has both a length and chunks');
-    this.#left = length ?? 0;
-    if (status === 204 || status === 304) this.#left = length = 0;
-    this.#state = chunked ? 'chunk-size' : length === undefined ? 'close' : 'length';
+    const bodiless = status === 204 || status === 304;
+    if (bodiless && chunked) throw new Error(`an answer with status ${status} has a body`);
+    // Without either its end would be that of the connection, which anybody in between can bring about.
+    if (!bodiless && !chunked && length === undefined)
+      throw new Error('the answer does not say how long it is');
+    this.#left = bodiless ? 0 : (length ?? 0);
+    this.#state = chunked ? 'chunk-size' : 'length';
     this.#events.onHead({ status, fields });
-    if (this.#state === 'length' && this.#left === 0) this.#finish(this.#keepAlive);
+    if (this.#state === 'length' && this.#left === 0) this.#finish();
     return next;
   }
 
   #chunkSize(bytes: Buffer, at: number): number {
     const end = bytes.indexOf(LF, at);
-    if (end === -1) {
-      if (bytes.length - at > lineBytes) throw new Error('the size line of a chunk is too long');
-      return at;
+    if ((end === -1 ? bytes.length : end) - at > lineBytes) {
+      throw new Error('the size line of a chunk is too long');
     }
+    if (end === -1) return at;
     let size = 0;
     let offset = at;
     for (; offset < end; offset++) {
@@ -171,9 +190,14 @@ export class AnswerParser {
       if (digit === -1) break;
       size = size * 16 + digit;
     }
-    const after = bytes[offset];
     // A chunk extension may follow the size; nothing else may.
-    if (offset === at || offset - at > 12 || (after !== CR && after !== 59) || bytes[end - 1] !== CR) {
+    const plain = offset === end - 1;
+    if (
+      offset === at ||
+      offset - at > 12 ||
+      bytes[end - 1] !== CR ||
+      !(plain || chunkExtension.test(bytes.toString('latin1', offset, end - 1)))
+    ) {
       throw new Error('a chunk has a malformed size');
     }
     this.#left = size;
@@ -184,27 +208,40 @@ export class AnswerParser {
   /** Trailer fields are read over; an empty line ends the answer. */
   #trailer(bytes: Buffer, at: number): number {
     const end = bytes.indexOf(LF, at);
-    if (end === -1) {
-      if (bytes.length - at > lineBytes) throw new Error('a trailer field is too long');
-      return at;
-    }
-    if (end - at === 1 && bytes[at] === CR) this.#finish(this.#keepAlive);
+    const length = (end === -1 ? bytes.length : end + 1) - at;
+    if (this.#trailer_bytes + length > trailerBytes)
+      throw new Error('the trailer of the answer is too large');
+    if (end === -1) return at;
+    this.#trailer_bytes += length;
+    const line = bytes.toString('latin1', at, end);
+    if (line === '\r') this.#finish();
+    else if (!line.endsWith('\r')) throw new Error('a trailer field is malformed');
+    else fieldOf(line.slice(0, -1));
     return end + 1;
   }
 
-  #finish(reusable: boolean): void {
+  #finish(): void {
     this.#state = 'head';
     this.#expecting = false;
-    this.#events.onEnd(reusable);
+    this.#interim = 0;
+    this.#trailer_bytes = 0;
   }
 }
 
-function statusOf(line: string): number {
-  const status = Number(line.slice(9, 12));
-  if (!line.startsWith('HTTP/1.') || line.charCodeAt(8) !== 32 || !(status >= 100 && status <= 599)) {
-    throw new Error('what came is no HTTP/1.1 answer');
-  }
-  return status;
+/** Name in lower case, and value without the white space around it. No regular expression: they are slow on hostile lines. */
+function fieldOf(line: string): [name: string, value: string] {
+  const colon = line.indexOf(':');
+  const name = line.slice(0, Math.max(0, colon));
+  if (!token.test(name) || forbidden.test(line)) throw new Error('a field of the answer is malformed');
+  let start = colon + 1;
+  let end = line.length;
+  while (start < end && isSpace(line.charCodeAt(start))) start++;
+  while (end > start && isSpace(line.charCodeAt(end - 1))) end--;
+  return [name.toLowerCase(), line.slice(start, end)];
+}
+
+function isSpace(code: number): boolean {
+  return code === 32 || code === 9;
 }
 
 function hexDigit(byte: number): number {
