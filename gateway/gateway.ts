@@ -23,7 +23,9 @@ import { rawErrorAnswer } from './http-error.ts';
 import { listen } from './listen.ts';
 import type { GatewayLog } from './log.ts';
 import { GatewayMetrics } from './metrics.ts';
+import { JournalMemory } from './relay/journal/journal-memory.ts';
 import { leastLoad } from './routing/least-load.ts';
+import { ServiceTimes } from './routing/service-times.ts';
 import { Sessions } from './sessions.ts';
 
 export interface GatewayTimes {
@@ -39,6 +41,8 @@ export interface GatewayTimes {
   check_ms: number;
   /** Of the mesh folder. */
   poll_ms: number;
+  /** How long a stream whose replica broke waits for another. Lower: errors show sooner; higher: restarts are outlived. */
+  continue_ms: number;
 }
 
 const defaultTimes: GatewayTimes = {
@@ -48,6 +52,7 @@ const defaultTimes: GatewayTimes = {
   drain_ms: 30_000,
   check_ms: 1000,
   poll_ms: 1000,
+  continue_ms: 10_000,
 };
 
 export interface RunningGateway {
@@ -128,6 +133,9 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       ledger,
       metrics,
       log,
+      journals: new JournalMemory(),
+      serviceTimes: new ServiceTimes(),
+      continue_ms: times.continue_ms,
       explainAbsence: (model) => availability.explain(model),
     });
     const services = { table, ledger, metrics, availability, admin_token, log };

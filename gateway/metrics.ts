@@ -37,6 +37,7 @@ export class GatewayMetrics {
   readonly #registry = new Registry();
   readonly #cells = new Map<string, Map<string, Cell>>();
   readonly #retries: Counter;
+  readonly #continuations: Counter;
 
   constructor(source: MetricsSource) {
     const registers = [this.#registry];
@@ -44,6 +45,12 @@ export class GatewayMetrics {
     this.#retries = new Counter({
       name: 'hpcserve_retries_total',
       help: 'Requests sent to another replica after one failed',
+      labelNames: ['model'],
+      registers,
+    });
+    this.#continuations = new Counter({
+      name: 'hpcserve_continuations_total',
+      help: 'Streams that another replica went on with after one failed',
       labelNames: ['model'],
       registers,
     });
@@ -133,6 +140,10 @@ export class GatewayMetrics {
 
   retried(model: string): void {
     this.#retries.inc({ model });
+  }
+
+  continued(model: string): void {
+    this.#continuations.inc({ model });
   }
 
   get contentType(): string {

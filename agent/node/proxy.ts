@@ -2,7 +2,7 @@
 import { type IncomingMessage, type OutgoingHttpHeaders, request, type ServerResponse } from 'node:http';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { limits } from '../../spec/wire.ts';
-import { answerError } from './answers.ts';
+import { answerError, openAiError } from './answers.ts';
 import { connectionTo } from './engine-request.ts';
 import type { Upstream } from './serving-process.ts';
 
@@ -30,9 +30,14 @@ export interface ProxiedRequest {
   answer_headers: OutgoingHttpHeaders;
   /** Tells when the engine's session is over, whatever its connections say; returns the removal of the callback. */
   onSessionEnd(callback: () => void): () => void;
+  /** Tells when the answer is to end before its time; returns the removal of the callback. */
+  onHandOver(callback: HandOver): () => void;
   /** Runs once, when both sides are done with each other. */
   onEnd(): void;
 }
+
+/** Ends an answer in a way that lets a gateway have it continued by another replica. */
+export type HandOver = (error: HpcserveError) => void;
 
 /**
  * A client that goes away ends the engine's work on its request; an engine that ends in the middle of an answer
@@ -72,9 +77,13 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   });
   incoming.pipe(passed);
 
+  let handedOver = false;
+  const cut = (): void => {
+    if (!handedOver) outgoing.destroy();
+  };
   const fail = (because: string): void => {
     // Cut off in the middle: no proper end may follow.
-    if (outgoing.headersSent) outgoing.destroy();
+    if (outgoing.headersSent) cut();
     else if (!outgoing.destroyed) {
       const what = 'the engine of this session did not answer';
       answerError(
@@ -87,6 +96,8 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   };
 
   let answer: IncomingMessage | undefined;
+  /** The last bytes of a stream of events. */
+  let lastBytes = Buffer.alloc(0);
   passed.once('response', (response) => {
     answer = response;
     const status = response.statusCode ?? 0;
@@ -98,8 +109,12 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     outgoing.writeHead(status, { ...passedOn(response.headers), ...answer_headers });
     outgoing.flushHeaders();
     response.pipe(outgoing);
-    response.on('aborted', () => outgoing.destroy());
-    response.on('error', () => outgoing.destroy());
+    if (String(response.headers['content-type']).startsWith('text/event-stream'))
+      response.on('data', (chunk: Buffer) => {
+        lastBytes = Buffer.concat([lastBytes, chunk.subarray(-4)]).subarray(-4);
+      });
+    response.on('aborted', cut);
+    response.on('error', cut);
   });
   // Without a listener Node closes such a connection and says nothing: the client would wait for ever.
   passed.once('upgrade', (_response, socket) => {
@@ -112,8 +127,19 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     fail('its process hangs or has ended');
     passed.destroy();
   });
+  const keep = proxied.onHandOver((error) => {
+    if (outgoing.destroyed || outgoing.writableEnded) return;
+    answer?.unpipe(outgoing);
+    if (!outgoing.headersSent) answerError(outgoing, error, undefined, answer_headers);
+    else if (/\n\r?\n$/.test(lastBytes.toString('latin1'))) {
+      handedOver = true;
+      outgoing.end(`data: ${JSON.stringify(openAiError(error, error.http_status))}\n\n`);
+    } else outgoing.destroy(); // in the middle of an event or a JSON text nothing can be said
+    passed.destroy();
+  });
   outgoing.once('close', () => {
     forget();
+    keep();
     if (!outgoing.writableFinished) {
       answer?.destroy();
       passed.destroy();

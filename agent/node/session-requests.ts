@@ -80,6 +80,7 @@ function serve(
     upstream,
     answer_headers,
     onSessionEnd: (callback) => unit.onSessionEnd(callback),
+    onHandOver: (callback) => unit.onHandOver(callback),
     onEnd: unit.enter(),
   });
 }

@@ -2,11 +2,12 @@ import { mkdirSync, rmSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { OwnSession, type Registry } from '../../mesh/index.ts';
 import type { ModelLoad, SessionState } from '../../spec/agent-state.ts';
-import type { HpcserveError } from '../../spec/errors/error.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
 import { oneLine, pendingModel } from './model-path.ts';
+import type { HandOver } from './proxy.ts';
 import { RestartPolicy } from './restart-policy.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess } from './serving-process.ts';
 
@@ -46,6 +47,7 @@ export class UnitSupervisor {
   #draining = false;
   #starts = 0;
   #in_flight = 0;
+  readonly #hand_overs = new Set<HandOver>();
   #idle: (() => void)[] = [];
   #published = '';
   #published_ms = Number.NEGATIVE_INFINITY;
@@ -124,13 +126,22 @@ export class UnitSupervisor {
     };
   }
 
+  /** Runs where a drain ends before an answer does; returns its removal. */
+  onHandOver(callback: HandOver): () => void {
+    this.#hand_overs.add(callback);
+    return () => this.#hand_overs.delete(callback);
+  }
+
   /** Runs when the current session ends (its watchers' streams are closed then); returns its removal. */
   onSessionEnd(callback: () => void): () => void {
     this.#endings.add(callback);
     return () => this.#endings.delete(callback);
   }
 
-  /** No new requests; resolves when the running ones have ended, or after `grace_ms`. Announced as DOWN. */
+  /**
+   * No new requests; resolves when the running ones have ended. Those that have not after `grace_ms` are handed
+   * over: their streams end with an error event that tells gateways to go on elsewhere. Announced as DOWN.
+   */
   async drain(grace_ms: number): Promise<void> {
     this.#draining = true;
     this.#process?.drain();
@@ -145,6 +156,11 @@ export class UnitSupervisor {
       delay(grace_ms, undefined, { signal: cancel.signal }),
     ]);
     cancel.abort();
+    const error = new HpcserveError('E_AGENT_NOT_READY', {
+      what: `the unit ${this.name} ends before this answer`,
+      because: 'its job ends or its node is drained',
+    });
+    for (const handOver of [...this.#hand_overs]) handOver(error);
   }
 
   /** Ends the process and leaves the mesh. */

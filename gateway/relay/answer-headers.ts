@@ -15,6 +15,7 @@ const own = new Set([
   'x-hpcserve-node',
   'x-hpcserve-engine',
   'x-hpcserve-session',
+  'x-hpcserve-precision',
   // A replica must not plant state in clients of a shared gateway, nor open it to web pages.
   'set-cookie',
   'access-control-allow-origin',

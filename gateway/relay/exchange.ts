@@ -1,21 +1,18 @@
-import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { ApiKey, Ledger, RequestRecord } from '../../ledger/index.ts';
+import type { Ledger, RequestRecord } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { headers } from '../../spec/wire.ts';
-import { errorCodeHeader, errorEnvelope, errorEvent, sendError } from '../http-error.ts';
+import { errorEvent, sendError } from '../http-error.ts';
 import type { GatewayLog } from '../log.ts';
 import type { GatewayMetrics } from '../metrics.ts';
 import type { RoutingPolicy } from '../routing/policy.ts';
+import { retryAfter_s } from '../routing/retry-after.ts';
+import type { ServiceTimes } from '../routing/service-times.ts';
 import type { Replica, RoutingTable } from '../routing/table.ts';
 import type { SessionLink } from '../session-link.ts';
-import type { AnswerHead } from '../upstream/answer-parser.ts';
-import type { AnswerReceiver } from '../upstream/connection.ts';
-import type { Call } from '../upstream/pool.ts';
-import { type AnswerHeaders, answerHeaders } from './answer-headers.ts';
-import type { Endpoint } from './endpoints.ts';
-import { JsonRelay } from './json-relay.ts';
-import type { ParsedRequest } from './request-body.ts';
-import { StreamRelay } from './stream-relay.ts';
+import { Attempt, type AttemptOwner, brokeOff } from './attempt.ts';
+import { Continuations } from './continuations.ts';
+import type { ExchangeRequest, Outcome } from './exchange-request.ts';
+import type { JournalMemory } from './journal/journal-memory.ts';
+import { StreamRelay, type StreamRelayOptions } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
 
 /** What the exchanges of one gateway share. */
@@ -25,6 +22,10 @@ export interface ExchangeServices {
   ledger: Ledger;
   metrics: GatewayMetrics;
   log: GatewayLog;
+  journals: JournalMemory;
+  serviceTimes: ServiceTimes;
+  /** How long a broken stream waits for a replica that can go on with it. */
+  continue_ms: number;
   /** Why nobody can answer for a model, and when to try again. */
   explainAbsence(model: string): Promise<{ error: HpcserveError; retry_after_s?: number }>;
 }
@@ -35,29 +36,18 @@ const retries = 2;
 const stall_ms = 60_000;
 /** Status of a client that went away, by nginx's custom; only logs and ledger see it. */
 const clientGone = 499;
-const retryAfterBusy_s = 2;
-/** A replica may leave its connection open for so long after it has sent the ending of a stream. */
-const linger_ms = 2000;
-
-export interface ExchangeRequest {
-  request: IncomingMessage;
-  response: ServerResponse;
-  request_id: string;
-  key: ApiKey;
-  endpoint: Endpoint;
-  parsed: ParsedRequest;
-  /** Unix ms, and on the monotonic clock. */
-  time_ms: number;
-  began_ms: number;
-}
+/** After replicas failed: those that died are known as dead by then. */
+const retryAfterFailure_s = 2;
 
 /** One request of a client until its answer is in the ledger and sent: over one replica, or several in turn. */
-export class Exchange {
+export class Exchange implements AttemptOwner {
   readonly #of: ExchangeRequest;
   readonly #services: ExchangeServices;
   readonly #tried: string[] = [];
   readonly #onClose = (): void => this.#clientClosed();
   #attempt: Attempt | undefined;
+  #stream: StreamRelay | undefined;
+  #continuations: Continuations | undefined;
   #ttft_ms: number | undefined;
   #stall: NodeJS.Timeout | undefined;
   /** An outcome is decided: being recorded, or sent. */
@@ -72,6 +62,18 @@ export class Exchange {
     return this.#of;
   }
 
+  get stream(): StreamRelay | undefined {
+    return this.#stream;
+  }
+
+  get continuable(): boolean {
+    return this.#continuations?.possible ?? false;
+  }
+
+  get progress(): TokenUsage | undefined {
+    return this.#continuations?.journal?.progress;
+  }
+
   start(): void {
     this.#of.response.on('close', this.#onClose);
     if (!this.#next()) void this.#noReplica();
@@ -82,29 +84,56 @@ export class Exchange {
     if (this.#tried.length > retries) return false;
     const route = this.#services.table.find(this.#of.parsed.model);
     if (!route) return false;
-    const seed = (Math.random() * 0x1_0000_0000) >>> 0;
-    const replica = this.#services.policy.choose(route.candidates, this.#tried, seed);
+    const replica = this.#services.policy.choose(route.candidates, this.#tried, seed());
     if (!replica) return false;
-    this.#tried.push(replica.session_id);
-    this.#attempt = new Attempt(this, replica);
-    this.#attempt.dispatch();
+    this.#begin(new Attempt(this, replica));
     return true;
   }
 
+  #begin(attempt: Attempt): void {
+    this.#tried.push(attempt.replica.session_id);
+    this.#attempt = attempt;
+    attempt.dispatch();
+  }
+
   async #noReplica(): Promise<void> {
-    const route = this.#services.table.find(this.#of.parsed.model);
-    if (route && route.candidates.length > 0) {
+    const { model } = this.#of.parsed;
+    const candidates = this.#services.table.find(model)?.candidates ?? [];
+    if (candidates.length > 0) {
       const error = new HpcserveError('E_REPLICA_BUSY', {
-        what: `all ${route.candidates.length} replicas of ${this.#of.parsed.model} are full`,
+        what: `all ${candidates.length} replicas of ${model} are full`,
       });
-      this.fail(error, ['retry-after', String(retryAfterBusy_s)]);
+      const wait_s = retryAfter_s(candidates, this.#services.policy.queue_length, (replica) =>
+        this.#services.serviceTimes.of(replica.served.name),
+      );
+      this.fail(error, ['retry-after', String(wait_s)]);
       return;
     }
-    const { error, retry_after_s } = await this.#services.explainAbsence(this.#of.parsed.model);
+    const { error, retry_after_s } = await this.#services.explainAbsence(model);
     this.fail(error, retry_after_s === undefined ? [] : ['retry-after', String(retry_after_s)]);
   }
 
-  /** Called when an attempt could not answer and nothing of it has reached the client. */
+  openStream(
+    { replica }: Attempt,
+    options: Pick<StreamRelayOptions, 'onFirst' | 'onReplicaFailed'>,
+  ): StreamRelay {
+    const { response, parsed, endpoint } = this.#of;
+    const { journals, table, policy, continue_ms } = this.#services;
+    this.#continuations?.release();
+    this.#continuations = new Continuations(
+      { replica, parsed, path: endpoint.path, dialect: endpoint.dialect },
+      { journals, table, policy, wait_ms: continue_ms, seed },
+    );
+    this.#stream = new StreamRelay(response, {
+      ...options,
+      passUsage: parsed.wantsUsage,
+      ending: endpoint.dialect === 'responses' ? 'responses' : 'done',
+      onEnding: () => this.#attempt!.complete(this.#stream!),
+      journal: this.#continuations.journal,
+    });
+    return this.#stream;
+  }
+
   attemptFailed(attempt: Attempt, error: Error): void {
     if (this.#decided) return;
     this.#services.log.warn(
@@ -118,11 +147,10 @@ export class Exchange {
         what: `${this.#tried.length} replica(s) of ${this.#of.parsed.model} were tried and none answered`,
         because: error.message,
       }),
-      ['retry-after', String(retryAfterBusy_s)],
+      ['retry-after', String(retryAfterFailure_s)],
     );
   }
 
-  /** Whether an answer with this status is to be asked of another replica instead; starts that where there is one. */
   retryInstead(attempt: Attempt, status: number): boolean {
     if (this.#decided || !this.#next()) return false;
     this.#services.log.warn(
@@ -133,7 +161,44 @@ export class Exchange {
     return true;
   }
 
-  /** The first bytes of an answer are about to go to the client. */
+  streamBroke(attempt: Attempt, reason: Error): void {
+    if (this.#decided) return;
+    const { replica } = attempt;
+    const events_sent = this.#stream!.events_sent;
+    this.#services.log.warn(
+      { request_id: this.#of.request_id, session: replica.session_id, events_sent, reason: reason.message },
+      'replica failed in the middle of its stream',
+    );
+    this.#continuations!.next(replica, events_sent, (found) => {
+      if (this.#decided) return;
+      if (typeof found === 'string') {
+        this.failStream(attempt, reason, found);
+        return;
+      }
+      this.#services.metrics.continued(replica.served.name);
+      this.#services.log.info(
+        { request_id: this.#of.request_id, session: found.replica.session_id },
+        'another replica goes on with the stream',
+      );
+      this.#begin(new Attempt(this, found.replica, found.request));
+    });
+  }
+
+  failStream({ replica }: Attempt, reason: Error, why: string): void {
+    const stream = this.#stream!;
+    // What came after the last whole event is worth nothing; where its finish reason is out, nothing is missing.
+    stream.resume();
+    if (!stream.ended && stream.upstreamEnded() === 'complete') return;
+    const error = brokeOff(replica, this.#of.parsed.model, [
+      reason.message,
+      `no other replica could go on with it: ${why}`,
+    ]);
+    const usage = this.#progress();
+    this.decide({ status: error.http_status, error_code: error.code, usage }, () =>
+      stream.fail(errorEvent(error)),
+    );
+  }
+
   firstByte(): void {
     this.#ttft_ms ??= performance.now() - this.#of.began_ms;
   }
@@ -143,9 +208,12 @@ export class Exchange {
     if (this.#decided) return;
     this.#decided = true;
     this.#clearStall();
-    const { ledger, metrics } = this.#services;
+    const { ledger, metrics, serviceTimes } = this.#services;
     const record = this.#record(outcome);
+    this.#continuations?.release();
     metrics.answered(record);
+    if (record.status < 300 && record.served_model !== undefined)
+      serviceTimes.answered(record.served_model, record.duration_ms / 1000);
     ledger.record(record, (error) => {
       this.#of.response.off('close', this.#onClose);
       if (this.#of.response.destroyed) return;
@@ -168,6 +236,7 @@ export class Exchange {
   /** The replica is paused until the client has taken what was written. */
   paused(resume: () => void): void {
     const { response } = this.#of;
+    this.#clearStall();
     this.#stall = setTimeout(() => response.destroy(), stall_ms);
     response.once('drain', () => {
       this.#clearStall();
@@ -189,9 +258,14 @@ export class Exchange {
 
   #clientClosed(): void {
     if (this.#decided) return;
-    const tokens = this.#attempt?.progress() ?? {};
     this.#attempt?.abort();
-    this.decide({ status: clientGone, error_code: 'client_closed', ...tokens }, () => {});
+    this.decide({ status: clientGone, error_code: 'client_closed', usage: this.#progress() }, () => {});
+  }
+
+  /** What is known of an answer that was broken off: a chunk of a stream carries a token, or a few. */
+  #progress(): TokenUsage | undefined {
+    if (!this.#stream) return undefined;
+    return this.#stream.usage ?? this.progress ?? { completion_tokens: this.#stream.events_sent };
   }
 
   #record(outcome: Outcome): RequestRecord {
@@ -216,7 +290,7 @@ export class Exchange {
       finish_reason: outcome.finish_reason,
       error_code: outcome.error_code,
     };
-    const replica = this.#attempt?.replica;
+    const replica: Replica<SessionLink> | undefined = this.#attempt?.replica;
     if (replica) {
       record.served_model = replica.served.name;
       record.session = replica.session.facts;
@@ -225,217 +299,7 @@ export class Exchange {
   }
 }
 
-interface Outcome {
-  status: number;
-  usage?: TokenUsage | undefined;
-  finish_reason?: string | undefined;
-  error_code?: string | undefined;
-}
-
-/** One try with one replica. */
-class Attempt implements AnswerReceiver {
-  readonly replica: Replica<SessionLink>;
-  readonly #exchange: Exchange;
-  #call: Call | undefined;
-  #released = false;
-  #status = 0;
-  #answer: AnswerHeaders | undefined;
-  #json: JsonRelay | undefined;
-  #stream: StreamRelay | undefined;
-
-  constructor(exchange: Exchange, replica: Replica<SessionLink>) {
-    this.#exchange = exchange;
-    this.replica = replica;
-  }
-
-  dispatch(): void {
-    const { parsed, endpoint, request, request_id } = this.#exchange.of;
-    const link = this.replica.session;
-    this.replica.unreported++;
-    const { traceparent } = request.headers;
-    const head =
-      `POST ${endpoint.path} HTTP/1.1\r\nhost: ${link.host}\r\ncontent-type: application/json\r\n` +
-      `content-length: ${parsed.body.length}\r\n${headers.request_id}: ${request_id}\r\n` +
-      `${headers.model}: ${this.replica.modelField}\r\n` +
-      `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`;
-    this.#call = link.requests.send(head, parsed.body, this);
-  }
-
-  abort(): void {
-    this.#release();
-    this.#call?.abort();
-  }
-
-  /** What is known of an answer that was broken off: a chunk of a stream carries a token, or a few. */
-  progress(): Partial<Outcome> {
-    if (!this.#stream) return {};
-    return { usage: this.#stream.usage ?? { completion_tokens: this.#stream.events_sent } };
-  }
-
-  onHead({ status, fields }: AnswerHead): void {
-    this.#status = status;
-    this.#answer = answerHeaders(fields);
-    const { response, parsed, endpoint } = this.#exchange.of;
-    if (status < 300 && parsed.stream && this.#answer.contentType.startsWith('text/event-stream')) {
-      this.#stream = new StreamRelay(response, {
-        passUsage: parsed.wantsUsage,
-        ending: endpoint.dialect === 'responses' ? 'responses' : 'done',
-        onFirst: () => {
-          this.#exchange.firstByte();
-          this.#writeHead(undefined);
-        },
-        onEnding: () => this.#streamComplete(),
-      });
-    } else {
-      this.#json = new JsonRelay(response, (length) => {
-        this.#exchange.firstByte();
-        this.#writeHead(length);
-      });
-    }
-  }
-
-  onBody(chunk: Buffer): boolean {
-    let flowing = true;
-    if (this.#json) flowing = this.#json.push(chunk);
-    else if (this.#stream) {
-      try {
-        flowing = this.#stream.push(chunk);
-      } catch (error) {
-        this.abort();
-        this.#brokeOff(error as Error);
-        return true;
-      }
-    }
-    if (!flowing) this.#exchange.paused(() => this.#call?.resume());
-    return flowing;
-  }
-
-  onEnd(): void {
-    this.#release();
-    if (this.#stream) {
-      if (this.#stream.upstreamEnded() === 'broken') this.#brokeOff(new Error('its stream ended too early'));
-    } else if (this.#json) this.#jsonComplete(this.#json);
-  }
-
-  onError(error: Error): void {
-    this.#release();
-    if (this.#stream?.ended) return;
-    if (this.#stream || this.#json?.passing) this.#brokeOff(error);
-    else this.#exchange.attemptFailed(this, error);
-  }
-
-  #jsonComplete(json: JsonRelay): void {
-    const status = this.#status;
-    if (mayRetry(status) && !json.passing && this.#exchange.retryInstead(this, status)) return;
-    if (status >= 400 && !json.passing) {
-      this.#answerError(json.body());
-      return;
-    }
-    const { usage, finishReason } = json;
-    this.#exchange.firstByte();
-    this.#exchange.decide({ status, usage, finish_reason: finishReason }, () => json.finish());
-  }
-
-  #streamComplete(): void {
-    const stream = this.#stream!;
-    this.#exchange.decide(
-      { status: this.#status, usage: stream.usage, finish_reason: stream.finishReason },
-      () => {
-        stream.finish();
-        // The replica's own end normally came along with the ending; one that never ends must not hold a connection.
-        if (!this.#released) setTimeout(() => this.abort(), linger_ms).unref();
-      },
-    );
-  }
-
-  /** The stream cannot be completed; where nothing has been sent yet, another replica may do it. */
-  #brokeOff(reason: Error): void {
-    const { response, parsed } = this.#exchange.of;
-    if (!response.headersSent) {
-      this.#exchange.attemptFailed(this, reason);
-      return;
-    }
-    const error = new HpcserveError('E_REPLICA_BROKE_OFF', {
-      what: `the replica of ${parsed.model} on ${this.replica.session.facts.node} ended in the middle of its answer`,
-      because: reason.message,
-    });
-    this.#exchange.decide({ status: error.http_status, error_code: error.code, ...this.progress() }, () => {
-      if (this.#stream) this.#stream.fail(errorEvent(error));
-      else response.destroy();
-    });
-  }
-
-  /** An error of the engine in OpenAI's envelope passes unchanged; anything else is put into one. */
-  #answerError(body: Buffer): void {
-    const upstream = readEnvelope(body);
-    if (upstream && !isMeshRefusal(this.#status)) {
-      const { response } = this.#exchange.of;
-      this.#exchange.decide({ status: this.#status, error_code: upstream.code }, () => {
-        this.#writeHead(body.length);
-        response.end(body);
-      });
-      return;
-    }
-    const error = new HpcserveError('E_REPLICA_FAILED', {
-      what: `the replica on ${this.replica.session.facts.node} answered with status ${this.#status}`,
-      because: body.length > 0 ? `it said: ${body.toString('utf8', 0, 500)}` : 'it said nothing more',
-    });
-    const status = isMeshRefusal(this.#status) ? error.http_status : this.#status;
-    this.#exchange.decide({ status, error_code: error.code }, () => {
-      const text = Buffer.from(JSON.stringify(errorEnvelope(error)));
-      const { response, request_id } = this.#exchange.of;
-      response.writeHead(status, [
-        'content-type',
-        'application/json',
-        'content-length',
-        String(text.length),
-        headers.request_id,
-        request_id,
-        errorCodeHeader,
-        error.code,
-        ...this.replica.session.answerHeaders,
-      ]);
-      response.end(text);
-    });
-  }
-
-  #writeHead(contentLength: number | undefined): void {
-    const { response, request_id } = this.#exchange.of;
-    const pairs = this.#answer!.pairs;
-    pairs.push(headers.request_id, request_id, ...this.replica.session.answerHeaders);
-    if (contentLength !== undefined) pairs.push('content-length', String(contentLength));
-    response.writeHead(this.#status, pairs);
-  }
-
-  #release(): void {
-    if (this.#released) return;
-    this.#released = true;
-    this.replica.unreported--;
-  }
-}
-
-/** Failures of the replica, not of the request: another replica may do better. */
-function mayRetry(status: number): boolean {
-  return status >= 500 || status === 429 || isMeshRefusal(status);
-}
-
-/** The session did not accept this gateway; the client's key has nothing to do with it. */
-function isMeshRefusal(status: number): boolean {
-  return status === 401 || status === 403 || status === 421;
-}
-
-/** W3C trace context, version 00. */
-function isTraceparent(value: unknown): value is string {
-  return typeof value === 'string' && /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/.test(value);
-}
-
-function readEnvelope(body: Buffer): { code: string } | undefined {
-  try {
-    const { error } = JSON.parse(body.toString()) as { error?: unknown };
-    if (typeof error !== 'object' || error === null || !('message' in error)) return undefined;
-    const code = 'code' in error ? error.code : undefined;
-    return { code: typeof code === 'string' ? code.slice(0, 64) : 'upstream_error' };
-  } catch {
-    return undefined;
-  }
+/** Any 32-bit integer, for policies. */
+function seed(): number {
+  return (Math.random() * 0x1_0000_0000) >>> 0;
 }

@@ -1,4 +1,7 @@
 import type { ServerResponse } from 'node:http';
+import { errorOf, type StreamError } from './error-event.ts';
+import { chunkOf } from './journal/chunk.ts';
+import type { EventRewriter, StreamJournal } from './journal/journal.ts';
 import { EventSplitter } from './sse-events.ts';
 import { findFinishReason, findUsage, type TokenUsage } from './usage.ts';
 
@@ -19,19 +22,30 @@ export interface StreamRelayOptions {
   onFirst: () => void;
   /** Runs once, when the ending has arrived; `finish` then sends it. */
   onEnding: () => void;
+  /** The replica says in an event that it failed. True: the event is not for the client, and nothing of this replica is any more. */
+  onReplicaFailed: (error: StreamError) => boolean;
+  /** Takes note of what goes to the client; absent where nobody could go on anyway. */
+  journal?: StreamJournal | undefined;
 }
 
 /**
  * One answer stream on its way to the client. Bytes pass unchanged, in whole events; the events are looked at
- * only for usage, finish reason and the ending, which is held back until the ledger has the request. It knows
- * what the client has been sent, which is what continuing on another replica will need.
+ * only for usage, finish reason and the ending, which is held back until the ledger has the request. Where a
+ * replica fails, the stream can be resumed with the events of another.
  */
 export class StreamRelay {
   readonly #response: ServerResponse;
   readonly #options: StreamRelayOptions;
-  readonly #splitter = new EventSplitter((bytes, start, end) => this.#event(bytes, start, end), eventBytes);
-  /** Bytes of the current chunk before this offset are sent or dropped. */
-  #sentTo = 0;
+  #splitter = this.#newSplitter();
+  #rewrite: EventRewriter | undefined;
+  /** The replica failed: what still comes of it is of no use. */
+  #failed = false;
+  /**
+   * What goes to the client of the current chunk: bytes [from, to). It begins where events were sent or dropped,
+   * and is moved together in place where parts of events are cut out, so that a chunk stays one write.
+   */
+  #from = 0;
+  #to = 0;
   #usageAt = -1;
   #ok = true;
   #ending: Buffer | undefined;
@@ -41,8 +55,9 @@ export class StreamRelay {
   #lastEnd = 0;
   /** Events sent to the client; each carries a token or a few. */
   events_sent = 0;
-  bytes_sent = 0;
   usage: TokenUsage | undefined;
+  /** An error event that went to the client. */
+  error: StreamError | undefined;
 
   constructor(response: ServerResponse, options: StreamRelayOptions) {
     this.#response = response;
@@ -58,16 +73,23 @@ export class StreamRelay {
     return this.#lastBytes && findFinishReason(this.#lastBytes, this.#lastStart, this.#lastEnd);
   }
 
+  /** The stream goes on with the events of another replica; half an event of the old one is forgotten. */
+  resume(rewrite?: EventRewriter): void {
+    this.#splitter = this.#newSplitter();
+    this.#rewrite = rewrite;
+    this.#failed = false;
+  }
+
   /** Takes bytes of the replica; false asks it to pause until the client's `drain`. Throws where an event is too large. */
   push(chunk: Buffer): boolean {
-    if (this.#ending) return true;
-    this.#sentTo = 0;
+    if (this.#ending || this.#failed) return true;
+    this.#from = this.#to = 0;
     this.#ok = true;
     // A partial event is scanned again with its rest: offsets below are of the joined buffer.
     this.#usageAt = -2;
     const looked = this.#splitter.push(chunk);
     if (looked === false) throw new Error(`an event of the stream is larger than ${eventBytes} bytes`);
-    if (!this.#ending) this.#send(looked.bytes, looked.whole);
+    this.#flush(looked.bytes);
     return this.#ok;
   }
 
@@ -97,14 +119,44 @@ export class StreamRelay {
     this.#response.end(errorEvent);
   }
 
+  #newSplitter(): EventSplitter {
+    return new EventSplitter((bytes, start, end) => this.#event(bytes, start, end), eventBytes);
+  }
+
   #event(bytes: Buffer, start: number, end: number): void {
-    if (this.#ending) return;
+    if (this.#ending || this.#failed) return;
+    if (!this.#rewrite || this.#isEnding(bytes, start, end)) {
+      this.#take(bytes, start, end);
+      return;
+    }
+    this.#flush(bytes);
+    const written = this.#rewrite(bytes, start, end);
+    this.#from = this.#to = 0;
+    this.#usageAt = -2;
+    if (written.length > 0) this.#take(written, 0, written.length);
+    this.#flush(written);
+    this.#from = this.#to = end;
+    this.#usageAt = -2;
+  }
+
+  #take(bytes: Buffer, start: number, end: number): void {
     if (this.#isEnding(bytes, start, end)) {
-      this.#send(bytes, start);
+      this.#flush(bytes);
       // A copy: the chunk may be large, and it waits for the ledger.
       this.#ending = Buffer.from(bytes.subarray(start, end));
       if (this.#options.ending === 'responses') this.usage = findUsage(this.#ending);
       this.#options.onEnding();
+      return;
+    }
+    const error = errorOf(bytes, start, end);
+    if (error) {
+      this.#flush(bytes);
+      if (error.replica_failed && this.#options.onReplicaFailed(error)) {
+        this.#failed = true;
+        return;
+      }
+      this.error = error;
+      this.#keep(bytes, start, end);
       return;
     }
     if (this.#usageAt === -2) this.#usageAt = bytes.indexOf(usageKey, start);
@@ -113,18 +165,40 @@ export class StreamRelay {
       this.#usageAt = bytes.indexOf(usageKey, end);
       if (usage) {
         this.usage = usage;
-        if (!this.#options.passUsage && carriesNothingElse(bytes.toString('utf8', start, end))) {
-          this.#send(bytes, start);
-          this.#sentTo = end;
+        if (carriesNothingElse(bytes.toString('utf8', start, end))) {
+          if (!this.#options.passUsage) return;
+          this.#keep(bytes, start, end);
           return;
         }
-        this.events_sent++;
-        if (findFinishReason(bytes, start, end) !== undefined) this.#keepLast(bytes, start, end);
-        return;
+        if (findFinishReason(bytes, start, end) === undefined) {
+          this.#note(bytes, start, end);
+          return;
+        }
       }
     }
+    const length = this.#note(bytes, start, end);
+    this.#keepLast(bytes, this.#to - length, this.#to);
+  }
+
+  /** Sends an event, without what is meant for the gateway. Returns the length of what is left of it. */
+  #note(bytes: Buffer, start: number, end: number): number {
     this.events_sent++;
-    this.#keepLast(bytes, start, end);
+    const { journal } = this.#options;
+    const cut = journal ? journal.take(bytes, start, end) : -1;
+    if (cut === -1) {
+      this.#keep(bytes, start, end);
+      return end - start;
+    }
+    this.#keep(bytes, start, cut);
+    this.#keep(bytes, journal!.cut_end, end);
+    return end - start - (journal!.cut_end - cut);
+  }
+
+  /** Adds bytes [start, end) to what goes to the client. */
+  #keep(bytes: Buffer, start: number, end: number): void {
+    if (this.#from === this.#to) this.#from = this.#to = start;
+    if (this.#to !== start) bytes.copyWithin(this.#to, start, end);
+    this.#to += end - start;
   }
 
   #keepLast(bytes: Buffer, start: number, end: number): void {
@@ -145,12 +219,11 @@ export class StreamRelay {
     );
   }
 
-  #send(bytes: Buffer, to: number): void {
-    if (to <= this.#sentTo) return;
-    const part = this.#sentTo === 0 && to === bytes.length ? bytes : bytes.subarray(this.#sentTo, to);
-    this.#sentTo = to;
+  #flush(bytes: Buffer): void {
+    if (this.#from === this.#to) return;
+    const part = this.#from === 0 && this.#to === bytes.length ? bytes : bytes.subarray(this.#from, this.#to);
+    this.#from = this.#to;
     this.#first();
-    this.bytes_sent += part.length;
     this.#ok = this.#response.write(part);
   }
 
@@ -162,16 +235,5 @@ export class StreamRelay {
 /** Whether an event is the chunk that `include_usage` adds: usage, and an empty list of choices. */
 function carriesNothingElse(event: string): boolean {
   if (!event.includes(choicesKey)) return false;
-  const data = event
-    .split(/\r?\n/)
-    .filter((line) => line.startsWith('data:'))
-    .map((line) => line.slice(5))
-    .join('\n');
-  try {
-    const { choices } = JSON.parse(data) as { choices?: unknown };
-    return Array.isArray(choices) && choices.length === 0;
-  } catch (error) {
-    if (error instanceof SyntaxError) return false;
-    throw error;
-  }
+  return chunkOf(event)?.choices?.length === 0;
 }

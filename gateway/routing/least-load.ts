@@ -9,6 +9,7 @@ import type { Candidate, RoutingPolicy } from './policy.ts';
  */
 export function leastLoad(queue_length: number): RoutingPolicy {
   return {
+    queue_length,
     choose(candidates, excluded, seed) {
       let best: (typeof candidates)[number] | undefined;
       let bestLoad = Number.POSITIVE_INFINITY;
@@ -33,7 +34,8 @@ export function leastLoad(queue_length: number): RoutingPolicy {
   };
 }
 
-function requestsAt(candidate: Candidate): number {
+/** Requests that a candidate computes, has waiting, or is being sent. */
+export function requestsAt(candidate: Candidate): number {
   return Math.max(0, candidate.running + candidate.waiting + candidate.unreported);
 }
 

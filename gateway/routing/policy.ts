@@ -12,6 +12,8 @@ export interface Candidate {
 
 /** Decides who answers. A pure function of what it is given: no clock, no randomness but the seed. */
 export interface RoutingPolicy {
+  /** Requests that may wait at one replica beyond those it computes. */
+  readonly queue_length: number;
   /**
    * The candidate to send a request to; undefined where all are full or excluded.
    *

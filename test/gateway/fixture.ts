@@ -24,6 +24,9 @@ export interface UpstreamRequest {
 
 export type Answer = (request: UpstreamRequest, response: ServerResponse) => void | Promise<void>;
 
+/** What a session serves, as far as a test wants it otherwise. */
+export type TestModel = Partial<ServedModel> & { node?: string; engine?: string };
+
 /** One serving session: a TLS server, its record, and what it was asked. */
 export class TestSession {
   readonly requests: UpstreamRequest[] = [];
@@ -45,7 +48,7 @@ export class TestSession {
   static async start(
     registry: RendezvousRegistry,
     answer: Answer,
-    { name = 'tiny', node = 'node1', ...model }: Partial<ServedModel> & { node?: string } = {},
+    { name = 'tiny', node = 'node1', engine = 'native', ...model }: TestModel = {},
   ): Promise<TestSession> {
     const own = await OwnSession.join(registry, {
       role: 'engine',
@@ -54,7 +57,7 @@ export class TestSession {
       site: 'test',
       provider: 'tester@test',
       tier: 'stable',
-      engine: 'native',
+      engine,
       deployment: 'demo',
       job_id: '4711',
       devices: [],
@@ -160,7 +163,7 @@ export interface Stage {
   key_id: string;
   /** JSON lines the gateway logged so far. */
   logged: string[];
-  session(answer: Answer, model?: Partial<ServedModel> & { node?: string }): Promise<TestSession>;
+  session(answer: Answer, model?: TestModel): Promise<TestSession>;
   admin(path: string, init?: { method?: string; body?: unknown }): Promise<Response>;
   post(path: string, body: unknown, headers?: Record<string, string>): Promise<Response>;
   close(): Promise<void>;

@@ -417,7 +417,9 @@ describe('replicas that fail', () => {
     upstream.beat();
     await until(async () => (await stage.post(path, chat)).status === 429, 'the load to be known');
     const answer = await stage.post(path, chat);
-    expect(answer.headers.get('retry-after')).toBe('2');
+    const wait_s = Number(answer.headers.get('retry-after'));
+    expect(wait_s).toBeGreaterThanOrEqual(1);
+    expect(wait_s).toBeLessThanOrEqual(120);
     expect(((await answer.json()) as { error: object }).error).toMatchObject({ type: 'rate_limit_error' });
   });
 

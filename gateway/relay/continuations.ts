@@ -1,0 +1,134 @@
+import type { RoutingPolicy } from '../routing/policy.ts';
+import type { Replica, RoutingTable } from '../routing/table.ts';
+import type { SessionLink } from '../session-link.ts';
+import type { ContinuedRequest, StreamJournal } from './journal/journal.ts';
+import type { JournalMemory } from './journal/journal-memory.ts';
+import { type CompletionsPath, continuesText } from './journal/text-continuation.ts';
+import { TextJournal } from './journal/text-journal.ts';
+import { TokenJournal } from './journal/token-journal.ts';
+import type { ParsedRequest, StreamDialect } from './request-body.ts';
+
+/** How often one stream may change its replica. Lower: a poisonous stream does less harm; higher: long answers outlive more nodes. */
+const mostContinuations = 8;
+/** A replica is looked for so often while there is none. */
+const look_ms = 50;
+/**
+ * Only the connection may have broken and not the replica: after this time it may be asked again itself. Whether a
+ * process lives is known by then, since its watch stream would have ended.
+ */
+const again_ms = 1000;
+
+interface Stream {
+  /** Who began it. */
+  replica: Replica<SessionLink>;
+  parsed: ParsedRequest;
+  path: string;
+  dialect: StreamDialect;
+}
+
+interface Services {
+  journals: JournalMemory;
+  table: RoutingTable<SessionLink>;
+  policy: RoutingPolicy;
+  /** How long to wait for a replica that can go on. */
+  wait_ms: number;
+  seed(): number;
+}
+
+/** Who goes on, and with what. */
+export interface Continuation {
+  replica: Replica<SessionLink>;
+  request: ContinuedRequest;
+}
+
+/** Finds the replicas that go on with one stream, each time that one breaks. */
+export class Continuations {
+  /** Absent where the engine that began the stream cannot go on with what another began. */
+  readonly journal: StreamJournal | undefined;
+  readonly #stream: Stream;
+  readonly #services: Services;
+  #timer: NodeJS.Timeout | undefined;
+  #used = 0;
+  #events_sent = -1;
+  /** Replicas that failed since the stream last moved on, and until when to wait for others. */
+  #failed: string[] = [];
+  #broke_ms = 0;
+
+  constructor(stream: Stream, services: Services) {
+    this.#stream = stream;
+    this.#services = services;
+    this.journal = this.#newJournal();
+  }
+
+  /** Whether to try at all; that there is a replica is another matter. */
+  get possible(): boolean {
+    return this.journal !== undefined && this.#used < mostContinuations;
+  }
+
+  /**
+   * Calls back with who goes on, as soon as there is somebody, or with why nobody does. Not called after `release`.
+   *
+   * @param failed where the stream broke
+   * @param events_sent to the client so far: whether it has moved on since it last broke
+   */
+  next(
+    failed: Replica<SessionLink>,
+    events_sent: number,
+    found: (continuation: Continuation | string) => void,
+  ): void {
+    if (events_sent !== this.#events_sent) {
+      this.#events_sent = events_sent;
+      this.#failed = [];
+      this.#broke_ms = performance.now();
+    }
+    this.#failed.push(failed.session_id);
+    if (!this.journal) {
+      found(`the engine ${this.#stream.replica.session.facts.engine ?? ''} cannot`);
+      return;
+    }
+    if (this.#used >= mostContinuations) {
+      found(`it has broken ${this.#used + 1} times already`);
+      return;
+    }
+    this.#used++;
+    const request = this.journal.continued(this.#stream.parsed.body);
+    if (typeof request === 'string') found(request);
+    else this.#look(request, found);
+  }
+
+  /** Gives the journal's memory back, and stops looking. */
+  release(): void {
+    clearTimeout(this.#timer);
+    this.journal?.release();
+  }
+
+  #look(request: ContinuedRequest, found: (continuation: Continuation | string) => void): void {
+    const { wait_ms, policy, seed } = this.#services;
+    const passed_ms = performance.now() - this.#broke_ms;
+    const candidates = this.#candidates();
+    const replica =
+      policy.choose(candidates, this.#failed, seed()) ??
+      (passed_ms > again_ms ? policy.choose(candidates, [], seed()) : undefined);
+    if (replica) found({ replica, request });
+    else if (passed_ms >= wait_ms) found(`none was there within ${Math.round(wait_ms / 1000)} s`);
+    else this.#timer = setTimeout(() => this.#look(request, found), look_ms);
+  }
+
+  #candidates(): Replica<SessionLink>[] {
+    const { replica: first, parsed } = this.#stream;
+    const candidates = this.#services.table.find(parsed.model)?.candidates ?? [];
+    return candidates.filter(
+      ({ session, served }) =>
+        served.name === first.served.name && this.journal!.accepts(session.facts.engine, served.precision),
+    );
+  }
+
+  #newJournal(): StreamJournal | undefined {
+    const { replica, path, dialect } = this.#stream;
+    const { engine } = replica.session.facts;
+    if (dialect !== 'completions') return undefined;
+    if (engine === 'native') return new TokenJournal(this.#services.journals, replica.served.precision);
+    const of = path as CompletionsPath;
+    return continuesText(engine, of) ? new TextJournal(this.#services.journals, of) : undefined;
+  }
+}

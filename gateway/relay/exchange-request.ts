@@ -1,0 +1,26 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { ApiKey } from '../../ledger/index.ts';
+import type { Endpoint } from './endpoints.ts';
+import type { ParsedRequest } from './request-body.ts';
+import type { TokenUsage } from './usage.ts';
+
+/** A client's request, as its exchange gets it. */
+export interface ExchangeRequest {
+  request: IncomingMessage;
+  response: ServerResponse;
+  request_id: string;
+  key: ApiKey;
+  endpoint: Endpoint;
+  parsed: ParsedRequest;
+  /** Unix ms, and on the monotonic clock. */
+  time_ms: number;
+  began_ms: number;
+}
+
+/** How an exchange ends, as the ledger keeps it. */
+export interface Outcome {
+  status: number;
+  usage?: TokenUsage | undefined;
+  finish_reason?: string | undefined;
+  error_code?: string | undefined;
+}

@@ -1,0 +1,280 @@
+/**
+ * Streams that outlive their replica: two node agents with native device workers, and a gateway before them. What
+ * the client gets must be what it gets of an undisturbed run, wherever the replica is lost.
+ */
+import { join } from 'node:path';
+import OpenAI from 'openai';
+import { pino } from 'pino';
+import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
+import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
+import { TokenJournal } from '../../gateway/relay/journal/token-journal.ts';
+import { synthPresets } from '../../native/synth/shape.ts';
+import { synthesize } from '../../native/synth/synthesize.ts';
+import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
+import { eventually } from '../mesh/fixtures.ts';
+
+const messages = [{ role: 'user' as const, content: 'Go on and on.' }];
+type Body = Partial<OpenAI.ChatCompletionCreateParamsStreaming> & Record<string, unknown>;
+
+let site: Site;
+let gateway: RunningGateway;
+let key = '';
+let agents: RunningAgent[] = [];
+const logged: string[] = [];
+
+beforeAll(async () => {
+  site = await Site.open();
+  const model_path = join(site.folder, 'm.gguf');
+  await synthesize({ path: model_path, shape: synthPresets['tiny-llama']!, quantization: 'F16', seed: 1 });
+  startAgent = () =>
+    site.start(
+      [
+        unitOf(
+          { name: 'm', batch_invariant: true, max_sequences: 8 },
+          { engine: 'native', model_path, context_tokens: 1024, kv_tokens: 8192 },
+        ),
+      ],
+      {},
+      { HPCSERVE_DRAIN_S: '0' },
+    );
+  agents = await Promise.all([startAgent(), startAgent()]);
+  gateway = await startGateway(
+    {
+      format: 1,
+      site: 'local',
+      provider: 'someone@local',
+      host: '127.0.0.1',
+      port: 0,
+      mesh_folder: site.mesh_folder,
+      gateway_folder: join(site.folder, 'gateway'),
+      deployments_folder: join(site.folder, 'deployments'),
+    },
+    {
+      log: pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) }),
+      times: { poll_ms: 50, drain_ms: 2000, continue_ms: 20_000 },
+    },
+  );
+  const made = await admin('/hpcserve/v1/keys', { method: 'POST', body: JSON.stringify({ name: 'tester' }) });
+  key = ((await made.json()) as { key: string }).key;
+}, 60_000);
+afterAll(async () => {
+  await gateway?.close();
+  await site?.[Symbol.asyncDispose]();
+});
+afterEach(() => {
+  vi.restoreAllMocks();
+});
+
+let startAgent: () => Promise<RunningAgent>;
+
+function admin(path: string, init: RequestInit = {}): Promise<Response> {
+  return fetch(gateway.endpoint.url + path, {
+    ...init,
+    headers: { authorization: `Bearer ${gateway.admin_token}`, 'content-type': 'application/json' },
+  });
+}
+
+interface TableRow {
+  session_id: string;
+  reachable: boolean;
+  lifecycle: string;
+  models: { state: string; running: number }[];
+}
+
+/** Sessions that answer now, as the gateway sees them. */
+async function serving(): Promise<TableRow[]> {
+  const { sessions } = (await (await admin('/hpcserve/v1/table')).json()) as { sessions: TableRow[] };
+  return sessions.filter(
+    ({ reachable, lifecycle, models }) =>
+      reachable && lifecycle === 'SERVING' && models[0]?.state === 'serving',
+  );
+}
+
+/** The agent and the process behind a session. */
+async function processOf(session_id: string): Promise<{ agent: RunningAgent; pid: number }> {
+  for (const agent of agents) {
+    const session = (await agent.state())?.sessions.find((one) => one.session_id === session_id);
+    if (session?.pid !== undefined) return { agent, pid: session.pid };
+  }
+  throw new Error(`nobody has the session ${session_id}`);
+}
+
+async function continuations(): Promise<number> {
+  const text = await (await admin('/metrics')).text();
+  return Number(/^hpcserve_continuations_total\{[^}]*\} (\d+)/m.exec(text)?.[1] ?? 0);
+}
+
+/** A stream as the official client reads it, and the bytes of it. */
+async function read(
+  body: Body,
+  onChunk: (count: number, session_id: string) => Promise<void> = async () => {},
+) {
+  let raw: Promise<string> | undefined;
+  let session_id = '';
+  const client = new OpenAI({
+    baseURL: `${gateway.endpoint.url}/v1`,
+    apiKey: key,
+    maxRetries: 0,
+    fetch: async (url, init) => {
+      const answer = await fetch(url as string, init as RequestInit);
+      session_id = answer.headers.get('x-hpcserve-session') ?? '';
+      const [mine, theirs] = answer.body!.tee();
+      raw = new Response(mine).text();
+      return new Response(theirs, answer);
+    },
+  });
+  const choices = Array.from({ length: Number(body.n ?? 1) }, () => ({
+    text: '',
+    roles: 0,
+    finish: [] as string[],
+    logprobs: [] as unknown[],
+  }));
+  const identities = new Set<string>();
+  let usage: OpenAI.CompletionUsage | undefined;
+  let count = 0;
+  const stream = await client.chat.completions.create({
+    model: 'm',
+    messages,
+    stream_options: { include_usage: true },
+    ...body,
+    stream: true,
+  });
+  for await (const chunk of stream) {
+    identities.add(`${chunk.id} ${chunk.created} ${chunk.model}`);
+    if (chunk.usage) usage = chunk.usage;
+    for (const { index, delta, finish_reason, logprobs } of chunk.choices) {
+      const choice = choices[index]!;
+      choice.text += delta.content ?? '';
+      if (delta.role) choice.roles++;
+      if (finish_reason) choice.finish.push(finish_reason);
+      choice.logprobs.push(...(logprobs?.content ?? []));
+    }
+    await onChunk(++count, session_id);
+  }
+  const text = await raw!;
+  expect(text.match(/data: \[DONE\]/g)).toHaveLength(1);
+  expect(text).not.toContain('hpcserve_');
+  expect(identities.size).toBe(1);
+  expect(choices.every(({ roles, finish }) => roles === 1 && finish.length === 1)).toBe(true);
+  const { prompt_tokens, completion_tokens, total_tokens } = usage!;
+  return { choices, usage: { prompt_tokens, completion_tokens, total_tokens } };
+}
+
+async function bothServe(): Promise<void> {
+  await eventually(async () => (await serving()).length === 2, 'two replicas to serve', 20_000);
+}
+
+const long = { max_tokens: 450, ignore_eos: true, seed: 42 };
+const numbers = {
+  type: 'json_schema',
+  json_schema: {
+    name: 'x',
+    schema: {
+      type: 'array',
+      items: { type: 'integer', maximum: 99, minimum: 0 },
+      minItems: 90,
+      maxItems: 95,
+    },
+  },
+};
+const cases: Record<string, Body> = {
+  greedy: { ...long, temperature: 0 },
+  sampled: { ...long, temperature: 1.1, frequency_penalty: 0.2 },
+  'with log probabilities': { ...long, logprobs: true, top_logprobs: 2 },
+  'bound to a JSON schema': { max_tokens: 600, seed: 4, response_format: numbers as never },
+  'with several choices': { ...long, max_tokens: 300, n: 2 },
+  // Filled in with what stands near the end of the sampled answer.
+  'that ends at a stop string': { ...long, temperature: 1.1, frequency_penalty: 0.2 },
+};
+const corrupted = { ...long, user: 'corrupted' };
+
+describe('native streams, when one device worker after the other is killed', () => {
+  type Answers = Record<string, Awaited<ReturnType<typeof read>>>;
+  const undisturbed: Answers = {};
+  const disturbed: Answers = {};
+  let other = '';
+
+  beforeAll(async () => {
+    await bothServe();
+    for (const [name, body] of Object.entries(cases)) {
+      if (name.includes('stop')) body.stop = undisturbed.sampled!.choices[0]!.text.slice(-60, -40);
+      undisturbed[name] = await read(body);
+    }
+    undisturbed.corrupted = await read(corrupted);
+    corruptContinuations();
+    const bodies = Object.entries({ ...cases, corrupted });
+    let started = 0;
+    const reads = bodies.map(async ([name, body]) => {
+      disturbed[name] = await read(body, async (count) => {
+        if (count === 5) started++;
+      });
+    });
+    const all = Promise.all(reads);
+    await Promise.race([eventually(() => started === bodies.length, 'all streams to flow'), all]);
+    const workers = await Promise.all((await serving()).map(({ session_id }) => processOf(session_id)));
+    expect(workers.length).toBe(2);
+    process.kill(workers[0]!.pid, 'SIGKILL');
+    await eventually(async () => (await continuations()) > 0, 'a stream to go on');
+    process.kill(workers[1]!.pid, 'SIGKILL');
+    await all;
+    other = disturbed.corrupted!.choices[0]!.text;
+  }, 60_000);
+
+  it('each of them was broken', () => {
+    const moved = logged.filter((line) => line.includes('goes on with the stream'));
+    const requests = new Set(moved.map((line) => (JSON.parse(line) as { request_id: string }).request_id));
+    expect(requests.size).toBe(Object.keys(cases).length + 1);
+    expect(moved.length).toBeGreaterThan(requests.size);
+  });
+
+  it.each(Object.keys(cases))('one %s is the undisturbed one', (name) => {
+    expect(disturbed[name]).toEqual(undisturbed[name]);
+  });
+
+  it('one that ends at a stop string ends there', () => {
+    expect(disturbed['that ends at a stop string']!.choices[0]!.finish).toEqual(['stop']);
+  });
+
+  it('one that went on from other tokens is seen to differ', () => {
+    expect(other.length).toBeGreaterThan(100);
+    expect(other).not.toBe(undisturbed.corrupted!.choices[0]!.text);
+  });
+});
+
+/** Streams of the user `corrupted` are continued from a last token that is not the one the client has. */
+function corruptContinuations(): void {
+  const original = TokenJournal.prototype.continued;
+  vi.spyOn(TokenJournal.prototype, 'continued').mockImplementation(function (this: TokenJournal, body) {
+    const request = original.call(this, body);
+    if (typeof request === 'string' || !body.includes('"user":"corrupted"')) return request;
+    const altered = request.body.toString().replace(/("token_ids":\[[\d,]*?)(\d+)\]/, (_, before, id) => {
+      return `${before}${Number(id) === 100 ? 101 : 100}]`;
+    });
+    expect(altered).not.toBe(request.body.toString());
+    return { body: Buffer.from(altered) };
+  });
+}
+
+describe('a native stream whose node agent', () => {
+  it('is told to stop is handed over with an event', async () => {
+    await bothServe();
+    const undisturbed = await read(long);
+    const disturbed = await read(long, async (count, session_id) => {
+      if (count === 5) (await processOf(session_id)).agent.process.kill('SIGTERM');
+    });
+    expect(disturbed).toEqual(undisturbed);
+    expect(logged.some((line) => line.includes('ends before this answer'))).toBe(true);
+    agents.push(await startAgent());
+  });
+
+  it('is killed goes on elsewhere', async () => {
+    await bothServe();
+    const undisturbed = await read(long);
+    const before = await continuations();
+    const disturbed = await read(long, async (count, session_id) => {
+      if (count === 5) (await processOf(session_id)).agent.process.kill('SIGKILL');
+    });
+    expect(disturbed).toEqual(undisturbed);
+    expect(await continuations()).toBe(before + 1);
+  });
+});
