@@ -82,12 +82,17 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
 /** @throws E_PLAN_INFEASIBLE with what rejected each option, in the user's words. */
 export function requireFeasible(plan: Plan): void {
   if (plan.unplaced.length === 0 && plan.launches.length > 0) return;
-  const because = plan.unplaced.flatMap(({ model, replicas }) => [
-    `${replicas} replica(s) of ${model} found no place`,
-    ...plan.rejected
-      .filter((option) => option.model === model)
-      .map((option) => `${option.node_kind}${option.engine ? ` (${option.engine})` : ''}: ${option.because}`),
-  ]);
+  const because = [
+    ...(plan.clash ? [plan.clash.because] : []),
+    ...plan.unplaced.flatMap(({ model, replicas }) => [
+      `${replicas} replica(s) of ${model} found no place`,
+      ...plan.rejected
+        .filter((option) => option.model === model)
+        .map(
+          (option) => `${option.node_kind}${option.engine ? ` (${option.engine})` : ''}: ${option.because}`,
+        ),
+    ]),
+  ];
   throw new HpcserveError('E_PLAN_INFEASIBLE', {
     what:
       plan.launches.length === 0 && plan.unplaced.length === 0

@@ -67,6 +67,8 @@ export interface PlacementQuestion {
   /** Partitions asked for in model.yaml or on the command line; they replace those of the node kind. */
   partitions?: string[];
   settings: PlacementSettings;
+  /** Replicas that run now: they are left where they are unless moving them gains more than it costs. */
+  running?: { model: string; node_kind: string; replicas: number }[];
 }
 
 export interface PlacementSettings {
@@ -155,6 +157,16 @@ export interface RejectedOption {
   available?: number;
 }
 
+/** Models that cannot all be placed, though any of them could be left out to place the rest. */
+export interface PlacementClash {
+  models: string[];
+  node_kinds: string[];
+  /** Devices the models need at least, and those there are on these node kinds. */
+  needed: number;
+  available: number;
+  because: string;
+}
+
 export interface Placement {
   launches: PlannedLaunch[];
   models: PlannedModel[];
@@ -162,6 +174,8 @@ export interface Placement {
   warnings: string[];
   /** Replicas that found no place; empty where the plan is feasible. */
   unplaced: { model: string; replicas: number }[];
+  /** Where several models compete for too few devices: the smallest set that clashes. */
+  clash?: PlacementClash;
 }
 
 /** A placement with what it was made from, as `hpcserve plan --out` writes it and `deploy --plan` reads it. */

@@ -45,7 +45,7 @@ function lpText({ counts, shares, options }: AssignmentProblem): string {
   const rows: string[] = [];
   for (const [model] of options.entries()) {
     const own = all.filter((option) => option.model === model);
-    rows.push(`${terms(own, ({ share }) => share)} = ${shares}`);
+    rows.push(`${terms(own, ({ share }) => share)} = ${typeof shares === 'number' ? shares : shares[model]}`);
     for (const type of new Set(own.map((option) => option.type)))
       rows.push(
         `${terms(

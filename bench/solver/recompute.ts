@@ -4,7 +4,7 @@
  */
 interface Rules {
   counts: readonly number[];
-  shares: number;
+  shares: number | readonly number[];
   options: readonly (readonly { type: number; devices: number; share: number; cost: number }[])[];
 }
 
@@ -14,7 +14,9 @@ export function recomputeCost(
 ): number {
   const picked = options.map((row, model) => chosen[model]!.map((index) => row[index]!));
   for (const [model, row] of picked.entries()) {
-    if (row.reduce((sum, { share }) => sum + share, 0) !== shares)
+    if (
+      row.reduce((sum, { share }) => sum + share, 0) !== (typeof shares === 'number' ? shares : shares[model])
+    )
       throw new Error(`model ${model}: shares do not make the whole`);
     if (new Set(row.map(({ type }) => type)).size < row.length)
       throw new Error(`model ${model}: two options of one type`);

@@ -15,7 +15,8 @@ export function choiceCost(problem: AssignmentProblem, choice: AssignmentChoice)
       cost += option.cost;
       left[option.type]! -= option.devices;
     }
-    if (share !== problem.shares) return undefined;
+    const whole = typeof problem.shares === 'number' ? problem.shares : problem.shares[model];
+    if (share !== whole) return undefined;
   }
   return choice.length === problem.options.length && left.every((count) => count >= 0) ? cost : undefined;
 }

@@ -47,6 +47,12 @@ export function enumeratePatterns(
   return all;
 }
 
+/**
+ * A pattern is compared with so many of the cheapest; nearly all that beat others are among them. Higher:
+ * fewer patterns left, at a cost that grows with the square of their number.
+ */
+const rivals_max = 250;
+
 function undominated(
   costs: readonly number[],
   devices: readonly number[],
@@ -69,7 +75,7 @@ function undominated(
   let count = 0;
   next: for (const pattern of order) {
     const cost = costs[pattern]!;
-    check: for (let other = 0; other < count; other++) {
+    check: for (let other = 0; other < Math.min(count, rivals_max); other++) {
       const at = other * stride;
       if (data[at]! > cost) continue;
       for (let type = 0; type < types; type++)

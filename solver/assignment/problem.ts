@@ -9,7 +9,7 @@ export interface AssignmentOption {
   type: number;
   /** Devices it takes. */
   devices: number;
-  /** Share of the model's traffic, in units of which `shares` make the whole. */
+  /** Share of the model's traffic, in units of which the model's `shares` make the whole. */
   share: number;
   /** Non-negative whole number. */
   cost: number;
@@ -22,14 +22,19 @@ export interface AssignmentOption {
 export interface AssignmentProblem {
   /** Devices there are, by type. */
   counts: readonly number[];
-  /** Units of traffic of every model. */
-  shares: number;
+  /** Units of traffic of every model, or of each. */
+  shares: number | readonly number[];
   /** Options by model. */
   options: readonly (readonly AssignmentOption[])[];
 }
 
 /** Options chosen, by model, as indices into `options[model]`, ascending. */
 export type AssignmentChoice = number[][];
+
+/** Units of traffic of one model. */
+export function sharesOf({ shares }: AssignmentProblem, model: number): number {
+  return typeof shares === 'number' ? shares : shares[model]!;
+}
 
 /** Sums of costs stay exact in doubles far below 2^53; the solver's tolerances assume this much. */
 const cost_max = 2 ** 40;
@@ -43,7 +48,13 @@ export function requireValid(problem: AssignmentProblem): void {
   problem.counts.forEach((count, type) => {
     whole(count, 0, `counts[${type}]`);
   });
-  whole(problem.shares, 1, 'shares');
+  if (typeof problem.shares === 'number') whole(problem.shares, 1, 'shares');
+  else if (problem.shares.length !== problem.options.length)
+    throw new RangeError(`shares of ${problem.shares.length} models, options of ${problem.options.length}`);
+  else
+    problem.shares.forEach((each, model) => {
+      whole(each, 1, `shares[${model}]`);
+    });
   problem.options.forEach((options, model) => {
     options.forEach((option, index) => {
       const where = `options[${model}][${index}]`;
@@ -52,8 +63,9 @@ export function requireValid(problem: AssignmentProblem): void {
         throw new RangeError(`${where}.type is ${option.type}; there are ${problem.counts.length} types`);
       whole(option.devices, 0, `${where}.devices`);
       whole(option.share, 1, `${where}.share`);
-      if (option.share > problem.shares)
-        throw new RangeError(`${where}.share is ${option.share}, more than the whole of ${problem.shares}`);
+      const all = sharesOf(problem, model);
+      if (option.share > all)
+        throw new RangeError(`${where}.share is ${option.share}, more than the whole of ${all}`);
       whole(option.cost, 0, `${where}.cost`);
       if (option.cost > cost_max) throw new RangeError(`${where}.cost is ${option.cost}, above 2^40`);
     });

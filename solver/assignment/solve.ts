@@ -13,7 +13,7 @@ import { choiceCost } from './check.ts';
 import { enumeratePatterns, type ModelPatterns } from './patterns.ts';
 import { PricedModel } from './priced-model.ts';
 import { searchPrices } from './prices.ts';
-import { type AssignmentChoice, type AssignmentProblem, requireValid } from './problem.ts';
+import { type AssignmentChoice, type AssignmentProblem, requireValid, sharesOf } from './problem.ts';
 import { paretoOptions } from './reduce.ts';
 
 export interface SolveOptions {
@@ -62,6 +62,13 @@ export function solveAssignment(problem: AssignmentProblem, options: SolveOption
   return new AssignmentSolver(problem, options).solve();
 }
 
+/** All patterns within `slack` of their model's cheapest at prices that give `bound`. */
+interface PatternSet {
+  patterns: ModelPatterns[];
+  slack: number;
+  bound: number;
+}
+
 interface Incumbent {
   cost: number;
   choice: AssignmentChoice;
@@ -75,6 +82,9 @@ class AssignmentSolver {
   readonly #random: Random;
   readonly #shouldStop: () => boolean;
   #prices: Float64Array;
+  /** The bound that `#prices` give: reduced costs at these prices are measured from it. */
+  #priceBound = Number.NEGATIVE_INFINITY;
+  /** The best bound from anywhere. */
   #bound = Number.NEGATIVE_INFINITY;
   #incumbent: Incumbent | undefined;
   #nodes = 0;
@@ -82,7 +92,7 @@ class AssignmentSolver {
   #unfinished = false;
 
   constructor(problem: AssignmentProblem, options: SolveOptions) {
-    const { counts, shares } = problem;
+    const { counts } = problem;
     this.#problem = problem;
     this.#options = options;
     this.#counts = Float64Array.from(counts);
@@ -90,7 +100,7 @@ class AssignmentSolver {
     this.#shouldStop = options.shouldStop ?? (() => false);
     const kept = paretoOptions(problem);
     this.#models = problem.options.map(
-      (each, model) => new PricedModel(each, kept[model]!, counts.length, shares),
+      (each, model) => new PricedModel(each, kept[model]!, counts.length, sharesOf(problem, model)),
     );
     this.#prices = new Float64Array(counts.length);
   }
@@ -99,7 +109,7 @@ class AssignmentSolver {
     if (!this.#findPrices()) return this.#result('infeasible');
     this.#takeWarmChoice();
     const core = this.#corePatterns();
-    let proved = this.#searchPatterns(core.patterns, core.slack, core_nodes);
+    let proved = this.#searchPatterns(core, core_nodes);
     if (!proved && !this.#shouldStop()) {
       if (this.#incumbent === undefined || this.#unfinished) this.#improve(core.patterns);
       if (!this.#shouldStop()) proved = this.#prove();
@@ -123,9 +133,15 @@ class AssignmentSolver {
         scale[type] = Math.max(scale[type]! / 100, price / 10);
       });
     const found = searchPrices(this.#models, this.#counts, start, scale, evaluations_max);
-    this.#prices = found.prices;
-    this.#raise(found.bound);
+    this.#takePrices(found.prices, found.bound);
     return true;
+  }
+
+  #takePrices(prices: Float64Array, bound: number): void {
+    if (bound <= this.#priceBound) return;
+    this.#prices = prices;
+    this.#priceBound = bound;
+    this.#raise(bound);
   }
 
   #takeWarmChoice(): void {
@@ -136,10 +152,10 @@ class AssignmentSolver {
   }
 
   /** All patterns of so little reduced cost that there are about as many as wanted. */
-  #corePatterns(): { patterns: ModelPatterns[]; slack: number } {
+  #corePatterns(): PatternSet {
     const wanted = core_patterns_per_model * this.#models.length;
-    let slack = Math.max(1, 0.005 * this.#bound);
-    let best: { patterns: ModelPatterns[]; slack: number } | undefined;
+    let slack = Math.max(1, 0.005 * this.#priceBound);
+    let best: PatternSet | undefined;
     for (let round = 0; round < 30; round++) {
       const gap = this.#gap();
       slack = Math.min(slack, gap);
@@ -149,23 +165,28 @@ class AssignmentSolver {
         slack /= 4;
         continue;
       }
-      best = { patterns, slack };
+      best = { patterns, slack, bound: this.#priceBound };
       const count = patterns.reduce((sum, each) => sum + each.count, 0);
       if (slack >= gap || count >= wanted || slack > 2 ** 50) break;
       slack *= 2;
     }
     if (best) return best;
     const cheapest = enumeratePatterns(this.#models, this.#counts, this.#prices, 1e-6, patterns_max);
-    return { patterns: cheapest ?? [], slack: 0 };
+    return { patterns: cheapest ?? [], slack: 0, bound: this.#priceBound };
   }
 
   #enumerate(slack: number, limit: number): ModelPatterns[] | undefined {
     return enumeratePatterns(this.#models, this.#counts, this.#prices, slack + 1e-6, limit);
   }
 
-  /** What a better solution may cost above the bound. */
-  #gap(): number {
-    return this.#incumbent ? this.#incumbent.cost - 1 - this.#bound : Number.POSITIVE_INFINITY;
+  /** What a better solution may cost above the bound that the prices give. */
+  #gap(bound = this.#priceBound): number {
+    return this.#incumbent ? this.#incumbent.cost - 1 - bound : Number.POSITIVE_INFINITY;
+  }
+
+  /** Every solution better than the incumbent is made of these patterns. */
+  #covers({ slack, bound }: PatternSet): boolean {
+    return slack >= this.#gap(bound);
   }
 
   /** All patterns that a better solution may use, searched to the end. */
@@ -173,7 +194,8 @@ class AssignmentSolver {
     const gap = this.#gap();
     if (gap < 0) return true;
     const patterns = this.#enumerate(gap, patterns_max);
-    return patterns !== undefined && this.#searchPatterns(patterns, gap, Number.POSITIVE_INFINITY);
+    if (patterns === undefined) return false;
+    return this.#searchPatterns({ patterns, slack: gap, bound: this.#priceBound }, Number.POSITIVE_INFINITY);
   }
 
   /**
@@ -210,23 +232,30 @@ class AssignmentSolver {
     this.#nodes += minimiser.nodes;
   }
 
-  /**
-   * Looks for a better solution made of these patterns: all those within `slack` of each model's cheapest at
-   * the present prices. Returns whether no better one can exist at all.
-   */
-  #searchPatterns(patterns: readonly ModelPatterns[], slack: number, nodes_max: number): boolean {
+  /** Looks for a better solution made of these patterns. Returns whether no better one can exist at all. */
+  #searchPatterns(set: PatternSet, nodes_max: number): boolean {
     this.#unfinished = false;
-    const search = this.#open(patterns, patterns);
-    if (search === undefined) return slack >= this.#gap();
+    const search = this.#open(set.patterns, set.patterns);
+    if (search === undefined) return this.#covers(set);
     const { minimiser, branching, constraint } = search;
-    if (slack >= this.#gap()) this.#raise(constraint.bound);
+    if (this.#covers(set)) this.#raise(constraint.bound);
+    else this.#reprice(constraint.prices);
     const outcome = minimiser.run(branching, {
       shouldStop: this.#shouldStop,
       nodes_max: Math.min(nodes_max, (this.#options.nodes_max ?? Number.POSITIVE_INFINITY) - this.#nodes),
     });
     this.#nodes += minimiser.nodes;
     this.#unfinished = !outcome.complete;
-    return outcome.complete && slack >= this.#gap();
+    return outcome.complete && this.#covers(set);
+  }
+
+  /** Prices of a relaxation are often better than those found before it. */
+  #reprice(candidate: Float64Array): void {
+    const prices = candidate.slice();
+    let bound = 0;
+    for (const model of this.#models) bound += model.solve(prices);
+    for (let type = 0; type < prices.length; type++) bound -= prices[type]! * this.#counts[type]!;
+    this.#takePrices(prices, bound);
   }
 
   /**

@@ -1,8 +1,9 @@
 /**
- * Placement, first version: every option is checked against every constraint, replicas go to the best
- * option in turn, and nodes are filled first-fit. One job a node, several replicas in it where devices
- * allow: small jobs start in holes that large ones wait for.
+ * Placement: every option is checked against every constraint, the optimiser divides replicas over node
+ * kinds, and nodes are filled first-fit. One job a node, several replicas in it where devices allow: small
+ * jobs start in holes that large ones wait for.
  */
+import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type {
   NodeKindOffer,
@@ -13,8 +14,12 @@ import type {
   PlannedModel,
   RejectedOption,
 } from '../../spec/plan.ts';
+import { checkPlacement } from './check.ts';
+import { findClash } from './clash.ts';
+import { type ReplicaCost, replicaCost } from './cost.ts';
 import { onRealGpu } from './engine-choice.ts';
 import { optionOf, type PlacementOption, rankOptions } from './options.ts';
+import { chooseQuotas, type ModelOptions, type Quotas } from './quotas.ts';
 
 /** A node that gets a job: what is taken of it so far. */
 interface OpenNode {
@@ -27,23 +32,79 @@ interface OpenNode {
   host_bytes: number;
 }
 
-/** Places all replicas of all models; deterministic, largest weights first. */
-export function place(question: PlacementQuestion): Placement {
+/**
+ * Places all replicas of all models; deterministic. The optimiser says how many replicas of each model go
+ * to which node kind; where devices do not suffice without sharing, or its numbers do not pack into nodes,
+ * every replica takes the best option that is left, largest weights first.
+ * @param costOf what is minimised; default: the order of preference of cost.ts
+ * @throws HpcserveError E_INTERNAL where the checker finds the result unsound
+ */
+export function place(question: PlacementQuestion, costOf: ReplicaCost = replicaCost): Placement {
   const rejected: RejectedOption[] = [];
+  const asked = [...question.models]
+    .sort((a, b) => b.weight_bytes - a.weight_bytes || (a.spec.name < b.spec.name ? -1 : 1))
+    .map((model) => ({ model, options: feasibleOptions(model, question, rejected) }));
+  const competing = asked.map(({ model, options }) => modelOptions(model, options));
+  const placeable = competing.filter(({ options, replicas }) => options.length > 0 && replicas > 0);
+  const quotas = chooseQuotas(placeable, question, costOf);
+  let placement = quotas && placeBy(asked, quotas, rejected, question);
+  if (placement === undefined || placement.unplaced.length > 0) {
+    const filled = placeBy(asked, undefined, rejected, question);
+    if (placement === undefined || missing(filled) < missing(placement)) placement = filled;
+  }
+  if (placement.unplaced.length > 0) {
+    const clash = findClash(competing, question);
+    if (clash) placement.clash = clash;
+  }
+  const wrong = checkPlacement(question, placement);
+  if (wrong.length > 0)
+    throw new HpcserveError('E_INTERNAL', {
+      what: 'the plan that was made breaks a rule',
+      because: wrong,
+      try: 'report this with the output of hpcserve plan --json',
+    });
+  return placement;
+}
+
+interface AskedModel {
+  model: PlacementModel;
+  options: readonly PlacementOption[];
+}
+
+function missing({ unplaced }: Placement): number {
+  return unplaced.reduce((sum, { replicas }) => sum + replicas, 0);
+}
+
+/** Kinds that were listed by name take turns: the person asked for that mix. */
+function modelOptions({ spec }: PlacementModel, options: readonly PlacementOption[]): ModelOptions {
+  const base = { name: spec.name, replicas: spec.replicas, options };
+  if (spec.devices.node_kinds.length < 2) return base;
+  const mix = options.map(
+    (_, at) => Math.floor(spec.replicas / options.length) + (at < spec.replicas % options.length ? 1 : 0),
+  );
+  return { ...base, mix };
+}
+
+/** @param quotas replicas by option; undefined: every replica takes the best option left */
+function placeBy(
+  asked: readonly AskedModel[],
+  quotas: Quotas | undefined,
+  rejectedBefore: readonly RejectedOption[],
+  question: PlacementQuestion,
+): Placement {
+  const rejected = [...rejectedBefore];
   const warnings: string[] = [];
   const models: PlannedModel[] = [];
   const unplaced: { model: string; replicas: number }[] = [];
   const nodes: OpenNode[] = [];
-
-  const bySize = [...question.models].sort(
-    (a, b) => b.weight_bytes - a.weight_bytes || (a.spec.name < b.spec.name ? -1 : 1),
-  );
-  for (const model of bySize) {
-    const options = feasibleOptions(model, question, rejected);
+  for (const { model, options } of asked) {
     const used = new Map<PlacementOption, number>();
     let placed = 0;
     for (; placed < model.spec.replicas; placed++) {
-      const option = placeReplica(model, placed, options, nodes, question);
+      const left = quotas
+        ? options.filter((option) => (used.get(option) ?? 0) < (quotas.get(option) ?? 0))
+        : options;
+      const option = placeReplica(model, placed, left, nodes, question);
       if (!option) break;
       used.set(option, (used.get(option) ?? 0) + 1);
     }
@@ -56,7 +117,6 @@ export function place(question: PlacementQuestion): Placement {
     models.push(planned(model, placed, first, used));
     warnings.push(...warningsOf(model, used));
   }
-
   const order = new Map(question.models.map((model, index) => [model.spec.name, index]));
   models.sort((a, b) => order.get(a.model)! - order.get(b.model)!);
   return { launches: nodes.map((node) => launchOf(node, question)), models, rejected, warnings, unplaced };

@@ -7,7 +7,7 @@ import { paretoOptions } from '../../solver/assignment/reduce.ts';
 import { solveAssignment } from '../../solver/assignment/solve.ts';
 
 /** By trying everything: combinations of options a model, then of models. */
-function enumerated(problem: AssignmentProblem): number {
+function enumerated(problem: AssignmentProblem & { shares: number }): number {
   const combinations = problem.options.map((options) => {
     const all: { devices: number[]; cost: number }[] = [];
     const visit = (from: number, share: number, types: number, devices: number[], cost: number): void => {
@@ -41,7 +41,7 @@ function enumerated(problem: AssignmentProblem): number {
   return search(0, problem.counts, 0, Number.POSITIVE_INFINITY);
 }
 
-const small: fc.Arbitrary<AssignmentProblem> = fc
+const small: fc.Arbitrary<AssignmentProblem & { shares: number }> = fc
   .record({ types: fc.integer({ min: 1, max: 3 }), shares: fc.integer({ min: 1, max: 3 }) })
   .chain(({ types, shares }) =>
     fc.record({
@@ -83,8 +83,9 @@ describe('assignment', () => {
       const whole = generateInstance({ models: 8, types: 3, mode, kind, seed: 4 });
       const kept = paretoOptions(whole);
       // Few enough options for enumeration, many enough to compete for devices.
-      const problem: AssignmentProblem = {
+      const problem = {
         ...whole,
+        shares: 4,
         counts: whole.counts.map((count) => Math.ceil(count / 2)),
         options: whole.options
           .slice(0, 5)
@@ -96,6 +97,29 @@ describe('assignment', () => {
       const result = solveAssignment(problem);
       expect(result.cost ?? Number.POSITIVE_INFINITY).toBe(best);
     }
+  });
+
+  it('models may have different numbers of shares', () => {
+    const option = (type: number, share: number, cost: number) => ({ type, devices: share, share, cost });
+    const problem: AssignmentProblem = {
+      counts: [3, 9],
+      shares: [2, 3],
+      options: [
+        [option(0, 1, 1), option(0, 2, 2), option(1, 1, 10), option(1, 2, 20)],
+        [
+          option(0, 1, 1),
+          option(0, 2, 2),
+          option(0, 3, 3),
+          option(1, 1, 4),
+          option(1, 2, 8),
+          option(1, 3, 12),
+        ],
+      ],
+    };
+    const result = solveAssignment(problem);
+    expect(result).toMatchObject({ status: 'optimal', cost: 11, choice: [[1], [0, 4]] });
+    expect(choiceCost(problem, result.choice!)).toBe(11);
+    expect(() => solveAssignment({ ...problem, shares: [2] })).toThrow(/shares of 1 models/);
   });
 
   it('proves instances of the size of a cluster, deterministically', () => {

@@ -1,0 +1,85 @@
+/**
+ * Holds a finished placement against the question, from the rules alone: it shares no code with what made
+ * the placement. Every plan passes here before it is shown.
+ */
+import type { Placement, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+
+/** What is wrong, one sentence each; empty for a sound placement. */
+export function checkPlacement(question: PlacementQuestion, placement: Placement): string[] {
+  const wrong: string[] = [];
+  for (const kind of new Set(placement.launches.map(({ node_kind }) => node_kind))) {
+    const nodes = placement.launches
+      .filter(({ node_kind }) => node_kind === kind)
+      .reduce((sum, { node_count }) => sum + node_count, 0);
+    const there = question.node_kinds
+      .filter(({ node_kind }) => node_kind === kind)
+      .reduce((sum, { nodes_total }) => sum + nodes_total, 0);
+    if (nodes > there) wrong.push(`${kind}: ${nodes} nodes of ${there}`);
+  }
+  for (const [index, launch] of placement.launches.entries())
+    wrong.push(
+      ...launchFaults(question, launch).map((fault) => `launch ${index} on ${launch.node_kind}: ${fault}`),
+    );
+  for (const { spec } of question.models) {
+    const placed = placement.launches
+      .flatMap(({ units }) => units)
+      .filter(({ model }) => model.name === spec.name).length;
+    const missing = placement.unplaced
+      .filter(({ model }) => model === spec.name)
+      .reduce((sum, { replicas }) => sum + replicas, 0);
+    if (placed + missing !== spec.replicas)
+      wrong.push(`${spec.name}: ${placed} placed and ${missing} unplaced of ${spec.replicas} replicas`);
+  }
+  const names = placement.launches.flatMap(({ units }) => units.map(({ unit }) => unit));
+  if (new Set(names).size < names.length) wrong.push('two units of one name');
+  return wrong;
+}
+
+function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): string[] {
+  const faults: string[] = [];
+  const offers = question.node_kinds.filter(
+    ({ node_kind, tier }) => node_kind === launch.node_kind && tier === launch.tier,
+  );
+  const offer = offers.find(({ devices }) => devices.model === launch.devices_per_node.model);
+  if (offer === undefined) return ['no such node kind, tier and device is offered'];
+  if (launch.cpus_per_node > offer.cpus) faults.push(`${launch.cpus_per_node} CPUs of ${offer.cpus}`);
+  if (launch.memory_bytes_per_node > offer.memory_bytes)
+    faults.push(`${launch.memory_bytes_per_node} bytes of memory of ${offer.memory_bytes}`);
+  const limit = launch.time_limit_s;
+  if (limit !== undefined && offer.time_limit_max_s !== undefined && limit > offer.time_limit_max_s)
+    faults.push(`${limit} s of wall time of ${offer.time_limit_max_s}`);
+  const taken = new Map<number, { model: string; native: boolean; bytes: number }[]>();
+  for (const unit of launch.units) {
+    const model = question.models.find(({ spec }) => spec.name === unit.model.name);
+    if (model === undefined) {
+      faults.push(`${unit.unit} is of no model that was asked for`);
+      continue;
+    }
+    if (offer.engines[unit.engine]?.available !== true) faults.push(`${unit.engine} does not run here`);
+    if (model.spec.tier !== 'any' && model.spec.tier !== launch.tier)
+      faults.push(`${unit.unit} asked for tier ${model.spec.tier}`);
+    const kinds = model.spec.devices.node_kinds;
+    if (kinds.length > 0 && !kinds.includes(launch.node_kind))
+      faults.push(`${unit.unit} asked for ${kinds.join(', ')}`);
+    if (unit.device_count !== model.spec.parallel.tensor * model.spec.parallel.pipeline)
+      faults.push(`${unit.unit} takes ${unit.device_count} devices`);
+    const bytes = (model.weight_bytes + unit.kv_tokens * model.kv_bytes_per_token) / unit.device_count;
+    for (let device = unit.first_device; device < unit.first_device + unit.device_count; device++) {
+      if (device >= offer.devices.count)
+        faults.push(`${unit.unit} takes device ${device} of ${offer.devices.count}`);
+      const sharers = taken.get(device) ?? [];
+      sharers.push({ model: unit.model.name, native: unit.engine === 'native', bytes });
+      taken.set(device, sharers);
+    }
+  }
+  for (const [device, sharers] of taken) {
+    const bytes = sharers.reduce((sum, each) => sum + each.bytes, 0);
+    if (bytes > offer.devices.memory_bytes)
+      faults.push(`device ${device}: ${Math.ceil(bytes)} bytes of ${offer.devices.memory_bytes}`);
+    if (sharers.length === 1) continue;
+    if (sharers.some(({ native }) => !native)) faults.push(`device ${device} is shared by a wrapped engine`);
+    if (new Set(sharers.map(({ model }) => model)).size < sharers.length)
+      faults.push(`device ${device} holds two replicas of one model`);
+  }
+  return faults;
+}

@@ -1,0 +1,43 @@
+/** Why a plan is infeasible although each model alone has a place: the smallest set of models that clashes. */
+import type { PlacementClash, PlacementQuestion } from '../../spec/plan.ts';
+import { solveAssignment } from '../assignment/solve.ts';
+import { assignmentOf, devicesTaken, type ModelOptions } from './quotas.ts';
+
+const nodes_max = 2000;
+
+/**
+ * Models are left out one after the other as long as the rest still clashes (a deletion filter: what is left
+ * at the end is minimal). Undefined where no set can be shown to clash.
+ */
+export function findClash(
+  models: readonly ModelOptions[],
+  question: PlacementQuestion,
+): PlacementClash | undefined {
+  const clashes = (set: readonly ModelOptions[]): boolean => {
+    // What it costs is no matter here.
+    const asked = assignmentOf(set, question, () => 0);
+    return asked !== undefined && solveAssignment(asked.problem, { nodes_max }).status === 'infeasible';
+  };
+  let set = models.filter(({ options, replicas }) => options.length > 0 && replicas > 0);
+  if (!clashes(set)) return undefined;
+  for (const model of set) {
+    const rest = set.filter((each) => each !== model);
+    if (clashes(rest)) set = rest;
+  }
+  const offers = [...new Set(set.flatMap(({ options }) => options.map(({ offer }) => offer)))];
+  const least = ({ options, replicas }: ModelOptions): number =>
+    Math.ceil(replicas * Math.min(...options.map((option) => devicesTaken(option, question))));
+  const needed = set.reduce((sum, model) => sum + least(model), 0);
+  const available = offers.reduce((sum, offer) => sum + offer.nodes_total * offer.devices.count, 0);
+  const parts = set.map((model) => `${model.name} (${model.replicas} × ${least(model) / model.replicas})`);
+  const where = offers.map((offer) => `${offer.node_kind}: ${offer.nodes_total} × ${offer.devices.count}`);
+  return {
+    models: set.map(({ name }) => name),
+    node_kinds: offers.map(({ node_kind }) => node_kind),
+    needed,
+    available,
+    because:
+      `${parts.join(' and ')} need at least ${needed} devices of their own; ` +
+      `the nodes they can run on have ${available} (${where.join(', ')})`,
+  };
+}
