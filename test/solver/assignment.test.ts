@@ -99,6 +99,21 @@ describe('assignment', () => {
     }
   });
 
+  it('the worked example of docs/solver.md', () => {
+    const option = (type: number, devices: number, cost: number) => ({ type, devices, share: 1, cost });
+    const result = solveAssignment({
+      counts: [4, 4],
+      shares: 1,
+      options: [
+        [option(0, 1, 60), option(0, 2, 30), option(1, 2, 70), option(1, 4, 40)],
+        [option(0, 2, 50), option(0, 4, 20), option(1, 4, 80)],
+        [option(0, 1, 40), option(1, 1, 60), option(1, 2, 45)],
+      ],
+    });
+    expect(result).toMatchObject({ status: 'optimal', cost: 125, choice: [[1], [0], [2]] });
+    expect(result.prices.map(Math.round)).toEqual([15, 5]);
+  });
+
   it('models may have different numbers of shares', () => {
     const option = (type: number, share: number, cost: number) => ({ type, devices: share, share, cost });
     const problem: AssignmentProblem = {
