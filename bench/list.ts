@@ -5,4 +5,5 @@ export const benches: Record<string, () => Promise<Bench>> = {
   engine: async () => (await import('./engine/index.ts')).engineBench,
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
   solver: async () => (await import('./solver/index.ts')).solverBench,
+  simulator: async () => (await import('./simulator/index.ts')).simulatorBench,
 };

@@ -66,6 +66,7 @@ function namesOf(device: DeviceSpec): string[] {
 function fold(name: string): string {
   return name
     .toLowerCase()
+    .replaceAll('_', ' ')
     .replaceAll(/\b(nvidia|amd|intel|instinct|tesla|geforce)\b/g, '')
     .replaceAll(/[^a-z0-9+]/g, '');
 }

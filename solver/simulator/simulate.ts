@@ -82,13 +82,13 @@ export function simulateServing(
     configs.map(({ weight }) => weight ?? 1),
   );
   const times = emptyTimes(n);
-  const once = onePerGroup();
+  const once = onePerGroup('both');
   const simulated = configs.map((config, index) => {
     const share = Math.floor(concurrency / configs.length) + (index < concurrency % configs.length ? 1 : 0);
     if (concurrency > 0 && share === 0) return undefined;
     const rows =
       concurrency > 0 ? dealEvenly(n, index, Math.min(concurrency, configs.length)) : dealt[index]!;
-    const replica = withConcurrency(once(config, 'both'), share);
+    const replica = withConcurrency(once(config), share);
     const record = simulateReplica(replica.model, pick(requests, rows), replica.limits);
     for (const [at, row] of rows.entries()) {
       times.arrival_s[row] = record.arrival_s[at]!;
@@ -118,13 +118,14 @@ export function simulateDisaggregated(
   const decoders = expand([decode]);
   const n = requests.arrival_s.length;
   const times = emptyTimes(n);
-  const once = onePerGroup();
+  const prefillReplica = onePerGroup('prefill');
+  const decodeReplica = onePerGroup('decode');
   times.arrival_s.set(requests.arrival_s);
   const handed_s = new Float64Array(n).fill(Number.NaN);
   const simulated: Simulated[] = [];
   for (const [index, config] of prefillers.entries()) {
     const rows = dealEvenly(n, index, prefillers.length);
-    const replica = once(config, 'prefill');
+    const replica = prefillReplica(config);
     const record = simulateReplica(replica.model, pick(requests, rows), replica.limits);
     simulated.push({ replica, rows, record });
     const transfer = kvTransfer(replica, prefillers.length, decoders);
@@ -138,7 +139,7 @@ export function simulateDisaggregated(
     .sort((a, b) => handed_s[a]! - handed_s[b]!);
   for (const [index, config] of decoders.entries()) {
     const rows = dealEvenly(order.length, index, decoders.length).map((turn) => order[turn]!);
-    const replica = once(config, 'decode');
+    const replica = decodeReplica(config);
     const record = simulateReplica(
       replica.model,
       pick({ ...requests, arrival_s: handed_s }, rows),
@@ -151,9 +152,9 @@ export function simulateDisaggregated(
 }
 
 /** Equal replicas share one model of their steps, and what it has worked out. */
-function onePerGroup(): (group: ReplicaGroup, role: BatchingLimits['role']) => Replica {
+function onePerGroup(role: BatchingLimits['role']): (group: ReplicaGroup) => Replica {
   const made = new Map<ReplicaGroup, Replica>();
-  return (group, role) => {
+  return (group) => {
     const replica = made.get(group) ?? replicaOf(group, role);
     made.set(group, replica);
     return replica;

@@ -1,0 +1,253 @@
+/**
+ * LLMFabric §5, Table 1: three models on 32 GH200 and 24 A100. The paper tells arrival rates and gives lengths
+ * as ranges of means (in 600 to 1170, out 64 to 530) without saying which model has which; it does not tell
+ * TP degrees, nodes or durations. Here: nodes of four GPUs (Alps), TP up to four, normal lengths with a
+ * deviation of a quarter of the mean, and three choices of means. Each plan gets its best TP by the same
+ * search, so that plans are compared and not their tuning.
+ */
+import { findDevice } from '../../solver/catalog/devices.ts';
+import { findModel } from '../../solver/catalog/known-models.ts';
+import { type LatencyModel, latencyModel } from '../../solver/simulator/latency.ts';
+import { type ReplicaGroup, simulateServing } from '../../solver/simulator/simulate.ts';
+import { drawRequests } from '../../solver/simulator/workload.ts';
+import type { BenchResult } from '../result.ts';
+
+const models = [
+  { name: 'llama-2-13b', rate_per_s: 110 },
+  { name: 'codellama-34b', rate_per_s: 185.5 },
+  { name: 'llama-3.3-70b', rate_per_s: 221 },
+] as const;
+const kinds = ['GH200', 'A100'] as const;
+const available = [32, 24] as const;
+
+/** Devices of each kind, by model. */
+type Allocation = readonly (readonly [gh200: number, a100: number])[];
+const plans: Readonly<Record<string, Allocation>> = {
+  memP: [
+    [0, 4],
+    [0, 16],
+    [32, 4],
+  ],
+  paper: [
+    [0, 6],
+    [16, 10],
+    [16, 8],
+  ],
+};
+
+interface Scenario {
+  name: string;
+  /** Mean tokens in and out, by model. */
+  lengths: readonly (readonly [input: number, output: number])[];
+}
+const scenarios: readonly Scenario[] = [
+  {
+    name: 'middle of the ranges for all',
+    lengths: [
+      [885, 297],
+      [885, 297],
+      [885, 297],
+    ],
+  },
+  {
+    name: 'larger models get longer requests',
+    lengths: [
+      [600, 64],
+      [885, 297],
+      [1170, 530],
+    ],
+  },
+  {
+    name: 'larger models get shorter requests',
+    lengths: [
+      [1170, 530],
+      [885, 297],
+      [600, 64],
+    ],
+  },
+];
+
+/** Requests that a model's devices take, by kind, and with which TP. */
+interface Choice {
+  devices: readonly [number, number];
+  tp: readonly [number, number];
+  /** Requests per second the devices sustain. */
+  capacity: number;
+}
+
+const requests_simulated = 6000;
+
+export function paperCase(log: (line: string) => void): BenchResult[] {
+  return scenarios.flatMap((scenario) => {
+    const tables = models.map((_, index) => capacities(index, scenario));
+    const ours = best(tables);
+    const all: Record<string, Allocation> = { ...plans, ours };
+    const outcomes = Object.entries(all).map(([name, allocation]) => ({
+      name,
+      allocation,
+      ...run(allocation, tables, scenario),
+    }));
+    log('');
+    log(
+      `${scenario.name}: ${models.map(({ name }, i) => `${name} ${scenario.lengths[i]!.join('→')}`).join(', ')}`,
+    );
+    log(
+      `${'plan'.padEnd(7)}${models.map(({ name }) => name.padEnd(24)).join('')}output tokens/s   mean E2E s   p95 E2E s`,
+    );
+    for (const outcome of outcomes)
+      log(
+        `${outcome.name.padEnd(7)}${outcome.allocation.map((devices, i) => describe(devices, tables[i]!).padEnd(24)).join('')}${outcome.tokens_per_s.toFixed(0).padStart(15)}${outcome.e2e_mean_s.toFixed(2).padStart(13)}${outcome.e2e_p95_s.toFixed(2).padStart(12)}`,
+      );
+    const of = (name: string): (typeof outcomes)[number] =>
+      outcomes.find((outcome) => outcome.name === name)!;
+    return ['paper', 'memP'].map((peer): BenchResult => {
+      const [mine, theirs] = [of('ours').e2e_mean_s, of(peer).e2e_mean_s];
+      return {
+        what: `LLMFabric Table 1, mean E2E, ${scenario.name}`,
+        unit: 's',
+        ours: mine,
+        peer: peer === 'paper' ? 'the paper’s plan' : 'memP',
+        theirs,
+        ratio: theirs / mine,
+        bar: 'ratio ≥ 1',
+        holds: theirs / mine >= 0.999,
+      };
+    });
+  });
+}
+
+/** For one model: the best TP, and what it sustains, for every number of devices of each kind. */
+function capacities(index: number, scenario: Scenario): Map<string, Choice> {
+  const [input_tokens, output_tokens] = scenario.lengths[index]!;
+  const perKind = kinds.map((kind, at) => {
+    const byTp = [1, 2, 4].flatMap((tp) => {
+      const rate = maxRate(models[index]!.name, kind, tp, { input_tokens, output_tokens });
+      return rate === undefined ? [] : [{ tp, rate }];
+    });
+    return Array.from({ length: available[at]! + 1 }, (_, devices) =>
+      byTp.reduce(
+        (top, { tp, rate }) => {
+          const capacity = Math.floor(devices / tp) * rate;
+          return capacity > top.capacity ? { tp, capacity } : top;
+        },
+        { tp: 0, capacity: 0 },
+      ),
+    );
+  });
+  const table = new Map<string, Choice>();
+  for (const [gh200, a] of perKind[0]!.entries())
+    for (const [a100, b] of perKind[1]!.entries())
+      table.set(`${gh200},${a100}`, {
+        devices: [gh200, a100],
+        tp: [a.tp, b.tp],
+        capacity: a.capacity + b.capacity,
+      });
+  return table;
+}
+
+/** Undefined where the model does not fit. */
+function maxRate(
+  name: string,
+  device: string,
+  tp: number,
+  lengths: { input_tokens: number; output_tokens: number },
+): number | undefined {
+  try {
+    return latency(name, device, tp).maxRate(lengths);
+  } catch (error) {
+    if ((error as { code?: string }).code === 'E_SIMULATION_MEMORY') return undefined;
+    throw error;
+  }
+}
+
+function latency(name: string, device: string, tp: number): LatencyModel {
+  return latencyModel({ model: findModel(name), device: findDevice(device), engine: 'vllm', tp, pp: 1 });
+}
+
+/**
+ * Our plan by exhaustion over all allocations (two devices at a time): the one whose queues, weighted by
+ * requests, grow least; with these rates no plan keeps up with all, so latency follows what stays behind.
+ */
+function best(tables: readonly Map<string, Choice>[]): Allocation {
+  const step = 2;
+  let top: { cost: number; allocation: Allocation } | undefined;
+  const capacity = (model: number, gh200: number, a100: number): number =>
+    tables[model]!.get(`${gh200},${a100}`)!.capacity;
+  for (let g0 = 0; g0 <= available[0]; g0 += step)
+    for (let a0 = 0; a0 <= available[1]; a0 += step) {
+      if (capacity(0, g0, a0) === 0) continue;
+      for (let g1 = 0; g0 + g1 <= available[0]; g1 += step)
+        for (let a1 = 0; a0 + a1 <= available[1]; a1 += step) {
+          const allocation = [
+            [g0, a0],
+            [g1, a1],
+            [available[0] - g0 - g1, available[1] - a0 - a1],
+          ] as const;
+          let cost = 0;
+          for (const [model, { rate_per_s }] of models.entries()) {
+            const sustained = capacity(model, allocation[model]![0], allocation[model]![1]);
+            // Requests of a burst of n wait n/2 · (1/capacity − 1/rate) on average.
+            cost +=
+              sustained === 0
+                ? Number.POSITIVE_INFINITY
+                : rate_per_s * rate_per_s * Math.max(0.02 / sustained, 1 / sustained - 1 / rate_per_s);
+          }
+          if (top === undefined || cost < top.cost) top = { cost, allocation };
+        }
+    }
+  return top!.allocation;
+}
+
+/** The whole plan through the simulator: every model's requests on its devices, for the same span of time. */
+function run(
+  allocation: Allocation,
+  tables: readonly Map<string, Choice>[],
+  scenario: Scenario,
+): { tokens_per_s: number; e2e_mean_s: number; e2e_p95_s: number } {
+  const total = models.reduce((sum, { rate_per_s }) => sum + rate_per_s, 0);
+  let tokens = 0;
+  const latencies: number[] = [];
+  for (const [index, { name, rate_per_s }] of models.entries()) {
+    const choice = tables[index]!.get(allocation[index]!.join(','))!;
+    const [input, output] = scenario.lengths[index]!;
+    const requests = drawRequests({
+      rate_per_s,
+      arrival_cv: 1,
+      requests: Math.round((requests_simulated * rate_per_s) / total),
+      input: { kind: 'normal', mean: input, deviation: input / 4 },
+      output: { kind: 'normal', mean: output, deviation: output / 4 },
+      seed: 7 + index,
+    });
+    const groups = kinds.flatMap((kind, at): ReplicaGroup[] => {
+      const tp = choice.tp[at]!;
+      if (tp === 0) return [];
+      return [
+        {
+          model: findModel(name),
+          device: findDevice(kind),
+          engine: 'vllm',
+          tp,
+          pp: 1,
+          dp: Math.floor(choice.devices[at]! / tp),
+          weight: latency(name, kind, tp).maxRate({ input_tokens: input, output_tokens: output }),
+        },
+      ];
+    });
+    const { report, e2e_s } = simulateServing(groups, requests);
+    tokens += report.output_tokens_per_s;
+    latencies.push(...e2e_s);
+  }
+  latencies.sort((a, b) => a - b);
+  return {
+    tokens_per_s: tokens,
+    e2e_mean_s: latencies.reduce((sum, value) => sum + value, 0) / latencies.length,
+    e2e_p95_s: latencies[Math.floor(0.95 * latencies.length)]!,
+  };
+}
+
+function describe(devices: readonly [number, number], table: Map<string, Choice>): string {
+  const { tp } = table.get(devices.join(','))!;
+  return kinds
+    .flatMap((kind, at) => (devices[at]! > 0 ? [`${devices[at]}×${kind}/tp${tp[at]}`] : []))
+    .join('+');
+}
