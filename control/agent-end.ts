@@ -1,10 +1,24 @@
-/** What the exit code of a node agent says, as a shell reports it. */
+/** How a job ended, in words. */
+import type { JobSnapshot } from './job-runner.ts';
 
-/** @returns undefined for 0. Codes above 128 are 128 + the signal that ended it. */
+/**
+ * What the exit code of a node agent says, as a shell reports it.
+ * @returns undefined for 0. Codes above 128 are 128 + the signal that ended it.
+ */
 export function agentEndWords(code: number): string | undefined {
   if (code === 0) return undefined;
   if (code === 137)
     return 'the node agent was killed (SIGKILL): by a person, or by the kernel for want of memory';
   if (code > 128) return `the node agent ended by signal ${code - 128}`;
   return `the node agent ended with exit code ${code}`;
+}
+
+/** `FAILED, the node agent ended with exit code 8`; a code that says nothing more is left out. */
+export function endWords({
+  state,
+  exit_code,
+  reason,
+}: Pick<JobSnapshot, 'state' | 'exit_code' | 'reason'>): string {
+  const code = exit_code ? `exit code ${exit_code}` : '';
+  return [state, reason?.includes(code) ? '' : code, reason ?? ''].filter(Boolean).join(', ');
 }

@@ -1,6 +1,9 @@
 /** What a deployment amounts to, in one word and with the reasons; pure. */
+import type { AgentState } from '../spec/agent-state.ts';
 import type { ErrorJson } from '../spec/errors/error.ts';
+import { endWords } from './agent-end.ts';
 import { type DeploymentState, liveLaunches, wantedLaunches } from './deployment-state.ts';
+import { sentenceOf } from './findings.ts';
 import type { Observation, UnitSight } from './observe.ts';
 
 export type DeploymentPhase =
@@ -45,13 +48,11 @@ export function assess(state: DeploymentState, observation: Observation): Assess
     const sight = observation.launches.get(launch.launch_id);
     const job = launch.phase === 'ended' ? launch.last : sight?.job;
     if (job && (job.phase === 'ended' || job.phase === 'unknown'))
-      reasons.push(
-        `job ${job.job_id || launch.launch_id} ended: ${[job.state, job.exit_code === undefined ? '' : `exit code ${job.exit_code}`, job.reason ?? ''].filter(Boolean).join(', ')}`,
-      );
+      reasons.push(`job ${job.job_id || launch.launch_id} ended: ${endWords(job)}`);
     // An engine that ends with its cancelled job is no finding of its own.
     const ended = job?.phase === 'ended' && job.state !== 'FAILED';
-    for (const unit of ended ? [] : (sight?.units ?? []))
-      if (unit.error !== undefined) reasons.push(`${unit.unit} on ${unit.node ?? 'its node'}: ${unit.error}`);
+    if (!ended) reasons.push(...unitErrors(sight?.units ?? []));
+    reasons.push(...noticesOf(sight?.agents ?? []));
     if (job?.phase === 'pending' && job.pending)
       reasons.push(`job ${job.job_id} waits: ${job.pending.explanation} (${job.pending.reason})`);
   }
@@ -61,6 +62,24 @@ export function assess(state: DeploymentState, observation: Observation): Assess
   });
   const sound = observation.problems.length === 0;
   return { phase: phaseOf(units, { serving, failed, running, sound }), reasons, ...counts };
+}
+
+/** One line for all units of a node that went wrong in the same way. */
+export function unitErrors(units: readonly UnitSight[]): string[] {
+  const groups = new Map<string, string[]>();
+  for (const { unit, node, error } of units) {
+    if (error === undefined) continue;
+    const where = `on ${node ?? 'its node'}: ${error}`;
+    groups.set(where, [...(groups.get(where) ?? []), unit]);
+  }
+  return [...groups].map(([where, names]) => `${names.join(', ')} ${where}`);
+}
+
+/** What agents that run say is wrong and does not stop them. */
+function noticesOf(agents: readonly AgentState[]): string[] {
+  return agents
+    .filter((agent) => agent.phase !== 'stopped' && agent.phase !== 'failed')
+    .flatMap((agent) => (agent.notices ?? []).map((notice) => `${agent.node}: ${sentenceOf(notice)}`));
 }
 
 function phaseOf(

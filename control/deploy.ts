@@ -22,8 +22,9 @@ import {
   requireFresh,
 } from './planning.ts';
 import { Reconciler, records } from './reconciler.ts';
+import { forgetPrevious, previousOf, rollBack } from './roll-back.ts';
 import { offersOf } from './site-offers.ts';
-import { stopDeployment } from './stop.ts';
+import { endSuperseded, stopDeployment } from './stop.ts';
 
 export interface DeployRequest {
   spec: DeploymentSpec;
@@ -116,8 +117,7 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   await accept(operations, request, planned);
   const { endpoint, started } = await ensureGateway(operations).catch(async (error: unknown) => {
     // Nothing was submitted yet: leave no deployment behind that says it wants to serve.
-    await abandon(operations, spec.name, isNew, error);
-    throw error;
+    throw await abandon(operations, spec.name, isNew, error);
   });
   const url = baseUrl(endpoint);
   if (started) emit({ at_ms: now_ms(), kind: 'gateway_up', url });
@@ -128,8 +128,7 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   try {
     await reconciler.pass(spec.name);
   } catch (error) {
-    await abandon(operations, spec.name, isNew, error);
-    throw error;
+    throw await abandon(operations, spec.name, isNew, error);
   }
   if (request.detach) return { ...result, serving: false };
   await follow(operations, reconciler, request, endpoint, key, models);
@@ -188,6 +187,10 @@ async function accept(
         kind: 'warning',
         message: `${replaced} running job(s) are replaced once the new ones serve${kept > 0 ? `; ${kept} unchanged one(s) go on` : ''}; where there is no room for both, use --stop-first`,
       });
+    const previous = previousOf(before);
+    const file = (key: 'spec' | 'previous_spec'): string =>
+      join(store.folder(spec.name), deploymentFiles[key]);
+    if (previous && !before?.previous) copyFileSync(file('spec'), file('previous_spec'));
     const state: DeploymentState = {
       format: 1,
       name: spec.name,
@@ -201,9 +204,10 @@ async function accept(
       created_at_ms: before?.created_at_ms ?? now_ms(),
       updated_at_ms: now_ms(),
       models: plan.models,
+      ...(previous ? { previous } : {}),
       launches: forgetOldest(launches),
     };
-    copyFileSync(request.spec_file, join(store.folder(spec.name), deploymentFiles.spec));
+    copyFileSync(request.spec_file, file('spec'));
     store.save(state, now_ms());
   } finally {
     lock.release();
@@ -220,14 +224,38 @@ function forgetOldest(launches: DeploymentState['launches']): DeploymentState['l
   return launches.filter((launch) => !forgotten.has(launch));
 }
 
-/** After a refusal: what was already submitted of this deployment is taken back, and the reason kept. */
-async function abandon(operations: Operations, name: string, isNew: boolean, thrown: unknown): Promise<void> {
+/**
+ * After a refusal: what was already submitted of this version is taken back, and the reason kept. The
+ * version before it, if there is one, goes on.
+ * @returns the error to show.
+ */
+async function abandon(
+  operations: Operations,
+  name: string,
+  isNew: boolean,
+  thrown: unknown,
+): Promise<HpcserveError> {
   const error = HpcserveError.from(thrown);
-  if (error.details.may_have_been_submitted === true || operations.signal.aborted) return;
+  if (error.details.may_have_been_submitted === true || operations.signal.aborted) return error;
+  const rolledBack = await goBack(operations, name, error);
+  if (rolledBack) return rolledBack;
   await stopDeployment(operations, name, { keep_gateway: false, failure: error });
   const state = operations.store.load(name);
   const ran = state?.launches.some((launch) => launch.job_id !== undefined) ?? false;
   if (isNew && !ran) operations.store.remove(name);
+  return error;
+}
+
+/** Back to the version before, with the jobs of the change ended. */
+async function goBack(
+  operations: Operations,
+  name: string,
+  error: HpcserveError,
+): Promise<HpcserveError | undefined> {
+  const rolledBack = await rollBack(operations, name, error);
+  if (!rolledBack) return undefined;
+  await endSuperseded(operations, name);
+  return rolledBack;
 }
 
 async function follow(
@@ -265,8 +293,10 @@ async function follow(
         ? HpcserveError.fromJSON(state.failure)
         : diagnose(state, store, launch, observation.launches.get(launch.launch_id));
       // Jobs in which nothing can serve any more would only burn their allocation.
-      if (phase === 'failed')
-        await stopDeployment(operations, spec.name, { keep_gateway: false, failure: error });
+      if (phase !== 'failed') throw error;
+      const rolledBack = await goBack(operations, spec.name, error);
+      if (rolledBack) throw rolledBack;
+      await stopDeployment(operations, spec.name, { keep_gateway: false, failure: error });
       throw error;
     }
     if (now_ms() >= deadline)
@@ -276,6 +306,7 @@ async function follow(
       });
     await sleep(follow_ms, undefined, { signal });
   }
+  await forgetPrevious(operations, spec.name);
   const missing = await waitForModels(baseUrl(endpoint), key, models, signal);
   if (missing.length > 0)
     emit({

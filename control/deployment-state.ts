@@ -47,6 +47,8 @@ const launchRecordSchema = z.object({
 });
 export type LaunchRecord = z.infer<typeof launchRecordSchema>;
 
+const plannedModels = z.custom<PlannedModel[]>((value) => Array.isArray(value));
+
 export const deploymentStateSchema = z.object({
   format: z.literal(1),
   name: z.string(),
@@ -65,7 +67,17 @@ export const deploymentStateSchema = z.object({
   failure: z
     .custom<ErrorJson>((value) => typeof value === 'object' && value !== null && 'code' in value)
     .optional(),
-  models: z.custom<PlannedModel[]>((value) => Array.isArray(value)),
+  models: plannedModels,
+  /** While a changed version starts: the one before, to which a change that fails goes back. */
+  previous: z
+    .object({
+      spec_digest: z.string(),
+      spec_file: z.string(),
+      spec: deploymentSchema,
+      models: plannedModels,
+      launch_ids: z.array(z.string()),
+    })
+    .optional(),
   launches: z.array(launchRecordSchema),
 });
 export type DeploymentState = z.infer<typeof deploymentStateSchema>;

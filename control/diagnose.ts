@@ -2,10 +2,13 @@
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { launchFiles } from '../spec/state-layout.ts';
+import { endWords } from './agent-end.ts';
+import { unitErrors } from './assess.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { lastLines, logFilesOf } from './log-files.ts';
 import type { LaunchObservation } from './observe.ts';
+import { messageOf } from './readable-line.ts';
 
 export function jobLog(state: DeploymentState, store: DeploymentStore, launchId: string): string {
   return join(store.launchFolder(state.name, launchId), launchFiles.log);
@@ -21,20 +24,15 @@ export function diagnose(
   const job = launch.phase === 'ended' ? launch.last : sight?.job;
   const because: string[] = [];
   if (job && job.phase !== 'running' && job.phase !== 'pending')
+    because.push(`job ${job.job_id || launch.launch_id} ended: ${endWords(job)}`);
+  const found = unitErrors(sight?.units ?? []);
+  because.push(...found);
+  const agents = sight?.agents ?? [];
+  if (found.length === 0)
     because.push(
-      `job ${job.job_id || launch.launch_id}: ${[job.state, job.exit_code === undefined ? '' : `exit code ${job.exit_code}`, job.reason ?? ''].filter(Boolean).join(', ')}`,
+      ...agents.flatMap((agent) => (agent.exit_reason ? [`${agent.node}: ${agent.exit_reason}`] : [])),
     );
-  for (const agent of sight?.agents ?? []) {
-    if (agent.error) because.push(`${agent.node}: ${[agent.error.what, ...agent.error.because].join(': ')}`);
-    else if (agent.exit_reason) because.push(`${agent.node}: ${agent.exit_reason}`);
-  }
-  const advice = (sight?.agents ?? []).flatMap((agent) => [
-    ...(agent.error?.try ?? []),
-    ...agent.sessions.flatMap((session) => session.error?.try ?? []),
-  ]);
-  for (const unit of sight?.units ?? [])
-    if (unit.error && !because.some((line) => line.includes(unit.error!)))
-      because.push(`${unit.unit} on ${unit.node ?? 'its node'}: ${unit.error}`);
+  const advice = (sight?.units ?? []).flatMap((unit) => unit.try ?? []);
   const folder = store.launchFolder(state.name, launch.launch_id);
   const files = logFilesOf(
     folder,
@@ -42,7 +40,10 @@ export function diagnose(
     launch.planned.units.map((unit) => unit.unit),
   );
   const log = files[0]?.path ?? jobLog(state, store, launch.launch_id);
-  because.push(...lastLines(log, 5).map((line) => `log: ${line}`), `log file: ${log}`);
+  // Whoever says what is wrong has said it; the last lines of the log are for ends that nobody explains.
+  if (found.length === 0)
+    because.push(...new Set(lastLines(log, 5).map((line) => `log: ${messageOf(line).trim()}`)));
+  because.push(`log file: ${log}`);
   const models = [...new Set(launch.planned.units.map((unit) => unit.model.name))].join(', ');
   return new HpcserveError('E_DEPLOYMENT_FAILED', {
     what: `${models} does not serve on ${launch.planned.node_kind}`,

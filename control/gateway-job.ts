@@ -11,6 +11,7 @@ import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
 import { lookAtGateway, writeGatewayConfig } from './gateway-process.ts';
 import { lastLines } from './log-files.ts';
 import type { Operations } from './operations.ts';
+import { messageOf } from './readable-line.ts';
 import { commonScriptInput, programOf } from './slurm-runner.ts';
 import { waitUntil } from './wait-until.ts';
 
@@ -60,7 +61,7 @@ export class GatewayJob {
         endpoint
           ? `the job ended: ${endpoint.ended.state}`
           : `it did not start within ${start_ms / 60_000} min`,
-        ...lastLines(log, 5).map((line) => `log: ${line}`),
+        ...lastLines(log, 5).map((line) => `log: ${messageOf(line)}`),
         `log file: ${log}`,
       ],
     });

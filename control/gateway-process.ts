@@ -15,6 +15,7 @@ import {
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
 import { lastLines } from './log-files.ts';
 import { identityOf, isAlive, type ProcessIdentity, signalProcess } from './process-identity.ts';
+import { messageOf } from './readable-line.ts';
 import { waitUntil } from './wait-until.ts';
 
 /** Identity of the process that was started, beside endpoint.json: its pid alone may be used again. */
@@ -99,7 +100,7 @@ export async function startGatewayProcess(
     what: 'the gateway did not start',
     because: [
       endpoint?.failed ?? `it did not answer within ${start_ms / 1000} s`,
-      ...lastLines(logPath, 5).map((line) => `log: ${line}`),
+      ...lastLines(logPath, 5).map((line) => `log: ${messageOf(line)}`),
       `log file: ${logPath}`,
     ],
   });

@@ -2,13 +2,14 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { AgentState, SessionState } from '../spec/agent-state.ts';
-import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
 import type { UnitSpec } from '../spec/launch.ts';
 import type { DeviceDescription, ModelState } from '../spec/session-record.ts';
 import { readJsonIfThere } from './atomic-file.ts';
 import type { LaunchSight } from './decide.ts';
 import { type DeploymentState, type LaunchRecord, liveLaunches } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
+import { findingOf, sentenceOf } from './findings.ts';
 import type { JobRunner, JobSnapshot } from './job-runner.ts';
 
 /** One replica as it stands. */
@@ -22,7 +23,9 @@ export interface UnitSight {
   device?: string;
   bytes_loaded?: number;
   bytes_total?: number;
+  /** What went wrong and why, on one line; `try`: what to do. */
   error?: string;
+  try?: string[];
   log_file?: string;
 }
 
@@ -180,14 +183,14 @@ function unitSight(
   const agent = agents.find((each) => each.node_index === unit.node_index);
   const session = agent?.sessions.find((each) => each.unit === unit.unit || servesUnit(each, unit));
   const model = session?.models.find((each) => each.name === unit.model.name);
-  const error = errorText(session?.error) ?? errorText(agent?.error) ?? oneLine(model?.error);
+  const finding = findingOf(session?.error) ?? findingOf(model?.error) ?? findingOf(agent?.error);
   const facts = {
     ...base,
     ...(agent ? { node: agent.node } : {}),
     ...(agent ? { device: deviceWords(agent.devices, unit) } : {}),
     ...(model?.bytes_loaded === undefined ? {} : { bytes_loaded: model.bytes_loaded }),
     ...(model?.bytes_total === undefined ? {} : { bytes_total: model.bytes_total }),
-    ...(error === undefined ? {} : { error }),
+    ...(finding ? { error: sentenceOf(finding), try: finding.try } : {}),
     ...(session?.log_file === undefined ? {} : { log_file: session.log_file }),
   };
   if (!live) {
@@ -227,13 +230,4 @@ export function describeDevices(devices: readonly DeviceDescription[]): string[]
     counts.set(words, (counts.get(words) ?? 0) + 1);
   }
   return [...counts].map(([words, count]) => (count > 1 ? `${count}× ${words}` : words));
-}
-
-function errorText(error: ErrorJson | undefined): string | undefined {
-  return error && [error.what, ...error.because].join(': ');
-}
-
-/** Agents put the whole text of an error into a model's state; here it is part of a line. */
-function oneLine(text: string | undefined): string | undefined {
-  return text?.split(/\s*\n\s*/).join('; ');
 }

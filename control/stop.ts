@@ -1,7 +1,7 @@
 /** `stop`: no job, no process is left, or an error says which. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { liveLaunches } from './deployment-state.ts';
+import { type DeploymentState, type LaunchRecord, liveLaunches } from './deployment-state.ts';
 import { isGatewayNeeded, stopGateway } from './gateway.ts';
 import type { Operations } from './operations.ts';
 import { Reconciler } from './reconciler.ts';
@@ -10,7 +10,6 @@ export interface StopOptions {
   keep_gateway: boolean;
   /** Why it is stopped, where it failed; shown by `status`. */
   failure?: HpcserveError;
-  /** How long jobs may take to end, ms. Slurm's KillWait (30 s) and an epilog lie within. */
   timeout_ms?: number;
 }
 
@@ -32,12 +31,27 @@ export async function stopDeployment(
   } finally {
     lock.release();
   }
-  await waitForEnd(operations, name, options.timeout_ms ?? 180_000);
+  await waitForEnd(operations, name, liveLaunches, options.timeout_ms ?? endTimeout_ms);
   if (!options.keep_gateway && !isGatewayNeeded(store)) await stopGateway(operations);
   emit({ at_ms: now_ms(), kind: 'stopped', deployment: name });
 }
 
-async function waitForEnd(operations: Operations, name: string, timeout_ms: number): Promise<void> {
+/** Waits until the launches that are on their way out have ended; the others go on. @throws E_DEPLOYMENT_STOP */
+export function endSuperseded(operations: Operations, name: string): Promise<void> {
+  const superseded = (state: DeploymentState): LaunchRecord[] =>
+    liveLaunches(state).filter((launch) => launch.superseded);
+  return waitForEnd(operations, name, superseded, endTimeout_ms);
+}
+
+/** How long jobs may take to end, ms: Slurm's KillWait (30 s) and an epilog lie within. */
+const endTimeout_ms = 180_000;
+
+async function waitForEnd(
+  operations: Operations,
+  name: string,
+  whatEnds: (state: DeploymentState) => LaunchRecord[],
+  timeout_ms: number,
+): Promise<void> {
   const { store, runner, facts, loaded, command, signal, now_ms, emit } = operations;
   const reconciler = new Reconciler({
     site: loaded.site,
@@ -46,7 +60,13 @@ async function waitForEnd(operations: Operations, name: string, timeout_ms: numb
     facts,
     now_ms,
     // What runs until it ends is no news to who ends it.
-    emit: (event) => (event.kind === 'job_ended' || event.kind === 'warning' ? emit(event) : undefined),
+    emit: (event) => {
+      if (event.kind === 'warning') emit(event);
+      if (event.kind !== 'job_ended') return;
+      const { at_ms, kind, job_id, state } = event;
+      // Why it was cancelled is known to who asked for it.
+      emit(state === 'CANCELLED' ? { at_ms, kind, job_id, state } : event);
+    },
     command,
     signal,
     poll_interval_ms: Math.min(runner.poll_interval_ms, 2_000),
@@ -54,7 +74,7 @@ async function waitForEnd(operations: Operations, name: string, timeout_ms: numb
   const deadline = now_ms() + timeout_ms;
   for (;;) {
     const { state } = await reconciler.pass(name);
-    const left = liveLaunches(state);
+    const left = whatEnds(state);
     if (left.length === 0) return;
     if (now_ms() >= deadline)
       throw new HpcserveError('E_DEPLOYMENT_STOP', {

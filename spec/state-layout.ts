@@ -38,6 +38,8 @@ export const gatewayFiles = {
 export const deploymentFiles = {
   state: 'deployment.json',
   spec: 'model.yaml',
+  /** While a changed version starts: the one before. */
+  previous_spec: 'model.previous.yaml',
   lock: 'lock',
   launches: 'launches',
 } as const;

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Command, InvalidArgumentError } from 'commander';
 import { type LogFile, logFilesOf, tail } from '../../control/log-files.ts';
 import type { Operations } from '../../control/operations.ts';
+import { readableLine } from '../../control/readable-line.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
@@ -130,7 +131,7 @@ function print(context: CliContext, file: LogFile, lines: readonly string[]): vo
     if (context.json) context.out(JSON.stringify({ ...file, line }));
     else
       context.out(
-        `${style('cyan', [file.kind, file.node, file.unit].filter(Boolean).join(' '), context.colour && context.tty.stdout)}  ${printable(line)}`,
+        `${style('cyan', [file.kind, file.node, file.unit].filter(Boolean).join(' '), context.colour && context.tty.stdout)}  ${printable(readableLine(line))}`,
       );
   }
 }

@@ -1,4 +1,5 @@
 /** Progress events in words: one line each, the same in the plain view and in the log of the terminal view. */
+import { endWords } from '../../control/agent-end.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 
@@ -38,10 +39,8 @@ export function describeEvent(event: ProgressEvent): string {
     case 'serving':
       return `serving ${event.models.join(', ')} at ${event.url}`;
     case 'job_ended': {
-      const code = event.exit_code === undefined ? '' : ` with exit code ${event.exit_code}`;
-      const reason = event.reason ? `: ${event.reason}` : '';
       const log = event.log_file ? ` (log: ${event.log_file})` : '';
-      return `job ${event.job_id} ended, ${event.state}${code}${reason}${log}`;
+      return `job ${event.job_id} ended: ${endWords(event)}${log}`;
     }
     case 'failed':
       return [

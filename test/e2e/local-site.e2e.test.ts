@@ -123,6 +123,17 @@ describe('the local site', () => {
     expect(await jobs()).toEqual(before.slice(0, 1));
   });
 
+  it('a change that fails is taken back, and the version before goes on', async () => {
+    const before = await jobs();
+    write(1, './toy.gguf', '    chat_template: ./absent.jinja\n');
+    const failed = await home.run(['deploy', 'model.yaml', '--yes']);
+    expect(failed.code, failed.stderr).not.toBe(0);
+    expect(await jobs()).toEqual(before);
+    expect((await home.run(['chat', 'tiny', 'Hi', '--max-tokens', '2'])).code).toBe(0);
+    write(1);
+    expect((await home.run(['deploy', 'model.yaml'])).stderr).toMatch(/unchanged/);
+  });
+
   it('says so when an agent is killed, and the next deploy replaces it under the same URL', async () => {
     const [agent] = processesWithArgument((argument) =>
       argument.includes(`${home.folder}/.hpcserve/local/deployments`),

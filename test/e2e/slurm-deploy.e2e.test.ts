@@ -126,6 +126,22 @@ describe('a deployment on Slurm', () => {
     expect((await queue()).split('\n').length).toBe(before.split('\n').length);
   });
 
+  it('a change that Slurm refuses leaves the running version as it is', async () => {
+    const before = await status('two-kinds');
+    write('two-kinds', { replicas: 2, max_sequences: 2 }, { partition: 'nowhere' });
+    const refused = await hpcserve('deploy', join(folder, 'two-kinds.yaml'), '--yes');
+    expect(refused.code, refused.stderr).toBe(6);
+    expect(refused.stderr).toMatch(/nowhere[\s\S]*the version of two-kinds before this change goes on/);
+    const after = await status('two-kinds');
+    expect(after.phase).toBe('serving');
+    expect(after.launches.map((launch) => launch.job_id)).toEqual(
+      before.launches.map((launch) => launch.job_id),
+    );
+    write('two-kinds', { replicas: 2 });
+    const again = await hpcserve('deploy', join(folder, 'two-kinds.yaml'));
+    expect(again.stderr).toMatch(/deployed already and unchanged/);
+  });
+
   it('shows a job that scancel ended, and replaces it at the next deploy', async () => {
     const { launches } = await status('two-kinds');
     await cluster.runAs('user', ['scancel', launches[0]!.job_id]);
