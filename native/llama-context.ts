@@ -45,6 +45,8 @@ export class LlamaContext {
   readonly #model: Pointer;
   readonly #context: Pointer;
   readonly #threadpool: Pointer;
+  /** Memory of the batch that libllama reads. */
+  #batch: readonly ArrayBufferView[] = [];
 
   /** @throws HpcserveError E_NATIVE_REFERENCE, E_NATIVE_LIBRARY, E_NATIVE_VERSION */
   constructor(options: LlamaContextOptions) {
@@ -89,6 +91,8 @@ export class LlamaContext {
     const first = addressOf(sequences);
     const lists = BigUint64Array.from(tokens, (_, index) => first + BigInt(4 * index));
     const outputs = Int8Array.from(tokens, ({ output }) => Number(output));
+    // The library is given bare addresses: without this the arrays could be collected before it reads them.
+    this.#batch = [ids, positions, counts, sequences, lists, outputs];
     const status = this.#llama.llama_decode(this.#context, {
       n_tokens: tokens.length,
       token: addressOf(ids),
@@ -101,6 +105,7 @@ export class LlamaContext {
     if (status !== 0)
       throw new HpcserveError('E_NATIVE_REFERENCE', {
         what: `llama_decode of ${tokens.length} tokens gave status ${status}`,
+        details: { arrays: this.#batch.length },
       });
   }
 

@@ -222,7 +222,7 @@ it('has every answered request in the ledger after kill -9', async () => {
       }
     };
     const lanes = ['a', 'b', 'c', 'd', 'e', 'f'].map(lane);
-    await until(() => answered.length > 300, 'three hundred answers');
+    await until(() => answered.length > 300, 'three hundred answers', 25_000);
     child.kill('SIGKILL');
     await exit;
     killed = true;
