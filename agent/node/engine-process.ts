@@ -22,6 +22,7 @@ import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './ser
 const ready_s_default = 3600;
 const probe_timeout_ms = 60_000;
 const ready_poll_ms = 250;
+const stop_grace_ms = 5000;
 /** Exit codes by which a shell says that a program could not be started. */
 const not_executable = 126;
 const not_found = 127;
@@ -172,10 +173,14 @@ export class EngineProcess implements ServingProcess {
         if (status >= 200 && status < 300) return 'ready';
         last = `${this.#adapter.readiness_path} answers ${status}`;
       } catch (error) {
+        if (error instanceof HpcserveError) {
+          await child.stop(stop_grace_ms);
+          throw error;
+        }
         last = (error as Error).message; // refused until it listens
       }
       if (performance.now() > deadline_ms) {
-        await child.stop(5000);
+        await child.stop(stop_grace_ms);
         throw new HpcserveError('E_AGENT_ENGINE_READY', {
           what: `${this.engine} did not serve ${this.#unit.model.name} within ${ready_s} s`,
           because: last,
@@ -269,7 +274,7 @@ function readEnvironmentFiles(unit: UnitSpec): Record<string, string> {
   return result;
 }
 
-/** A port of loopback that is free now. Another process may take it first: the engine then ends, and says so. */
+/** A port of loopback that is free now. Another process may take it first: see `connectionTo`. */
 function freeLoopbackPort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const server = createServer();

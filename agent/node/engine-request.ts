@@ -1,14 +1,56 @@
-import { type IncomingMessage, request } from 'node:http';
+import { Agent, type IncomingMessage, request } from 'node:http';
+import { connect } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { listenersOf } from './loopback-listener.ts';
 import type { Upstream } from './serving-process.ts';
 
 /** Largest answer of `fetchText`; metrics of the largest engines are some hundred KiB. */
 const answer_bytes_max = 4 * 1024 * 1024;
 
+type Created = (error: Error | null, socket: Duplex) => void;
+
+/**
+ * Connections to loopback ports of engines. A port that was free when the engine was started may be another user's
+ * by the time it is asked, for anybody on the node sees it in the engine's arguments: before the first byte, key
+ * included, is sent, the kernel is asked whose process listens there.
+ */
+class OwnPortAgent extends Agent {
+  override createConnection({ host, port }: { host?: string; port?: number }, created: Created): undefined {
+    const socket = connect({ host: host!, port: Number(port) });
+    socket.once('error', (error) => created(error, socket));
+    socket.once('connect', () => {
+      requireOwn(Number(port)).then(
+        () => created(null, socket),
+        (error: Error) => socket.destroy(error),
+      );
+    });
+  }
+}
+
+/** @throws HpcserveError E_AGENT_ENGINE_PORT */
+async function requireOwn(port: number): Promise<void> {
+  const own = process.getuid!();
+  const others = (await listenersOf(port)).filter((user) => user !== own);
+  if (others.length === 0) return;
+  throw new HpcserveError('E_AGENT_ENGINE_PORT', {
+    what: `port ${port} of this node is not the engine's: another user listens there`,
+    because: `/proc/net/tcp names user id ${others.join(', ')}; nothing was sent to it`,
+    details: { port },
+  });
+}
+
+// A connection a request: on this host that is cheap, and no request meets one that is being closed.
+const bySocket = new Agent({ keepAlive: false });
+const byPort = new OwnPortAgent({ keepAlive: false });
+
 /** Connection options of `http.request` for an engine on this host. */
-export function connectionTo(upstream: Upstream): { socketPath: string } | { host: string; port: number } {
+export function connectionTo(
+  upstream: Upstream,
+): { agent: Agent; socketPath: string } | { agent: Agent; host: string; port: number } {
   return upstream.kind === 'socket'
-    ? { socketPath: upstream.path }
-    : { host: '127.0.0.1', port: upstream.port };
+    ? { agent: bySocket, socketPath: upstream.path }
+    : { agent: byPort, host: '127.0.0.1', port: upstream.port };
 }
 
 /** Status and text of a small GET to an engine on this host. Rejects as `http.request` does, and after `timeout_ms`. */
@@ -21,14 +63,13 @@ export function fetchText(
     const asked = request({
       ...connectionTo(upstream),
       path,
-      agent: false,
       headers: {
         host: 'localhost',
         ...(upstream.key === undefined ? {} : { authorization: `Bearer ${upstream.key}` }),
       },
       signal: AbortSignal.timeout(timeout_ms),
     });
-    asked.once('error', reject);
+    asked.on('error', reject);
     asked.once('response', (response: IncomingMessage) => {
       const chunks: Buffer[] = [];
       let length = 0;
@@ -37,7 +78,7 @@ export function fetchText(
         if (length > answer_bytes_max) response.destroy(new Error('the answer is too large'));
         else chunks.push(chunk);
       });
-      response.once('error', reject);
+      response.on('error', reject);
       response.once('end', () =>
         resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString('utf8') }),
       );

@@ -56,8 +56,6 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     ...connectionTo(upstream),
     method: incoming.method,
     path: incoming.url,
-    // A connection a request: on this host that is cheap, and no request meets one that is being closed.
-    agent: false,
     headers: {
       ...passedOn(incoming.headers),
       host: 'localhost',

@@ -1,10 +1,7 @@
-import {
-  createServer as createHttpServer,
-  type IncomingMessage,
-  type Server,
-  type ServerResponse,
-} from 'node:http';
-import { createServer as createTlsServer, type TLSSocket, type Server as TlsServer } from 'node:tls';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { createServer, type Server } from 'node:https';
+import type { Socket } from 'node:net';
+import type { TLSSocket } from 'node:tls';
 import {
   authorizePeer,
   type Registry,
@@ -17,13 +14,22 @@ import { answerError, openAiError } from './answers.ts';
 
 /** A handshake that takes longer is ended. Higher: very slow links; lower: less held by strangers. */
 const handshake_timeout_ms = 10_000;
-/** Time for a request's headers. */
-const headers_timeout_ms = 15_000;
+const headers_timeout_default_ms = 15_000;
+/**
+ * Connections whose peer is not known to be a member (handshake, looking up its key, being refused). The port is
+ * open to everybody on the network: of more than these the oldest ends, so that strangers who hold connections
+ * open keep no member out, who is through in milliseconds. Lower: less memory; higher: gentler to slow members.
+ */
+const strangers_max = 256;
+/** A stranger has so long to read why it was refused. */
+const refusal_ms = 1000;
 
 export interface SessionServerOptions {
   registry: Registry;
   /** The identity of a session of this node, by id. */
   identityOf(sessionId: string): SessionIdentity | undefined;
+  /** Time for a request's headers. Lower: less held by slow members; higher: slow links. */
+  headers_timeout_ms?: number;
   /** @param sessionId the session that the client asked for by server name */
   handle(sessionId: string, request: IncomingMessage, response: ServerResponse): void;
 }
@@ -33,14 +39,19 @@ export interface SessionServerOptions {
  * only from clients whose key a live record of the mesh names; others get one line that says so.
  */
 export class SessionServer {
-  readonly #tls: TlsServer;
-  readonly #http: Server;
+  readonly #server: Server;
   readonly #sockets = new Set<TLSSocket>();
+  /** By remote address and port, oldest first. */
+  readonly #strangers = new Map<string, Socket>();
 
-  constructor({ registry, identityOf, handle }: SessionServerOptions) {
+  constructor({ registry, identityOf, handle, ...options }: SessionServerOptions) {
+    const headers_timeout_ms = options.headers_timeout_ms ?? headers_timeout_default_ms;
     const peers = new WeakMap<object, string>();
-    this.#http = createHttpServer(
+    this.#server = createServer(
       {
+        ...sessionTlsServerOptions(identityOf),
+        handshakeTimeout: handshake_timeout_ms,
+        connectionsCheckingInterval: headers_timeout_ms / 3,
         maxHeaderSize: limits.header_bytes,
         headersTimeout: headers_timeout_ms,
         // Bodies of 32 MiB over slow links, and answers that stream for hours: bounded by the peers, not by a clock.
@@ -57,23 +68,39 @@ export class SessionServer {
         } else handle(sessionId, request, response);
       },
     );
-    this.#tls = createTlsServer(
-      { ...sessionTlsServerOptions(identityOf), handshakeTimeout: handshake_timeout_ms },
-      (socket) => {
-        this.#sockets.add(socket);
-        socket.once('close', () => this.#sockets.delete(socket));
-        socket.on('error', () => socket.destroy()); // a connection that breaks is nobody's failure
-        socket.setNoDelay(true);
-        authorizePeer(socket, registry).then(
-          (peer) => {
-            peers.set(socket, peer.session_id);
-            this.#http.emit('connection', socket);
-          },
-          (error: unknown) => refuse(socket, HpcserveError.from(error)),
-        );
-      },
-    );
-    this.#tls.maxConnections = limits.connections;
+    // What reads HTTP comes after the question who is there, not at once.
+    const readHttp = this.#server.listeners('secureConnection');
+    this.#server.removeAllListeners('secureConnection');
+    this.#server.on('secureConnection', (socket: TLSSocket) => {
+      this.#sockets.add(socket);
+      socket.once('close', () => this.#sockets.delete(socket));
+      socket.on('error', () => socket.destroy()); // a connection that breaks is nobody's failure
+      socket.setNoDelay(true);
+      const name = remoteName(socket);
+      authorizePeer(socket, registry).then(
+        (peer) => {
+          this.#strangers.delete(name);
+          peers.set(socket, peer.session_id);
+          if (socket.destroyed) return;
+          for (const listener of readHttp) listener.call(this.#server, socket);
+        },
+        (error: unknown) => refuse(socket, HpcserveError.from(error)),
+      );
+    });
+    this.#server.on('connection', (socket: Socket) => this.#strangerCame(socket));
+    this.#server.maxConnections = limits.connections + strangers_max;
+  }
+
+  #strangerCame(socket: Socket): void {
+    const name = remoteName(socket);
+    this.#strangers.set(name, socket);
+    socket.once('close', () => {
+      if (this.#strangers.get(name) === socket) this.#strangers.delete(name);
+    });
+    if (this.#strangers.size <= strangers_max) return;
+    const [oldest] = this.#strangers;
+    this.#strangers.delete(oldest![0]);
+    oldest![1].destroy();
   }
 
   /**
@@ -96,9 +123,9 @@ export class SessionServer {
   /** Ends every connection and stops listening. */
   async close(): Promise<void> {
     const closed = new Promise<void>((resolve) => {
-      this.#tls.close(() => resolve());
+      this.#server.close(() => resolve());
     });
-    for (const socket of this.#sockets) socket.destroy();
+    for (const socket of [...this.#sockets, ...this.#strangers.values()]) socket.destroy();
     await closed;
   }
 
@@ -111,14 +138,18 @@ export class SessionServer {
           reject(new HpcserveError('E_AGENT_PORT', { what: `the agent cannot listen on ${host}`, because }));
         }
       };
-      this.#tls.once('error', onError);
-      this.#tls.listen({ host, port }, () => {
-        this.#tls.off('error', onError);
-        const address = this.#tls.address();
+      this.#server.once('error', onError);
+      this.#server.listen({ host, port }, () => {
+        this.#server.off('error', onError);
+        const address = this.#server.address();
         resolve(address && typeof address === 'object' ? address.port : undefined);
       });
     });
   }
+}
+
+function remoteName({ remoteAddress, remotePort }: Socket): string {
+  return `${remoteAddress} ${remotePort}`;
 }
 
 function refuse(socket: TLSSocket, error: HpcserveError): void {
@@ -134,4 +165,6 @@ function refuse(socket: TLSSocket, error: HpcserveError): void {
     ].join('\r\n'),
     () => socket.destroy(),
   );
+  // One that does not read would be kept for ever.
+  setTimeout(() => socket.destroy(), refusal_ms).unref();
 }

@@ -123,6 +123,12 @@ export const agentErrors = defineErrors({
     http_status: 503,
     exit_code: 11,
   },
+  E_AGENT_ENGINE_PORT: {
+    cause: 'Another user of the node listens on the loopback port that was chosen for an engine.',
+    fix: 'deploy again, which chooses another port; if it repeats, somebody does it on purpose: tell the site, and use an engine that listens on a unix socket',
+    http_status: 502,
+    exit_code: 11,
+  },
   E_AGENT_ENGINE_OPTION: {
     cause: 'The model asks for something that the chosen engine cannot do.',
     fix: 'remove the option, or choose another engine',
