@@ -15,6 +15,7 @@ import { registerModels } from './commands/models.ts';
 import { registerNodes } from './commands/nodes.ts';
 import { registerPlan } from './commands/plan.ts';
 import { registerRender } from './commands/render.ts';
+import { registerSimulate } from './commands/simulate.ts';
 import { registerSites } from './commands/sites.ts';
 import { registerStatus } from './commands/status.ts';
 import { registerStop } from './commands/stop.ts';
@@ -80,6 +81,7 @@ Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 
     registerInit,
     registerDeploy,
     registerPlan,
+    registerSimulate,
     registerRender,
     registerStatus,
     registerLogs,
