@@ -11,10 +11,10 @@ import type { CapacitatedChoice } from './capacitated-choice.ts';
  * nearer to the mean comes first. A relaxation without fractions is a solution: it is taken as it is.
  */
 export function splitByDevices(constraint: CapacitatedChoice, choices: readonly Variable[]): Branching {
-  const types = constraint.prices.length;
+  const types = constraint.relaxation.prices.length;
   return () => {
     const fractional = new Map<number, [pattern: number, weight: number][]>();
-    constraint.fractions((model, pattern, weight) => {
+    constraint.relaxation.fractions((model, pattern, weight) => {
       const parts = fractional.get(model);
       if (parts) parts.push([pattern, weight]);
       else fractional.set(model, [[pattern, weight]]);
@@ -22,22 +22,23 @@ export function splitByDevices(constraint: CapacitatedChoice, choices: readonly 
     let best: { model: number; type: number; threshold: number; lowerFirst: boolean } | undefined;
     let most = 0;
     for (const [model, parts] of fractional) {
-      if (constraint.keyWeight(model) > 1e-7)
-        parts.push([constraint.keyPattern(model), constraint.keyWeight(model)]);
+      if (constraint.relaxation.keyWeight(model) > 1e-7)
+        parts.push([constraint.relaxation.keyPattern(model), constraint.relaxation.keyWeight(model)]);
       if (parts.length < 2) continue;
       for (let type = 0; type < types; type++) {
         let mean = 0;
-        for (const [pattern, weight] of parts) mean += weight * constraint.devices(model, pattern, type);
+        for (const [pattern, weight] of parts)
+          mean += weight * constraint.relaxation.devices(model, pattern, type);
         let spread = 0;
         for (const [pattern, weight] of parts)
-          spread += weight * Math.abs(constraint.devices(model, pattern, type) - mean);
+          spread += weight * Math.abs(constraint.relaxation.devices(model, pattern, type) - mean);
         // Free types still tell patterns apart, so a little is better than nothing.
-        const score = spread * (constraint.prices[type]! + 1e-3);
+        const score = spread * (constraint.relaxation.prices[type]! + 1e-3);
         if (spread < 1e-6 || score <= most) continue;
         const threshold = Math.floor(mean + 1e-9);
         let below = 0;
         for (const [pattern, weight] of parts)
-          if (constraint.devices(model, pattern, type) <= threshold) below += weight;
+          if (constraint.relaxation.devices(model, pattern, type) <= threshold) below += weight;
         most = score;
         best = { model, type, threshold, lowerFirst: below >= 0.5 };
       }
@@ -47,7 +48,8 @@ export function splitByDevices(constraint: CapacitatedChoice, choices: readonly 
     const side = (lower: boolean) => () => {
       const choice = choices[model]!;
       for (const pattern of choice.values())
-        if (constraint.devices(model, pattern, type) <= threshold !== lower) choice.remove(pattern);
+        if (constraint.relaxation.devices(model, pattern, type) <= threshold !== lower)
+          choice.remove(pattern);
     };
     return [side(lowerFirst), side(!lowerFirst)];
   };
@@ -62,9 +64,9 @@ function takeRelaxation(constraint: CapacitatedChoice, choices: readonly Variabl
   const first = open[0];
   if (first === undefined) return [];
   const patternOf = (model: number): number => {
-    const pattern = constraint.keyPattern(model);
+    const pattern = constraint.relaxation.keyPattern(model);
     let chosen = pattern;
-    constraint.fractions((of, extra, weight) => {
+    constraint.relaxation.fractions((of, extra, weight) => {
       if (of === model && weight > 0.5) chosen = extra;
     });
     return choices[model]!.has(chosen) ? chosen : cheapest(constraint, choices[model]!, model);
@@ -78,9 +80,9 @@ function takeRelaxation(constraint: CapacitatedChoice, choices: readonly Variabl
   let cost = 0;
   choices.forEach((choice, model) => {
     const at = open.indexOf(model);
-    cost += constraint.costOf(model, at < 0 ? choice.min : chosen[at]!);
+    cost += constraint.relaxation.costOf(model, at < 0 ? choice.min : chosen[at]!);
   });
-  if (cost <= constraint.leastCost && constraint.fits(open, chosen)) return [take];
+  if (cost <= constraint.relaxation.leastCost && constraint.fits(open, chosen)) return [take];
   return [() => choices[first]!.fix(chosen[0]!), () => choices[first]!.remove(chosen[0]!)];
 }
 
@@ -88,6 +90,7 @@ function cheapest(constraint: CapacitatedChoice, choice: Variable, model: number
   const { dense, size } = choice.domain as SparseDomain;
   let best = dense[0]!;
   for (let at = 1; at < size; at++)
-    if (constraint.reducedCost(model, dense[at]!) < constraint.reducedCost(model, best)) best = dense[at]!;
+    if (constraint.relaxation.reducedCost(model, dense[at]!) < constraint.relaxation.reducedCost(model, best))
+      best = dense[at]!;
   return best;
 }

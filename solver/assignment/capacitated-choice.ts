@@ -1,56 +1,27 @@
 /**
  * The constraint at the heart of placement: one pattern for every model, capacities for every type, least
  * cost. Three filters, cheapest first: what surely does not fit; the bound of the linear relaxation; and
- * reduced costs. The relaxation has one row a model and one a type. Because every model's row says only
- * "one pattern in all", its basis is kept as one key pattern a model and as many extra columns as there are
- * types (generalised upper bounds: Dantzig and Van Slyke, 1967), so a pivot inverts a matrix of types × types
- * whatever the number of models. The dual simplex runs from the parent's basis; the prices it ends with are
- * used only as Lagrange multipliers, so that rounding can weaken the bound but never make it wrong.
+ * reduced costs.
  */
 import { fail } from '../cp/inconsistency.ts';
 import { Propagator } from '../cp/propagator.ts';
 import type { SparseDomain } from '../cp/sparse-domain.ts';
 import type { Trail } from '../cp/trail.ts';
 import type { Variable } from '../cp/variable.ts';
-import { invert } from './invert.ts';
 import type { ModelPatterns } from './patterns.ts';
-
-/** Values and reduced costs below this are zero. */
-const tolerance = 1e-9;
-/** Pivots a propagation may take; where they do not suffice the bound reached so far is used. */
-const pivots_max = 400;
+import { Relaxation } from './relaxation.ts';
 
 export class CapacitatedChoice extends Propagator {
   override readonly priority = 'late';
-  /** Prices of the last relaxation, by type. */
-  readonly prices: Float64Array;
-  /** Bound of the last relaxation. */
-  bound = Number.NEGATIVE_INFINITY;
-  /** Dual simplex pivots so far. */
-  pivots = 0;
+  /** The relaxation of the present node, solved by the last propagation. */
+  readonly relaxation: Relaxation;
 
-  readonly #trail: Trail;
   readonly #choices: readonly Variable[];
   readonly #domains: readonly SparseDomain[];
   readonly #objective: Variable;
   readonly #types: number;
   readonly #stride: number;
   readonly #counts: Float64Array;
-  /** Patterns of all models in one array; model m's start at `#first[m]`. */
-  readonly #data: Float64Array;
-  readonly #first: Int32Array;
-  readonly #modelOf: Int32Array;
-  /** Cells of the basis: key pattern by model, then extra columns: a pattern, or -1 − type for a slack. */
-  readonly #keyCells: Int32Array;
-  readonly #extraCells: Int32Array;
-
-  readonly #keys: Int32Array;
-  readonly #extras: Int32Array;
-  readonly #matrix: Float64Array;
-  readonly #inverse: Float64Array;
-  readonly #values: Float64Array;
-  readonly #keyValues: Float64Array;
-  readonly #row: Float64Array;
   readonly #least: Float64Array;
   readonly #flags: Uint8Array;
 
@@ -64,41 +35,14 @@ export class CapacitatedChoice extends Propagator {
   ) {
     super();
     const types = counts.length;
-    this.#trail = trail;
     this.#choices = choices;
     this.#domains = choices.map((choice) => choice.domain as SparseDomain);
     this.#objective = objective;
     this.#types = types;
     this.#stride = types + 1;
     this.#counts = counts;
-    this.#first = new Int32Array(patterns.length + 1);
-    patterns.forEach(({ count }, model) => {
-      this.#first[model + 1] = this.#first[model]! + count;
-    });
-    const total = this.#first[patterns.length]!;
-    this.#data = new Float64Array(total * this.#stride);
-    this.#modelOf = new Int32Array(total);
-    patterns.forEach(({ data, count }, model) => {
-      this.#data.set(data, this.#first[model]! * this.#stride);
-      this.#modelOf.fill(model, this.#first[model]!, this.#first[model]! + count);
-    });
-    // Cheapest patterns and no prices: a dual feasible start.
-    this.#keyCells = Int32Array.from(patterns, (_, model) => {
-      let cheapest = this.#first[model]!;
-      for (let pattern = cheapest; pattern < this.#first[model + 1]!; pattern++)
-        if (this.#cost(pattern) < this.#cost(cheapest)) cheapest = pattern;
-      return trail.cell(cheapest);
-    });
-    this.#extraCells = Int32Array.from(counts, (_, type) => trail.cell(-1 - type));
-    this.#keys = new Int32Array(patterns.length);
-    this.#extras = new Int32Array(types);
-    this.#matrix = new Float64Array(types * types);
-    this.#inverse = new Float64Array(types * types);
-    this.#values = new Float64Array(types);
-    this.#keyValues = new Float64Array(patterns.length);
-    this.#row = new Float64Array(types);
     this.#least = new Float64Array(types);
-    this.prices = new Float64Array(types);
+    this.relaxation = new Relaxation(trail, this.#domains, patterns, counts);
     this.#flags = new Uint8Array(Math.max(1, ...patterns.map(({ count }) => count)));
   }
 
@@ -119,55 +63,16 @@ export class CapacitatedChoice extends Propagator {
 
   #filter(): void {
     this.#filterByCapacity();
-    this.#relax();
-    this.#objective.removeBelow(this.leastCost);
+    this.relaxation.solve(this.#objective.max);
+    this.#objective.removeBelow(this.relaxation.leastCost);
     this.#filterByReducedCost();
     if (this.#choices.every(({ fixed }) => fixed)) {
       let cost = 0;
       this.#choices.forEach((choice, model) => {
-        cost += this.costOf(model, choice.min);
+        cost += this.relaxation.costOf(model, choice.min);
       });
       this.#objective.removeBelow(cost);
     }
-  }
-
-  /** Least whole cost that the bound of the last relaxation allows. */
-  get leastCost(): number {
-    return Math.ceil(this.bound - this.#slop());
-  }
-
-  /** Weight of the key pattern of a model in the relaxation: 1 where the relaxation is decided on it. */
-  keyWeight(model: number): number {
-    return this.#keyValues[model]!;
-  }
-
-  /** Pattern number, within the model, that the relaxation is built around. */
-  keyPattern(model: number): number {
-    return this.#keys[model]! - this.#first[model]!;
-  }
-
-  /** Devices of a type a pattern of a model takes. */
-  devices(model: number, pattern: number, type: number): number {
-    return this.#data[(this.#first[model]! + pattern) * this.#stride + 1 + type]!;
-  }
-
-  costOf(model: number, pattern: number): number {
-    return this.#cost(this.#first[model]! + pattern);
-  }
-
-  /** Patterns of fractional weight beside the keys: told (model, pattern, weight). */
-  fractions(tell: (model: number, pattern: number, weight: number) => void): void {
-    for (let column = 0; column < this.#types; column++) {
-      const extra = this.#extras[column]!;
-      if (extra < 0 || this.#values[column]! < 1e-7) continue;
-      const model = this.#modelOf[extra]!;
-      tell(model, extra - this.#first[model]!, this.#values[column]!);
-    }
-  }
-
-  /** How much a pattern costs at the present prices above the model's key pattern. */
-  reducedCost(model: number, pattern: number): number {
-    return this.#priced(this.#first[model]! + pattern) - this.#priced(this.#keys[model]!);
   }
 
   /** Whether capacities hold with these patterns for `models` and the fixed ones of the others. */
@@ -176,34 +81,18 @@ export class CapacitatedChoice extends Propagator {
       let room = this.#counts[type]!;
       this.#choices.forEach((choice, model) => {
         const at = models.indexOf(model);
-        room -= this.devices(model, at < 0 ? choice.min : patterns[at]!, type);
+        room -= this.relaxation.devices(model, at < 0 ? choice.min : patterns[at]!, type);
       });
       if (room < 0) return false;
     }
     return true;
   }
 
-  #cost(pattern: number): number {
-    return this.#data[pattern * this.#stride]!;
-  }
-
-  #priced(pattern: number): number {
-    let at = pattern * this.#stride;
-    let sum = this.#data[at]!;
-    for (let type = 0; type < this.#types; type++) sum += this.prices[type]! * this.#data[++at]!;
-    return sum;
-  }
-
-  /** Rounding allowed for before a bound is believed; costs are whole numbers. */
-  #slop(): number {
-    return 1e-6 + 1e-10 * Math.abs(this.bound);
-  }
-
   /** Removes patterns that do not fit beside the least that the other models take. */
   #filterByCapacity(): void {
     const types = this.#types;
     const stride = this.#stride;
-    const data = this.#data;
+    const data = this.relaxation.data;
     const models = this.#domains.length;
     const least = this.#least;
     for (let again = true; again; ) {
@@ -213,7 +102,7 @@ export class CapacitatedChoice extends Propagator {
         let widest = 0;
         for (let model = 0; model < models; model++) {
           const { dense, size } = this.#domains[model]!;
-          let at = this.#first[model]! * stride + 1 + type;
+          let at = this.relaxation.first[model]! * stride + 1 + type;
           let min = Number.POSITIVE_INFINITY;
           let max = 0;
           for (let index = 0; index < size; index++) {
@@ -231,7 +120,7 @@ export class CapacitatedChoice extends Propagator {
         for (let model = 0; model < models; model++) {
           const domain = this.#domains[model]!;
           const { dense, size } = domain;
-          const start = this.#first[model]! * stride + 1 + type;
+          const start = this.relaxation.first[model]! * stride + 1 + type;
           let min = Number.POSITIVE_INFINITY;
           for (let index = 0; index < size; index++) {
             const devices = data[start + dense[index]! * stride]!;
@@ -253,266 +142,25 @@ export class CapacitatedChoice extends Propagator {
     }
   }
 
-  /** Dual simplex from the basis of the parent node. @throws inconsistency when the bound passes the objective */
-  #relax(): void {
-    const trail = this.#trail;
-    const models = this.#domains.length;
-    for (let model = 0; model < models; model++) this.#keys[model] = trail.get(this.#keyCells[model]!);
-    for (let column = 0; column < this.#types; column++)
-      this.#extras[column] = trail.get(this.#extraCells[column]!);
-    for (let pivot = 0; ; pivot++) {
-      if (!this.#solveBasis()) {
-        this.#resetBasis();
-        break;
-      }
-      if (this.bound > this.#objective.max + this.#slop()) fail();
-      if (pivot === pivots_max || !this.#pivot()) break;
-      this.pivots++;
-    }
-
-    for (let model = 0; model < models; model++) trail.set(this.#keyCells[model]!, this.#keys[model]!);
-    for (let column = 0; column < this.#types; column++)
-      trail.set(this.#extraCells[column]!, this.#extras[column]!);
-  }
-
-  /** Begins anew: at the prices there are, every model's cheapest pattern, and nothing is scarce. */
-  #resetBasis(): void {
-    for (let model = 0; model < this.#domains.length; model++) {
-      const { dense, size } = this.#domains[model]!;
-      const first = this.#first[model]!;
-      let key = first + dense[0]!;
-      for (let index = 1; index < size; index++)
-        if (this.#priced(first + dense[index]!) < this.#priced(key)) key = first + dense[index]!;
-      this.#keys[model] = key;
-      this.#keyValues[model] = 1;
-    }
-    for (let type = 0; type < this.#types; type++) this.#extras[type] = -1 - type;
-    this.#values.fill(0);
-  }
-
-  /** Prices, values of basic columns and the bound, from the basis alone. False where it is singular. */
-  #solveBasis(): boolean {
-    const types = this.#types;
-    const stride = this.#stride;
-    const data = this.#data;
-    const models = this.#domains.length;
-    const matrix = this.#matrix;
-    const inverse = this.#inverse;
-    const values = this.#values;
-    for (let column = 0; column < types; column++) {
-      const extra = this.#extras[column]!;
-      if (extra < 0) {
-        for (let type = 0; type < types; type++) matrix[type * types + column] = type === -1 - extra ? 1 : 0;
-        continue;
-      }
-      const at = extra * stride + 1;
-      const key = this.#keys[this.#modelOf[extra]!]! * stride + 1;
-      for (let type = 0; type < types; type++)
-        matrix[type * types + column] = data[at + type]! - data[key + type]!;
-    }
-    if (!invert(matrix, inverse, types)) return false;
-    const { prices } = this;
-    prices.fill(0);
-    for (let column = 0; column < types; column++) {
-      const extra = this.#extras[column]!;
-      if (extra < 0) continue;
-      const dearer = this.#cost(extra) - this.#cost(this.#keys[this.#modelOf[extra]!]!);
-      for (let type = 0; type < types; type++) prices[type]! -= dearer * inverse[column * types + type]!;
-    }
-    let bound = 0;
-    const room = this.#least;
-    for (let type = 0; type < types; type++) {
-      if (prices[type]! < 0) prices[type] = 0;
-      room[type] = this.#counts[type]!;
-      bound -= prices[type]! * this.#counts[type]!;
-    }
-    for (let model = 0; model < models; model++) {
-      const at = this.#keys[model]! * stride;
-      let sum = data[at]!;
-      for (let type = 0; type < types; type++) {
-        const devices = data[at + 1 + type]!;
-        sum += prices[type]! * devices;
-        room[type]! -= devices;
-      }
-      bound += sum;
-      this.#keyValues[model] = 1;
-    }
-    this.bound = bound;
-    for (let column = 0; column < types; column++) {
-      let value = 0;
-      for (let type = 0; type < types; type++) value += inverse[column * types + type]! * room[type]!;
-      values[column] = value;
-      const extra = this.#extras[column]!;
-      if (extra >= 0) this.#keyValues[this.#modelOf[extra]!]! -= value;
-    }
-    return true;
-  }
-
-  /** One dual simplex pivot. Returns false at the optimum, and where no column can enter. */
-  #pivot(): boolean {
-    const types = this.#types;
-    const stride = this.#stride;
-    const data = this.#data;
-    const models = this.#domains.length;
-    const { prices } = this;
-    // The basic column that is furthest outside: negative, or present although it was removed.
-    let worst = 1e-7;
-    let leaving = -1;
-    let sign = 1;
-    for (let column = 0; column < types; column++) {
-      const value = this.#values[column]!;
-      const extra = this.#extras[column]!;
-      const outside = value < 0 ? -value : extra >= 0 && !this.#allowed(extra) ? value : 0;
-      if (outside <= worst) continue;
-      worst = outside;
-      leaving = column;
-      sign = value < 0 ? -1 : 1;
-    }
-    for (let model = 0; model < models; model++) {
-      const value = this.#keyValues[model]!;
-      if (value === 0) continue;
-      const outside = value < 0 ? -value : this.#allowed(this.#keys[model]!) ? 0 : value;
-      if (outside <= worst) continue;
-      worst = outside;
-      leaving = types + model;
-      sign = value < 0 ? -1 : 1;
-    }
-    if (leaving < 0) return false;
-    const leavingModel = leaving - types;
-    const row = this.#row;
-    if (leavingModel < 0)
-      for (let type = 0; type < types; type++) row[type] = this.#inverse[leaving * types + type]!;
-    else {
-      row.fill(0);
-      for (let column = 0; column < types; column++) {
-        const extra = this.#extras[column]!;
-        if (extra < 0 || this.#modelOf[extra] !== leavingModel) continue;
-        for (let type = 0; type < types; type++) row[type]! -= this.#inverse[column * types + type]!;
-      }
-    }
-    // Ratio test over every allowed column: the one whose reduced cost reaches zero first.
-    let ratio = Number.POSITIVE_INFINITY;
-    let steepest = 0;
-    let entering = Number.MIN_SAFE_INTEGER;
-    for (let type = 0; type < types; type++) {
-      const slope = sign * row[type]!;
-      if (slope <= tolerance || this.#extras.includes(-1 - type)) continue;
-      const of = prices[type]! / slope;
-      if (of < ratio - tolerance || (of < ratio + tolerance && slope > steepest)) {
-        ratio = of;
-        steepest = slope;
-        entering = -1 - type;
-      }
-    }
-    for (let model = 0; model < models; model++) {
-      const { dense, size } = this.#domains[model]!;
-      const first = this.#first[model]!;
-      const key = this.#keys[model]! * stride;
-      let base = data[key]!;
-      let slopeBase = leavingModel === model ? sign : 0;
-      for (let type = 0; type < types; type++) {
-        const devices = data[key + 1 + type]!;
-        base += prices[type]! * devices;
-        slopeBase -= sign * row[type]! * devices;
-      }
-      for (let index = 0; index < size; index++) {
-        const at = (first + dense[index]!) * stride;
-        let slope = slopeBase;
-        for (let type = 0; type < types; type++) slope += sign * row[type]! * data[at + 1 + type]!;
-        if (slope <= tolerance) continue;
-        let reduced = data[at]! - base;
-        for (let type = 0; type < types; type++) reduced += prices[type]! * data[at + 1 + type]!;
-        if (reduced < 0) reduced = 0;
-        if (reduced > (ratio + tolerance) * slope) continue;
-        const of = reduced / slope;
-        if (of > ratio - tolerance && slope <= steepest) continue;
-        if (at === key || this.#extras.includes(first + dense[index]!)) continue;
-        ratio = Math.min(ratio, of);
-        steepest = slope;
-        entering = first + dense[index]!;
-      }
-    }
-    if (entering === Number.MIN_SAFE_INTEGER) return this.#unbounded(sign);
-    this.#exchange(leaving, entering);
-    return true;
-  }
-
-  /**
-   * No column can repair the row: the relaxation has no solution. Proved as a bound: prices moved along the
-   * row raise it beyond the objective.
-   */
-  #unbounded(sign: number): boolean {
-    const { prices } = this;
-    const old = prices.slice();
-    for (let far = 1; far < 2 ** 60; far *= 4) {
-      for (let type = 0; type < this.#types; type++)
-        prices[type] = Math.max(0, old[type]! - sign * far * this.#row[type]!);
-      const bound = this.#boundAtPrices();
-      if (bound > this.#objective.max + 1e-6 + 1e-9 * Math.abs(bound)) fail();
-    }
-    prices.set(old);
-    return false;
-  }
-
-  /** The Lagrangian bound at `prices`, from all allowed patterns. */
-  #boundAtPrices(): number {
-    let bound = 0;
-    for (let type = 0; type < this.#types; type++) bound -= this.prices[type]! * this.#counts[type]!;
-    for (let model = 0; model < this.#domains.length; model++) {
-      const { dense, size } = this.#domains[model]!;
-      let least = Number.POSITIVE_INFINITY;
-      for (let index = 0; index < size; index++)
-        least = Math.min(least, this.#priced(this.#first[model]! + dense[index]!));
-      bound += least;
-    }
-    return bound;
-  }
-
-  /** `leaving`: an extra column, or types + model for that model's key. */
-  #exchange(leaving: number, entering: number): void {
-    const types = this.#types;
-    let column = leaving;
-    if (leaving >= types) {
-      const model = leaving - types;
-      column = -1;
-      for (let each = 0; each < types; each++) {
-        const extra = this.#extras[each]!;
-        if (extra >= 0 && this.#modelOf[extra] === model) column = each;
-      }
-      // Without an extra of its own the key can only be replaced by a pattern of the same model.
-      if (column < 0) {
-        this.#keys[model] = entering;
-        return;
-      }
-      this.#keys[model] = this.#extras[column]!;
-    }
-    this.#extras[column] = entering;
-  }
-
-  #allowed(pattern: number): boolean {
-    const model = this.#modelOf[pattern]!;
-    return this.#domains[model]!.has(pattern - this.#first[model]!);
-  }
-
   /** Removes patterns that would cost more than the objective allows, even with the rest at its cheapest. */
   #filterByReducedCost(): void {
     const types = this.#types;
     const stride = this.#stride;
-    const data = this.#data;
-    const { prices } = this;
+    const data = this.relaxation.data;
+    const { prices } = this.relaxation;
     const models = this.#domains.length;
     // The bound from the patterns that are left, in case the dual simplex ended early.
-    this.bound = this.#boundAtPrices();
-    const slack = this.#objective.max - this.bound + this.#slop();
+    this.relaxation.bound = this.relaxation.boundAtPrices();
+    const slack = this.#objective.max - this.relaxation.bound + this.relaxation.slop;
     if (slack < 0) fail();
     for (let model = 0; model < models; model++) {
       const domain = this.#domains[model]!;
       const { dense, size } = domain;
       if (size === 1) continue;
-      const first = this.#first[model]!;
+      const first = this.relaxation.first[model]!;
       let least = Number.POSITIVE_INFINITY;
       for (let index = 0; index < size; index++) {
-        const priced = this.#priced(first + dense[index]!);
+        const priced = this.relaxation.priced(first + dense[index]!);
         if (priced < least) least = priced;
       }
       let removed = 0;

@@ -238,8 +238,8 @@ class AssignmentSolver {
     const search = this.#open(set.patterns, set.patterns);
     if (search === undefined) return this.#covers(set);
     const { minimiser, branching, constraint } = search;
-    if (this.#covers(set)) this.#raise(constraint.bound);
-    else this.#reprice(constraint.prices);
+    if (this.#covers(set)) this.#raise(constraint.relaxation.bound);
+    else this.#reprice(constraint.relaxation.prices);
     const outcome = minimiser.run(branching, {
       shouldStop: this.#shouldStop,
       nodes_max: Math.min(nodes_max, (this.#options.nodes_max ?? Number.POSITIVE_INFINITY) - this.#nodes),
