@@ -2,7 +2,12 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import { basename, resolve } from 'node:path';
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { resolveModelSource } from '../../control/model-source/resolve.ts';
-import { findDevice, findInterconnect, variantsOf } from '../../solver/catalog/devices.ts';
+import {
+  type DeviceOverrides,
+  findDevice,
+  findInterconnect,
+  variantsOf,
+} from '../../solver/catalog/devices.ts';
 import { shapeOfConfig } from '../../solver/catalog/hugging-face-config.ts';
 import { findModel } from '../../solver/catalog/known-models.ts';
 import { type ModelShape, parameterCount, shapeOfSummary } from '../../solver/catalog/model-shape.ts';
@@ -22,6 +27,7 @@ import { parseTrace } from '../../solver/simulator/trace.ts';
 import { drawRequests, type LengthDistribution } from '../../solver/simulator/workload.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
+import { readDeviceFile } from '../format/device-file.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { style } from '../format/style.ts';
 import { formatTable } from '../format/table.ts';
@@ -40,6 +46,7 @@ interface SimulateOptions {
   prefillDevice?: string;
   prefillTp?: number;
   interconnect: string;
+  devices?: string;
   rate: number;
   cv: number;
   requests: number;
@@ -70,6 +77,7 @@ export function registerSimulate(program: Command, context: CliContext): void {
     .option('--prefill-dp <n>', 'replicas for prompts only; the others then only decode', natural)
     .option('--prefill-device <name>', 'device of the prompt replicas, if another')
     .option('--prefill-tp <n>', 'tensor-parallel degree of the prompt replicas, if another', natural)
+    .option('--devices <file>', 'JSON file of your own devices, or of changes to the catalog’s')
     .option('--interconnect <name>', 'network between nodes', 'slingshot-11')
     .option('--rate <per_s>', 'requests per second', numeric, 1)
     .option('--cv <x>', 'burstiness of arrivals: 1 is Poisson, above it Gamma, 0 even', numeric, 1)
@@ -102,9 +110,13 @@ Examples:
     )
     .action(async (file: string | undefined, options: SimulateOptions) => {
       const shape = await shapeOf(context, file, options);
-      const group = groupOf(shape, options);
+      const overrides =
+        options.devices === undefined
+          ? {}
+          : readDeviceFile(resolve(context.working_folder, options.devices), options.devices);
+      const group = groupOf(shape, options, overrides);
       const requests = requestsOf(context, options);
-      const { result, prefill } = simulated(group, requests, options);
+      const { result, prefill } = simulated(group, requests, options, overrides);
       if (context.json) {
         context.out(JSON.stringify(jsonOf(shape, group, prefill, result)));
         return;
@@ -147,10 +159,10 @@ function parseJson(text: string, name: string): unknown {
   }
 }
 
-function groupOf(model: ModelShape, options: SimulateOptions): ReplicaGroup {
+function groupOf(model: ModelShape, options: SimulateOptions, overrides: DeviceOverrides): ReplicaGroup {
   return {
     model,
-    device: findDevice(options.device),
+    device: findDevice(options.device, overrides),
     engine: options.engine,
     tp: options.tp,
     pp: options.pp,
@@ -193,6 +205,7 @@ function simulated(
   group: ReplicaGroup,
   requests: RequestColumns,
   options: SimulateOptions,
+  overrides: DeviceOverrides,
 ): { result: ServingResult; prefill: ReplicaGroup | undefined } {
   const { prefillDp, prefillDevice, prefillTp, concurrency } = options;
   if (prefillDp === undefined) {
@@ -212,7 +225,7 @@ function simulated(
     ...group,
     dp: prefillDp,
     tp: prefillTp ?? group.tp,
-    device: prefillDevice === undefined ? group.device : findDevice(prefillDevice),
+    device: prefillDevice === undefined ? group.device : findDevice(prefillDevice, overrides),
   };
   return { result: simulateDisaggregated({ prefill, decode: group }, requests), prefill };
 }

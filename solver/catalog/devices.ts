@@ -92,8 +92,8 @@ function unknownDevice(name: string, siteNames: readonly string[]): HpcserveErro
         : `the nearest known name is ${close}`,
     try:
       close === undefined
-        ? 'name a known device, or describe yours in the site config'
-        : `name ${close}, or describe your device in the site config`,
+        ? 'name a known device, or describe yours in a file of devices'
+        : `name ${close}, or describe your device in a file of devices`,
     details: { name, nearest: close ?? null },
   });
 }

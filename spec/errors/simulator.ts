@@ -4,7 +4,7 @@ import { defineErrors } from './define.ts';
 export const simulatorErrors = defineErrors({
   E_DEVICE_UNKNOWN: {
     cause: 'A device or interconnect that the catalog does not know.',
-    fix: 'Name a known one, or describe it in the site config.',
+    fix: 'Name a known one, or describe it in a file for `hpcserve simulate --devices`.',
     http_status: 404,
     exit_code: 9,
   },

@@ -90,6 +90,17 @@ describe('hpcserve simulate', () => {
     );
   });
 
+  it('takes a site’s own figures of devices', async () => {
+    writeFileSync(join(folder, 'devices.json'), '{"A100-SXM4-80GB": {"memory_bandwidth_bytes_per_s": 1e12}}');
+    writeFileSync(join(folder, 'wrong.json'), '{"A100": {"memory_bandwith": 1e12}}');
+    const ask = ['--model', 'llama-3.1-8b', '--device', 'A100', '--requests', '50', '--json'];
+    const tpot = ({ out }: { out: string[] }): number => JSON.parse(out[0]!).report.tpot_ms.mean;
+    const slower = tpot(await simulate(...ask, '--devices', 'devices.json'));
+    expect(slower).toBeGreaterThan(1.3 * tpot(await simulate(...ask)));
+    for (const file of ['wrong.json', 'nowhere.json', 'trace.csv'])
+      await expect(simulate(...ask, '--devices', file)).rejects.toMatchObject({ code: 'E_SIMULATION_INPUT' });
+  });
+
   const model = ['--model', 'llama-3.1-8b'];
   it.each<[string, string[]]>([
     ['E_DEVICE_UNKNOWN', [...model, '--device', 'GH2000']],
