@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
-import { link, mkdir, open, unlink } from 'node:fs/promises';
+import { link, mkdir, open, stat, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 
@@ -62,15 +62,23 @@ export async function readNetworkKey(meshFolder: string): Promise<Uint8Array | u
     throw keyError(path, String((error as Error).message), error);
   }
   try {
-    const stat = await file.stat();
-    if (!stat.isFile()) throw keyError(path, 'it is not a regular file');
-    if ((stat.mode & 0o037) !== 0) {
+    const found = await file.stat();
+    if (!found.isFile()) throw keyError(path, 'it is not a regular file');
+    if ((found.mode & 0o037) !== 0) {
+      throw keyError(path, `its mode is ${octal(found.mode)}: others could have read or written it`);
+    }
+    const folder = await stat(meshFolder);
+    if ((folder.mode & 0o002) !== 0) {
       throw keyError(
         path,
-        `its mode is ${(stat.mode & 0o777).toString(8).padStart(4, '0')}: others could have read or written it`,
+        `the mode of its folder is ${octal(folder.mode)}: anybody could have put it there`,
       );
     }
-    if (stat.size !== key_bytes) throw keyError(path, `it has ${stat.size} bytes instead of ${key_bytes}`);
+    // In a group's folder any member of the group could put a key in the place of the mesh's own.
+    if (![process.getuid!(), folder.uid, 0].includes(found.uid)) {
+      throw keyError(path, `it belongs to user id ${found.uid}, neither you nor the owner of the folder`);
+    }
+    if (found.size !== key_bytes) throw keyError(path, `it has ${found.size} bytes instead of ${key_bytes}`);
     const key = new Uint8Array(key_bytes);
     const { bytesRead } = await file.read(key, 0, key_bytes, 0);
     if (bytesRead !== key_bytes) throw keyError(path, `only ${bytesRead} of its bytes could be read`);
@@ -78,6 +86,10 @@ export async function readNetworkKey(meshFolder: string): Promise<Uint8Array | u
   } finally {
     await file.close();
   }
+}
+
+function octal(mode: number): string {
+  return (mode & 0o777).toString(8).padStart(4, '0');
 }
 
 function keyError(path: string, because: string, cause?: unknown): HpcserveError {

@@ -4,7 +4,7 @@
  */
 import { randomBytes, timingSafeEqual } from 'node:crypto';
 import { constants } from 'node:fs';
-import { lstat, mkdir, open, readdir, rename, stat, unlink } from 'node:fs/promises';
+import { chmod, type FileHandle, lstat, mkdir, open, readdir, rename, stat, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { readNetworkKey } from './network-key.ts';
 import { RecordRejected, record_bytes_max } from './record-codec.ts';
@@ -63,11 +63,15 @@ export class RendezvousFolder {
 
   /** Makes `sessions/` where it is absent, never the mesh folder itself: its filesystem may be unmounted. */
   async prepare(): Promise<void> {
+    const { mode } = await stat(this.#mesh_folder);
     try {
-      await mkdir(this.sessions_folder, { mode: 0o700 | ((await this.#folderMode()) & 0o070) });
+      await mkdir(this.sessions_folder, { mode: 0o700 });
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+      if ((error as NodeJS.ErrnoException).code === 'EEXIST') return;
+      throw error;
     }
+    // Said again because an umask, which agents have set, would take the group's rights away; set-group-ID stays.
+    if ((mode & 0o070) !== 0) await chmod(this.sessions_folder, 0o700 | (mode & 0o2070));
   }
 
   /**
@@ -122,12 +126,11 @@ export class RendezvousFolder {
   /** Replaces a file as a whole and durably; readers see the old bytes or the new ones. */
   async write(sessionId: string, kind: FolderFileKind, bytes: Uint8Array): Promise<void> {
     const temporary = join(this.sessions_folder, `.tmp-${sessionId}-${randomBytes(6).toString('hex')}`);
-    // A group's mesh is a folder that the group may read: its records are then readable by it too.
-    const mode = 0o600 | ((await this.#folderMode()) & 0o040);
     try {
-      const file = await open(temporary, 'wx', mode);
+      const file = await open(temporary, 'wx', 0o600);
       try {
         await file.writeFile(bytes);
+        await this.#share(file);
         await file.sync();
       } finally {
         await file.close();
@@ -140,11 +143,13 @@ export class RendezvousFolder {
     }
   }
 
+  /** Removes a file that is there and may be removed; in a folder with the sticky bit only its owner may. */
   async remove(name: string): Promise<void> {
     try {
       await unlink(join(this.sessions_folder, name));
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
+      const { code } = error as NodeJS.ErrnoException;
+      if (code !== 'ENOENT' && code !== 'EPERM' && code !== 'EACCES') throw error;
     }
   }
 
@@ -167,7 +172,7 @@ export class RendezvousFolder {
           // Replaced or removed while we looked.
           scan.present.delete(file.name);
           this.#seen.delete(file.name);
-        } else if (code === 'EACCES' || code === 'EPERM' || code === 'ELOOP') {
+        } else if (unreadable.has(code ?? '')) {
           scan.rejected.push({ file: file.name, rejection: new RecordRejected('unreadable', message) });
         } else {
           this.#seen.delete(file.name);
@@ -177,10 +182,24 @@ export class RendezvousFolder {
     }
   }
 
-  async #folderMode(): Promise<number> {
-    return (await stat(this.#mesh_folder)).mode;
+  /** A group's mesh is a folder that the group may read: its records are then readable by it too, and by no other. */
+  async #share(file: FileHandle): Promise<void> {
+    const folder = await stat(this.#mesh_folder);
+    if ((folder.mode & 0o040) === 0) return;
+    const { uid, gid } = await file.stat();
+    try {
+      if (gid !== folder.gid) await file.chown(uid, folder.gid);
+    } catch (error) {
+      // Not in the folder's group: then the right one is to let no group read it.
+      if ((error as NodeJS.ErrnoException).code === 'EPERM') return;
+      throw error;
+    }
+    await file.chmod(0o640);
   }
 }
+
+/** What opening a single file may say though the folder is in order: no rights, a link, a pipe, a socket, a folder. */
+const unreadable = new Set(['EACCES', 'EPERM', 'ELOOP', 'ENXIO', 'EAGAIN', 'EISDIR']);
 
 /** Reads at most `record_bytes_max` bytes; never follows a link, never waits for the other end of a pipe. */
 async function readBounded(path: string): Promise<Uint8Array> {

@@ -240,8 +240,12 @@ export class RendezvousRegistry implements Registry {
       if (thorough) this.#thorough_began_ms = now_ms;
 
       const changes = this.#changes();
-      for (const { file, rejection } of scan.rejected) this.#reject(file, rejection);
+      for (const { file, rejection } of scan.rejected) {
+        this.#reject(file, rejection);
+        this.#expectOwn(file, undefined);
+      }
       for (const { file, bytes } of scan.changed) {
+        this.#expectOwn(file.name, bytes);
         try {
           if (file.kind === 'rec') {
             const record = openRecord(bytes, this.network_key);
@@ -264,6 +268,12 @@ export class RendezvousRegistry implements Registry {
       this.#report('ok');
       this.#watch();
     });
+  }
+
+  /** An own record that somebody or something else wrote (an older one put back, a part lost) is stored again. */
+  #expectOwn(file: string, bytes: Uint8Array | undefined): void {
+    const own = file.endsWith('.rec') ? this.#own.get(file.slice(0, -'.rec'.length)) : undefined;
+    if (own && !(bytes && Buffer.compare(bytes, own.envelope) === 0)) own.stored = false;
   }
 
   async #storeOwn(own: OwnRecord): Promise<void> {
