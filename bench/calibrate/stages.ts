@@ -54,7 +54,7 @@ export const initialDevice: DeviceConstants = {
   ring_bandwidth: 0.6,
   ring_bandwidth_many: 0.75,
 };
-export const initialEngine: EngineConstants = {
+const initialEngine: EngineConstants = {
   layer_s: 15e-6,
   step_s: 1.5e-3,
   sequence_s: 10e-6,
@@ -70,7 +70,7 @@ export const initialEngine: EngineConstants = {
 /** Rows that Vidur's operators are fitted on; TP 2 and 8 are kept out. */
 export const operatorIsFitted = (row: OperatorRow): boolean => row.tp === 1 || row.tp === 4;
 /** Four devices are kept out of the all-reduces. */
-export const allReduceIsFitted = (row: AllReduceRow): boolean => row.devices !== 4;
+const allReduceIsFitted = (row: AllReduceRow): boolean => row.devices !== 4;
 
 export function predictOperator(row: OperatorRow, constants: DeviceConstants): number {
   const device = devices[row.gpu];
@@ -86,7 +86,7 @@ export function predictOperator(row: OperatorRow, constants: DeviceConstants): n
   return 1e3 * gemmSeconds(gemm, row.tokens, device, constants);
 }
 
-export function predictAllReduce(row: AllReduceRow, constants: DeviceConstants): number {
+function predictAllReduce(row: AllReduceRow, constants: DeviceConstants): number {
   const { link } = devices[row.gpu];
   const none = Number.POSITIVE_INFINITY;
   return (

@@ -5,6 +5,8 @@
  * deviation of a quarter of the mean, and three choices of means. Each plan gets its best TP by the same
  * search, so that plans are compared and not their tuning.
  */
+import type { AssignmentOption } from '../../solver/assignment/problem.ts';
+import { solveAssignment } from '../../solver/assignment/solve.ts';
 import { findDevice } from '../../solver/catalog/devices.ts';
 import { findModel } from '../../solver/catalog/known-models.ts';
 import { type LatencyModel, latencyModel } from '../../solver/simulator/latency.ts';
@@ -80,7 +82,7 @@ const requests_simulated = 6000;
 export function paperCase(log: (line: string) => void): BenchResult[] {
   return scenarios.flatMap((scenario) => {
     const tables = models.map((_, index) => capacities(index, scenario));
-    const ours = best(tables);
+    const ours = best(tables, log);
     const all: Record<string, Allocation> = { ...plans, ours };
     const outcomes = Object.entries(all).map(([name, allocation]) => ({
       name,
@@ -164,38 +166,42 @@ function latency(name: string, device: string, tp: number): LatencyModel {
   return latencyModel({ model: findModel(name), device: findDevice(device), engine: 'vllm', tp, pp: 1 });
 }
 
+/** Shares of a model's traffic are dealt in so many units. */
+const share_units = 20;
+/** Seconds over which arrivals are looked at: the span that is simulated. */
+const span_s = requests_simulated / models.reduce((sum, { rate_per_s }) => sum + rate_per_s, 0);
+
 /**
- * Our plan by exhaustion over all allocations (two devices at a time): the one whose queues, weighted by
- * requests, grow least; with these rates no plan keeps up with all, so latency follows what stays behind.
+ * Our plan by the placement solver. An option runs a share s of a model's requests on d devices of one kind;
+ * it costs, per request, half the backlog that the span leaves there, span/2 · (s·λ/c − 1) with c what the
+ * devices sustain: at these rates no plan keeps up with every model, so latency is what stays behind.
  */
-function best(tables: readonly Map<string, Choice>[]): Allocation {
-  const step = 2;
-  let top: { cost: number; allocation: Allocation } | undefined;
-  const capacity = (model: number, gh200: number, a100: number): number =>
-    tables[model]!.get(`${gh200},${a100}`)!.capacity;
-  for (let g0 = 0; g0 <= available[0]; g0 += step)
-    for (let a0 = 0; a0 <= available[1]; a0 += step) {
-      if (capacity(0, g0, a0) === 0) continue;
-      for (let g1 = 0; g0 + g1 <= available[0]; g1 += step)
-        for (let a1 = 0; a0 + a1 <= available[1]; a1 += step) {
-          const allocation = [
-            [g0, a0],
-            [g1, a1],
-            [available[0] - g0 - g1, available[1] - a0 - a1],
-          ] as const;
-          let cost = 0;
-          for (const [model, { rate_per_s }] of models.entries()) {
-            const sustained = capacity(model, allocation[model]![0], allocation[model]![1]);
-            // Requests of a burst of n wait n/2 · (1/capacity − 1/rate) on average.
-            cost +=
-              sustained === 0
-                ? Number.POSITIVE_INFINITY
-                : rate_per_s * rate_per_s * Math.max(0.02 / sustained, 1 / sustained - 1 / rate_per_s);
-          }
-          if (top === undefined || cost < top.cost) top = { cost, allocation };
-        }
+function best(tables: readonly Map<string, Choice>[], log: (line: string) => void): Allocation {
+  const options = models.map(({ rate_per_s }, model): AssignmentOption[] =>
+    kinds.flatMap((_, type) =>
+      Array.from({ length: available[type]! }, (_, index) => index + 1).flatMap((devices) => {
+        const sustained = tables[model]!.get(type === 0 ? `${devices},0` : `0,${devices}`)!.capacity;
+        if (sustained === 0) return [];
+        return Array.from({ length: share_units }, (_, units) => {
+          const rate = (rate_per_s * (units + 1)) / share_units;
+          // The second term prefers, of two that keep up, the one with more room.
+          const wait_s = (span_s / 2) * Math.max(0, rate / sustained - 1) + 0.1 * (rate / sustained);
+          return { type, devices, share: units + 1, cost: Math.round(rate * wait_s * 1000) };
+        });
+      }),
+    ),
+  );
+  const { status, choice } = solveAssignment({ counts: available, shares: share_units, options });
+  if (choice === undefined) throw new Error(`the solver found no plan: ${status}`);
+  log(`(our plan: ${status})`);
+  return choice.map((chosen, model) => {
+    const devices: [number, number] = [0, 0];
+    for (const index of chosen) {
+      const option = options[model]![index]!;
+      devices[option.type] = option.devices;
     }
-  return top!.allocation;
+    return devices;
+  });
 }
 
 /** The whole plan through the simulator: every model's requests on its devices, for the same span of time. */

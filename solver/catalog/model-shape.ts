@@ -37,7 +37,7 @@ export interface ExpertShape {
 }
 
 /** Weights in the matrices of one layer's attention. */
-export function attentionParams(shape: ModelShape): number {
+function attentionParams(shape: ModelShape): number {
   const { n_embd, n_head, n_head_kv, head_dim, latent } = shape;
   if (latent === undefined) return n_embd * head_dim * (2 * n_head + 2 * n_head_kv);
   const q =

@@ -56,17 +56,6 @@ export function drawRequests(workload: SyntheticWorkload): RequestColumns {
   return columns;
 }
 
-export function meanLength(length: LengthDistribution): number {
-  switch (length.kind) {
-    case 'fixed':
-      return length.tokens;
-    case 'uniform':
-      return (length.low + length.high) / 2;
-    default:
-      return length.mean;
-  }
-}
-
 /** Gaps of mean 1: Gamma with shape 1/CV², whose CV is as asked. */
 function gapsOf(cv: number, random: () => number): () => number {
   if (cv === 0) return () => 1;
