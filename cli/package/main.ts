@@ -37,6 +37,7 @@ const builtRooms = [
 ];
 /** Folders and files that travel as they are. */
 const plain = [
+  'cli/hpcserve.mjs',
   'sbatch-templates',
   'site-configs',
   'examples',
@@ -117,7 +118,7 @@ function copy(entry: string, folder: string): void {
       try: 'Run `npm run build` in a complete clone.',
     });
   }
-  cpSync(from, join(folder, entry), { recursive: true, filter: (path) => !path.endsWith('.map') });
+  cpSync(from, join(folder, entry), { recursive: true, filter: (path) => !/\.(map|gguf)$/.test(path) });
 }
 
 function copyPackage(path: string, folder: string): void {
