@@ -13,8 +13,8 @@ const mostContinuations = 8;
 /** A replica is looked for so often while there is none. */
 const look_ms = 50;
 /**
- * Only the connection may have broken and not the replica: after this time it may be asked again itself. Whether a
- * process lives is known by then, since its watch stream would have ended.
+ * Only the connection may have broken and not the replica, or it may have been full: after this time since the last
+ * failure all may be asked again. Whether a process lives is known by then, since its watch stream would have ended.
  */
 const again_ms = 1000;
 
@@ -36,7 +36,7 @@ interface Services {
 }
 
 /** Who goes on, and with what. */
-export interface Continuation {
+interface Continuation {
   replica: Replica<SessionLink>;
   request: ContinuedRequest;
 }
@@ -50,9 +50,10 @@ export class Continuations {
   #timer: NodeJS.Timeout | undefined;
   #used = 0;
   #events_sent = -1;
-  /** Replicas that failed since the stream last moved on, and until when to wait for others. */
+  /** Replicas that failed since the stream last moved on. */
   #failed: string[] = [];
   #broke_ms = 0;
+  #failed_ms = 0;
 
   constructor(stream: Stream, services: Services) {
     this.#stream = stream;
@@ -76,10 +77,11 @@ export class Continuations {
     events_sent: number,
     found: (continuation: Continuation | string) => void,
   ): void {
+    this.#failed_ms = performance.now();
     if (events_sent !== this.#events_sent) {
       this.#events_sent = events_sent;
       this.#failed = [];
-      this.#broke_ms = performance.now();
+      this.#broke_ms = this.#failed_ms;
     }
     this.#failed.push(failed.session_id);
     if (!this.journal) {
@@ -87,7 +89,7 @@ export class Continuations {
       return;
     }
     if (this.#used >= mostContinuations) {
-      found(`it has broken ${this.#used + 1} times already`);
+      found(`${this.#used} were asked to already`);
       return;
     }
     this.#used++;
@@ -104,13 +106,14 @@ export class Continuations {
 
   #look(request: ContinuedRequest, found: (continuation: Continuation | string) => void): void {
     const { wait_ms, policy, seed } = this.#services;
-    const passed_ms = performance.now() - this.#broke_ms;
+    const now_ms = performance.now();
     const candidates = this.#candidates();
     const replica =
       policy.choose(candidates, this.#failed, seed()) ??
-      (passed_ms > again_ms ? policy.choose(candidates, [], seed()) : undefined);
+      (now_ms - this.#failed_ms > again_ms ? policy.choose(candidates, [], seed()) : undefined);
     if (replica) found({ replica, request });
-    else if (passed_ms >= wait_ms) found(`none was there within ${Math.round(wait_ms / 1000)} s`);
+    else if (now_ms - this.#broke_ms >= wait_ms)
+      found(`none was there within ${Math.round(wait_ms / 1000)} s`);
     else this.#timer = setTimeout(() => this.#look(request, found), look_ms);
   }
 

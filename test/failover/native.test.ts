@@ -164,7 +164,7 @@ async function bothServe(): Promise<void> {
   await eventually(async () => (await serving()).length === 2, 'two replicas to serve', 20_000);
 }
 
-const long = { max_tokens: 450, ignore_eos: true, seed: 42 };
+const long = { max_tokens: 600, ignore_eos: true, seed: 42 };
 const numbers = {
   type: 'json_schema',
   json_schema: {

@@ -15,7 +15,7 @@ const longestStop = 1024;
 const latestDate_ms = 8.64e15;
 
 /** An answer that another replica began. */
-export interface Continuation extends Omit<ContinueRequest, 'token_ids' | 'choices'> {
+interface Continuation extends Omit<ContinueRequest, 'token_ids' | 'choices'> {
   choices: Required<ContinuedChoice>[];
 }
 

@@ -2,7 +2,7 @@
  * Bytes that the journals of all streams of a gateway may hold together. Lower: less memory at risk; higher: more
  * long streams survive the loss of their replica at the same time. 64 MiB are 16 million tokens of native replicas.
  */
-export const journalBytes = 64 * 1024 * 1024;
+const journalBytes = 64 * 1024 * 1024;
 
 /** Counts what journals hold. A stream that finds nothing left goes on, but cannot be continued elsewhere. */
 export class JournalMemory {
