@@ -125,15 +125,41 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
 
   const models = spec.models.map((model) => model.name);
   const result = { deployment: spec.name, site: operations.loaded.site.name, url, key, models };
+  const deadline_ms = request.timeout_ms > 0 ? now_ms() + request.timeout_ms : Number.POSITIVE_INFINITY;
+  let waiting: number;
   try {
-    await reconciler.pass(spec.name);
+    waiting = await submitAll(operations, reconciler, spec.name, deadline_ms);
   } catch (error) {
     throw await abandon(operations, spec.name, isNew, error);
   }
+  if (waiting > 0)
+    throw new HpcserveError('E_DEPLOYMENT_TIMEOUT', {
+      what: `${waiting} job(s) of ${spec.name} are not submitted after ${Math.round(request.timeout_ms / 1000)} s`,
+      because: 'the site allows only so many submissions a minute',
+      try: 'run the same command again: it goes on where this one stopped',
+    });
   if (request.detach) return { ...result, serving: false };
-  await follow(operations, reconciler, request, endpoint, key, models);
+  await follow(operations, reconciler, request, deadline_ms, endpoint, key, models);
   emit({ at_ms: now_ms(), kind: 'serving', url, models });
   return { ...result, serving: true };
+}
+
+/**
+ * Passes until every launch is submitted: the site may allow only so many a minute.
+ * @returns how many still wait when the time is over.
+ */
+async function submitAll(
+  { signal, now_ms }: Operations,
+  reconciler: Reconciler,
+  name: string,
+  deadline_ms: number,
+): Promise<number> {
+  for (;;) {
+    const { state } = await reconciler.pass(name);
+    const waiting = state.launches.filter((launch) => launch.phase === 'planned').length;
+    if (waiting === 0 || state.desired === 'stopped' || now_ms() >= deadline_ms) return waiting;
+    await sleep(follow_ms, undefined, { signal });
+  }
 }
 
 /** Writes down what is wanted now; keeps what runs and is unchanged. */
@@ -262,13 +288,13 @@ async function follow(
   operations: Operations,
   reconciler: Reconciler,
   request: DeployRequest,
+  deadline_ms: number,
   endpoint: GatewayEndpoint,
   key: string,
   models: readonly string[],
 ): Promise<void> {
   const { spec } = request;
   const { store, signal, emit, now_ms } = operations;
-  const deadline = request.timeout_ms > 0 ? now_ms() + request.timeout_ms : Number.POSITIVE_INFINITY;
   for (;;) {
     signal.throwIfAborted();
     const { state, observation } = await reconciler.pass(spec.name);
@@ -299,7 +325,7 @@ async function follow(
       await stopDeployment(operations, spec.name, { keep_gateway: false, failure: error });
       throw error;
     }
-    if (now_ms() >= deadline)
+    if (now_ms() >= deadline_ms)
       throw new HpcserveError('E_DEPLOYMENT_TIMEOUT', {
         what: `${spec.name} does not serve after ${Math.round(request.timeout_ms / 1000)} s`,
         because: assess(state, observation).reasons,

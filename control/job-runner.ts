@@ -51,6 +51,12 @@ export interface JobRunner {
   /** The script that `submit` hands over, whole: what `render` shows is what runs. */
   render(prepared: PreparedLaunch): string;
   /**
+   * How many of `count` submissions the site's limits allow now, 0 to `count`; those are taken as made. The
+   * others have to wait a while.
+   * @throws E_JOBS_LIMIT where so many jobs would be too many, however long one waits.
+   */
+  admit(count: number): Promise<number>;
+  /**
    * Starts the job once.
    * @returns its id and where it went (partition, host), for people.
    * @throws HpcserveError in the scheduler's own words; then nothing is left behind.

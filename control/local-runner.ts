@@ -60,6 +60,11 @@ export class LocalRunner implements JobRunner {
     return `#!/bin/sh\n# The local site has no scheduler: hpcserve starts this command itself, in a session of its own.\nexec ${words.join(' ')}\n`;
   }
 
+  /** Processes of this machine are in no queue. */
+  async admit(count: number): Promise<number> {
+    return count;
+  }
+
   async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
     const { launch_folder, launch_file } = prepared;
     const log = openSync(join(launch_folder, launchFiles.log), 'a', 0o600);

@@ -14,6 +14,7 @@ import type { PrepareFacts } from './prepare-launch.ts';
 import type { LoadedSite } from './site-files.ts';
 import type { LiveFacts } from './site-offers.ts';
 import { SlurmRunner } from './slurm-runner.ts';
+import { SubmissionPace } from './submission-pace.ts';
 
 export interface Operations {
   loaded: LoadedSite;
@@ -44,6 +45,13 @@ export function openOperations(input: OperationsInput): Operations {
     site: input.loaded,
     client: slurm,
     environment: input.facts.environment,
+    pace: new SubmissionPace({
+      folder: input.loaded.layout.root,
+      per_minute: input.loaded.site.limits.submissions_per_minute,
+      now_ms: input.now_ms,
+      command: input.command,
+      signal: input.signal,
+    }),
     ...(overrides ? { overrides } : {}),
     ...(overrideSource ? { overrideSource } : {}),
   });

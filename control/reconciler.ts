@@ -42,6 +42,7 @@ export class Reconciler {
   #polled_at_ms = 0;
   #previous: Observation | undefined;
   #pollNext = true;
+  #saidToWait = false;
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
@@ -73,12 +74,32 @@ export class Reconciler {
       const current = store.require(name);
       const before = await this.#look(current);
       const actions = this.#decide(current, before).filter(acts);
-      for (const action of actions) await this.#act(action, current, lock, before);
+      const submissions = actions.filter((action) => action.do === 'submit').length;
+      let admitted = submissions > 0 ? await this.#admit(submissions) : 0;
+      for (const action of actions) {
+        if (action.do === 'submit' && admitted-- <= 0) continue;
+        await this.#act(action, current, lock, before);
+      }
       if (actions.some((action) => !quiet.has(action.do))) this.#pollNext = true;
       return { state: current, observation: await this.#look(current) };
     } finally {
       lock.release();
     }
+  }
+
+  /** Those that are not admitted now are decided again at the next pass; nobody holds the lock meanwhile. */
+  async #admit(count: number): Promise<number> {
+    const { runner, site, emit, now_ms } = this.#options;
+    const admitted = await runner.admit(count);
+    if (admitted < count && !this.#saidToWait) {
+      this.#saidToWait = true;
+      emit({
+        at_ms: now_ms(),
+        kind: 'warning',
+        message: `${count - admitted} job(s) wait to be submitted: ${site.name} allows ${site.limits.submissions_per_minute} submissions a minute (limits.submissions_per_minute)`,
+      });
+    }
+    return admitted;
   }
 
   #decide(state: DeploymentState, observation: Observation): Action[] {

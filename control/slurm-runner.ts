@@ -1,11 +1,11 @@
 /** The runner of Slurm sites: renders, submits and follows batch jobs through the one Slurm client. */
 import { dirname, join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Script, SlurmClient } from '../slurm/client.ts';
 import { launchOfComment } from '../slurm/directives.ts';
 import { buildJobScript, type JobScript, type JobScriptInput } from '../slurm/job-script.ts';
 import { explainReason } from '../slurm/reasons.ts';
 import { directivesOf, renderJobScript } from '../slurm/render.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
 import type { SlurmOverrides } from '../spec/model-yaml.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import { slurmSettings } from '../spec/site.ts';
@@ -15,12 +15,14 @@ import { launchFiles } from '../spec/state-layout.ts';
 import { agentEndWords } from './agent-end.ts';
 import type { JobRunner, JobSnapshot, PreparedLaunch } from './job-runner.ts';
 import type { LoadedSite } from './site-files.ts';
+import type { SubmissionPace } from './submission-pace.ts';
 import { version } from './version.ts';
 
 export interface SlurmRunnerOptions {
   site: LoadedSite;
   client: SlurmClient;
   environment: Readonly<Record<string, string | undefined>>;
+  pace: Pick<SubmissionPace, 'room' | 'take'>;
   /** `slurm:` of model.yaml with flags and environment merged in. */
   overrides?: SlurmOverrides;
   /** Where a key of `overrides` was set. */
@@ -31,8 +33,6 @@ export class SlurmRunner implements JobRunner {
   readonly kind = 'slurm';
   readonly poll_interval_ms: number;
   readonly #options: SlurmRunnerOptions;
-  /** Times of submissions in the last minute: the site says how many there may be. */
-  #submissions: number[] = [];
 
   constructor(options: SlurmRunnerOptions) {
     this.#options = options;
@@ -43,9 +43,26 @@ export class SlurmRunner implements JobRunner {
     return renderJobScript(this.#script(prepared));
   }
 
+  async admit(count: number): Promise<number> {
+    const { client, pace, site } = this.#options;
+    if (pace.room() === 0) return 0;
+    const { max_jobs } = site.site.limits;
+    const ours = (await client.myJobs()).filter((job) => job.phase !== 'ended' && isOurs(job));
+    const queued = new Set(ours.map((job) => job.base_job_id)).size;
+    if (queued + count > max_jobs)
+      throw new HpcserveError('E_JOBS_LIMIT', {
+        what: `${count} more job(s) would be ${queued + count}, and ${site.site.name} allows ${max_jobs}`,
+        because: [
+          `${queued} job(s) of hpcserve are in the queue or run`,
+          `limits.max_jobs: ${max_jobs} (${site.provenance('limits.max_jobs') ?? `the default; ${site.path} does not set it`})`,
+        ],
+        details: { queued, wanted: count, max_jobs },
+      });
+    return pace.take(count);
+  }
+
   async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
     const script = this.#script(prepared);
-    await this.#keepManners();
     const path = join(prepared.launch_folder, launchFiles.script);
     const { job_id } = await this.#options.client.submit({ path }, directivesOf(script));
     const partition = script.directives.typed.find((directive) => directive.name === 'partition')?.value;
@@ -84,17 +101,6 @@ export class SlurmRunner implements JobRunner {
   /** Slurm itself sends SIGKILL after its KillWait; asking again is all that force can add. */
   async cancel(job: { job_id: string }): Promise<void> {
     await this.#options.client.cancel([job.job_id]);
-  }
-
-  async #keepManners(): Promise<void> {
-    const { submissions_per_minute } = this.#options.site.site.limits;
-    for (;;) {
-      const now = Date.now();
-      this.#submissions = this.#submissions.filter((time) => time > now - 60_000);
-      if (this.#submissions.length < submissions_per_minute) break;
-      await sleep(this.#submissions[0]! + 60_000 - now);
-    }
-    this.#submissions.push(Date.now());
   }
 
   #script(prepared: PreparedLaunch): JobScript {
@@ -176,6 +182,11 @@ function installFolder(
 
 /** The controller's clock and ours may differ so much, ms; its times are whole seconds. */
 const clockDoubt_ms = 120_000;
+
+/** Jobs of this tool, also where a site keeps comments for itself. */
+function isOurs(job: JobInfo): boolean {
+  return job.comment?.startsWith('hpcserve:') === true || /-[0-9a-f]{8}$/.test(job.name);
+}
 
 /** Job names end so, which finds a job where a site keeps comments for itself. */
 function nameEnd(launchId: string): string {

@@ -56,6 +56,12 @@ export const controlErrors = defineErrors({
     http_status: 504,
     exit_code: 8,
   },
+  E_JOBS_LIMIT: {
+    cause: 'More jobs than limits.max_jobs of the site config allows this tool to keep in the queue.',
+    fix: 'stop a deployment that is not needed, ask for fewer replicas, or raise limits.max_jobs where the site allows it',
+    http_status: 429,
+    exit_code: 10,
+  },
   E_STATE_FOLDER: {
     cause: 'The state folder does not exist, is not a folder, or cannot be written.',
     fix: 'name a folder on a filesystem that login and compute nodes share as `state_dir` of the site config',

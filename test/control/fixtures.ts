@@ -108,6 +108,12 @@ export class ScriptedRunner implements JobRunner {
     return '#!/bin/sh\n';
   }
 
+  /** Submissions that are allowed at a time. */
+  admitted = Number.POSITIVE_INFINITY;
+  async admit(count: number): Promise<number> {
+    return Math.min(count, this.admitted);
+  }
+
   async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
     if (this.failBefore) throw this.failBefore();
     const job_id = String(this.#next++);

@@ -106,6 +106,27 @@ describe('reconciler', () => {
     expect(state.failure?.code).toBe('E_SLURM_ACCOUNT');
   });
 
+  it('submits no faster than the site allows, says so once, and goes on with the rest', async () => {
+    given(deploymentState([launchRecord(1), launchRecord(2), launchRecord(3)]));
+    runner.admitted = 2;
+    const loop = reconciler();
+    await loop.pass('demo');
+    expect(runner.submitted).toHaveLength(2);
+    runner.admitted = 0;
+    await loop.pass('demo');
+    expect(runner.submitted).toHaveLength(2);
+    runner.admitted = 1;
+    await loop.pass('demo');
+    expect(runner.submitted).toHaveLength(3);
+    expect(events.filter((event) => event.kind === 'warning')).toMatchObject([
+      {
+        message: expect.stringMatching(
+          /1 job\(s\) wait to be submitted: local allows 30 submissions a minute/,
+        ),
+      },
+    ]);
+  });
+
   it('says how a job ended, and what its agent said', async () => {
     given(deploymentState([launchRecord(1), launchRecord(2)]));
     const loop = reconciler();

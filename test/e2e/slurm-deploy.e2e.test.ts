@@ -200,6 +200,30 @@ describe('a deployment on Slurm', () => {
     expect(cluster.jobProcesses()).toEqual([]);
   });
 
+  it('keeps to the limits of the site: so many jobs, and so many submissions a minute', async () => {
+    const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
+    const site = join(folder, 'limited.yaml');
+    const limit = (limits: string): void => {
+      writeFileSync(site, `${shipped.replace(/^name: .*/m, 'name: limited')}\nlimits: {${limits}}\n`);
+      chownSync(site, cluster.user.uid, cluster.user.gid);
+    };
+    limit('max_jobs: 1');
+    const file = write('many', { replicas: 2 });
+    const refused = await hpcserve('deploy', file, '--site', site);
+    expect(refused.code, refused.stderr).toBe(10);
+    expect(refused.stderr).toMatch(
+      /2 more job\(s\) would be 2[\s\S]*limits\.max_jobs: 1 \(.*limited\.yaml:\d+:\d+\)/,
+    );
+    expect(await queue()).toBe('');
+    limit('submissions_per_minute: 1');
+    const paced = await hpcserve('deploy', file, '--site', site, '--timeout', '2s');
+    expect(paced.code).toBe(8);
+    expect(paced.stderr).toMatch(/1 job\(s\) wait to be submitted: limited allows 1 submissions a minute/);
+    expect((await queue()).trim().split('\n')).toHaveLength(1);
+    expect((await hpcserve('stop', 'many', '--site', site)).code).toBe(0);
+    expect(await queue()).toBe('');
+  });
+
   it('takes back what was submitted when a later job of the same deployment is refused', async () => {
     // The second kind's limit is wrong only in Slurm's eyes.
     const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
