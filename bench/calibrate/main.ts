@@ -98,7 +98,7 @@ function text(devices: object, engines: object): string {
   return `/** Written by \`node dist/bench/calibrate/main.js\`; docs/simulator.md says how. Do not edit by hand. */
 // biome-ignore-all lint/suspicious/noApproximativeNumericConstant: measured, and near a constant by chance
 import type { DeviceFamily } from '../../catalog/device-spec.ts';
-import type { DeviceConstants, EngineConstants, SimulatedEngine } from '../calibration.ts';
+import type { DeviceConstants, EngineConstants, SimulatedEngine } from '../constants.ts';
 
 export interface Fitted<T> {
   constants: T;

@@ -1,7 +1,7 @@
 /** Written by `node dist/bench/calibrate/main.js`; docs/simulator.md says how. Do not edit by hand. */
 // biome-ignore-all lint/suspicious/noApproximativeNumericConstant: measured, and near a constant by chance
 import type { DeviceFamily } from '../../catalog/device-spec.ts';
-import type { DeviceConstants, EngineConstants, SimulatedEngine } from '../calibration.ts';
+import type { DeviceConstants, EngineConstants, SimulatedEngine } from '../constants.ts';
 
 export interface Fitted<T> {
   constants: T;
