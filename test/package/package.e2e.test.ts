@@ -43,7 +43,7 @@ describe('npm run package', () => {
     execFileSync('tar', ['-xzf', archive, '-C', join(folder, 'opt'), '--strip-components=1']);
     mkdirSync(join(folder, 'bin'));
     symlinkSync('../opt/bin/hpcserve', command);
-  });
+  }, 180_000);
 
   afterAll(() => {
     if (existsSync(join(folder, 'state'))) hpcserve('stop', '--all', '--site', 'local', '--yes');
@@ -84,5 +84,5 @@ describe('npm run package', () => {
     expect(chat.stdout.length).toBeGreaterThan(1);
     const stopped = hpcserve('stop', 'archived', '--site', 'local', '--yes');
     expect(stopped.status, stopped.stderr).toBe(0);
-  });
+  }, 120_000);
 });

@@ -59,5 +59,5 @@ describe('npm run quickstart', () => {
       .split('\n')
       .filter((text) => text.includes(folder));
     expect(left).toEqual([]);
-  });
+  }, 180_000);
 });
