@@ -1,5 +1,3 @@
-import { mkdtempSync, statSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { OwnSession, type Registry, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
@@ -14,6 +12,7 @@ import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { oneLine } from './model-path.ts';
 import { chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
 import { OrphanGuard } from './orphan-guard.ts';
+import { makeRuntimeFolder } from './runtime-folder.ts';
 import { sessionRequestHandler } from './session-requests.ts';
 import { SessionServer } from './session-server.ts';
 import type { NodeIdentity } from './slurm-environment.ts';
@@ -26,8 +25,6 @@ const mesh_retry_ms = 1000;
 const drain_s_default = 20;
 const stop_grace_ms = 5000;
 const final_write_ms = 5000;
-/** `<folder>/u99-9/engine.sock` must fit into sun_path (108 bytes with its end). */
-const runtime_path_max = 80;
 
 /** One node of a job: finds devices, starts what serves on them, and stands for them in the mesh. */
 export class NodeAgent {
@@ -180,7 +177,7 @@ export class NodeAgent {
     this.#noticeDevices(this.#devices, this.#allotment);
     this.#changed();
 
-    const runtime_folder = makeRuntimeFolder(launch, this.#environment);
+    const runtime_folder = makeRuntimeFolder(launch.runtime_folder, this.#environment);
     this.#guard = new OrphanGuard(runtime_folder);
     const registry = await this.#joinMesh();
     await this.#retirePredecessors(registry);
@@ -437,24 +434,4 @@ export class NodeAgent {
     else this.#log.info(`${name}: in order again`);
     this.#changed();
   }
-}
-
-/** @throws HpcserveError E_AGENT_RUNTIME_FOLDER */
-function makeRuntimeFolder(launch: LaunchSpec, environment: NodeJS.ProcessEnv): string {
-  const parent = launch.runtime_folder ?? environment.TMPDIR ?? tmpdir();
-  const refuse = (folder: string, because: string): HpcserveError =>
-    new HpcserveError('E_AGENT_RUNTIME_FOLDER', { what: `${folder} cannot hold sockets`, because });
-  for (const candidate of new Set([parent, '/tmp'])) {
-    // 16 for the name that mkdtemp makes.
-    if (Buffer.byteLength(candidate) + 16 > runtime_path_max) continue;
-    try {
-      const folder = mkdtempSync(join(candidate, 'hpcserve-'));
-      if ((statSync(folder).mode & 0o077) !== 0) throw refuse(folder, 'others may enter it');
-      return folder;
-    } catch (error) {
-      if (error instanceof HpcserveError || candidate !== parent) throw error;
-      throw refuse(candidate, (error as Error).message);
-    }
-  }
-  throw refuse(parent, 'its path is too long for unix sockets, and /tmp cannot be used either');
 }
