@@ -6,7 +6,14 @@ import { isIP } from 'node:net';
 import { z } from 'zod';
 import { lifecycles, type SessionRecord } from '../spec/session-record.ts';
 
-const text = z.string().max(1024);
+/** Control characters: they would act on terminals that show them, and end header fields that carry them. */
+const printable = /^[^\p{Cc}]*$/u;
+const text = z.string().max(1024).regex(printable, 'has control characters');
+/** What answers carry in header fields, which are ASCII. */
+const label = z
+  .string()
+  .max(256)
+  .regex(/^[\x20-\x7e]*$/, 'is not printable ASCII');
 const count = z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
 
 const address = z.object({
@@ -30,7 +37,7 @@ const model = z.object({
   state: z.enum(['pending', 'loading', 'serving', 'draining', 'failed', 'unloaded']),
   precision: text,
   context_tokens: count,
-  error: z.string().max(8192).optional(),
+  error: z.string().max(8192).regex(printable, 'has control characters').optional(),
   bytes_loaded: count.optional(),
   bytes_total: count.optional(),
 });
@@ -49,12 +56,12 @@ export const sessionRecordSchema: z.ZodType<SessionRecord> = z.object({
     unit: text.optional(),
     job_id: text.optional(),
     slurm_account: text.optional(),
-    node: text,
+    node: label,
     hostname: text,
     site: text,
     provider: text,
     tier: z.enum(['stable', 'scavenger']),
-    engine: text.optional(),
+    engine: label.optional(),
     engine_version: text.optional(),
     devices: z.array(device).max(256),
     models: z.array(model).max(256),

@@ -31,5 +31,8 @@ export function pendingModel(unit: UnitSpec): ServedModel {
 
 /** What people see beside a model's name: one line, whatever a library put into its message. */
 export function oneLine(text: string): string {
-  return text.replace(/\s+/g, ' ').trim().slice(0, 500);
+  return text
+    .replace(/[\s\p{Cc}]+/gu, ' ')
+    .trim()
+    .slice(0, 500);
 }

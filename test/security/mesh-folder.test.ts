@@ -170,6 +170,18 @@ describe('records that a member made with care', () => {
   });
 
   test.each([
+    ['a node that ends a header field', { node: 'n1\r\nset-cookie: x' }],
+    ['a node that no header field can hold', { node: 'nœud' }],
+    ['an engine that ends a header field', { engine: 'native\n' }],
+    ['a name that acts on terminals', { hostname: '\x1b[2J' }],
+    ['a device that acts on terminals', { devices: [{ ...metadata.devices[0]!, model: '\x9b1m' }] }],
+  ])('%s', async (_what, change) => {
+    const identity = await SessionIdentity.create();
+    const record = recordOf(identity, { metadata: { ...metadata, ...change } });
+    expect(() => openRecord(sealRecord(record, identity, key), key)).toThrow(RecordRejected);
+  });
+
+  test.each([
     ['::', 80],
     ['0.0.0.0', 80],
     ['255.255.255.255', 80],
