@@ -164,7 +164,7 @@ async function bothServe(): Promise<void> {
   await eventually(async () => (await serving()).length === 2, 'two replicas to serve', 20_000);
 }
 
-const long = { max_tokens: 600, ignore_eos: true, seed: 42 };
+const long = { max_tokens: 800, ignore_eos: true, seed: 42 };
 const numbers = {
   type: 'json_schema',
   json_schema: {
@@ -181,8 +181,8 @@ const cases: Record<string, Body> = {
   greedy: { ...long, temperature: 0 },
   sampled: { ...long, temperature: 1.1, frequency_penalty: 0.2 },
   'with log probabilities': { ...long, logprobs: true, top_logprobs: 2 },
-  'bound to a JSON schema': { max_tokens: 600, seed: 4, response_format: numbers as never },
-  'with several choices': { ...long, max_tokens: 300, n: 2 },
+  'bound to a JSON schema': { max_tokens: 950, seed: 4, response_format: numbers as never },
+  'with several choices': { ...long, max_tokens: 600, n: 2 },
   // Filled in with what stands near the end of the sampled answer.
   'that ends at a stop string': { ...long, temperature: 1.1, frequency_penalty: 0.2 },
 };
@@ -203,19 +203,35 @@ describe('native streams, when one device worker after the other is killed', () 
     undisturbed.corrupted = await read(corrupted);
     corruptContinuations();
     const bodies = Object.entries({ ...cases, corrupted });
-    let started = 0;
-    const reads = bodies.map(async ([name, body]) => {
-      disturbed[name] = await read(body, async (count) => {
-        if (count === 5) started++;
-      });
-    });
-    const all = Promise.all(reads);
-    await Promise.race([eventually(() => started === bodies.length, 'all streams to flow'), all]);
     const workers = await Promise.all((await serving()).map(({ session_id }) => processOf(session_id)));
     expect(workers.length).toBe(2);
-    process.kill(workers[0]!.pid, 'SIGKILL');
+    const [first, second] = workers.map(({ pid }) => pid) as [number, number];
+    const counts = new Map<string, number>();
+    signal('SIGSTOP', first, second);
+    const chunks = (): number => [...counts.values()].reduce((sum, count) => sum + count, 0);
+    const all = Promise.all(
+      bodies.map(async ([name, body]) => {
+        disturbed[name] = await read(body, async (count) => void counts.set(name, count));
+      }),
+    );
+    // Workers run for moments only until every stream flows: none may be over before its worker is killed.
+    const flowing = eventually(async () => {
+      if (counts.size === bodies.length) return true;
+      signal('SIGCONT', first, second);
+      await Promise.race([
+        eventually(() => counts.size === bodies.length, 'more streams', 15).catch(() => {}),
+        all,
+      ]);
+      signal('SIGSTOP', first, second);
+      return counts.size === bodies.length;
+    }, 'all streams to flow');
+    await flowing;
+    signal('SIGKILL', first);
     await eventually(async () => (await continuations()) > 0, 'a stream to go on');
-    process.kill(workers[1]!.pid, 'SIGKILL');
+    const before = chunks();
+    signal('SIGCONT', second);
+    await eventually(() => chunks() > before + bodies.length, 'streams to move on');
+    signal('SIGKILL', second);
     await all;
     other = disturbed.corrupted!.choices[0]!.text;
   }, 60_000);
@@ -240,6 +256,10 @@ describe('native streams, when one device worker after the other is killed', () 
     expect(other).not.toBe(undisturbed.corrupted!.choices[0]!.text);
   });
 });
+
+function signal(name: NodeJS.Signals, ...pids: number[]): void {
+  for (const pid of pids) process.kill(pid, name);
+}
 
 /** Streams of the user `corrupted` are continued from a last token that is not the one the client has. */
 function corruptContinuations(): void {
