@@ -82,11 +82,16 @@ export function registerSimulate(program: Command, context: CliContext): void {
     .option('--rate <per_s>', 'requests per second', numeric, 1)
     .option('--cv <x>', 'burstiness of arrivals: 1 is Poisson, above it Gamma, 0 even', numeric, 1)
     .option('--requests <n>', 'how many requests', natural, 1000)
-    .option('--input <tokens>', 'prompt lengths: N, LOW-HIGH, or MEAN~DEVIATION', lengths, {
-      kind: 'fixed',
-      tokens: 1024,
-    })
-    .option('--output <tokens>', 'answer lengths, likewise', lengths, { kind: 'fixed', tokens: 256 })
+    .addOption(
+      new Option('--input <tokens>', 'prompt lengths: N, LOW-HIGH, or MEAN~DEVIATION')
+        .argParser(lengths)
+        .default({ kind: 'fixed', tokens: 1024 }, '1024'),
+    )
+    .addOption(
+      new Option('--output <tokens>', 'answer lengths, likewise')
+        .argParser(lengths)
+        .default({ kind: 'fixed', tokens: 256 }, '256'),
+    )
     .option('--concurrency <n>', 'keep so many requests outstanding, instead of --rate', natural)
     .option('--trace <file>', 'recorded requests (CSV or JSON lines), instead of --rate and lengths')
     .option('--max-batch <n>', 'sequences that run at once', natural)
