@@ -49,7 +49,7 @@ export function describeLaunch(
     ...(library ? { native_library_dir: expandSitePath(library, facts.environment) } : {}),
     ...(site.network.prefer ? { network: site.network.prefer } : {}),
     ...(site.network.port_range ? { port_range: site.network.port_range } : {}),
-    engine_prefix: [],
+    engine_prefix: enginePrefix(site, planned),
     heartbeat_ms: 1000,
   };
   return {
@@ -58,6 +58,29 @@ export function describeLaunch(
     launch_folder,
     launch_file: join(launch_folder, launchFiles.launch),
   };
+}
+
+/**
+ * The words that start the wrapped engine of a launch where the site gives some. One launch has one prefix.
+ * @throws E_CONFIG_CONFLICT where its engines would need different ones.
+ */
+function enginePrefix(site: SiteConfig, planned: PlannedLaunch): string[] {
+  const prefixes = new Map<string, string[]>();
+  for (const { engine } of planned.units) {
+    if (engine === 'native' || engine === 'command') continue;
+    const offer = site.runtime.engines?.[engine];
+    const prefix = typeof offer === 'object' ? offer.prefix : [];
+    prefixes.set(JSON.stringify(prefix), prefix);
+  }
+  const [first = [], ...others] = prefixes.values();
+  const wrapped = planned.units.filter((unit) => unit.engine !== 'native');
+  if (others.length > 0 || (first.length > 0 && wrapped.some((unit) => unit.engine === 'command')))
+    throw new HpcserveError('E_CONFIG_CONFLICT', {
+      what: `engines that start in different ways would share a job on ${planned.node_kind}`,
+      because: `${[...new Set(wrapped.map((unit) => unit.engine))].join(', ')} have different prefixes in runtime.engines of ${site.name}`,
+      try: 'put the models into deployments of their own, or on node kinds of their own (devices.node_kinds)',
+    });
+  return first;
 }
 
 /** Writes the folder of a launch. @throws E_STATE_FOLDER. */

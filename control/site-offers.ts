@@ -1,7 +1,13 @@
 /** What a site config and the cluster's own words offer to placement. */
 import { availableParallelism, cpus, totalmem } from 'node:os';
 import type { EngineOffer, NodeKindOffer, ResolvedEngine } from '../spec/plan.ts';
-import { type DeviceConfig, type NodeKind, type SiteConfig, slurmSettings } from '../spec/site.ts';
+import {
+  type DeviceConfig,
+  type NodeKind,
+  type SiteConfig,
+  type SiteEngine,
+  slurmSettings,
+} from '../spec/site.ts';
 import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
 import { programOnPath } from './site-files.ts';
 
@@ -192,8 +198,9 @@ function timeLimits(
 
 /**
  * Engines that can be started on a device. On a cluster nobody on the login node can look into the job's
- * environment, so wrapped engines count as offered and the node agent reports one that is not there; on
- * the local site their programs are looked for.
+ * environment: the site config says which wrapped engines are there, and where it does not they count as
+ * offered, unverified, and the node agent reports one that is missing. On the local site their programs are
+ * looked for.
  */
 function enginesOf(
   site: SiteConfig,
@@ -202,10 +209,17 @@ function enginesOf(
 ): Partial<Record<ResolvedEngine, EngineOffer>> {
   const gpu = device.kind !== 'cpu' && device.emulated === undefined;
   const yes: EngineOffer = { available: true };
-  const program = (name: string): EngineOffer =>
-    site.kind !== 'local' || programOnPath(name, environment)
+  const program = (engine: SiteEngine, name: string): EngineOffer => {
+    const { engines } = site.runtime;
+    if (engines !== undefined)
+      return engines[engine]
+        ? yes
+        : { available: false, because: `runtime.engines of the site config does not offer ${engine}` };
+    if (site.kind !== 'local') return { available: true, unverified: true };
+    return programOnPath(name, environment)
       ? yes
       : { available: false, because: `there is no program ${name} on PATH` };
+  };
   const onGpu = (offer: EngineOffer): EngineOffer =>
     gpu
       ? offer
@@ -220,10 +234,10 @@ function enginesOf(
           because: 'the native engine of this version computes on CPUs; GPUs are served by a wrapped engine',
         }
       : yes,
-    vllm: onGpu(program('vllm')),
-    sglang: onGpu(program('python3')),
-    'llama.cpp': program('llama-server'),
-    transformers: program('transformers'),
+    vllm: onGpu(program('vllm', 'vllm')),
+    sglang: onGpu(program('sglang', 'python3')),
+    'llama.cpp': program('llama.cpp', 'llama-server'),
+    transformers: program('transformers', 'transformers'),
     command: yes,
   };
 }

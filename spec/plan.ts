@@ -55,7 +55,8 @@ export interface DeviceOffer {
   emulated?: 'cpu';
 }
 
-export type EngineOffer = { available: true } | { available: false; because: string };
+/** `unverified`: taken for there, since the site config says nothing of it and the job cannot be looked into. */
+export type EngineOffer = { available: true; unverified?: true } | { available: false; because: string };
 
 export interface PlacementQuestion {
   deployment: string;

@@ -227,6 +227,26 @@ const pythonSchema = z.strictObject({
     .describe('Folder of the conda installation (with etc/profile.d/conda.sh), where conda is not on PATH.'),
 });
 
+const engineSchema = z.union([
+  z.boolean(),
+  z.strictObject({
+    prefix: z
+      .array(oneLine)
+      .min(1)
+      .describe(
+        'Words before the engine’s command, one entry each, such as [apptainer, exec, --nv, /images/vllm.sif].',
+      ),
+  }),
+]);
+
+/** Wrapped engines a site can speak of; `native` comes with hpcserve, `command` with model.yaml. */
+const enginesSchema = z.strictObject({
+  vllm: engineSchema.optional().describe('vLLM (vllm serve): true, false, or how it is started.'),
+  sglang: engineSchema.optional().describe('SGLang (python3 -m sglang.launch_server).'),
+  'llama.cpp': engineSchema.optional().describe('llama.cpp’s server (llama-server).'),
+  transformers: engineSchema.optional().describe('Hugging Face transformers serve.'),
+});
+
 const runtimeSchema = z.strictObject({
   modules: z.array(oneWord).default([]).describe('Environment modules to load, in order.'),
   module_purge: z.boolean().default(false).describe('Run "module purge" before loading.'),
@@ -245,6 +265,11 @@ const runtimeSchema = z.strictObject({
     ),
   container: containerSchema.prefault({}).describe('Container that everything in the job runs in.'),
   python: pythonSchema.optional().describe('conda or venv to activate.'),
+  engines: enginesSchema
+    .optional()
+    .describe(
+      'Which wrapped engines a job finds with the modules, container and environment above; those not listed are not there, and engine: auto passes them by. Default: nobody has looked, and auto takes them for there.',
+    ),
   srun_args: z.array(oneLine).default([]).describe('Further arguments of the srun line, one entry each.'),
   install_dir: path
     .optional()
@@ -253,6 +278,7 @@ const runtimeSchema = z.strictObject({
     .optional()
     .describe('Node.js binary on compute nodes. Default: the one this command runs with.'),
 });
+export type SiteEngine = keyof z.infer<typeof enginesSchema>;
 export type RuntimeConfig = z.infer<typeof runtimeSchema>;
 
 export const siteSchema = z

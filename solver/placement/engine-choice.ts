@@ -56,7 +56,12 @@ function autoReason(model: PlacementModel, offer: NodeKindOffer, engine: Resolve
     offer.devices.kind === 'cpu'
       ? 'CPU devices'
       : `${offer.devices.model}${offer.devices.emulated ? ' (emulated on CPU)' : ''}`;
-  return `engine ${engine}: first that runs ${formatWords[model.format]} (${model.architecture}) on ${where}`;
+  const offered = offer.engines[engine];
+  const doubt =
+    offered?.available && offered.unverified
+      ? '; nobody has looked whether it is there: the site config can say so in runtime.engines'
+      : '';
+  return `engine ${engine}: first that runs ${formatWords[model.format]} (${model.architecture}) on ${where}${doubt}`;
 }
 
 function engineObstacle(
