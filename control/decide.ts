@@ -23,16 +23,14 @@ export interface DecideInput {
 }
 
 export interface DecideTiming {
-  /**
-   * How long after an interrupted submission a job may still turn up, ms: the sbatch of a command that died
-   * may be on its way. Lower: quicker recovery; higher: safer on slow controllers.
-   */
+  /** How long after an interrupted submission a job may still turn up, ms; see `JobRunner.settle_ms`. */
   settle_ms: number;
   /** After how long a cancellation is repeated with force, ms. */
   force_after_ms: number;
 }
 
-export const defaultTiming: DecideTiming = { settle_ms: 15_000, force_after_ms: 45_000 };
+/** A cancelled job has Slurm's KillWait (30 s) before it is asked for again. */
+export const forceAfter_ms = 45_000;
 
 export type Action =
   | { do: 'submit'; launch_id: string }
@@ -109,14 +107,14 @@ function decideInterrupted(
 ): Action[] {
   const { launch_id } = launch;
   const found = sight?.found_jobs;
-  if (!found) return [];
+  const settled = (launch.submitting_since_ms ?? 0) + timing.settle_ms;
+  if (!found) return [{ do: 'wait', launch_id, until_ms: settled }];
   const [first, ...extra] = found;
   if (first !== undefined)
     return [
       { do: 'adopt', launch_id, job_id: first },
       ...extra.map((job_id): Action => ({ do: 'cancel_extra', launch_id, job_id })),
     ];
-  const settled = (launch.submitting_since_ms ?? 0) + timing.settle_ms;
   if (now_ms < settled) return [{ do: 'wait', launch_id, until_ms: settled }];
   return unwanted || launch.superseded
     ? [{ do: 'record_end', launch_id, last: neverSubmitted }]

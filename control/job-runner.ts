@@ -48,6 +48,11 @@ export interface JobRunner {
   readonly kind: 'local' | 'slurm';
   /** Least time between two polls, ms: the site decides how often its scheduler may be asked. */
   readonly poll_interval_ms: number;
+  /**
+   * How long after an interrupted submission its job may still turn up, ms: a submission takes at most so
+   * long. Lower: quicker recovery; higher: safer with slow schedulers and login nodes that cannot see one another.
+   */
+  readonly settle_ms: number;
   /** The script that `submit` hands over, whole: what `render` shows is what runs. */
   render(prepared: PreparedLaunch): string;
   /**
@@ -65,8 +70,9 @@ export interface JobRunner {
   /**
    * Jobs that carry this launch id and were submitted since then, running or ended: found after a crash
    * between submit and writing down.
+   * @returns undefined while the submission itself may still be on its way.
    */
-  find(launchId: string, since_ms: number): Promise<string[]>;
+  find(launchId: string, since_ms: number): Promise<string[] | undefined>;
   /** One batched question for all ids; every id is answered. */
   poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>>;
   /** Asks the job to end; returns once the request was accepted. Ended jobs are no error. */

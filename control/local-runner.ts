@@ -48,6 +48,7 @@ const wrapper = [
 export class LocalRunner implements JobRunner {
   readonly kind = 'local';
   readonly poll_interval_ms = 250;
+  readonly settle_ms = 5_000;
   readonly #agent: readonly string[];
 
   /** @param agent the command of the node agent; `--launch FILE` is added. Tests put their own. */

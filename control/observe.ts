@@ -96,7 +96,8 @@ async function pollJobs(
   const found = new Map<string, string[]>();
   for (const launch of live) {
     if (launch.phase !== 'submitting') continue;
-    found.set(launch.launch_id, await runner.find(launch.launch_id, launch.submitting_since_ms ?? 0));
+    const ids = await runner.find(launch.launch_id, launch.submitting_since_ms ?? 0);
+    if (ids) found.set(launch.launch_id, ids);
   }
   return { at_ms: now_ms, jobs, found };
 }

@@ -6,7 +6,7 @@
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import type { SiteConfig } from '../spec/site.ts';
-import { type Action, type DecideTiming, decide, defaultTiming } from './decide.ts';
+import { type Action, type DecideTiming, decide, forceAfter_ms } from './decide.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { diagnose, jobLog } from './diagnose.ts';
@@ -24,7 +24,6 @@ export interface ReconcilerOptions {
   facts: PrepareFacts;
   now_ms: () => number;
   emit: (event: ProgressEvent) => void;
-  timing?: DecideTiming;
   /** Shown to those who wait for the lock: `hpcserve deploy`. */
   command: string;
   signal?: AbortSignal;
@@ -43,10 +42,11 @@ export class Reconciler {
   #previous: Observation | undefined;
   #pollNext = true;
   #saidToWait = false;
+  #saidWhatIsLookedFor = false;
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
-    this.#timing = options.timing ?? defaultTiming;
+    this.#timing = { settle_ms: options.runner.settle_ms, force_after_ms: forceAfter_ms };
   }
 
   /**
@@ -64,7 +64,9 @@ export class Reconciler {
     const state = store.require(name);
     const observation = await this.#look(state);
     const acts = (action: Action): boolean => action.do !== 'wait' && only.has(action.do);
-    if (!this.#decide(state, observation).some(acts)) return { state, observation };
+    const decided = this.#decide(state, observation);
+    if (decided.some((action) => action.do === 'wait')) this.#sayWhatIsLookedFor();
+    if (!decided.some(acts)) return { state, observation };
     const lock = await store.lock(name, {
       command,
       timeout_ms: lockWait_ms,
@@ -85,6 +87,17 @@ export class Reconciler {
     } finally {
       lock.release();
     }
+  }
+
+  #sayWhatIsLookedFor(): void {
+    if (this.#saidWhatIsLookedFor) return;
+    this.#saidWhatIsLookedFor = true;
+    const { emit, now_ms, runner } = this.#options;
+    emit({
+      at_ms: now_ms(),
+      kind: 'warning',
+      message: `a command was interrupted while it submitted; its job is looked for before another is submitted, for at most ${Math.round(runner.settle_ms / 1000)} s`,
+    });
   }
 
   /** Those that are not admitted now are decided again at the next pass; nobody holds the lock meanwhile. */

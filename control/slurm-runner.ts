@@ -14,6 +14,7 @@ import type { JobInfo } from '../spec/slurm-types.ts';
 import { launchFiles } from '../spec/state-layout.ts';
 import { agentEndWords } from './agent-end.ts';
 import type { JobRunner, JobSnapshot, PreparedLaunch } from './job-runner.ts';
+import { processesWithArgument } from './process-identity.ts';
 import type { LoadedSite } from './site-files.ts';
 import type { SubmissionPace } from './submission-pace.ts';
 import { version } from './version.ts';
@@ -32,11 +33,14 @@ export interface SlurmRunnerOptions {
 export class SlurmRunner implements JobRunner {
   readonly kind = 'slurm';
   readonly poll_interval_ms: number;
+  readonly settle_ms: number;
   readonly #options: SlurmRunnerOptions;
 
   constructor(options: SlurmRunnerOptions) {
     this.#options = options;
-    this.poll_interval_ms = slurmSettings(options.site.site).poll_interval_s * 1000;
+    const { poll_interval_s, command_timeout_s } = slurmSettings(options.site.site);
+    this.poll_interval_ms = poll_interval_s * 1000;
+    this.settle_ms = command_timeout_s * 1000 + visible_ms;
   }
 
   render(prepared: PreparedLaunch): string {
@@ -76,7 +80,13 @@ export class SlurmRunner implements JobRunner {
     return this.#options.client.estimateStart(text, directivesOf(script));
   }
 
-  async find(launchId: string, since_ms: number): Promise<string[]> {
+  async find(launchId: string, since_ms: number): Promise<string[] | undefined> {
+    // The sbatch of a command that was killed goes on by itself; as long as it runs here nobody can tell.
+    const scripts = processesWithArgument((argument) =>
+      argument.endsWith(`/${launchId}/${launchFiles.script}`),
+    );
+    const submissions = new Set(processesWithArgument((argument) => argument === '--parsable'));
+    if (scripts.some((pid) => submissions.has(pid))) return undefined;
     const jobs = await this.#options.client.myJobs();
     const ours = jobs.filter(
       (job) =>
@@ -180,6 +190,8 @@ function installFolder(
     : expandSitePath(site.runtime.install_dir, environment);
 }
 
+/** How long a job that sbatch got through may take to show in squeue, ms. */
+const visible_ms = 15_000;
 /** The controller's clock and ours may differ so much, ms; its times are whole seconds. */
 const clockDoubt_ms = 120_000;
 

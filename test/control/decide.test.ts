@@ -1,8 +1,10 @@
 import { describe, expect, it } from 'vitest';
-import { type Action, decide, defaultTiming, type LaunchSight, mergePlan } from '../../control/decide.ts';
+import { type Action, type DecideTiming, decide, type LaunchSight, mergePlan } from '../../control/decide.ts';
 import type { DeploymentState } from '../../control/deployment-state.ts';
 import type { JobSnapshot } from '../../control/job-runner.ts';
 import { deploymentState, launchRecord, plannedLaunch } from './fixtures.ts';
+
+const timing: DecideTiming = { settle_ms: 15_000, force_after_ms: 45_000 };
 
 const running: JobSnapshot = { job_id: '7', phase: 'running', state: 'RUNNING' };
 const id = (number: number): string => number.toString(16).padStart(16, '0');
@@ -18,7 +20,7 @@ function act(
       Object.entries(sights).map(([number, sight]) => [id(Number(number)), { serving_units: [], ...sight }]),
     ),
     now_ms,
-    timing: defaultTiming,
+    timing,
   });
 }
 
@@ -34,9 +36,9 @@ describe('decide', () => {
 
   it('does nothing about a launch whose job was not looked at', () => {
     expect(act(deploymentState([launchRecord(1, { phase: 'submitted', job_id: '7' })]))).toEqual([]);
-    expect(act(deploymentState([launchRecord(1, { phase: 'submitting', submitting_since_ms: 0 })]))).toEqual(
-      [],
-    );
+    expect(act(deploymentState([launchRecord(1, { phase: 'submitting', submitting_since_ms: 0 })]))).toEqual([
+      { do: 'wait', launch_id: id(1), until_ms: timing.settle_ms },
+    ]);
   });
 
   it('adopts the job of an interrupted submission and ends a second one', () => {
@@ -50,7 +52,7 @@ describe('decide', () => {
   it('waits until a job cannot turn up any more before it submits again', () => {
     const launch = launchRecord(1, { phase: 'submitting', submitting_since_ms: 1_000_000 });
     const state = deploymentState([launch]);
-    const settled = 1_000_000 + defaultTiming.settle_ms;
+    const settled = 1_000_000 + timing.settle_ms;
     expect(act(state, { 1: { found_jobs: [] } }, settled - 1)).toEqual([
       { do: 'wait', launch_id: id(1), until_ms: settled },
     ]);
@@ -72,7 +74,7 @@ describe('decide', () => {
       act(
         deploymentState([launch], { desired: 'stopped' }),
         { 1: { job: running } },
-        1_000_000 + defaultTiming.force_after_ms,
+        1_000_000 + timing.force_after_ms,
       ),
     ).toMatchObject([{ do: 'cancel', force: true }]);
   });

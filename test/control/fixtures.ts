@@ -93,6 +93,7 @@ export function temporaryStore(): { store: DeploymentStore; folder: string; disp
 export class ScriptedRunner implements JobRunner {
   readonly kind = 'local';
   readonly poll_interval_ms = 0;
+  readonly settle_ms = 15_000;
   readonly jobs = new Map<string, { launch_id: string; snapshot: JobSnapshot }>();
   readonly submitted: string[] = [];
   readonly cancelled: { job_id: string; force: boolean }[] = [];

@@ -1,7 +1,6 @@
 import { mkdirSync, rmSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { assess } from '../../control/assess.ts';
-import { defaultTiming } from '../../control/decide.ts';
 import type { DeploymentState } from '../../control/deployment-state.ts';
 import { Reconciler, records } from '../../control/reconciler.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -85,7 +84,7 @@ describe('reconciler', () => {
     const loop = reconciler();
     await loop.pass('demo');
     expect(runner.submitted).toHaveLength(0);
-    now_ms += defaultTiming.settle_ms;
+    now_ms += runner.settle_ms;
     await loop.pass('demo');
     await loop.pass('demo');
     expect(runner.submitted).toHaveLength(1);

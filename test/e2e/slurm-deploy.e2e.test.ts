@@ -1,5 +1,15 @@
 /** The whole way on a real Slurm cluster, as an ordinary user: deploy on two node kinds, chat, stop, refusals. */
-import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -66,6 +76,11 @@ async function status(name: string): Promise<{ phase: string; reasons: string[];
   return JSON.parse(stdout).deployments[0];
 }
 const queue = async (): Promise<string> => (await cluster.runAs('user', ['squeue', '--noheader'])).stdout;
+/** Jobs of one deployment: the cluster may be shared with another run of these tests. */
+const queued = async (name: string): Promise<string[]> =>
+  (await cluster.runAs('user', ['squeue', '--noheader', '--format=%j'])).stdout
+    .split('\n')
+    .filter((job) => job.startsWith(`hpcserve-${name}-`) || job.startsWith(`${name}-`));
 const lastLine = (text: string): { url: string; key: string } => JSON.parse(text.trim().split('\n').at(-1)!);
 
 describe('a deployment on Slurm', () => {
@@ -214,15 +229,60 @@ describe('a deployment on Slurm', () => {
     expect(refused.stderr).toMatch(
       /2 more job\(s\) would be 2[\s\S]*limits\.max_jobs: 1 \(.*limited\.yaml:\d+:\d+\)/,
     );
-    expect(await queue()).toBe('');
+    expect(await queued('many')).toEqual([]);
     limit('submissions_per_minute: 1');
     const paced = await hpcserve('deploy', file, '--site', site, '--timeout', '2s');
     expect(paced.code).toBe(8);
     expect(paced.stderr).toMatch(/1 job\(s\) wait to be submitted: limited allows 1 submissions a minute/);
-    expect((await queue()).trim().split('\n')).toHaveLength(1);
+    expect(await queued('many')).toHaveLength(1);
     expect((await hpcserve('stop', 'many', '--site', site)).code).toBe(0);
-    expect(await queue()).toBe('');
-  });
+    expect(await queued('many')).toEqual([]);
+  }, 60_000);
+
+  it('adopts the job of a command that was killed in the middle of sbatch', async () => {
+    const bin = join(folder, 'bin');
+    mkdirSync(bin);
+    const { stdout } = await cluster.runAs('user', ['which', 'sbatch']);
+    const flag = join(folder, 'sbatch-began');
+    writeFileSync(
+      join(bin, 'sbatch'),
+      `#!/bin/sh\ncase $1 in --parsable) echo >>'${flag}'; sleep 8;; esac\nexec ${stdout.trim()} "$@"\n`,
+      { mode: 0o755 },
+    );
+    const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
+    const site = join(folder, 'slow.yaml');
+    writeFileSync(
+      site,
+      shipped.replace(/^name: .*/m, 'name: slow').replace(/^slurm:$/m, `slurm:\n  bin_dir: ${bin}`),
+    );
+    for (const path of [bin, site]) chownSync(path, cluster.user.uid, cluster.user.gid);
+    const file = write('killed');
+    const [program = '', ...argv] = cluster.argvAsUser([
+      process.execPath,
+      join(packageRoot, 'dist/cli/main.js'),
+      ...['deploy', file, '--site', site],
+    ]);
+    const child = spawn(program, argv, {
+      cwd: folder,
+      env: { ...cluster.env, HOME: folder },
+      stdio: 'ignore',
+    });
+    const ended = new Promise((resolve) => child.once('exit', (_, signal) => resolve(signal)));
+    await expect.poll(() => existsSync(flag), { timeout: 20_000 }).toBe(true);
+    child.kill('SIGKILL');
+    expect(await ended).toBe('SIGKILL');
+    expect(await queued('killed')).toEqual([]);
+    // Two at once: neither submits another.
+    const again = await Promise.all(
+      [1, 2].map(() => hpcserve('deploy', file, '--site', site, '--json', '--timeout', '60s')),
+    );
+    for (const { code, stderr } of again) expect(code, stderr).toBe(0);
+    expect(again[0]!.stdout + again[1]!.stdout).toMatch(/a command was interrupted while it submitted/);
+    expect(await queued('killed')).toHaveLength(1);
+    expect(readFileSync(flag, 'utf8')).toBe('\n');
+    expect((await hpcserve('stop', 'killed', '--site', site)).code).toBe(0);
+    expect(await queued('killed')).toEqual([]);
+  }, 90_000);
 
   it('takes back what was submitted when a later job of the same deployment is refused', async () => {
     // The second kind's limit is wrong only in Slurm's eyes.
