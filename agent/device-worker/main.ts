@@ -130,6 +130,8 @@ process.on('message', (message: ToWorker) => {
 });
 // The agent is gone: nobody would ever stop this process.
 process.on('disconnect', () => void worker.end(0, 'the agent is gone'));
+// It may have gone while this program was loaded, before anyone listened.
+if (!process.connected) void worker.end(0, 'the agent is gone');
 // Slurm warns every process of a step before its time limit; Node would open its debugger on this signal.
 process.on('SIGUSR1', () => undefined);
 process.on('SIGTERM', () => {

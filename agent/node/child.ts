@@ -30,9 +30,16 @@ export interface ChildEnd {
 
 /**
  * An ignored signal stays ignored over exec: the warning before a time limit (SIGUSR1), which Slurm sends to all
- * processes of a step, would end programs that do not know it. The program and its arguments are "$@", never parsed.
+ * processes of a step, would end programs that do not know it. The program starts only once a line says that the
+ * guard knows its process group: where the agent is killed in between, the line never comes and nothing is left.
+ * The program and its arguments are "$@", never parsed.
  */
-const ignoring_usr1 = ['/bin/sh', '-c', 'trap "" USR1; exec "$@"', 'hpcserve-child'];
+const starter = [
+  '/bin/sh',
+  '-c',
+  'trap "" USR1; read -r go || exit 0; exec "$@" </dev/null',
+  'hpcserve-child',
+];
 
 const tail_bytes = 8192;
 const tail_lines = 12;
@@ -50,16 +57,21 @@ export class Child {
     const log = openLog(options.log_file);
     this.log_error = log.error;
     const output = log.descriptor ?? ('ignore' as const);
-    const [program, ...args] = [...ignoring_usr1, ...options.argv];
+    const [program, ...args] = [...starter, ...options.argv];
     this.process = spawn(program!, args, {
       env: options.env,
       ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
       detached: true,
-      stdio: options.ipc ? ['ignore', output, output, 'ipc'] : ['ignore', output, output],
+      stdio: options.ipc ? ['pipe', output, output, 'ipc'] : ['pipe', output, output],
       serialization: 'advanced',
     });
     if (log.descriptor !== undefined) closeSync(log.descriptor);
-    if (this.process.pid !== undefined) this.#guard.add(this.process.pid);
+    // A child that ended before it read the line is reported by its exit.
+    this.process.stdin?.on('error', () => undefined);
+    if (this.process.pid !== undefined) {
+      this.#guard.add(this.process.pid);
+      this.process.stdin?.end('go\n');
+    }
     this.ended = new Promise((resolve) => {
       const finish = (code: number | null, signal: NodeJS.Signals | null, words: string): void => {
         if (!this.#alive) return;
