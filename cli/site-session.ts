@@ -1,6 +1,6 @@
 /** From the command line to the things control works with: the site, its state and runner, the specification. */
 import { userInfo } from 'node:os';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { CredentialFile } from '../control/credentials.ts';
 import { baseUrl } from '../control/gateway.ts';
 import { lookAtGateway } from '../control/gateway-process.ts';
@@ -8,7 +8,12 @@ import { type Operations, openOperations } from '../control/operations.ts';
 import { type LoadedSite, loadSite, type SitePlaces } from '../control/site-files.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
-import { type DeploymentSpec, deploymentSchema, type SlurmOverrides } from '../spec/model-yaml.ts';
+import {
+  type DeploymentSpec,
+  deploymentSchema,
+  type ModelSpec,
+  type SlurmOverrides,
+} from '../spec/model-yaml.ts';
 import { readYamlFile } from '../spec/yaml-document.ts';
 import type { ConfigKey } from './config/config-schema.ts';
 import type { CliContext } from './context.ts';
@@ -42,9 +47,19 @@ export function readSpec(context: CliContext, file: string): ReadSpec {
     sources.set(`slurm.${key}`, source.place);
   }
   return {
-    spec: { ...read.value, slurm },
+    spec: { ...read.value, slurm, models: read.value.models.map((model) => withPaths(model, dirname(path))) },
     path,
     overrideSource: (key) => sources.get(key) ?? read.provenance(key),
+  };
+}
+
+/** Files beside the model: relative paths start at the YAML file, wherever the engine runs. */
+function withPaths(model: ModelSpec, folder: string): ModelSpec {
+  const { chat_template, environment_files } = model;
+  return {
+    ...model,
+    environment_files: environment_files.map((path) => resolve(folder, path)),
+    ...(chat_template === undefined ? {} : { chat_template: resolve(folder, chat_template) }),
   };
 }
 

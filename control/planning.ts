@@ -11,9 +11,11 @@ import {
   type PlacementQuestion,
   type Plan,
   type PlannedLaunch,
+  type PlannedModel,
 } from '../spec/plan.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
+import { checkModels, withoutEffect } from './check-models.ts';
 import { digestOf } from './digest.ts';
 
 export interface PlanningInput {
@@ -41,7 +43,7 @@ export interface PlannedDeployment {
 export async function planDeployment(input: PlanningInput): Promise<PlannedDeployment> {
   const { spec, site } = input;
   const folder = dirname(input.spec_file);
-  refuseDoubleNames(spec);
+  checkModels(spec, site.name, [...new Set(input.offers.map((offer) => offer.node_kind))]);
   const models: PlacementModel[] = [];
   for (const model of spec.models) models.push(await input.inspect(model, folder, site));
   const stamps = Object.fromEntries(models.map((model) => [model.model_path, stampOf(model.model_path)]));
@@ -68,6 +70,7 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
       ...(input.offline ? { offline: true } : {}),
       inputs_digest: digestOf({ spec, stamps, site, offers: input.offers.map(withoutCounts) }),
       ...placement,
+      warnings: [...placement.warnings, ...settingsWithoutEffect(spec, site, placement.models)],
     },
     spec_digest: digestOf({ spec, stamps }),
     fingerprint: (launch) => {
@@ -126,21 +129,28 @@ export function launchIds(root: string, deployment: string, generation: number) 
     digestOf({ root, deployment, generation, fingerprint, index }).slice(0, 16);
 }
 
-/** Clients ask by name: two models must not answer to the same one. */
-function refuseDoubleNames(spec: DeploymentSpec): void {
-  const owner = new Map<string, string>();
-  for (const model of spec.models) {
-    for (const name of [model.name, ...model.aliases]) {
-      const other = owner.get(name);
-      if (other !== undefined)
-        throw new HpcserveError('E_CONFIG_CONFLICT', {
-          what: `two models of ${spec.name} answer to the name "${name}"`,
-          because: `${other} and ${model.name}`,
-          try: 'give each model its own name and aliases',
-        });
-      owner.set(name, model.name);
-    }
-  }
+function settingsWithoutEffect(
+  spec: DeploymentSpec,
+  site: SiteConfig,
+  planned: readonly PlannedModel[],
+): string[] {
+  const { extra, remove, ...rest } = spec.slurm;
+  const slurm = [
+    ...Object.keys(rest),
+    ...(extra.length > 0 ? ['extra'] : []),
+    ...(remove.length > 0 ? ['remove'] : []),
+  ];
+  return [
+    ...spec.models.flatMap((model) => {
+      const engine = planned.find((each) => each.model === model.name)?.engine;
+      return engine === undefined ? [] : withoutEffect(model, engine);
+    }),
+    ...(site.kind === 'local' && slurm.length > 0
+      ? [
+          `${site.name} has no Slurm: ${slurm.map((key) => `slurm.${key}`).join(', ')} of the deployment has no effect`,
+        ]
+      : []),
+  ];
 }
 
 /** How many nodes are there and idle changes by the minute and makes no plan stale. */

@@ -77,8 +77,15 @@ export const modelSchema = z.strictObject({
   environment_files: z
     .array(z.string())
     .default([])
-    .describe('Files of NAME=value lines, readable by you alone, read on the compute node.'),
-  chat_template: z.string().optional().describe('A Jinja file that replaces the template of the model.'),
+    .describe(
+      'Files of NAME=value lines, readable by you alone, read on the compute node. Relative paths start at the YAML file.',
+    ),
+  chat_template: z
+    .string()
+    .optional()
+    .describe(
+      'A Jinja file that replaces the template of the model. A relative path starts at the YAML file.',
+    ),
   context_tokens: z
     .int()
     .min(16)

@@ -125,7 +125,7 @@ describe('the local site', () => {
 
   it('a change that fails is taken back, and the version before goes on', async () => {
     const before = await jobs();
-    write(1, './toy.gguf', '    chat_template: ./absent.jinja\n');
+    write(1, './toy.gguf', '    engine: command\n    command: [/bin/false, "{port}"]\n');
     const failed = await home.run(['deploy', 'model.yaml', '--yes']);
     expect(failed.code, failed.stderr).not.toBe(0);
     expect(await jobs()).toEqual(before);

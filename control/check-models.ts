@@ -1,0 +1,112 @@
+/**
+ * What can be seen to be wrong with the models of a specification before anything is submitted, beside
+ * their files; and what of it would have no effect.
+ */
+import { accessSync, constants } from 'node:fs';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { DeploymentSpec, ModelSpec } from '../spec/model-yaml.ts';
+import { nearest } from '../spec/nearest.ts';
+import type { ResolvedEngine } from '../spec/plan.ts';
+
+/**
+ * @param nodeKinds names of the site's node kinds.
+ * @throws E_CONFIG_CONFLICT, E_CONFIG_MISSING
+ */
+export function checkModels(spec: DeploymentSpec, site: string, nodeKinds: readonly string[]): void {
+  refuseDoubleNames(spec);
+  for (const model of spec.models) {
+    checkNodeKinds(model, site, nodeKinds);
+    checkCommand(model);
+    checkFiles(model);
+  }
+}
+
+/** Clients ask by name: two models must not answer to the same one. */
+function refuseDoubleNames(spec: DeploymentSpec): void {
+  const owner = new Map<string, string>();
+  for (const model of spec.models) {
+    for (const name of [model.name, ...model.aliases]) {
+      const other = owner.get(name);
+      if (other !== undefined)
+        throw new HpcserveError('E_CONFIG_CONFLICT', {
+          what: `two models of ${spec.name} answer to the name "${name}"`,
+          because: `${other} and ${model.name}`,
+          try: 'give each model its own name and aliases',
+        });
+      owner.set(name, model.name);
+    }
+  }
+}
+
+/** One file may name the kinds of several sites; that none of them is here is a mistake. */
+function checkNodeKinds({ name, devices }: ModelSpec, site: string, nodeKinds: readonly string[]): void {
+  if (devices.node_kinds.length === 0 || devices.node_kinds.some((kind) => nodeKinds.includes(kind))) return;
+  const near = nearest(devices.node_kinds[0]!, nodeKinds);
+  throw new HpcserveError('E_CONFIG_CONFLICT', {
+    what: `${site} has no node kind ${devices.node_kinds.map((kind) => `"${kind}"`).join(' or ')}`,
+    because: `devices.node_kinds of ${name} asks for it; the site has ${nodeKinds.join(', ') || 'none'}`,
+    try: near ? `did you mean "${near}"?` : 'name one of them, or leave devices.node_kinds out',
+  });
+}
+
+function checkCommand({ name, engine, command }: ModelSpec): void {
+  if (engine !== 'command') {
+    if (command === undefined) return;
+    throw new HpcserveError('E_CONFIG_CONFLICT', {
+      what: `${name} has a command, and engine ${engine}`,
+      because: 'only engine: command starts it',
+      try: 'write engine: command, or remove the command',
+    });
+  }
+  if (command === undefined)
+    throw new HpcserveError('E_CONFIG_CONFLICT', {
+      what: `${name} has engine: command and no command`,
+      try: 'add `command: [program, argument, …]` to the model, with {port} or {socket} where it listens',
+    });
+  const names = (field: string): boolean => command.some((part) => part.includes(field));
+  if (names('{socket}') === names('{port}'))
+    throw new HpcserveError('E_CONFIG_CONFLICT', {
+      what: `the command of ${name} names ${names('{port}') ? 'both {socket} and {port}' : 'neither {socket} nor {port}'}`,
+      because: 'the node agent must know where the server listens',
+      try: 'use exactly one of them in `command`',
+    });
+}
+
+function checkFiles({ name, chat_template, environment_files }: ModelSpec): void {
+  const files = [
+    ...(chat_template === undefined ? [] : [['chat_template', chat_template] as const]),
+    ...environment_files.map((path) => ['environment_files', path] as const),
+  ];
+  for (const [key, path] of files) {
+    try {
+      accessSync(path, constants.R_OK);
+    } catch (error) {
+      throw new HpcserveError('E_CONFIG_MISSING', {
+        what: `${key} of ${name} cannot be read: ${path}`,
+        because: (error as Error).message,
+        try: 'check the path: relative ones start at the YAML file',
+        cause: error,
+      });
+    }
+  }
+}
+
+/** Settings of a model that its engine does not act on, in words; they are no error, since engines differ. */
+export function withoutEffect(model: ModelSpec, engine: ResolvedEngine): string[] {
+  const native = engine === 'native';
+  const idle: (readonly [string, boolean])[] = [
+    ['slo', model.slo.ttft_ms !== undefined || model.slo.tpot_ms !== undefined],
+    ['engine_args', native && model.engine_args.length > 0],
+    ['environment', native && Object.keys(model.environment).length > 0],
+    ['environment_files', native && model.environment_files.length > 0],
+    ['precision', native && model.precision !== 'auto'],
+    ['kv_type', !native && engine !== 'llama.cpp' && model.kv_type !== 'f16'],
+    ['batch_invariant', !native && model.batch_invariant],
+    ['chat_template', engine === 'command' && model.chat_template !== undefined],
+  ];
+  const keys = idle.filter(([, is]) => is).map(([key]) => key);
+  if (keys.length === 0) return [];
+  return [
+    `${model.name}: ${keys.join(', ')} ${keys.length > 1 ? 'have' : 'has'} no effect with engine ${engine} in this version`,
+  ];
+}

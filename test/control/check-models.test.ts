@@ -1,0 +1,66 @@
+/** Mistakes in a specification are found before anything is submitted. */
+import { expect, it } from 'vitest';
+import { checkModels, withoutEffect } from '../../control/check-models.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { deploymentSchema, modelSchema } from '../../spec/model-yaml.ts';
+
+const kinds = ['gh200', 'a100'];
+function refusal(model: object): string {
+  const spec = deploymentSchema.parse({ name: 'd', models: [{ name: 'm', source: '/m', ...model }] });
+  try {
+    checkModels(spec, 'here', kinds);
+  } catch (error) {
+    if (error instanceof HpcserveError) return error.toText();
+    throw error;
+  }
+  return '';
+}
+
+it('names the node kind that is not there, and the nearest', () => {
+  expect(refusal({ devices: { node_kinds: ['gh20'] } })).toMatch(
+    /here has no node kind "gh20"[\s\S]*gh200, a100[\s\S]*did you mean "gh200"/,
+  );
+  expect(refusal({ devices: { node_kinds: ['elsewhere', 'a100'] } })).toBe('');
+});
+
+it('wants a command for engine command alone, and a place where it listens', () => {
+  expect(refusal({ engine: 'command' })).toMatch(/no command/);
+  expect(refusal({ command: ['x', '{port}'] })).toMatch(/engine auto[\s\S]*only engine: command/);
+  expect(refusal({ engine: 'command', command: ['x'] })).toMatch(/neither \{socket\} nor \{port\}/);
+  expect(refusal({ engine: 'command', command: ['x', '{port}', '{socket}'] })).toMatch(/both/);
+  expect(refusal({ engine: 'command', command: ['x', '--port={port}'] })).toBe('');
+});
+
+it('wants the files that it names', () => {
+  expect(refusal({ chat_template: '/nowhere/t.jinja' })).toMatch(/E_CONFIG_MISSING[\s\S]*ENOENT/);
+  expect(refusal({ environment_files: ['/nowhere/secrets'] })).toMatch(
+    /environment_files of m cannot be read/,
+  );
+  expect(refusal({ chat_template: '/dev/null' })).toBe('');
+});
+
+it('refuses two models of one name', () => {
+  const models = [
+    { name: 'm', source: '/m' },
+    { name: 'n', source: '/n', aliases: ['m'] },
+  ];
+  expect(() => checkModels(deploymentSchema.parse({ name: 'd', models }), 'here', kinds)).toThrow(/"m"/);
+});
+
+it('says which settings an engine does not act on', () => {
+  const model = modelSchema.parse({
+    name: 'm',
+    source: '/m',
+    slo: { ttft_ms: 1 },
+    engine_args: ['--x'],
+    kv_type: 'q8_0',
+  });
+  expect(withoutEffect(model, 'native')).toEqual([
+    'm: slo, engine_args have no effect with engine native in this version',
+  ]);
+  expect(withoutEffect(model, 'llama.cpp')).toEqual([
+    'm: slo has no effect with engine llama.cpp in this version',
+  ]);
+  expect(withoutEffect(model, 'vllm')[0]).toMatch(/slo, kv_type/);
+  expect(withoutEffect(modelSchema.parse({ name: 'm', source: '/m' }), 'vllm')).toEqual([]);
+});
