@@ -1,4 +1,5 @@
 /** Why a launch went wrong, from everything that speaks of it: the job, its agents, the last lines of its logs. */
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { launchFiles } from '../spec/state-layout.ts';
@@ -43,7 +44,9 @@ export function diagnose(
   // Whoever says what is wrong has said it; the last lines of the log are for ends that nobody explains.
   if (found.length === 0)
     because.push(...new Set(lastLines(log, 5).map((line) => `log: ${messageOf(line).trim()}`)));
-  because.push(`log file: ${log}`);
+  // What an engine says of itself is in the log of its unit.
+  const unitLog = (sight?.units ?? []).find((unit) => unit.error !== undefined && unit.log_file)?.log_file;
+  because.push(`log file: ${unitLog !== undefined && existsSync(unitLog) ? unitLog : log}`);
   const models = [...new Set(launch.planned.units.map((unit) => unit.model.name))].join(', ');
   return new HpcserveError('E_DEPLOYMENT_FAILED', {
     what: `${models} does not serve on ${launch.planned.node_kind}`,
