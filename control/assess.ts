@@ -11,7 +11,7 @@ export type DeploymentPhase =
   | 'starting'
   | 'loading'
   | 'serving'
-  /** Some replicas serve, others failed or ended. */
+  /** Some replicas serve, others failed, ended, or are about to. */
   | 'degraded'
   | 'failed'
   | 'stopping'
@@ -53,6 +53,7 @@ export function assess(state: DeploymentState, observation: Observation): Assess
     const ended = job?.phase === 'ended' && job.state !== 'FAILED';
     if (!ended) reasons.push(...unitErrors(sight?.units ?? []));
     reasons.push(...noticesOf(sight?.agents ?? []));
+    if (job?.phase === 'completing') reasons.push(`job ${job.job_id} is ending (${job.state})`);
     if (job?.phase === 'pending' && job.pending)
       reasons.push(`job ${job.job_id} waits: ${job.pending.explanation} (${job.pending.reason})`);
   }
@@ -102,6 +103,7 @@ function phaseOf(
     if (serving > 0) return 'degraded';
     if (failed === units.length) return 'failed';
   }
+  if (units.some((unit) => unit.state === 'draining')) return 'degraded';
   if (serving === units.length) return sound ? 'serving' : 'degraded';
   if (units.some((unit) => unit.state === 'loading')) return 'loading';
   return running ? 'starting' : 'waiting';

@@ -114,7 +114,10 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   const isNew = store.load(spec.name) === undefined;
   // Jobs may have ended while nobody looked: what is started anew depends on it.
   if (!isNew) await reconciler.pass(spec.name, records);
-  await accept(operations, request, planned);
+  await accept(operations, request, planned).catch((error: unknown) => {
+    if (isNew && store.load(spec.name) === undefined) store.remove(spec.name);
+    throw error;
+  });
   const { endpoint, started } = await ensureGateway(operations).catch(async (error: unknown) => {
     // Nothing was submitted yet: leave no deployment behind that says it wants to serve.
     throw await abandon(operations, spec.name, isNew, error);

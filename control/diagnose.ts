@@ -7,9 +7,8 @@ import { endWords } from './agent-end.ts';
 import { unitErrors } from './assess.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
-import { lastLines, logFilesOf } from './log-files.ts';
+import { lastWords, logFilesOf } from './log-files.ts';
 import type { LaunchObservation } from './observe.ts';
-import { messageOf } from './readable-line.ts';
 
 export function jobLog(state: DeploymentState, store: DeploymentStore, launchId: string): string {
   return join(store.launchFolder(state.name, launchId), launchFiles.log);
@@ -41,9 +40,10 @@ export function diagnose(
     launch.planned.units.map((unit) => unit.unit),
   );
   const log = files[0]?.path ?? jobLog(state, store, launch.launch_id);
+  const words = lastWords(log);
+  if (found.length === 0) advice.push(...words.try);
   // Whoever says what is wrong has said it; the last lines of the log are for ends that nobody explains.
-  if (found.length === 0)
-    because.push(...new Set(lastLines(log, 5).map((line) => `log: ${messageOf(line).trim()}`)));
+  if (found.length === 0) because.push(...words.because);
   // What an engine says of itself is in the log of its unit.
   const unitLog = (sight?.units ?? []).find((unit) => unit.error !== undefined && unit.log_file)?.log_file;
   because.push(`log file: ${unitLog !== undefined && existsSync(unitLog) ? unitLog : log}`);

@@ -128,6 +128,10 @@ function createLock(path: string, owner: LockOwner): boolean {
   try {
     writeSync(descriptor, JSON.stringify(owner));
     fsyncSync(descriptor);
+  } catch (error) {
+    // On a full disk: a lock that names nobody would block everybody until it is stale.
+    rmSync(path, { force: true });
+    throw error;
   } finally {
     closeSync(descriptor);
   }

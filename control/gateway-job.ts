@@ -9,9 +9,8 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import { type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
 import { lookAtGateway, writeGatewayConfig } from './gateway-process.ts';
-import { lastLines } from './log-files.ts';
+import { lastWords } from './log-files.ts';
 import type { Operations } from './operations.ts';
-import { messageOf } from './readable-line.ts';
 import { commonScriptInput, programOf } from './slurm-runner.ts';
 import { waitUntil } from './wait-until.ts';
 
@@ -55,15 +54,17 @@ export class GatewayJob {
     );
     if (endpoint?.endpoint) return endpoint.endpoint;
     const log = join(store.layout.gateway_folder, gatewayFiles.log);
+    const words = lastWords(log);
     throw new HpcserveError('E_GATEWAY_START', {
       what: `the gateway's job ${known.job_id} does not answer`,
       because: [
         endpoint
           ? `the job ended: ${endpoint.ended.state}`
           : `it did not start within ${start_ms / 60_000} min`,
-        ...lastLines(log, 5).map((line) => `log: ${messageOf(line)}`),
+        ...words.because,
         `log file: ${log}`,
       ],
+      try: words.try,
     });
   }
 

@@ -1,6 +1,6 @@
 /** The gateway of a site as a process of this machine: looked at, started, stopped. */
 import { spawn } from 'node:child_process';
-import { closeSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { closeSync, fstatSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -13,9 +13,8 @@ import {
   type StateLayout,
 } from '../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
-import { lastLines } from './log-files.ts';
+import { lastWords } from './log-files.ts';
 import { identityOf, isAlive, type ProcessIdentity, signalProcess } from './process-identity.ts';
-import { messageOf } from './readable-line.ts';
 import { waitUntil } from './wait-until.ts';
 
 /** Identity of the process that was started, beside endpoint.json: its pid alone may be used again. */
@@ -67,6 +66,7 @@ export async function startGatewayProcess(
   const config = writeGatewayConfig(site, layout);
   const logPath = join(layout.gateway_folder, gatewayFiles.log);
   const log = openSync(logPath, 'a', 0o600);
+  const before = fstatSync(log).size;
   let exit: string | undefined;
   let pid: number | undefined;
   try {
@@ -96,13 +96,15 @@ export async function startGatewayProcess(
     { timeout_ms: start_ms, interval_ms: 50, ...(signal ? { signal } : {}) },
   );
   if (endpoint && 'url' in endpoint) return endpoint;
+  const words = lastWords(logPath, before);
   throw new HpcserveError('E_GATEWAY_START', {
     what: 'the gateway did not start',
     because: [
       endpoint?.failed ?? `it did not answer within ${start_ms / 1000} s`,
-      ...lastLines(logPath, 5).map((line) => `log: ${messageOf(line)}`),
+      ...words.because,
       `log file: ${logPath}`,
     ],
+    try: words.try,
   });
 }
 

@@ -2,6 +2,8 @@
 import { closeSync, existsSync, fstatSync, openSync, readdirSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 import { launchFiles } from '../spec/state-layout.ts';
+import { findingOf, sentenceOf } from './findings.ts';
+import { messageOf } from './readable-line.ts';
 
 export interface LogFile {
   path: string;
@@ -39,13 +41,22 @@ export function logFilesOf(launchFolder: string, launchId: string, units: readon
 /** Most bytes read from the end of a log for its last lines. */
 const tailBytes = 256 * 1024;
 
-/** The last non-empty lines of a file, at most `count`; none where it is not there. */
-export function lastLines(path: string, count: number): string[] {
-  return tail(path, count).lines;
+/**
+ * Why a process ended, from the end of its log: the error it printed last as one line, else its last lines.
+ * @param from bytes of the log that are of an earlier process.
+ */
+export function lastWords(path: string, from = 0): { because: string[]; try: string[] } {
+  const { lines } = tail(path, 40, from);
+  const at = lines.findLastIndex((line) => /^error: .* \[E_[A-Z_]+\]$/.test(line));
+  const after = lines.slice(at + 1).findIndex((line) => !/^ {2}(because|try): /.test(line));
+  const error = lines.slice(at, after < 0 ? undefined : at + 1 + after).join('\n');
+  const finding = at < 0 ? undefined : findingOf(error);
+  if (finding) return { because: [sentenceOf(finding)], try: finding.try };
+  return { because: [...new Set(lines.slice(-5).map((line) => `log: ${messageOf(line).trim()}`))], try: [] };
 }
 
 /** The last lines with the offset after them, so that a follower goes on exactly there. */
-export function tail(path: string, count: number): { lines: string[]; offset: number } {
+export function tail(path: string, count: number, from = 0): { lines: string[]; offset: number } {
   let descriptor: number;
   try {
     descriptor = openSync(path, 'r');
@@ -55,11 +66,12 @@ export function tail(path: string, count: number): { lines: string[]; offset: nu
   }
   try {
     const { size } = fstatSync(descriptor);
-    const start = Math.max(0, size - tailBytes);
+    const start = Math.max(0, from <= size ? from : 0, size - tailBytes);
     const bytes = Buffer.alloc(size - start);
     const read = readSync(descriptor, bytes, 0, bytes.length, start);
     const lines = bytes.subarray(0, read).toString('utf8').split('\n');
-    if (start > 0) lines.shift();
+    // Cut in the middle, unless it begins where an earlier process ended.
+    if (start > 0 && start !== from) lines.shift();
     const filled = lines.filter((line) => line.trim() !== '');
     return { lines: count > 0 ? filled.slice(-count) : [], offset: start + read };
   } finally {

@@ -204,7 +204,8 @@ function unitSight(
   if (agent.phase === 'failed') return { ...facts, state: 'failed' };
   if (agent.phase === 'stopped')
     return { ...facts, state: launch.cancel_requested_ms === undefined ? 'lost' : 'unloaded' };
-  if (agent.phase === 'draining') return { ...facts, state: 'draining' };
+  // Slurm ends the job; an agent that was killed says nothing of it any more.
+  if (agent.phase === 'draining' || job?.phase === 'completing') return { ...facts, state: 'draining' };
   return { ...facts, state: model?.state ?? (session?.error ? 'failed' : 'pending') };
 }
 

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type DeploymentState, type LaunchRecord, liveLaunches } from './deployment-state.ts';
 import { isGatewayNeeded, stopGateway } from './gateway.ts';
+import type { JobRunner } from './job-runner.ts';
 import type { Operations } from './operations.ts';
 import { Reconciler } from './reconciler.ts';
 
@@ -19,8 +20,37 @@ export async function stopDeployment(
   name: string,
   options: StopOptions,
 ): Promise<void> {
-  const { store, command, signal, now_ms, emit } = operations;
-  store.require(name);
+  const { store, runner, now_ms, emit } = operations;
+  const before = store.require(name);
+  try {
+    await wantStopped(operations, name, options);
+  } catch (thrown) {
+    throw withWayByHand(thrown, runner, before);
+  }
+  await waitForEnd(operations, name, liveLaunches, options.timeout_ms ?? endTimeout_ms);
+  if (!options.keep_gateway && !isGatewayNeeded(store)) await stopGateway(operations);
+  emit({ at_ms: now_ms(), kind: 'stopped', deployment: name });
+}
+
+/** Nothing can be written down (a full disk): jobs can be ended all the same. */
+function withWayByHand(thrown: unknown, runner: JobRunner, state: DeploymentState): HpcserveError {
+  const error = HpcserveError.from(thrown);
+  const jobs = liveLaunches(state).flatMap((launch) => launch.job_id ?? []);
+  if (error.exit_code !== 12 || runner.kind !== 'slurm' || jobs.length === 0) return error;
+  return new HpcserveError(error.code, {
+    what: error.message,
+    because: error.because,
+    try: [...error.try, `or end its jobs without hpcserve: scancel ${jobs.join(' ')}`],
+    details: error.details,
+    cause: error,
+  });
+}
+
+async function wantStopped(
+  { store, command, signal, now_ms }: Operations,
+  name: string,
+  options: StopOptions,
+): Promise<void> {
   const lock = await store.lock(name, { command, timeout_ms: 120_000, signal });
   try {
     const state = store.require(name);
@@ -31,9 +61,6 @@ export async function stopDeployment(
   } finally {
     lock.release();
   }
-  await waitForEnd(operations, name, liveLaunches, options.timeout_ms ?? endTimeout_ms);
-  if (!options.keep_gateway && !isGatewayNeeded(store)) await stopGateway(operations);
-  emit({ at_ms: now_ms(), kind: 'stopped', deployment: name });
 }
 
 /** Waits until the launches that are on their way out have ended; the others go on. @throws E_DEPLOYMENT_STOP */

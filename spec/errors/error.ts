@@ -75,9 +75,14 @@ export class HpcserveError extends Error {
     });
   }
 
-  /** Any thrown value as an HpcserveError; what is not one becomes E_INTERNAL with its stack as cause. */
+  /**
+   * Any thrown value as an HpcserveError: what the filesystem refuses is E_FILESYSTEM, anything else that is
+   * not one already becomes E_INTERNAL with its stack as cause.
+   */
   static from(thrown: unknown): HpcserveError {
     if (thrown instanceof HpcserveError) return thrown;
+    const refused = refusedBySystem(thrown);
+    if (refused) return refused;
     const message = thrown instanceof Error ? thrown.message : String(thrown);
     return new HpcserveError('E_INTERNAL', { what: message, cause: thrown });
   }
@@ -89,6 +94,33 @@ export interface ErrorJson {
   because: string[];
   try: string[];
   details: Record<string, unknown>;
+}
+
+/** Reasons of the system that are no defect of ours, in words. */
+const systemReasons: Readonly<Record<string, string>> = {
+  ENOSPC: 'no space is left on that filesystem',
+  EDQUOT: 'your quota on that filesystem is used up',
+  EROFS: 'that filesystem is read-only',
+  EACCES: 'you may not access it',
+  EPERM: 'the system does not allow it',
+  EIO: 'the device reports an error',
+  ESTALE: 'the file server no longer knows it; the mount is stale',
+};
+
+function refusedBySystem(thrown: unknown): HpcserveError | undefined {
+  if (!(thrown instanceof Error)) return undefined;
+  const { code = '', path, dest, message } = thrown as NodeJS.ErrnoException & { dest?: string };
+  const reason = systemReasons[code];
+  // Without a path it is no file: a socket, a process.
+  const file = dest ?? path;
+  if (reason === undefined || (file === undefined && code !== 'ENOSPC' && code !== 'EDQUOT'))
+    return undefined;
+  return new HpcserveError('E_FILESYSTEM', {
+    what: file === undefined ? `a file cannot be written: ${reason}` : `${file}: ${reason}`,
+    because: message,
+    details: { code, ...(file === undefined ? {} : { path: file }) },
+    cause: thrown,
+  });
 }
 
 function list(value: string | readonly string[] | undefined): readonly string[] {

@@ -8,6 +8,13 @@ export const specErrors = defineErrors({
     http_status: 500,
     exit_code: 1,
   },
+  E_FILESYSTEM: {
+    cause:
+      'The operating system refused to read or write a file: the disk or quota is full, or access is denied.',
+    fix: 'Make room or correct the permissions of the path named, then run the command again.',
+    http_status: 507,
+    exit_code: 12,
+  },
   E_CONFIG_YAML: {
     cause: 'A YAML file is not well formed, or a key has a wrong name, type or value.',
     fix: 'Correct the file at the position named.',

@@ -1,6 +1,6 @@
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import type { JobSnapshot, PreparedLaunch } from '../../control/job-runner.ts';
 import { LocalRunner } from '../../control/local-runner.ts';
@@ -15,7 +15,7 @@ beforeEach(() => {
   folder = join(mkdtempSync(join(tmpdir(), "hpcserve-run'$(x) ")), launch_id);
   mkdirSync(folder);
 });
-afterEach(() => rmSync(folder, { recursive: true, force: true }));
+afterEach(() => rmSync(dirname(folder), { recursive: true, force: true }));
 
 /** A stand-in for the agent: a script of Node with a life of its own. */
 function runnerOf(script: string): { runner: LocalRunner; prepared: PreparedLaunch } {

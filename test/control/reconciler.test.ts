@@ -156,6 +156,21 @@ describe('reconciler', () => {
     mkdirSync(place.store.layout.mesh_folder);
   });
 
+  it('does not believe an agent whose job is being ended', async () => {
+    given(deploymentState([launchRecord(1)]));
+    const loop = reconciler();
+    const { state } = await loop.pass('demo');
+    writeAgentState(place.store, state.launches[0]!);
+    await loop.pass('demo');
+    runner.jobs.get('1')!.snapshot = { job_id: '1', phase: 'completing', state: 'COMPLETING' };
+    expect(assess(...pair(await loop.pass('demo')))).toMatchObject({
+      phase: 'degraded',
+      replicas_serving: 0,
+      replicas_failed: 0,
+      reasons: ['job 1 is ending (COMPLETING)'],
+    });
+  });
+
   it('does not believe the state file of a run before the job was requeued', async () => {
     given(deploymentState([launchRecord(1)]));
     const loop = reconciler();

@@ -6,6 +6,7 @@ import { endWords } from '../../control/agent-end.ts';
 import { assess } from '../../control/assess.ts';
 import { diagnose } from '../../control/diagnose.ts';
 import { findingOf, sentenceOf } from '../../control/findings.ts';
+import { lastWords } from '../../control/log-files.ts';
 import { observe } from '../../control/observe.ts';
 import { messageOf, readableLine } from '../../control/readable-line.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -133,4 +134,27 @@ it('JSON lines of logs are read out', () => {
   expect(readableLine(line)).toMatch(/^\d\d:\d\d:\d\d error no: full port=1$/);
   for (const other of ['{"half', '{"a":1}', 'plain'])
     expect([messageOf(other), readableLine(other)]).toEqual([other, other]);
+});
+
+it('the error a process printed last says why it ended, and nothing of a process before it', () => {
+  const path = join(place.folder, 'x.log');
+  const earlier = 'error: an old one [E_INTERNAL]\n  because: of then\n';
+  writeFileSync(path, `${earlier}{"msg":"up"}\nplain\n`);
+  expect(lastWords(path, earlier.length)).toEqual({ because: ['log: up', 'log: plain'], try: [] });
+  writeFileSync(path, `${earlier}{"msg":"up"}\n${failure.toText()}\n{"msg":"later"}\n`);
+  expect(lastWords(path, earlier.length)).toEqual({
+    because: [sentenceOf({ what: failure.message, because: [...failure.because] })],
+    try: ['use {port}'],
+  });
+  expect(lastWords(join(place.folder, 'absent.log'))).toEqual({ because: [], try: [] });
+});
+
+it('what the filesystem refuses is no defect', () => {
+  const system = (code: string, path?: string): Error => Object.assign(new Error(code), { code, path });
+  expect(HpcserveError.from(system('ENOSPC', '/a/b')).toText()).toMatch(
+    /^error: \/a\/b: no space is left on that filesystem \[E_FILESYSTEM\]/,
+  );
+  expect(HpcserveError.from(system('ENOSPC')).code).toBe('E_FILESYSTEM');
+  expect(HpcserveError.from(system('EACCES')).code).toBe('E_INTERNAL');
+  expect(HpcserveError.from(system('EXDEV', '/a')).code).toBe('E_INTERNAL');
 });
