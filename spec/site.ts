@@ -126,6 +126,28 @@ const slurmSchema = z.strictObject({
 });
 export type SlurmSettings = z.infer<typeof slurmSchema>;
 
+const rate = z.number().positive();
+const deviceFiguresSchema = z
+  .strictObject({
+    tflops: z
+      .strictObject({ fp32: rate, fp16: rate, bf16: rate, fp8: rate, int8: rate, fp4: rate })
+      .partial()
+      .optional()
+      .describe(
+        'Peak arithmetic in 10^12 operations per second by precision (fp32, fp16, bf16, fp8, int8, fp4), dense, without structured sparsity.',
+      ),
+    bandwidth_gb_per_s: rate.optional().describe('Memory bandwidth, in GB/s.'),
+    link_gb_per_s: rate
+      .optional()
+      .describe('What one device can send to the others of its node, one direction, in GB/s.'),
+    link_devices: z.int().min(1).optional().describe('How many devices reach each other over that link.'),
+    tdp_w: rate.optional().describe('Power limit of one device, in watts.'),
+  })
+  .describe(
+    'What differs from the device catalog, or a device it does not know: a power cap, a slower memory. Plans and their latencies follow it.',
+  );
+export type DeviceFigures = z.infer<typeof deviceFiguresSchema>;
+
 const deviceSchema = z.strictObject({
   kind: z
     .enum(['gpu', 'cpu', 'mig'])
@@ -136,6 +158,7 @@ const deviceSchema = z.strictObject({
   count: z.int().min(1).describe('How many of it one node has.'),
   memory_gb: z.number().positive().describe('Memory of one device, in GB (10^9 bytes).'),
   cores: z.int().min(1).optional().describe('CPU cores that go with one device. Default: cpus / count.'),
+  figures: deviceFiguresSchema.optional(),
   emulated: z
     .literal('cpu')
     .optional()

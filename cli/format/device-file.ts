@@ -6,6 +6,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 
 const positive = z.number().positive();
 const families = [
+  'pascal',
   'volta',
   'turing',
   'ampere',
@@ -31,6 +32,7 @@ const entry = z
     memory_bandwidth_bytes_per_s: positive,
     link: z.strictObject({ name: z.string(), bandwidth_bytes_per_s: positive, devices: positive.int() }),
     tdp_w: positive,
+    cores: positive.int(),
     compute_capability: z.string(),
     source: z.string(),
   })

@@ -8,6 +8,7 @@ export type ComputePrecision = 'fp32' | 'fp16' | 'bf16' | 'fp8' | 'int8' | 'fp4'
  * for all of them; see `solver/simulator/calibration/`.
  */
 export type DeviceFamily =
+  | 'pascal'
   | 'volta'
   | 'turing'
   | 'ampere'
@@ -45,6 +46,8 @@ export interface DeviceSpec {
   link: DeviceLink;
   /** Board or socket power limit. */
   tdp_w: number;
+  /** Cores of a CPU socket; absent of GPUs. */
+  cores?: number;
   /** NVIDIA's `major.minor`; absent elsewhere. */
   compute_capability?: string;
   /** The public document that holds these figures. */
@@ -64,6 +67,7 @@ export interface DeviceRow {
   /** One direction, per device. */
   link: readonly [name: string, gb_per_s: number, devices: number];
   tdp_w: number;
+  cores?: number;
   cc?: string;
   source: string;
 }
@@ -83,6 +87,7 @@ export function deviceOf(row: DeviceRow, vendor: DeviceSpec['vendor'], kind: Dev
     memory_bandwidth_bytes_per_s: row.bandwidth_gb_per_s * 1e9,
     link: { name: link, bandwidth_bytes_per_s: linkGb * 1e9, devices },
     tdp_w: row.tdp_w,
+    ...(row.cores === undefined ? {} : { cores: row.cores }),
     ...(row.cc === undefined ? {} : { compute_capability: row.cc }),
     source: row.source,
   };

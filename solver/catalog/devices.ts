@@ -31,6 +31,42 @@ export function findDevice(name: string, overrides: DeviceOverrides = {}): Devic
   return change === undefined ? found : { ...found, ...change[1], name: found.name };
 }
 
+/**
+ * The catalog's device of that name, if it has one; of several the name stands for, the one with this much
+ * memory: `A100` of 40 GB is another device than `A100` of 80 GB. Beyond what `findDevice` knows, a name may go
+ * on after a known one (`A100-SXM-64GB`), and a processor's may be the kernel's
+ * (`Intel(R) Xeon(R) Platinum 8480+`). Words count whole: `A1000` is no A100.
+ */
+export function deviceNamed(name: string, memory_bytes?: number): DeviceSpec | undefined {
+  const found = matches(name)[0];
+  const key = found === undefined ? knownBeginning(name) : name;
+  const first = key === undefined ? processorIn(name) : matches(key)[0];
+  if (first === undefined || key === undefined || memory_bytes === undefined) return first;
+  const near = (device: DeviceSpec): boolean =>
+    Math.abs(device.memory_bytes - memory_bytes) <= 0.08 * device.memory_bytes;
+  return near(first) ? first : (variantsOf(key).find(near) ?? first);
+}
+
+/** The most words a name begins with that are the whole of a known name. */
+function knownBeginning(name: string): string | undefined {
+  const words = name.split(/[\s_-]+/);
+  for (let count = words.length - 1; count > 0; count--) {
+    const beginning = words.slice(0, count).join(' ');
+    const folded = fold(beginning);
+    if (folded !== '' && knownDevices.some((device) => namesOf(device).includes(folded))) return beginning;
+  }
+  return undefined;
+}
+
+/** The processor whose brand and number stand in the text: `AMD EPYC 7763 64-Core Processor`. */
+function processorIn(text: string): DeviceSpec | undefined {
+  const words = text.toLowerCase().split(/[\s_()@-]+/);
+  return cpus.find((cpu) => {
+    const [brand, number] = cpu.name.toLowerCase().split('-');
+    return number !== undefined && words.includes(brand!) && words.includes(number);
+  });
+}
+
 /** All catalog entries a name may stand for: `A100` gives the 40 and 80 GB, SXM and PCIe ones. */
 export function variantsOf(name: string): readonly DeviceSpec[] {
   const wanted = fold(name);

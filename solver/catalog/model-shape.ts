@@ -78,6 +78,13 @@ export function parameterCount(shape: ModelShape): {
   return { linear, experts: expertParams, vocabulary, total: linear + expertParams + vocabulary };
 }
 
+/** Weights that one token is multiplied with: of the experts those it is sent to, and the output matrix. */
+export function activeParameters(shape: ModelShape): number {
+  const { linear, experts } = parameterCount(shape);
+  const used = shape.experts === undefined ? 0 : shape.experts.used_per_token / shape.experts.count;
+  return linear + experts * used + shape.n_vocab * shape.n_embd;
+}
+
 /** Bytes of all weights as they lie in device memory. */
 export function weightBytes(shape: ModelShape): number {
   const count = parameterCount(shape);

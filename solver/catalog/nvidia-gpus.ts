@@ -5,6 +5,7 @@
 import { type DeviceRow, type DeviceSpec, deviceOf } from './device-spec.ts';
 
 const sheets = {
+  p100: 'NVIDIA Tesla P100 whitepaper, WP-08019-001, table 1, and PCIe datasheet; no tensor cores: fp16 is twice fp32',
   v100: 'NVIDIA V100 datasheet, https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf',
   t4: 'NVIDIA T4 datasheet, https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf',
   turing: 'NVIDIA Turing architecture whitepaper, WP-09183-001, appendix A',
@@ -38,6 +39,8 @@ const pcie5 = ['PCIe 5.0 x16', 64, 8] as const;
 
 // biome-ignore format: one device a line reads as the table it is
 const rows: readonly DeviceRow[] = [
+  { name: 'P100-SXM2-16GB', family: 'pascal', tflops: { fp32: 10.6, fp16: 21.2 }, memory_gb: 16, bandwidth_gb_per_s: 732, link: ['NVLink 1', 80, 4], tdp_w: 300, cc: '6.0', source: sheets.p100 },
+  { name: 'P100-PCIE-16GB', aliases: ['P100', 'Tesla P100-PCIE-16GB'], family: 'pascal', tflops: { fp32: 9.3, fp16: 18.7 }, memory_gb: 16, bandwidth_gb_per_s: 732, link: pcie3, tdp_w: 250, cc: '6.0', source: sheets.p100 },
   { name: 'V100-SXM2-16GB', family: 'volta', tflops: { fp32: 15.7, fp16: 125 }, memory_gb: 16, bandwidth_gb_per_s: 900, link: ['NVLink 2', 150, 8], tdp_w: 300, cc: '7.0', source: sheets.v100 },
   { name: 'V100-SXM2-32GB', aliases: ['V100', 'Tesla V100', 'Tesla V100-SXM2-32GB'], family: 'volta', tflops: { fp32: 15.7, fp16: 125 }, memory_gb: 32, bandwidth_gb_per_s: 900, link: ['NVLink 2', 150, 8], tdp_w: 300, cc: '7.0', source: sheets.v100 },
   { name: 'V100-PCIE-32GB', family: 'volta', tflops: { fp32: 14, fp16: 112 }, memory_gb: 32, bandwidth_gb_per_s: 900, link: pcie3, tdp_w: 250, cc: '7.0', source: sheets.v100 },

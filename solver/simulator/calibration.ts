@@ -56,6 +56,7 @@ export const roofline: Calibration = {
 
 /** Families without measurements take the constants of the most similar family that has them. */
 const standIns: Readonly<Record<DeviceFamily, readonly DeviceFamily[]>> = {
+  pascal: ['ampere'],
   volta: ['ampere'],
   turing: ['ampere'],
   ampere: [],

@@ -45,12 +45,35 @@ export interface StepParts {
 const activation_bytes = 2;
 const memoized_tokens = 16_384;
 
+/** Times by a whole number, worked out once each; grows with the largest number asked for. */
+class Memo {
+  #seconds = new Float64Array(0);
+  readonly #of: (index: number) => number;
+
+  constructor(of: (index: number) => number) {
+    this.#of = of;
+  }
+
+  at(index: number): number {
+    if (index >= this.#seconds.length) {
+      const grown = new Float64Array(2 ** Math.ceil(Math.log2(index + 64))).fill(Number.NaN);
+      grown.set(this.#seconds);
+      this.#seconds = grown;
+    }
+    const known = this.#seconds[index]!;
+    if (!Number.isNaN(known)) return known;
+    const seconds = this.#of(index);
+    this.#seconds[index] = seconds;
+    return seconds;
+  }
+}
+
 export class StepModel {
   readonly input: StepModelInput;
   readonly #layers: LayerOperators;
   readonly #output: Gemm;
-  readonly #tokenSeconds = new Float64Array(memoized_tokens + 1).fill(Number.NaN);
-  readonly #outputSeconds = new Float64Array(memoized_tokens + 1).fill(Number.NaN);
+  readonly #tokenSeconds = new Memo((tokens) => sum(this.#tokenParts(tokens)));
+  readonly #outputSeconds = new Memo((rows) => this.#gemm(this.#output, rows));
   /** Seconds per key token read by decode attention, in all full and in all windowed layers. */
   readonly #decodeKeySeconds: { full: number; windowed: number };
   readonly #prefillPairSeconds: number;
@@ -87,23 +110,12 @@ export class StepModel {
   /** Everything that depends on the number of tokens alone; `tokens` may be fractional (pipelines). */
   tokenSeconds(tokens: number): number {
     const index = Math.ceil(tokens);
-    if (index > memoized_tokens) return sum(this.#tokenParts(tokens));
-    const known = this.#tokenSeconds[index]!;
-    if (!Number.isNaN(known)) return known;
-    const seconds = sum(this.#tokenParts(index));
-    this.#tokenSeconds[index] = seconds;
-    return seconds;
+    return index > memoized_tokens ? sum(this.#tokenParts(tokens)) : this.#tokenSeconds.at(index);
   }
 
   /** The output matrix for `rows` sequences that sample a token. */
   outputSeconds(rows: number): number {
-    if (rows === 0) return 0;
-    const index = Math.min(memoized_tokens, Math.ceil(rows));
-    const known = this.#outputSeconds[index]!;
-    if (!Number.isNaN(known)) return known;
-    const seconds = this.#gemm(this.#output, index);
-    this.#outputSeconds[index] = seconds;
-    return seconds;
+    return rows === 0 ? 0 : this.#outputSeconds.at(Math.min(memoized_tokens, Math.ceil(rows)));
   }
 
   /**
