@@ -95,11 +95,11 @@ function checkFiles({ name, chat_template, environment_files }: ModelSpec): void
 export function withoutEffect(model: ModelSpec, engine: ResolvedEngine): string[] {
   const native = engine === 'native';
   const idle: (readonly [string, boolean])[] = [
-    ['slo', model.slo.ttft_ms !== undefined || model.slo.tpot_ms !== undefined],
     ['engine_args', native && model.engine_args.length > 0],
     ['environment', native && Object.keys(model.environment).length > 0],
     ['environment_files', native && model.environment_files.length > 0],
     ['precision', native && model.precision !== 'auto'],
+    ['precision_choices', native && model.precision_choices.length > 0],
     ['kv_type', !native && engine !== 'llama.cpp' && model.kv_type !== 'f16'],
     ['batch_invariant', !native && model.batch_invariant],
     ['chat_template', engine === 'command' && model.chat_template !== undefined],

@@ -3,8 +3,8 @@ import { copyFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { DeploymentSpec, ModelSpec } from '../spec/model-yaml.ts';
-import type { PlacementModel, Plan } from '../spec/plan.ts';
+import type { DeploymentSpec, ModelSpec, Objective } from '../spec/model-yaml.ts';
+import type { PlacementModel, Plan, RunningReplicas } from '../spec/plan.ts';
 import { deploymentFiles, type GatewayEndpoint } from '../spec/state-layout.ts';
 import { assess } from './assess.ts';
 import type { CredentialFile } from './credentials.ts';
@@ -14,13 +14,8 @@ import { diagnose } from './diagnose.ts';
 import { baseUrl, ensureGateway, ensureKey, waitForModels } from './gateway.ts';
 import { inspectModel } from './inspect-model.ts';
 import { type AskSlurm, factsToPlanWith, type Operations } from './operations.ts';
-import {
-  launchIds,
-  type PlannedDeployment,
-  planDeployment,
-  requireFeasible,
-  requireFresh,
-} from './planning.ts';
+import { launchIds, type PlannedDeployment, planDeployment, requireFeasible, useFresh } from './planning.ts';
+import { withQueueWaits } from './queue-wait.ts';
 import { Reconciler, records } from './reconciler.ts';
 import { forgetPrevious, previousOf, rollBack } from './roll-back.ts';
 import { offersOf } from './site-offers.ts';
@@ -32,6 +27,8 @@ export interface DeployRequest {
   spec_file: string;
   /** A plan made before, which must still be fresh. */
   plan?: Plan;
+  /** Instead of the one in model.yaml. */
+  objective?: Objective;
   /** Return as soon as everything is submitted. */
   detach: boolean;
   /** 0: wait without end. */
@@ -58,14 +55,26 @@ const follow_ms = 500;
 /** Ended launches kept in the state, for `logs` and `status`. */
 const keptLaunches = 20;
 
+export interface PlanNowOptions {
+  ask?: AskSlurm;
+  /** Instead of the one in model.yaml. */
+  objective?: Objective;
+  /** How long a better plan is looked for, ms. */
+  search_ms?: number;
+}
+
+/** The search for a better plan ends after this long unless told otherwise; most end by proof in a tenth of it. */
+const search_ms = 5000;
+
 /** Makes the plan for a specification as things are now. @throws E_MODEL_… before anything is submitted. */
 export async function planNow(
   operations: Operations,
   spec: DeploymentSpec,
   specFile: string,
-  ask: AskSlurm = 'must',
+  options: PlanNowOptions = {},
 ): Promise<PlannedDeployment> {
-  const { loaded, facts, emit, now_ms } = operations;
+  const { ask = 'must', objective } = options;
+  const { loaded, facts, emit, now_ms, store } = operations;
   const checking = (what: string): void => emit({ at_ms: now_ms(), kind: 'checking', what });
   const inspect = async (model: ModelSpec, folder: string): Promise<PlacementModel> => {
     checking(`model ${model.name}: ${model.source}`);
@@ -79,8 +88,11 @@ export async function planNow(
       kind: 'warning',
       message: `Slurm was not asked; this is from the site config alone (${unasked})`,
     });
-  const offers = offersOf(loaded.site, live, facts.environment);
   const offline = unasked !== undefined;
+  const offered = offersOf(loaded.site, live, facts.environment);
+  const offers = offline ? offered : await withQueueWaits(operations, offered);
+  const before = store.load(spec.name);
+  const started_ms = performance.now();
   return planDeployment({
     spec,
     spec_file: specFile,
@@ -89,15 +101,33 @@ export async function planNow(
     inspect,
     now_ms: now_ms(),
     offline,
+    limits: { shouldStop: () => performance.now() - started_ms > (options.search_ms ?? search_ms) },
+    ...(objective ? { objective } : {}),
+    ...(before?.desired === 'serving' ? { running: runningOf(before) } : {}),
   });
+}
+
+/** Replicas of a deployment that run or are on their way, by where they are. */
+function runningOf(state: DeploymentState): RunningReplicas[] {
+  return wantedLaunches(state)
+    .filter((launch) => launch.phase !== 'ended')
+    .flatMap(({ planned }) =>
+      planned.units.map((unit) => ({
+        model: unit.model.name,
+        node_kind: planned.node_kind,
+        replicas: 1,
+        device_count: unit.device_count,
+      })),
+    );
 }
 
 export async function deploy(operations: Operations, request: DeployRequest): Promise<DeployResult> {
   const { spec } = request;
   const { store, emit, now_ms } = operations;
-  const planned = await planNow(operations, spec, request.spec_file);
+  const objective = request.plan?.objective ?? request.objective;
+  const made = await planNow(operations, spec, request.spec_file, objective ? { objective } : {});
+  const planned = request.plan ? useFresh(request.plan, made) : made;
   requireFeasible(planned.plan);
-  if (request.plan) requireFresh(request.plan, planned.plan);
   for (const message of planned.plan.warnings) emit({ at_ms: now_ms(), kind: 'warning', message });
 
   const reconciler = new Reconciler({

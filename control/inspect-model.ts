@@ -1,5 +1,6 @@
 /** From a model of model.yaml to what placement must know of it, by reading file headers. */
-import { dirname } from 'node:path';
+import { readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import type { ModelSpec } from '../spec/model-yaml.ts';
 import type { PlacementModel } from '../spec/plan.ts';
 import type { SiteConfig } from '../spec/site.ts';
@@ -41,7 +42,14 @@ export async function inspectModel(
       weight_bytes: summary.weight_bytes,
       kv_bytes_per_token: Math.ceil(summary.kv_bytes_per_token * kvFactor[spec.kv_type]),
       trained_context_tokens: summary.n_ctx_train,
+      summary,
+      ...(resolved.kind === 'hf-folder' ? { config: configOf(resolved.path) } : {}),
       native: supported === true ? { supported: true } : { supported: false, because: supported },
     },
   };
+}
+
+/** Checked already as the folder was resolved. */
+function configOf(folder: string): unknown {
+  return JSON.parse(readFileSync(join(folder, 'config.json'), 'utf8'));
 }

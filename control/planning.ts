@@ -1,9 +1,11 @@
 /** From model.yaml and a site to a plan: models are looked at, offers collected, placement asked. */
 import { statSync } from 'node:fs';
 import { dirname } from 'node:path';
+import { checkPlacement } from '../solver/placement/check.ts';
 import { place } from '../solver/placement/placement.ts';
+import type { SearchLimits } from '../solver/placement/quotas.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { DeploymentSpec, ModelSpec } from '../spec/model-yaml.ts';
+import type { DeploymentSpec, ModelSpec, Objective } from '../spec/model-yaml.ts';
 import {
   defaultPlacementSettings,
   type NodeKindOffer,
@@ -12,6 +14,8 @@ import {
   type Plan,
   type PlannedLaunch,
   type PlannedModel,
+  type PlannedWorkload,
+  type RunningReplicas,
 } from '../spec/plan.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
@@ -29,10 +33,20 @@ export interface PlanningInput {
   now_ms: number;
   /** The offers come from the site config alone. */
   offline?: boolean;
+  /** Instead of the one in model.yaml. */
+  objective?: Objective;
+  /** What runs of this deployment now; absent where it is not deployed. */
+  running?: RunningReplicas[];
+  /** What the gateways measured, by model name; model.yaml's own words come first. */
+  measured?: ReadonlyMap<string, PlannedWorkload>;
+  /** When the search for a better plan ends. */
+  limits?: SearchLimits;
 }
 
 export interface PlannedDeployment {
   plan: Plan;
+  /** What the plan answers. */
+  question: PlacementQuestion;
   /** Equal digests: the same specification over the same model files. */
   spec_digest: string;
   /** For `mergePlan`: launches of equal fingerprint run the same thing. */
@@ -45,7 +59,10 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
   const folder = dirname(input.spec_file);
   checkModels(spec, site.name, [...new Set(input.offers.map((offer) => offer.node_kind))]);
   const models: PlacementModel[] = [];
-  for (const model of spec.models) models.push(await input.inspect(model, folder, site));
+  for (const model of spec.models) {
+    const workload = workloadOf(model, input.measured);
+    models.push({ ...(await input.inspect(model, folder, site)), ...(workload ? { workload } : {}) });
+  }
   const stamps = Object.fromEntries(models.map((model) => [model.model_path, stampOf(model.model_path)]));
   const limit = spec.slurm.time_limit === undefined ? undefined : parseSlurmDuration_s(spec.slurm.time_limit);
   const { partition } = spec.slurm;
@@ -58,10 +75,13 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
     ...(partition === undefined
       ? {}
       : { partitions: typeof partition === 'string' ? partition.split(',') : partition }),
-    settings: defaultPlacementSettings,
+    settings: placementSettings(site),
+    objective: input.objective ?? spec.objective,
+    ...(input.running ? { running: input.running } : {}),
   };
-  const placement = place(question);
+  const placement = place(question, input.limits);
   return {
+    question,
     plan: {
       format: 1,
       deployment: spec.name,
@@ -74,18 +94,39 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
     },
     spec_digest: digestOf({ spec, stamps }),
     fingerprint: (launch) => {
-      // How many replicas there are besides is no matter of this one.
-      const units = launch.units.map((unit) => ({ ...unit, model: { ...unit.model, replicas: 0 } }));
+      const units = launch.units.map((unit) => ({ ...unit, model: { ...unit.model, ...plannedWith } }));
       const files = units.map((unit) => stamps[unit.model_path]);
       return digestOf({ launch: { ...launch, units }, slurm: spec.slurm, files });
     },
   };
 }
 
+/** What decides where replicas run, and is no matter of one that runs. */
+const plannedWith = {
+  replicas: 0,
+  min_stable_replicas: 0,
+  workload: undefined,
+  precision_choices: [],
+  devices: undefined,
+} as const;
+
+function workloadOf(
+  { name, workload }: ModelSpec,
+  measured: PlanningInput['measured'],
+): PlannedWorkload | undefined {
+  return workload ? { ...workload, source: 'given' } : measured?.get(name);
+}
+
+function placementSettings(site: SiteConfig): PlacementQuestion['settings'] {
+  const { penalties, ...rest } = defaultPlacementSettings;
+  return { ...rest, penalties: { ...penalties, ...site.planning.penalties } };
+}
+
 /** @throws E_PLAN_INFEASIBLE with what rejected each option, in the user's words. */
 export function requireFeasible(plan: Plan): void {
   if (plan.unplaced.length === 0 && plan.launches.length > 0) return;
   const because = [
+    ...plan.too_large.map((model) => model.because),
     ...(plan.clash ? [plan.clash.because] : []),
     ...plan.unplaced.flatMap(({ model, replicas }) => [
       `${replicas} replica(s) of ${model} found no place`,
@@ -106,8 +147,22 @@ export function requireFeasible(plan: Plan): void {
   });
 }
 
-/** @throws E_PLAN_STALE when the world has moved on since the plan was made. */
-export function requireFresh(plan: Plan, now: Plan): void {
+/**
+ * The plan that was made before, to be carried out as it is.
+ * @throws E_PLAN_STALE when the world has moved on since it was made, or a rule is broken by it.
+ */
+export function useFresh(plan: Plan, made: PlannedDeployment): PlannedDeployment {
+  requireFresh(plan, made.plan);
+  const wrong = checkPlacement(made.question, plan);
+  if (wrong.length > 0)
+    throw new HpcserveError('E_PLAN_STALE', {
+      what: `the plan of ${new Date(plan.made_at_ms).toISOString()} cannot be carried out`,
+      because: wrong,
+    });
+  return { ...made, plan };
+}
+
+function requireFresh(plan: Plan, now: Plan): void {
   if (plan.inputs_digest === now.inputs_digest && plan.deployment === now.deployment) return;
   throw new HpcserveError('E_PLAN_STALE', {
     what: `the plan of ${new Date(plan.made_at_ms).toISOString()} is stale`,
@@ -153,9 +208,9 @@ function settingsWithoutEffect(
   ];
 }
 
-/** How many nodes are there and idle changes by the minute and makes no plan stale. */
-function withoutCounts(offer: NodeKindOffer): Omit<NodeKindOffer, 'nodes_total' | 'nodes_idle'> {
-  const { nodes_total: _total, nodes_idle: _idle, ...rest } = offer;
+/** How many nodes are there, idle and waited for changes by the minute and makes no plan stale. */
+function withoutCounts(offer: NodeKindOffer): Partial<NodeKindOffer> {
+  const { nodes_total: _total, nodes_idle: _idle, free: _free, queue_wait_s: _wait, ...rest } = offer;
   return rest;
 }
 

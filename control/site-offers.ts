@@ -1,6 +1,6 @@
 /** What a site config and the cluster's own words offer to placement. */
 import { availableParallelism, cpus, totalmem } from 'node:os';
-import type { EngineOffer, NodeKindOffer, ResolvedEngine } from '../spec/plan.ts';
+import type { EngineOffer, NodeKindOffer, NodeSpace, ResolvedEngine } from '../spec/plan.ts';
 import {
   type DeviceConfig,
   type NodeKind,
@@ -18,7 +18,10 @@ export interface LiveNodes {
   states: string[];
   features: string[];
   gres: { name: string; type?: string; count: number }[];
+  gres_used: { name: string; type?: string; count: number }[];
   cpus: number;
+  /** Of all nodes of the group together. */
+  cpu_counts: { idle: number };
   memory_mb: number;
 }
 
@@ -102,6 +105,7 @@ function offerOf(
     ? {
         nodes_total: nodeNames(usable).size,
         nodes_idle: nodeNames(usable.filter((group) => group.states.includes('idle'))).size,
+        free: freeSpace(site, kind, device, usable),
       }
     : { nodes_total: kind.count ?? (site.kind === 'local' ? 1 : Number.MAX_SAFE_INTEGER) };
   const agents = site.kind === 'local' ? (kind.count ?? 1) : 1;
@@ -132,9 +136,13 @@ function offerOf(
       model: device.model,
       count: device.count,
       memory_bytes: Math.floor(device.memory_gb * gigabyte),
+      ...(device.cores === undefined ? {} : { cores: device.cores }),
+      ...(device.figures === undefined ? {} : { figures: device.figures }),
       ...(device.emulated ? { emulated: device.emulated } : {}),
     },
     engines: enginesOf(site, device, environment),
+    isa: kind.isa,
+    architecture: kind.architecture,
     ...limit,
   };
 }
@@ -151,6 +159,37 @@ const unusable = new Set([
   'future',
   'maint',
 ]);
+
+/** What is free on idle and partly taken nodes; a node that several partitions show counts once. */
+function freeSpace(
+  site: SiteConfig,
+  kind: NodeKind,
+  device: DeviceConfig,
+  usable: readonly LiveNodes[],
+): NodeSpace[] {
+  const request = kind.gpu_request ?? slurmSettings(site).gpu_request;
+  const seen = new Set<string>();
+  const space: NodeSpace[] = [];
+  for (const group of usable) {
+    const nodes = group.nodes.filter((node) => !seen.has(node));
+    for (const node of nodes) seen.add(node);
+    const takes = group.states.includes('idle') || group.states.includes('mixed');
+    if (nodes.length === 0 || !takes) continue;
+    const cpus = Math.floor(group.cpu_counts.idle / group.nodes.length);
+    const ofKind = (gres: LiveNodes['gres']): number =>
+      gres
+        .filter(
+          ({ name, type }) =>
+            name === request.gres_name && (kind.gres_type === undefined || type === kind.gres_type),
+        )
+        .reduce((sum, { count }) => sum + count, 0);
+    const all = ofKind(group.gres);
+    // Nodes without GRES are shared by their CPUs, or given whole.
+    const free = all > 0 ? all - ofKind(group.gres_used) : Math.floor((device.count * cpus) / group.cpus);
+    space.push({ nodes: nodes.length, devices: Math.max(0, Math.min(device.count, free)), cpus });
+  }
+  return space;
+}
 
 function nodeNames(groups: readonly LiveNodes[]): Set<string> {
   return new Set(groups.flatMap((group) => group.nodes));

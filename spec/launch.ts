@@ -18,6 +18,9 @@ export const unitSchema = z.strictObject({
   device_kind: z.enum(['cpu', 'gpu', 'mig']),
   /** Devices it takes on its node; native units of one device share a device worker. */
   device_count: z.int().min(0),
+  /** How the replica is split over them: the product is `device_count` where it takes devices of its own. */
+  tensor: z.int().min(1).default(1),
+  pipeline: z.int().min(1).default(1),
   /** Index of its first device on the node, counted among the job's devices of that kind. */
   first_device: z.int().min(0),
   /** Compute threads on a CPU device (or on one that a CPU stands in for). */

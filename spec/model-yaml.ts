@@ -36,16 +36,27 @@ const environment = z.record(
 
 const parallelSchema = z.strictObject({
   tensor: z
-    .int()
-    .min(1)
-    .default(1)
-    .describe('Tensor-parallel degree: devices one replica is split over inside a layer.'),
+    .union([z.int().min(1), z.literal('auto')])
+    .default('auto')
+    .describe(
+      'Tensor-parallel degree: devices of one node that a replica is split over inside a layer. auto: the plan chooses.',
+    ),
   pipeline: z
     .int()
     .min(1)
     .default(1)
     .describe('Pipeline stages: contiguous ranges of layers, one device group each.'),
 });
+
+const workloadSchema = z.strictObject({
+  rate_per_s: z.number().positive().max(1e6).describe('Requests per second, over all replicas.'),
+  input_tokens: z.number().min(1).max(1e7).describe('Mean prompt length, in tokens.'),
+  output_tokens: z.number().min(1).max(1e7).describe('Mean answer length, in tokens.'),
+});
+
+/** What a plan is good at; see docs/solver.md for what each costs. */
+export const objectiveNames = ['slo', 'latency', 'gpu-hours', 'energy'] as const;
+export type Objective = (typeof objectiveNames)[number];
 
 export const modelSchema = z.strictObject({
   name: servedName.describe('The name clients put into "model".'),
@@ -99,8 +110,30 @@ export const modelSchema = z.strictObject({
     .describe(
       'Weight precision a wrapped engine is asked for (bf16, fp8, awq, …); native takes the file as it is.',
     ),
+  precision_choices: z
+    .array(z.string())
+    .default([])
+    .describe('Further precisions the plan may choose for a wrapped engine, best first (such as [fp8]).'),
   kv_type: z.enum(['f16', 'q8_0', 'f32']).default('f16').describe('KV-cache precision of the native engine.'),
-  replicas: z.int().min(0).max(4096).default(1).describe('Running copies (the data-parallel degree).'),
+  replicas: z
+    .union([z.int().min(0).max(4096), z.literal('auto')])
+    .default(1)
+    .describe(
+      'Running copies (the data-parallel degree). auto: as many as the workload needs; 1 where no workload is given or measured.',
+    ),
+  min_stable_replicas: z
+    .int()
+    .min(0)
+    .max(4096)
+    .default(0)
+    .describe(
+      'Of the replicas, so many at least run on stable nodes; the others may run on scavenger nodes.',
+    ),
+  workload: workloadSchema
+    .optional()
+    .describe(
+      'What is expected to arrive. Default: what the gateways measured, else an assumption that the plan states.',
+    ),
   parallel: parallelSchema.prefault({}).describe('How one replica is split over devices.'),
   devices: z
     .strictObject({
@@ -186,6 +219,12 @@ export const deploymentSchema = z.strictObject({
     .optional()
     .describe('Site config to use. Default: the configured one, or local where there is no sbatch.'),
   models: z.array(modelSchema).min(1).describe('The models to serve.'),
+  objective: z
+    .enum(objectiveNames)
+    .default('slo')
+    .describe(
+      'What the plan is for. slo: most requests within slo, then the smallest devices. latency: the least mean latency (LLMFabric, Eq. 1). gpu-hours: the fewest GPUs that keep slo. energy: the fewest watts that keep slo.',
+    ),
   slurm: slurmOverridesSchema.prefault({}),
 });
 export type DeploymentSpec = z.infer<typeof deploymentSchema>;

@@ -4,7 +4,9 @@
  * where and why, and what was rejected by which constraint with which numbers.
  */
 import type { UnitSpec } from './launch.ts';
-import type { EngineName, ModelSpec } from './model-yaml.ts';
+import type { ModelFileSummary } from './model-summary.ts';
+import type { EngineName, ModelSpec, Objective } from './model-yaml.ts';
+import { type DeviceFigures, type PlacementPenalties, penaltiesSchema } from './site.ts';
 
 /** An engine that was chosen: `auto` is resolved. */
 export type ResolvedEngine = Exclude<EngineName, 'auto'>;
@@ -23,6 +25,20 @@ export interface PlacementModel {
   trained_context_tokens: number;
   /** Whether the native engine computes this architecture and these tensor types. */
   native: { supported: true } | { supported: false; because: string };
+  /** What the headers of its files say; without it no speed can be predicted. */
+  summary?: ModelFileSummary;
+  /** The parsed config.json of a Hugging Face folder: it tells more of the shape than the summary. */
+  config?: unknown;
+  /** Absent: assumed. */
+  workload?: PlannedWorkload;
+}
+
+/** ⟨λ, μ_in, μ_out⟩ of LLMFabric §3.3, and who says so. */
+export interface PlannedWorkload {
+  rate_per_s: number;
+  input_tokens: number;
+  output_tokens: number;
+  source: 'given' | 'measured' | 'assumed';
 }
 
 /** One kind of node the site offers, with what is known of it now. */
@@ -34,15 +50,29 @@ export interface NodeKindOffer {
   /** Nodes of this kind there are, and those without a job now (undefined where Slurm was not asked). */
   nodes_total: number;
   nodes_idle?: number;
+  /** What is free now, by groups of like nodes, idle ones included; absent where Slurm was not asked. */
+  free?: NodeSpace[];
+  /** Seconds a job for one such node would wait, where the site has it asked. */
+  queue_wait_s?: number;
   /** CPUs as the scheduler counts them, and memory jobs may ask for, per node. */
   cpus: number;
   memory_bytes: number;
   devices: DeviceOffer;
   /** Engines that can be started here, with the reason of those that cannot. */
   engines: Partial<Record<ResolvedEngine, EngineOffer>>;
+  /** CPU extensions and instruction set of the nodes, as far as the site config tells. */
+  isa?: string[];
+  architecture?: 'x86_64' | 'aarch64';
   /** Longest wall time a job may ask for here, and the one asked for when nothing is said; seconds. */
   time_limit_max_s?: number;
   time_limit_default_s?: number;
+}
+
+/** Room on each of so many nodes. */
+export interface NodeSpace {
+  nodes: number;
+  devices: number;
+  cpus: number;
 }
 
 export interface DeviceOffer {
@@ -51,8 +81,12 @@ export interface DeviceOffer {
   model: string;
   count: number;
   memory_bytes: number;
+  /** CPU cores that go with one; default: the node's, divided evenly. */
+  cores?: number;
   /** Set where a CPU stands in for the device. */
   emulated?: 'cpu';
+  /** What the site config says of its speed, where it differs from the catalog or is not in it. */
+  figures?: DeviceFigures;
 }
 
 /** `unverified`: taken for there, since the site config says nothing of it and the job cannot be looked into. */
@@ -68,8 +102,18 @@ export interface PlacementQuestion {
   /** Partitions asked for in model.yaml or on the command line; they replace those of the node kind. */
   partitions?: string[];
   settings: PlacementSettings;
+  /** What the plan is for; default: `slo`. */
+  objective?: Objective;
   /** Replicas that run now: they are left where they are unless moving them gains more than it costs. */
-  running?: { model: string; node_kind: string; replicas: number }[];
+  running?: RunningReplicas[];
+}
+
+export interface RunningReplicas {
+  model: string;
+  node_kind: string;
+  replicas: number;
+  /** Devices each takes. */
+  device_count: number;
 }
 
 export interface PlacementSettings {
@@ -83,6 +127,8 @@ export interface PlacementSettings {
   wrapped_memory_fraction: number;
   /** Memory of a job beside its units: the node agent, its workers' runtimes, the script. */
   host_overhead_bytes: number;
+  /** What counts against an option beside its speed: 0.5 is half as much again. They add up. */
+  penalties: PlacementPenalties;
 }
 
 export const defaultPlacementSettings: PlacementSettings = {
@@ -90,7 +136,19 @@ export const defaultPlacementSettings: PlacementSettings = {
   margin_weight_fraction: 0.05,
   wrapped_memory_fraction: 0.9,
   host_overhead_bytes: 768 * 1024 ** 2,
+  penalties: penaltiesSchema.parse({}),
 };
+
+/** What is planned for where nobody said or measured what will arrive. */
+export const assumedWorkload: PlannedWorkload = {
+  rate_per_s: 1,
+  input_tokens: 512,
+  output_tokens: 128,
+  source: 'assumed',
+};
+
+/** Targets where model.yaml has none; of LLM-Mesh §7 (TTFT max(2, L/512) s, TPOT 0.25 s), the TPOT of fast reading. */
+export const defaultSlo = { ttft_ms: 2000, tpot_ms: 100 } as const;
 
 /** The default bound of `context_tokens` where model.yaml does not say it. */
 export const defaultContextTokens = 8192;
@@ -127,6 +185,71 @@ export interface PlannedModel {
   context_tokens: number;
   kv_tokens: number;
   kv_bytes: number;
+  workload: PlannedWorkload;
+  /** Replicas that are alike, by where they run. */
+  groups: PlannedGroup[];
+  /** What else could have been, least cost first. */
+  runners_up: RunnerUp[];
+}
+
+/** What the serving simulator expects of replicas at their share of the workload; docs/simulator.md tells how well. */
+export interface Prediction {
+  ttft_ms: number;
+  tpot_ms: number;
+  e2e_ms: number;
+  /** Share of requests within the SLO, 0 to 1. */
+  slo_attainment: number;
+  /** Offered load over what the replicas can take; from 1 on, queues grow. */
+  utilization: number;
+  /** Requests per second they could take at most, together. */
+  max_rate_per_s: number;
+  /** Output tokens per second at this load, together. */
+  output_tokens_per_s: number;
+  /** Electrical power of all their devices, watts. */
+  power_w: number;
+}
+
+export interface PlannedGroup {
+  node_kind: string;
+  device: string;
+  engine: ResolvedEngine;
+  precision: string;
+  /** Devices of one replica: tensor × pipeline. */
+  tensor: number;
+  pipeline: number;
+  replicas: number;
+  /** Of the model's requests, 0 to 1. */
+  traffic_share: number;
+  /** Absent where nothing is known of model or device. */
+  predicted?: Prediction;
+}
+
+/** All replicas of one model on another kind of node or split otherwise, with the rest of the plan as it is. */
+export interface RunnerUp {
+  node_kind: string;
+  device: string;
+  engine: ResolvedEngine;
+  precision: string;
+  tensor: number;
+  replicas: number;
+  devices: number;
+  predicted?: Prediction;
+  /** Its cost over that of what was chosen, by the objective; 1.3 is 30 % dearer. */
+  cost_ratio: number;
+  /** Why it was not chosen, in a few words. */
+  because: string;
+}
+
+/** How the optimiser ended. */
+export interface PlacementSearch {
+  /**
+   * `optimal`: no plan costs less, proved. `feasible`: at most `gap` above the optimum. `first_fit`: the devices do not
+   * suffice without sharing or do not divide as counted, so replicas took the best that was left, one by one.
+   */
+  status: 'optimal' | 'feasible' | 'first_fit';
+  /** Proved distance from the optimum, as a share of the cost; absent for `first_fit`. */
+  gap?: number;
+  nodes: number;
 }
 
 /** Constraints that can reject an option; each has one check in `solver/placement/`. */
@@ -142,6 +265,8 @@ export type PlacementConstraint =
   | 'devices_per_node'
   | 'cpus_per_node'
   | 'parallel_unsupported'
+  | 'tensor_divides_heads'
+  | 'device_capability'
   | 'time_limit'
   | 'no_nodes'
   | 'nodes_used_up';
@@ -177,6 +302,14 @@ export interface Placement {
   unplaced: { model: string; replicas: number }[];
   /** Where several models compete for too few devices: the smallest set that clashes. */
   clash?: PlacementClash;
+  /** Of each model that is larger than any group of devices here: one sentence. */
+  too_large: { model: string; because: string }[];
+  objective: Objective;
+  search: PlacementSearch;
+  /** GPUs (and MIG slices) of the whole plan: each hour costs so many GPU-hours. */
+  gpu_count: number;
+  /** Over the wall time of all jobs; absent where a job with GPUs has no limit. */
+  gpu_hours?: number;
 }
 
 /** A placement with what it was made from, as `hpcserve plan --out` writes it and `deploy --plan` reads it. */

@@ -304,6 +304,34 @@ const runtimeSchema = z.strictObject({
 export type SiteEngine = keyof z.infer<typeof enginesSchema>;
 export type RuntimeConfig = z.infer<typeof runtimeSchema>;
 
+const factor = z.number().min(0).max(1000);
+/** Shared by plans made without a site. */
+export const penaltiesSchema = z.strictObject({
+  waiting: factor
+    .default(3)
+    .describe(
+      'A node that is taken now: the replica waits in the queue. Higher: a slower device that is free is taken instead.',
+    ),
+  wait_horizon_s: z
+    .number()
+    .positive()
+    .default(3600)
+    .describe(
+      'With queue_wait: a wait this long counts as much as the replica itself. Lower: waiting counts for more.',
+    ),
+  moving: factor
+    .default(0.5)
+    .describe('A running replica that would move. Higher: plans change less when things change.'),
+  preemptible: factor.default(0.25).describe('A node that may be taken away (tier scavenger).'),
+  shortened_kv: factor
+    .default(1.5)
+    .describe(
+      'A KV cache shorter than asked for, by the share that is missing; where the workload is known, its speed is weighed instead.',
+    ),
+  lower_precision: factor.default(0.05).describe('Each step down in precision_choices.'),
+});
+export type PlacementPenalties = z.infer<typeof penaltiesSchema>;
+
 export const siteSchema = z
   .strictObject({
     name: z
@@ -379,6 +407,20 @@ export const siteSchema = z
       })
       .prefault({})
       .describe('The front door.'),
+    planning: z
+      .strictObject({
+        queue_wait: z
+          .boolean()
+          .default(false)
+          .describe(
+            'Ask Slurm for each kind of node how long a job would wait (sbatch --test-only), and weigh that. Off: nodes that are taken count as a fixed factor dearer.',
+          ),
+        penalties: penaltiesSchema
+          .prefault({})
+          .describe('What counts against an option beside its speed; 0.5 is half as much again.'),
+      })
+      .prefault({})
+      .describe('How plans are made.'),
     limits: z
       .strictObject({
         max_jobs: z.int().min(1).default(64).describe('Jobs this tool keeps in the queue at most.'),

@@ -19,7 +19,7 @@ export const llamaCpp: EngineAdapter = {
 
   commandLine(unit, context) {
     const { model } = unit;
-    if (model.parallel.pipeline > 1 || model.parallel.tensor > 1) {
+    if (unit.device_count > 1) {
       throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
         what: `${model.name}: llama-server does not split a replica by parallel.tensor or parallel.pipeline`,
         try: 'leave `parallel` out and pass --split-mode and --tensor-split in engine_args',

@@ -50,7 +50,7 @@ export const transformers: EngineAdapter = {
         what: `${model.name}: \`transformers serve\` has no ${option}`,
         try: `remove ${option} from model.yaml, or choose another engine`,
       });
-    if (model.parallel.tensor > 1 || model.parallel.pipeline > 1) throw refuse('parallel');
+    if (unit.device_count > 1) throw refuse('parallel');
     if (model.chat_template !== undefined) throw refuse('chat_template');
     const dtype = dtypes[model.precision];
     if (dtype === undefined) throw refuse(`precision ${model.precision}`);

@@ -55,8 +55,8 @@ export const vllm: EngineAdapter = {
       ...(listen.kind === 'socket'
         ? ['--uds', listen.path]
         : ['--host', '127.0.0.1', '--port', String(listen.port)]),
-      ...option('--tensor-parallel-size', model.parallel.tensor),
-      ...option('--pipeline-parallel-size', model.parallel.pipeline),
+      ...option('--tensor-parallel-size', unit.tensor),
+      ...option('--pipeline-parallel-size', unit.pipeline),
       ...option('--max-model-len', unit.context_tokens),
       ...option('--max-num-seqs', model.max_sequences),
       ...option('--max-num-batched-tokens', chosenChunk(model)),

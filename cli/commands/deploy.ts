@@ -1,15 +1,18 @@
 import { readFileSync } from 'node:fs';
-import { type Command, InvalidArgumentError } from 'commander';
+import type { Command } from 'commander';
 import { deploy, planNow } from '../../control/deploy.ts';
-import { requireFeasible, requireFresh } from '../../control/planning.ts';
+import { requireFeasible, useFresh } from '../../control/planning.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Objective } from '../../spec/model-yaml.ts';
 import type { Plan } from '../../spec/plan.ts';
 import type { CliContext } from '../context.ts';
+import { printPlan } from '../format/plan-text.ts';
 import { style } from '../format/style.ts';
+import { objectiveOption } from '../objective-option.ts';
+import { parseSeconds } from '../parse-seconds.ts';
 import { progressView } from '../progress/view.ts';
 import { credentialFile, openSession, readSpec } from '../site-session.ts';
 import { addSlurmOptions } from '../slurm-options.ts';
-import { printPlan } from './plan.ts';
 
 interface DeployOptions {
   yes?: true;
@@ -17,13 +20,7 @@ interface DeployOptions {
   dryRun?: true;
   stopFirst?: true;
   plan?: string;
-}
-
-export function parseSeconds(text: string): number {
-  const match = /^(\d+(?:\.\d+)?)(ms|s|m|min|h|d)?$/.exec(text);
-  if (!match) throw new InvalidArgumentError('a time such as 90, 90s, 10m or 2h.');
-  const factor = { ms: 0.001, s: 1, m: 60, min: 60, h: 3600, d: 86_400 }[match[2] ?? 's']!;
-  return Number(match[1]) * factor;
+  objective?: Objective;
 }
 
 function readPlanFile(path: string): Plan {
@@ -38,6 +35,8 @@ function readPlanFile(path: string): Plan {
   const plan = json as Plan;
   if (plan?.format !== 1 || typeof plan.inputs_digest !== 'string' || typeof plan.deployment !== 'string')
     throw broken('it lacks format 1, inputs_digest or deployment');
+  for (const key of ['launches', 'models', 'unplaced', 'rejected', 'warnings', 'too_large'] as const)
+    if (!Array.isArray(plan[key])) throw broken(`its ${key} is not a list`);
   return plan;
 }
 
@@ -51,6 +50,7 @@ export function registerDeploy(program: Command, context: CliContext): void {
       .option('--timeout <time>', 'give up waiting after this time (90s, 10m, 2h); jobs go on', parseSeconds)
       .option('--dry-run', 'plan and check, submit nothing')
       .option('--stop-first', 'end the jobs of an older version before the new ones are submitted')
+      .addOption(objectiveOption())
       .option('--plan <plan>', 'apply a plan written by `plan --out`; refused when it went stale'),
   )
     .addHelpText(
@@ -78,11 +78,12 @@ Examples:
           emit: (event) => view.show(event),
         });
         if (options.dryRun) {
-          const planned = (await planNow(operations, read.spec, read.path)).plan;
+          const objective = plan?.objective ?? options.objective;
+          const made = await planNow(operations, read.spec, read.path, objective ? { objective } : {});
           view.close();
+          const planned = plan ? useFresh(plan, made).plan : made.plan;
           printPlan(context, planned, { explain: false });
           requireFeasible(planned);
-          if (plan) requireFresh(plan, planned);
           return;
         }
         const timeout_s = context.configuration.get<number>('deploy_timeout_s') ?? 0;
@@ -90,6 +91,7 @@ Examples:
           spec: read.spec,
           spec_file: read.path,
           ...(plan ? { plan } : {}),
+          ...(options.objective === undefined ? {} : { objective: options.objective }),
           detach: options.detach === true,
           timeout_ms: timeout_s * 1000,
           stop_first: options.stopFirst === true,

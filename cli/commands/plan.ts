@@ -6,12 +6,11 @@ import { launchIds, type PlannedDeployment, requireFeasible } from '../../contro
 import { describeLaunch } from '../../control/prepare-launch.ts';
 import { SlurmRunner } from '../../control/slurm-runner.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { Plan, PlannedLaunch } from '../../spec/plan.ts';
-import { formatSlurmDuration } from '../../spec/slurm-types.ts';
+import type { Objective } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
-import { formatBytes } from '../format/quantities.ts';
-import { style } from '../format/style.ts';
-import { formatTable } from '../format/table.ts';
+import { printPlan } from '../format/plan-text.ts';
+import { objectiveOption } from '../objective-option.ts';
+import { parseSeconds } from '../parse-seconds.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession, readSpec } from '../site-session.ts';
@@ -26,12 +25,23 @@ interface StartEstimate {
   unknown?: string;
 }
 
+interface PlanOptions {
+  explain?: true;
+  offline?: true;
+  out?: string;
+  objective?: Objective;
+  /** Seconds. */
+  deadline?: number;
+}
+
 export function registerPlan(program: Command, context: CliContext): void {
   addSlurmOptions(
     program
       .command('plan <file>')
       .description('Show what deploy would run where, and why')
-      .option('--explain', 'also show what was rejected and by which constraint')
+      .option('--explain', 'also show what was rejected and by which constraint, and all that came close')
+      .addOption(objectiveOption())
+      .option('--deadline <time>', 'look this long for a better plan (500ms, 10s; default 5s)', parseSeconds)
       .option('--offline', 'do not ask Slurm; plan from the site config alone')
       .option('--out <plan>', 'write the plan to a file for `deploy --plan`'),
   )
@@ -42,13 +52,18 @@ On a Slurm site each job is asked about with "sbatch --test-only": the start is 
 moment, and what Slurm would refuse is shown before anything is submitted. Where Slurm cannot be reached, and
 with --offline, the plan comes from the site config alone and says so.
 
+A plan says what it is for (--objective, or objective: in model.yaml), what each replica may expect by the
+serving simulator, and what the next best choices would cost. Where a search is not over at the deadline, the
+best plan so far is shown with its proved distance from the optimum.
+
 Examples:
   $ hpcserve plan model.yaml
+  $ hpcserve plan model.yaml --objective gpu-hours
   $ hpcserve plan model.yaml --explain
   $ hpcserve plan model.yaml --out plan.json && hpcserve deploy model.yaml --plan plan.json
   $ hpcserve plan model.yaml --json | jq .launches`,
     )
-    .action(async (file: string, options: { explain?: true; offline?: true; out?: string }) => {
+    .action(async (file: string, options: PlanOptions) => {
       const read = readSpec(context, file);
       const view = progressView(context);
       const operations = openSession(context, {
@@ -57,12 +72,11 @@ Examples:
         // With --json the plan is the only object on stdout.
         emit: context.json ? () => {} : (event) => view.show(event),
       });
-      const planned = await planNow(
-        operations,
-        read.spec,
-        read.path,
-        options.offline ? 'never' : 'may',
-      ).finally(() => view.close());
+      const planned = await planNow(operations, read.spec, read.path, {
+        ask: options.offline ? 'never' : 'may',
+        ...(options.objective === undefined ? {} : { objective: options.objective }),
+        ...(options.deadline === undefined ? {} : { search_ms: options.deadline * 1000 }),
+      }).finally(() => view.close());
       const { plan } = planned;
       const canAsk = plan.unplaced.length === 0 && !plan.offline;
       const estimates = canAsk ? await estimateStarts(operations, planned) : [];
@@ -113,45 +127,4 @@ function estimateWords({ start_time_ms, refused, unknown }: StartEstimate, now_m
   if (unknown !== undefined) return `nobody knows when it could start: ${unknown}`;
   if (refused !== undefined) return `Slurm would refuse it: ${refused}`;
   return `could start ${formatWhen(start_time_ms!, now_ms)} (Slurm's estimate)`;
-}
-
-export function printPlan(context: CliContext, plan: Plan, { explain }: { explain: boolean }): void {
-  const bold = (text: string): string => style('bold', text, context.colour && context.tty.stdout);
-  context.out(bold(`${plan.deployment} on ${plan.site}`));
-  if (plan.launches.length > 0) {
-    const rows = plan.launches.map((launch, index) => [
-      String(index + 1),
-      launch.node_kind,
-      launch.partitions.join(',') || '-',
-      devicesOf(launch),
-      String(launch.cpus_per_node),
-      formatBytes(launch.memory_bytes_per_node),
-      launch.time_limit_s === undefined ? '-' : formatSlurmDuration(launch.time_limit_s),
-      launch.units.map((unit) => unit.unit).join(', '),
-    ]);
-    const titles = ['JOB', 'NODE KIND', 'PARTITION', 'DEVICES', 'CPUS', 'MEMORY', 'TIME', 'REPLICAS'];
-    for (const line of formatTable(
-      titles.map((title) => ({ title })),
-      rows,
-    ))
-      context.out(line);
-  }
-  for (const model of plan.models) {
-    context.out(
-      `${bold(model.model)}: ${formatBytes(model.weight_bytes)} of weights, ${formatBytes(model.kv_bytes)} of KV for ${model.kv_tokens} tokens, ${model.context_tokens} tokens of context`,
-    );
-    for (const reason of model.reasons) context.out(`  ${reason}`);
-  }
-  for (const warning of plan.warnings) context.note(`warning: ${warning}`);
-  if (!explain) return;
-  if (plan.rejected.length > 0) context.out(bold('Rejected:'));
-  for (const option of plan.rejected)
-    context.out(
-      `  ${option.model} on ${option.node_kind}${option.engine ? ` (${option.engine})` : ''}: ${option.because} [${option.constraint}]`,
-    );
-}
-
-function devicesOf({ devices_per_node: devices }: PlannedLaunch): string {
-  const name = `${devices.model}${devices.emulated ? ' (emulated on CPU)' : ''}`;
-  return devices.count > 0 ? `${devices.count}× ${name}` : name;
 }

@@ -37,12 +37,9 @@ Examples:
         emit: (event) => (event.kind === 'warning' ? context.note(describeEvent(event)) : undefined),
       });
       const { store, loaded, facts, runner } = operations;
-      const { plan, fingerprint } = await planNow(
-        operations,
-        read.spec,
-        read.path,
-        options.offline ? 'never' : 'may',
-      );
+      const { plan, fingerprint } = await planNow(operations, read.spec, read.path, {
+        ask: options.offline ? 'never' : 'may',
+      });
       requireFeasible(plan);
       const state = store.load(plan.deployment);
       const ids = launchIds(store.layout.root, plan.deployment, (state?.generation ?? 0) + 1);

@@ -4,9 +4,9 @@ import { lookAtGateway } from '../../control/gateway-process.ts';
 import { stopDeployment } from '../../control/stop.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
+import { parseSeconds } from '../parse-seconds.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession } from '../site-session.ts';
-import { parseSeconds } from './deploy.ts';
 
 interface StopOptions {
   all?: true;

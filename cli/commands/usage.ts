@@ -5,8 +5,8 @@ import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
 import { formatDuration } from '../format/quantities.ts';
 import { formatTable } from '../format/table.ts';
+import { parseSeconds } from '../parse-seconds.ts';
 import { openSite } from '../site-session.ts';
-import { parseSeconds } from './deploy.ts';
 
 interface UsageOptions {
   by: UsageDimension;

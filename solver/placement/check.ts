@@ -27,8 +27,23 @@ export function checkPlacement(question: PlacementQuestion, placement: Placement
     const missing = placement.unplaced
       .filter(({ model }) => model === spec.name)
       .reduce((sum, { replicas }) => sum + replicas, 0);
-    if (placed + missing !== spec.replicas)
+    if (spec.replicas !== 'auto' && placed + missing !== spec.replicas)
       wrong.push(`${spec.name}: ${placed} placed and ${missing} unplaced of ${spec.replicas} replicas`);
+    if (spec.replicas === 'auto' && placed + missing < 1) wrong.push(`${spec.name} is nowhere`);
+    const scavengers = placement.launches
+      .filter(({ tier }) => tier === 'scavenger')
+      .flatMap(({ units }) => units)
+      .filter(({ model }) => model.name === spec.name).length;
+    const needed = Math.min(placed, spec.min_stable_replicas);
+    if (placed - scavengers < needed)
+      wrong.push(`${spec.name}: ${placed - scavengers} replicas on stable nodes of ${needed} that must be`);
+    const planned = placement.models.find(({ model }) => model === spec.name);
+    const shares = (planned?.groups ?? []).reduce((sum, group) => sum + group.traffic_share, 0);
+    if (planned && missing === 0 && placed > 0 && Math.abs(shares - 1) > 1e-6)
+      wrong.push(`${spec.name}: shares of its requests add up to ${shares}`);
+    const inGroups = (planned?.groups ?? []).reduce((sum, group) => sum + group.replicas, 0);
+    if (planned && inGroups !== placed)
+      wrong.push(`${spec.name}: ${inGroups} replicas described, ${placed} placed`);
   }
   const names = placement.launches.flatMap(({ units }) => units.map(({ unit }) => unit));
   if (new Set(names).size < names.length) wrong.push('two units of one name');
@@ -61,9 +76,14 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     const kinds = model.spec.devices.node_kinds;
     if (kinds.length > 0 && !kinds.includes(launch.node_kind))
       faults.push(`${unit.unit} asked for ${kinds.join(', ')}`);
-    if (unit.device_count !== model.spec.parallel.tensor * model.spec.parallel.pipeline)
-      faults.push(`${unit.unit} takes ${unit.device_count} devices`);
-    const bytes = (model.weight_bytes + unit.kv_tokens * model.kv_bytes_per_token) / unit.device_count;
+    const { tensor, pipeline } = model.spec.parallel;
+    const degree = tensor === 'auto' ? unit.tensor : tensor;
+    if (unit.tensor !== degree || unit.pipeline !== pipeline || unit.device_count !== degree * pipeline)
+      faults.push(`${unit.unit} takes ${unit.device_count} devices as ${unit.tensor} × ${unit.pipeline}`);
+    const heads = model.summary?.n_head;
+    if (heads !== undefined && heads % unit.tensor !== 0)
+      faults.push(`${unit.unit} divides ${heads} heads by ${unit.tensor}`);
+    const bytes = (unit.weight_bytes + unit.kv_tokens * model.kv_bytes_per_token) / unit.device_count;
     for (let device = unit.first_device; device < unit.first_device + unit.device_count; device++) {
       if (device >= offer.devices.count)
         faults.push(`${unit.unit} takes device ${device} of ${offer.devices.count}`);

@@ -1,7 +1,6 @@
 /** Why a plan is infeasible although each model alone has a place: the smallest set of models that clashes. */
-import type { PlacementClash, PlacementQuestion } from '../../spec/plan.ts';
-import { solveAssignment } from '../assignment/solve.ts';
-import { assignmentOf, devicesTaken, type ModelOptions } from './quotas.ts';
+import type { PlacementClash } from '../../spec/plan.ts';
+import { type Competitor, devicesTaken, type QuotaQuestion, suffices } from './quotas.ts';
 
 const nodes_max = 2000;
 
@@ -10,26 +9,24 @@ const nodes_max = 2000;
  * at the end is minimal). Undefined where no set can be shown to clash.
  */
 export function findClash(
-  models: readonly ModelOptions[],
-  question: PlacementQuestion,
+  models: readonly Competitor[],
+  asked: Omit<QuotaQuestion, 'costOf'>,
 ): PlacementClash | undefined {
-  const clashes = (set: readonly ModelOptions[]): boolean => {
-    // What it costs is no matter here.
-    const asked = assignmentOf(set, question, () => 0);
-    return asked !== undefined && solveAssignment(asked.problem, { nodes_max }).status === 'infeasible';
-  };
-  let set = models.filter(({ options, replicas }) => options.length > 0 && replicas > 0);
+  const { question } = asked;
+  const clashes = (set: readonly Competitor[]): boolean => suffices(set, asked, nodes_max) === false;
+  let set = models.filter(({ options, replicas }) => options.length > 0 && replicas !== 0);
   if (!clashes(set)) return undefined;
   for (const model of set) {
     const rest = set.filter((each) => each !== model);
     if (clashes(rest)) set = rest;
   }
   const offers = [...new Set(set.flatMap(({ options }) => options.map(({ offer }) => offer)))];
-  const least = ({ options, replicas }: ModelOptions): number =>
-    Math.ceil(replicas * Math.min(...options.map((option) => devicesTaken(option, question))));
+  const count = ({ replicas }: Competitor): number => (replicas === 'auto' ? 1 : replicas);
+  const least = (model: Competitor): number =>
+    Math.ceil(count(model) * Math.min(...model.options.map((option) => devicesTaken(option, question))));
   const needed = set.reduce((sum, model) => sum + least(model), 0);
   const available = offers.reduce((sum, offer) => sum + offer.nodes_total * offer.devices.count, 0);
-  const parts = set.map((model) => `${model.name} (${model.replicas} × ${least(model) / model.replicas})`);
+  const parts = set.map((model) => `${model.name} (${count(model)} × ${least(model) / count(model)})`);
   const where = offers.map((offer) => `${offer.node_kind}: ${offer.nodes_total} × ${offer.devices.count}`);
   return {
     models: set.map(({ name }) => name),

@@ -1,4 +1,4 @@
-/** For one model and one node kind: either how a replica would run there, or the constraint that forbids it. */
+/** For one model and one node kind: the ways a replica would run there, or the constraint that forbids it. */
 import type {
   NodeKindOffer,
   PlacementModel,
@@ -7,51 +7,59 @@ import type {
   ResolvedEngine,
 } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
+import type { DeviceSpec } from '../catalog/device-spec.ts';
+import type { ModelShape } from '../catalog/model-shape.ts';
+import { offeredDevice } from '../catalog/offered-device.ts';
+import { dividesHeads, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
+import { type PrecisionChoice, precisionsOf } from './precision.ts';
 import { formatGib, sizeUnit, type UnitMemory } from './unit-memory.ts';
 
 /** One way to run a replica of a model: everything but the node it lands on. */
 export interface PlacementOption {
   model: PlacementModel;
+  shape: ModelShape | undefined;
   offer: NodeKindOffer;
+  /** The device as the catalog, the site config, or an estimate has it. */
+  device: DeviceSpec;
+  /** What people should know of these figures. */
+  device_note: string | undefined;
   engine: ResolvedEngine;
-  engine_reason: string;
+  /** Why this engine and this precision, one sentence each. */
+  reasons: readonly string[];
+  precision: string;
+  /** See `PrecisionChoice`. */
+  steps_down: number;
+  tensor: number;
+  pipeline: number;
+  /** tensor × pipeline, all of one node. */
   device_count: number;
   threads: number;
   memory: UnitMemory;
+  weight_bytes: number;
   time_limit_s?: number;
 }
 
-export function optionOf(
+type Numbers = { engine?: ResolvedEngine; needed?: number; available?: number };
+
+/** At least one option, or the first constraint that none of the ways there are can keep. */
+export function optionsOf(
   model: PlacementModel,
+  shape: ModelShape | undefined,
   offer: NodeKindOffer,
   question: PlacementQuestion,
-): PlacementOption | RejectedOption {
+): PlacementOption[] | RejectedOption {
   const { spec } = model;
   const { devices } = offer;
   const reject = (
     constraint: RejectedOption['constraint'],
     because: string,
-    numbers: { engine?: ResolvedEngine; needed?: number; available?: number } = {},
+    numbers: Numbers = {},
   ): RejectedOption => ({ model: spec.name, node_kind: offer.node_kind, constraint, because, ...numbers });
 
-  if (spec.devices.node_kinds.length > 0 && !spec.devices.node_kinds.includes(offer.node_kind))
-    return reject('node_kind_asked', `devices.node_kinds asks for ${spec.devices.node_kinds.join(', ')}`);
-  const family = devices.kind === 'cpu' ? 'cpu' : 'gpu';
-  if (spec.devices.kind !== 'any' && spec.devices.kind !== family)
-    return reject(
-      'device_kind_asked',
-      `devices.kind asks for ${spec.devices.kind}; these nodes offer ${family}`,
-    );
-  if (spec.devices.models.length > 0 && !spec.devices.models.some((name) => sameDevice(name, devices.model)))
-    return reject(
-      'device_model_asked',
-      `devices.models asks for ${spec.devices.models.join(', ')}; these nodes have ${devices.model}`,
-    );
-  if (spec.tier !== 'any' && spec.tier !== offer.tier)
-    return reject('tier_asked', `tier asks for ${spec.tier}; these nodes are ${offer.tier}`);
+  const notAsked = askedFor(model, offer);
+  if (notAsked) return reject(...notAsked);
   if (offer.nodes_total === 0) return reject('no_nodes', 'no node of this kind is there now');
-
   const limit = question.time_limit_s ?? offer.time_limit_default_s;
   if (limit !== undefined && offer.time_limit_max_s !== undefined && limit > offer.time_limit_max_s)
     return reject(
@@ -68,22 +76,95 @@ export function optionOf(
       choice.engine === undefined ? {} : { engine: choice.engine },
     );
   const { engine } = choice;
+  const { device, note } = offeredDevice(
+    devices,
+    {
+      cpus: offer.cpus,
+      isa: offer.isa ?? [],
+      ...(offer.architecture ? { architecture: offer.architecture } : {}),
+    },
+    devices.figures,
+  );
+  const precisions = precisionsOf(model, engine, device, shape);
+  if ('because' in precisions) {
+    const { because, ...numbers } = precisions;
+    return reject('device_capability', because, { engine, ...numbers });
+  }
 
-  const deviceCount = spec.parallel.tensor * spec.parallel.pipeline;
+  const options: PlacementOption[] = [];
+  let last: RejectedOption | undefined;
+  for (const tensor of tensorDegrees(model, offer, engine))
+    for (const precision of precisions) {
+      const way = { model, shape, offer, device, device_note: note, engine, tensor, precision };
+      const option = optionWith(way, choice.reason, question, limit, reject);
+      if ('constraint' in option) last = option;
+      else options.push(option);
+    }
+  return options.length > 0 ? options : last!;
+}
+
+/** The first wish of model.yaml these nodes do not meet. */
+function askedFor(
+  { spec }: PlacementModel,
+  offer: NodeKindOffer,
+): [constraint: RejectedOption['constraint'], because: string] | undefined {
+  const { devices } = offer;
+  if (spec.devices.node_kinds.length > 0 && !spec.devices.node_kinds.includes(offer.node_kind))
+    return ['node_kind_asked', `devices.node_kinds asks for ${spec.devices.node_kinds.join(', ')}`];
+  const family = devices.kind === 'cpu' ? 'cpu' : 'gpu';
+  if (spec.devices.kind !== 'any' && spec.devices.kind !== family)
+    return ['device_kind_asked', `devices.kind asks for ${spec.devices.kind}; these nodes offer ${family}`];
+  if (spec.devices.models.length > 0 && !spec.devices.models.some((name) => sameDevice(name, devices.model)))
+    return [
+      'device_model_asked',
+      `devices.models asks for ${spec.devices.models.join(', ')}; these nodes have ${devices.model}`,
+    ];
+  if (spec.tier !== 'any' && spec.tier !== offer.tier)
+    return ['tier_asked', `tier asks for ${spec.tier}; these nodes are ${offer.tier}`];
+  return undefined;
+}
+
+function optionWith(
+  way: Pick<PlacementOption, 'model' | 'shape' | 'offer' | 'device' | 'device_note' | 'engine' | 'tensor'> & {
+    precision: PrecisionChoice;
+  },
+  engineReason: string,
+  question: PlacementQuestion,
+  limit: number | undefined,
+  reject: (constraint: RejectedOption['constraint'], because: string, numbers?: Numbers) => RejectedOption,
+): PlacementOption | RejectedOption {
+  const { model, offer, engine, tensor } = way;
+  const { spec } = model;
+  const { devices } = offer;
+  const { pipeline } = spec.parallel;
+  const deviceCount = tensor * pipeline;
   if (engine === 'native' && deviceCount > 1)
     return reject(
       'parallel_unsupported',
       `the native engine runs a replica on one device; parallel asks for ${deviceCount}`,
       { engine, needed: deviceCount, available: 1 },
     );
+  if (devices.kind === 'mig' && deviceCount > 1)
+    return reject(
+      'parallel_unsupported',
+      `MIG slices do not work together on one replica; parallel asks for ${deviceCount}`,
+      { engine, needed: deviceCount, available: 1 },
+    );
   if (deviceCount > devices.count)
     return reject(
       'devices_per_node',
-      `one replica takes ${deviceCount} devices (tensor ${spec.parallel.tensor} × pipeline ${spec.parallel.pipeline}); a node has ${devices.count}`,
+      `one replica takes ${deviceCount} devices (tensor ${tensor} × pipeline ${pipeline}); a node has ${devices.count}`,
       { engine, needed: deviceCount, available: devices.count },
     );
+  if (!dividesHeads(model, tensor))
+    return reject(
+      'tensor_divides_heads',
+      `tensor ${tensor} does not divide the ${model.summary!.n_head} heads (${model.summary!.n_head_kv} of keys and values) of ${model.architecture}`,
+      { engine, needed: tensor, available: model.summary!.n_head },
+    );
 
-  const memory = sizeUnit(model, engine, devices, deviceCount, question.settings);
+  const split = { tensor, pipeline, weight_bytes: way.precision.weight_bytes };
+  const memory = sizeUnit(model, engine, devices, split, question.settings);
   if ('because' in memory)
     return reject('device_memory', memory.because, {
       engine,
@@ -109,11 +190,14 @@ export function optionOf(
       available: offer.cpus,
     });
 
+  const { precision } = way;
   return {
-    model,
-    offer,
-    engine,
-    engine_reason: choice.reason,
+    ...way,
+    precision: precision.precision,
+    steps_down: precision.steps_down,
+    weight_bytes: precision.weight_bytes,
+    reasons: [engineReason, ...(precision.reason === undefined ? [] : [precision.reason])],
+    pipeline,
     device_count: deviceCount,
     threads,
     memory,
@@ -126,26 +210,4 @@ function sameDevice(asked: string, offered: string): boolean {
   const a = asked.toLowerCase();
   const b = offered.toLowerCase();
   return a === b || b.startsWith(`${a}-`);
-}
-
-/**
- * Options best first: full KV cache before a shortened one, idle nodes before busy ones, stable before
- * scavenger, real GPUs before CPUs before emulated devices, then the smallest device that fits (large
- * ones stay free for models that need them), then the order of the site config.
- */
-export function rankOptions(options: readonly PlacementOption[]): PlacementOption[] {
-  const key = (option: PlacementOption): number[] => [
-    option.memory.kv_tokens < option.memory.kv_tokens_wanted ? 1 : 0,
-    option.offer.nodes_idle === 0 ? 1 : 0,
-    option.offer.tier === 'stable' ? 0 : 1,
-    onRealGpu(option.offer) ? 0 : option.offer.devices.kind === 'cpu' ? 1 : 2,
-    option.offer.devices.memory_bytes,
-  ];
-  return options
-    .map((option, order) => ({ option, key: [...key(option), order] }))
-    .sort((a, b) => {
-      const at = a.key.findIndex((value, index) => value !== b.key[index]);
-      return at < 0 ? 0 : a.key[at]! - b.key[at]!;
-    })
-    .map(({ option }) => option);
 }

@@ -1,59 +1,85 @@
 /**
- * Placement: every option is checked against every constraint, the optimiser divides replicas over node
- * kinds, and nodes are filled first-fit. One job a node, several replicas in it where devices allow: small
- * jobs start in holes that large ones wait for.
+ * Placement: every option is checked against every constraint, the optimiser divides replicas over node kinds, and
+ * nodes are filled first-fit.
  */
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { UnitSpec } from '../../spec/launch.ts';
 import type {
   NodeKindOffer,
   Placement,
   PlacementModel,
   PlacementQuestion,
-  PlannedLaunch,
-  PlannedModel,
+  PlacementSearch,
   RejectedOption,
 } from '../../spec/plan.ts';
 import { checkPlacement } from './check.ts';
 import { findClash } from './clash.ts';
-import { type ReplicaCost, replicaCost } from './cost.ts';
-import { onRealGpu } from './engine-choice.ts';
-import { optionOf, type PlacementOption, rankOptions } from './options.ts';
-import { chooseQuotas, type ModelOptions, type Quotas } from './quotas.ts';
+import { type PlacedModel, plannedModel, warningsOf } from './describe.ts';
+import { type OptionCost, objectiveCost } from './objective.ts';
+import { optionsOf, type PlacementOption } from './options.ts';
+import { Packing } from './packing.ts';
+import { Performance, shapeOf } from './performance.ts';
+import {
+  type Competitor,
+  chooseQuotas,
+  deviceCounts,
+  devicesTaken,
+  type Quotas,
+  type SearchLimits,
+} from './quotas.ts';
+import { tooLarge } from './too-large.ts';
 
-/** A node that gets a job: what is taken of it so far. */
-interface OpenNode {
-  offer: NodeKindOffer;
-  time_limit_s?: number;
-  /** Bytes taken and models placed, by device index. */
-  devices: { bytes: number; models: string[]; exclusive: boolean }[];
-  units: UnitSpec[];
-  threads_by_device: Map<number, number>;
-  host_bytes: number;
+export interface PlaceOptions extends SearchLimits {
+  /** What is minimised; default: the objective of the question. */
+  costOf?: OptionCost;
+}
+
+/** Rounds in which what did not pack into nodes is counted as not there. */
+const packing_rounds = 4;
+
+interface AskedModel {
+  model: PlacementModel;
+  options: readonly PlacementOption[];
+  competitor: Competitor;
+}
+
+/** Replicas that found a node, by model and option. */
+interface Packed {
+  packing: Packing;
+  placed: Map<AskedModel, Quotas>;
+  unplaced: { model: AskedModel; option?: PlacementOption; replicas: number }[];
 }
 
 /**
- * Places all replicas of all models; deterministic. The optimiser says how many replicas of each model go
- * to which node kind; where devices do not suffice without sharing, or its numbers do not pack into nodes,
- * every replica takes the best option that is left, largest weights first.
- * @param costOf what is minimised; default: the order of preference of cost.ts
+ * Places all replicas of all models; deterministic. The optimiser says how many replicas of each model go to which
+ * node kind and how they are split; where devices do not suffice, native models share them; where its numbers do not
+ * pack into nodes, every replica takes the best option that is left, largest weights first.
  * @throws HpcserveError E_INTERNAL where the checker finds the result unsound
  */
-export function place(question: PlacementQuestion, costOf: ReplicaCost = replicaCost): Placement {
+export function place(question: PlacementQuestion, options: PlaceOptions = {}): Placement {
   const rejected: RejectedOption[] = [];
+  const performance = new Performance();
   const asked = [...question.models]
     .sort((a, b) => b.weight_bytes - a.weight_bytes || (a.spec.name < b.spec.name ? -1 : 1))
-    .map((model) => ({ model, options: feasibleOptions(model, question, rejected) }));
-  const competing = asked.map(({ model, options }) => modelOptions(model, options));
-  const placeable = competing.filter(({ options, replicas }) => options.length > 0 && replicas > 0);
-  const quotas = chooseQuotas(placeable, question, costOf);
-  let placement = quotas && placeBy(asked, quotas, rejected, question);
-  if (placement === undefined || placement.unplaced.length > 0) {
-    const filled = placeBy(asked, undefined, rejected, question);
-    if (placement === undefined || missing(filled) < missing(placement)) placement = filled;
-  }
+    .map((model): AskedModel => {
+      const feasible = feasibleOptions(model, question, rejected);
+      return { model, options: feasible, competitor: competitorOf(model, feasible) };
+    });
+  const byModel = new Map(asked.map(({ model, options }) => [model.spec.name, options]));
+  const costOf = options.costOf ?? objectiveCost(question, performance, byModel);
+  const competing = asked.filter(
+    ({ options, competitor }) => options.length > 0 && competitor.replicas !== 0,
+  );
+  const chosen = optimise(competing, { question, performance, costOf }, options);
+  const { packed, search } = chosen ?? {
+    packed: firstFit(competing, question, costOf),
+    search: { status: 'first_fit', nodes: 0 } as const,
+  };
+  const placement = placementOf(asked, packed, search, { question, performance, costOf, rejected });
   if (placement.unplaced.length > 0) {
-    const clash = findClash(competing, question);
+    const clash = findClash(
+      competing.map(({ competitor }) => competitor),
+      { question, performance },
+    );
     if (clash) placement.clash = clash;
   }
   const wrong = checkPlacement(question, placement);
@@ -66,283 +92,238 @@ export function place(question: PlacementQuestion, costOf: ReplicaCost = replica
   return placement;
 }
 
-interface AskedModel {
-  model: PlacementModel;
-  options: readonly PlacementOption[];
-}
-
-function missing({ unplaced }: Placement): number {
-  return unplaced.reduce((sum, { replicas }) => sum + replicas, 0);
-}
-
-/** Kinds that were listed by name take turns: the person asked for that mix. */
-function modelOptions({ spec }: PlacementModel, options: readonly PlacementOption[]): ModelOptions {
-  const base = { name: spec.name, replicas: spec.replicas, options };
-  if (spec.devices.node_kinds.length < 2) return base;
-  const mix = options.map(
-    (_, at) => Math.floor(spec.replicas / options.length) + (at < spec.replicas % options.length ? 1 : 0),
-  );
-  return { ...base, mix };
-}
-
-/** @param quotas replicas by option; undefined: every replica takes the best option left */
-function placeBy(
-  asked: readonly AskedModel[],
-  quotas: Quotas | undefined,
-  rejectedBefore: readonly RejectedOption[],
-  question: PlacementQuestion,
-): Placement {
-  const rejected = [...rejectedBefore];
-  const warnings: string[] = [];
-  const models: PlannedModel[] = [];
-  const unplaced: { model: string; replicas: number }[] = [];
-  const nodes: OpenNode[] = [];
-  for (const { model, options } of asked) {
-    const used = new Map<PlacementOption, number>();
-    let placed = 0;
-    for (; placed < model.spec.replicas; placed++) {
-      const left = quotas
-        ? options.filter((option) => (used.get(option) ?? 0) < (quotas.get(option) ?? 0))
-        : options;
-      const option = placeReplica(model, placed, left, nodes, question);
-      if (!option) break;
-      used.set(option, (used.get(option) ?? 0) + 1);
-    }
-    if (placed < model.spec.replicas) {
-      unplaced.push({ model: model.spec.name, replicas: model.spec.replicas - placed });
-      for (const option of options) rejected.push(usedUp(model, option));
-    }
-    const first = [...used.keys()][0] ?? options[0];
-    if (!first) continue;
-    models.push(planned(model, placed, first, used));
-    warnings.push(...warningsOf(model, used));
-  }
-  const order = new Map(question.models.map((model, index) => [model.spec.name, index]));
-  models.sort((a, b) => order.get(a.model)! - order.get(b.model)!);
-  return { launches: nodes.map((node) => launchOf(node, question)), models, rejected, warnings, unplaced };
-}
-
 function feasibleOptions(
   model: PlacementModel,
   question: PlacementQuestion,
   rejected: RejectedOption[],
 ): PlacementOption[] {
+  const shape = shapeOf(model);
   const feasible: PlacementOption[] = [];
   for (const offer of question.node_kinds) {
-    const option = optionOf(model, offer, question);
-    if ('constraint' in option) rejected.push(option);
-    else feasible.push(option);
+    const found = optionsOf(model, shape, offer, question);
+    if ('constraint' in found) rejected.push(found);
+    else feasible.push(...found);
   }
   const asked = model.spec.devices.node_kinds;
-  if (asked.length === 0) return rankOptions(feasible);
-  return feasible.sort((a, b) => asked.indexOf(a.offer.node_kind) - asked.indexOf(b.offer.node_kind));
+  return asked.length === 0
+    ? feasible
+    : feasible.sort((a, b) => asked.indexOf(a.offer.node_kind) - asked.indexOf(b.offer.node_kind));
 }
 
-/**
- * The option order for one replica: kinds that were listed by name take turns (the person asked for that
- * mix), otherwise the best first. Within an option: an empty device of an open node, then a new node,
- * then a device shared with other models.
- */
-function placeReplica(
-  model: PlacementModel,
-  replica: number,
-  options: readonly PlacementOption[],
-  nodes: OpenNode[],
-  question: PlacementQuestion,
-): PlacementOption | undefined {
-  const spread = model.spec.devices.node_kinds.length > 1 ? replica % Math.max(1, options.length) : 0;
-  const order = [...options.slice(spread), ...options.slice(0, spread)];
+/** Kinds that were listed by name take turns: the person asked for that mix. */
+function competitorOf({ spec, workload }: PlacementModel, options: readonly PlacementOption[]): Competitor {
+  const unknown = workload === undefined || workload.source === 'assumed';
+  // Nothing is known that would need more than one; so many must be stable anyway.
+  const few = Math.max(1, spec.min_stable_replicas);
+  const replicas: number | 'auto' =
+    spec.replicas !== 'auto' ? spec.replicas : unknown || few > 1 ? few : 'auto';
+  const base = { name: spec.name, replicas, stable_replicas: spec.min_stable_replicas, options };
+  const kinds = [...new Set(options.map(({ offer }) => offer.node_kind))];
+  if (spec.devices.node_kinds.length < 2 || replicas === 'auto') return base;
+  const mix = new Map(
+    kinds.map((kind, at) => [
+      kind,
+      Math.floor(replicas / kinds.length) + (at < replicas % kinds.length ? 1 : 0),
+    ]),
+  );
+  return { ...base, mix };
+}
+
+interface Weighing {
+  question: PlacementQuestion;
+  performance: Performance;
+  costOf: OptionCost;
+}
+
+/** Undefined where the optimiser has no answer whose replicas all find a node. */
+function optimise(
+  competing: readonly AskedModel[],
+  weighing: Weighing,
+  limits: SearchLimits,
+): { packed: Packed; search: PlacementSearch } | undefined {
+  if (competing.length === 0)
+    return { packed: emptyPacking(weighing.question), search: { status: 'optimal', gap: 0, nodes: 0 } };
+  const competitors = competing.map(({ competitor }) => competitor);
+  let nodes = 0;
   for (const sharing of [false, true]) {
-    for (const option of order) {
-      if (placeOn(option, replica, nodes, question, sharing)) return option;
+    const counts = deviceCounts(weighing.question);
+    for (let round = 0; round < packing_rounds; round++) {
+      const result = chooseQuotas(competitors, { ...weighing, counts, sharing }, limits);
+      nodes += result.nodes;
+      if (!('quotas' in result)) break;
+      const packed = pack(competing, result.quotas, weighing.question, sharing);
+      if (packed.unplaced.length === 0) {
+        const { cost, bound } = result;
+        // Where fewer devices were counted than there are, the bound is not one of the whole question.
+        const proved = result.status === 'optimal' && round === 0 && !sharing;
+        const gap = cost > 0 ? Math.max(0, (cost - bound) / cost) : 0;
+        return { packed, search: { status: proved ? 'optimal' : 'feasible', gap, nodes } };
+      }
+      if (sharing) break;
+      for (const { option, replicas } of packed.unplaced) {
+        const type = weighing.question.node_kinds.indexOf(option!.offer);
+        counts[type] = Math.max(0, counts[type]! - replicas * option!.device_count);
+      }
     }
   }
   return undefined;
 }
 
-function placeOn(
-  option: PlacementOption,
-  replica: number,
-  nodes: OpenNode[],
+function emptyPacking(question: PlacementQuestion): Packed {
+  return { packing: new Packing(question), placed: new Map(), unplaced: [] };
+}
+
+/** Replicas of many devices first: they need whole nodes. Within a model they are numbered in the order of its options. */
+function pack(
+  asked: readonly AskedModel[],
+  quotas: Quotas,
   question: PlacementQuestion,
   sharing: boolean,
-): boolean {
-  const ofKind = nodes.filter(
-    (node) => node.offer === option.offer && node.time_limit_s === option.time_limit_s,
-  );
-  for (const node of ofKind) {
-    const first = firstDeviceFor(option, node, sharing, question);
-    if (first === undefined) continue;
-    take(option, replica, node, first);
-    return true;
-  }
-  if (sharing || nodes.filter((node) => node.offer === option.offer).length >= option.offer.nodes_total)
-    return false;
-  const node: OpenNode = {
-    offer: option.offer,
-    ...(option.time_limit_s === undefined ? {} : { time_limit_s: option.time_limit_s }),
-    devices: Array.from({ length: option.offer.devices.count }, () => ({
-      bytes: 0,
-      models: [],
-      exclusive: false,
-    })),
-    units: [],
-    threads_by_device: new Map(),
-    host_bytes: 0,
-  };
-  take(option, replica, node, 0);
-  nodes.push(node);
-  return true;
-}
-
-function firstDeviceFor(
-  option: PlacementOption,
-  node: OpenNode,
-  sharing: boolean,
-  question: PlacementQuestion,
-): number | undefined {
-  const bytes = option.memory.bytes_per_device;
-  if (!onRealGpu(option.offer)) {
-    const host = node.host_bytes + bytes * option.device_count + question.settings.host_overhead_bytes;
-    if (host > option.offer.memory_bytes) return undefined;
-  }
-  const name = option.model.spec.name;
-  const fits = (index: number): boolean => {
-    const device = node.devices[index]!;
-    if (device.models.length === 0) return !sharing && cpusLeft(option, node, index);
-    return (
-      sharing &&
-      option.engine === 'native' &&
-      !device.exclusive &&
-      !device.models.includes(name) &&
-      device.bytes + bytes <= option.offer.devices.memory_bytes
-    );
-  };
-  for (let first = 0; first + option.device_count <= node.devices.length; first++) {
-    let all = true;
-    for (let index = first; index < first + option.device_count; index++) all &&= fits(index);
-    if (all) return first;
-  }
-  return undefined;
-}
-
-/** Threads of all devices of a node never exceed its CPUs: compute threads spin at barriers. */
-function cpusLeft(option: PlacementOption, node: OpenNode, device: number): boolean {
-  let taken = 0;
-  for (const [index, threads] of node.threads_by_device) if (index !== device) taken += threads;
-  return taken + option.threads <= option.offer.cpus;
-}
-
-function take(option: PlacementOption, replica: number, node: OpenNode, first: number): void {
-  const { model, offer } = option;
-  for (let index = first; index < first + option.device_count; index++) {
-    const device = node.devices[index]!;
-    device.bytes += option.memory.bytes_per_device;
-    device.models.push(model.spec.name);
-    device.exclusive ||= option.engine !== 'native';
-  }
-  if (!onRealGpu(offer)) node.host_bytes += option.memory.bytes_per_device * option.device_count;
-  node.threads_by_device.set(first, Math.max(node.threads_by_device.get(first) ?? 0, option.threads));
-  node.units.push({
-    unit: unitName(model.spec.name, replica),
-    node_index: 0,
-    engine: option.engine,
-    model_path: model.model_path,
-    model: model.spec,
-    device_kind: offer.devices.kind,
-    device_count: option.device_count,
-    first_device: first,
-    threads: option.threads,
-    context_tokens: option.memory.context_tokens,
-    kv_tokens: option.memory.kv_tokens,
-    weight_bytes: model.weight_bytes,
+): Packed {
+  const packed = emptyPacking(question);
+  const groups = asked.flatMap((model) => {
+    let replica = 0;
+    const own = model.options.flatMap((option) => {
+      const quota = quotas.get(option);
+      return quota === undefined ? [] : [{ model, option, quota }];
+    });
+    const replicas = own.reduce((sum, { quota }) => sum + quota.replicas, 0);
+    return own.map((group) => {
+      const first = replica;
+      replica += group.quota.replicas;
+      return { ...group, first, replicas };
+    });
   });
-}
-
-/** Served names may hold `/`; unit names are file names. `+` is in no served name, so distinct names stay distinct. */
-function unitName(model: string, replica: number): string {
-  return `${model.replaceAll('/', '+')}-${replica}`;
-}
-
-function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
-  const { offer } = node;
-  const usedDevices = node.devices.filter((device) => device.models.length > 0).length;
-  const threads = [...node.threads_by_device.values()].reduce((sum, count) => sum + count, 0);
-  const share = usedDevices / offer.devices.count;
-  const real = onRealGpu(offer);
-  return {
-    node_kind: offer.node_kind,
-    tier: offer.tier,
-    partitions: question.partitions ?? offer.partitions,
-    node_count: 1,
-    devices_per_node: {
-      kind: offer.devices.kind,
-      model: offer.devices.model,
-      count: offer.devices.kind === 'cpu' ? 0 : usedDevices,
-      memory_bytes: offer.devices.memory_bytes,
-      ...(offer.devices.emulated ? { emulated: offer.devices.emulated } : {}),
-    },
-    cpus_per_node: Math.min(offer.cpus, threads),
-    memory_bytes_per_node: real
-      ? Math.floor(offer.memory_bytes * share)
-      : Math.min(offer.memory_bytes, node.host_bytes + question.settings.host_overhead_bytes),
-    ...(node.time_limit_s === undefined ? {} : { time_limit_s: node.time_limit_s }),
-    units: packDevices(node.units, node.devices),
-  };
-}
-
-/** A job is given only the devices it uses, counted from 0: gaps close. */
-function packDevices(units: readonly UnitSpec[], devices: OpenNode['devices']): UnitSpec[] {
-  const rank: number[] = [];
-  let next = 0;
-  for (const device of devices) rank.push(device.models.length > 0 ? next++ : -1);
-  return units.map((unit) => ({ ...unit, first_device: rank[unit.first_device]! }));
-}
-
-function planned(
-  model: PlacementModel,
-  replicas: number,
-  option: PlacementOption,
-  used: ReadonlyMap<PlacementOption, number>,
-): PlannedModel {
-  const where = [...used].map(
-    ([{ offer }, count]) =>
-      `${count} on ${offer.node_kind} (${offer.devices.model}${offer.devices.emulated ? ', emulated on CPU' : ''})`,
-  );
-  return {
-    model: model.spec.name,
-    engine: option.engine,
-    reasons: [
-      ...new Set([...used.keys()].map((each) => each.engine_reason)),
-      ...(where.length > 0 ? [`replicas: ${where.join(', ')}`] : []),
-    ],
-    replicas,
-    weight_bytes: model.weight_bytes,
-    context_tokens: option.memory.context_tokens,
-    kv_tokens: option.memory.kv_tokens,
-    kv_bytes: option.memory.kv_tokens * model.kv_bytes_per_token,
-  };
-}
-
-function warningsOf(model: PlacementModel, used: ReadonlyMap<PlacementOption, number>): string[] {
-  const warnings: string[] = [];
-  for (const { memory, offer, engine } of used.keys()) {
-    if (memory.kv_tokens < memory.kv_tokens_wanted)
-      warnings.push(
-        `${model.spec.name} on ${offer.node_kind}: memory leaves room for ${memory.kv_tokens} KV tokens of the ${memory.kv_tokens_wanted} wanted (max_sequences × context_tokens); long requests may wait`,
-      );
-    if (engine === 'vllm' && model.format === 'gguf')
-      warnings.push(`${model.spec.name}: vLLM's support of GGUF files is experimental`);
-    if (offer.devices.emulated)
-      warnings.push(
-        `${model.spec.name} on ${offer.node_kind}: ${offer.devices.model} is emulated by CPUs; speeds say nothing about the device`,
-      );
-    if (model.spec.context_tokens !== undefined && model.spec.context_tokens > model.trained_context_tokens)
-      warnings.push(
-        `${model.spec.name}: context_tokens ${model.spec.context_tokens} is beyond the ${model.trained_context_tokens} the model was trained for`,
-      );
+  groups.sort((a, b) => b.option.device_count - a.option.device_count);
+  for (const { model, option, quota, first, replicas } of groups) {
+    let count = 0;
+    for (; count < quota.replicas; count++) {
+      const at = first + count;
+      const room =
+        packed.packing.put(option, at, replicas, false) ||
+        (sharing && packed.packing.put(option, at, replicas, true));
+      if (!room) break;
+    }
+    if (count > 0)
+      note(packed, model, option, { replicas: count, share: (quota.share * count) / quota.replicas });
+    if (count < quota.replicas) packed.unplaced.push({ model, option, replicas: quota.replicas - count });
   }
-  return [...new Set(warnings)];
+  return packed;
+}
+
+/** Every replica takes the best option that is left; the largest models first. */
+function firstFit(asked: readonly AskedModel[], question: PlacementQuestion, costOf: OptionCost): Packed {
+  const packed = emptyPacking(question);
+  for (const model of asked) {
+    const { options, competitor } = model;
+    const replicas = competitor.replicas === 'auto' ? 1 : competitor.replicas;
+    const order = competitor.mix
+      ? [...options]
+      : options
+          .map((option) => ({ option, cost: costOf(option, 1, 1 / replicas) }))
+          .sort((a, b) => a.cost - b.cost)
+          .map(({ option }) => option);
+    let placed = 0;
+    for (; placed < replicas; placed++) {
+      const onScavengers = replicas - competitor.stable_replicas;
+      const scavengers = [...(packed.placed.get(model) ?? [])]
+        .filter(([{ offer }]) => offer.tier === 'scavenger')
+        .reduce((sum, [, quota]) => sum + quota.replicas, 0);
+      const allowed = order.filter(({ offer }) => offer.tier === 'stable' || scavengers < onScavengers);
+      const turn = competitor.mix ? placed % Math.max(1, allowed.length) : 0;
+      const turned = [...allowed.slice(turn), ...allowed.slice(0, turn)];
+      const option =
+        turned.find((each) => packed.packing.put(each, placed, replicas, false)) ??
+        turned.find((each) => packed.packing.put(each, placed, replicas, true));
+      if (!option) break;
+      note(packed, model, option, { replicas: 1, share: 1 / replicas });
+    }
+    if (placed < replicas) packed.unplaced.push({ model, replicas: replicas - placed });
+  }
+  return packed;
+}
+
+function note(
+  { placed }: Packed,
+  model: AskedModel,
+  option: PlacementOption,
+  { replicas, share }: { replicas: number; share: number },
+): void {
+  const own: Quotas = placed.get(model) ?? new Map();
+  const before = own.get(option);
+  own.set(option, {
+    replicas: replicas + (before?.replicas ?? 0),
+    share: share + (before?.share ?? 0),
+  });
+  placed.set(model, own);
+}
+
+function placementOf(
+  asked: readonly AskedModel[],
+  { packing, placed, unplaced }: Packed,
+  search: PlacementSearch,
+  weighing: Weighing & { rejected: RejectedOption[] },
+): Placement {
+  const { question, rejected } = weighing;
+  const launches = packing.launches();
+  const devices_left = devicesLeft(question, placed);
+  const missing = asked.flatMap((each) => {
+    const { model, options, competitor } = each;
+    const wanted = competitor.replicas === 'auto' ? 1 : competitor.replicas;
+    const replicas =
+      options.length === 0
+        ? wanted
+        : unplaced.filter((left) => left.model === each).reduce((sum, left) => sum + left.replicas, 0);
+    if (replicas > 0) for (const option of options) rejected.push(usedUp(model, option));
+    return replicas > 0 ? [{ model: model.spec.name, replicas }] : [];
+  });
+  const order = new Map(question.models.map((model, index) => [model.spec.name, index]));
+  const described = asked
+    .flatMap((each) => {
+      const own =
+        placed.get(each) ??
+        (each.options[0] ? new Map([[each.options[0], { replicas: 0, share: 0 }]]) : undefined);
+      if (own === undefined) return [];
+      const placedModel: PlacedModel = { model: each.model, options: each.options, placed: own };
+      const planned = plannedModel(placedModel, { ...weighing, devices_left });
+      return [{ planned, warnings: warningsOf(planned, own, each.model) }];
+    })
+    .sort((a, b) => order.get(a.planned.model)! - order.get(b.planned.model)!);
+  const gpus = launches.map(({ devices_per_node, node_count, time_limit_s }) => ({
+    count: devices_per_node.kind === 'cpu' ? 0 : devices_per_node.count * node_count,
+    time_limit_s,
+  }));
+  const bounded = gpus.every(({ count, time_limit_s }) => count === 0 || time_limit_s !== undefined);
+  return {
+    launches,
+    models: described.map(({ planned }) => planned),
+    rejected: distinct(rejected),
+    warnings: described.flatMap(({ warnings }) => warnings),
+    unplaced: missing,
+    too_large: asked
+      .filter(({ options }) => options.length === 0)
+      .flatMap(({ model }) => tooLarge(model, rejected, question) ?? []),
+    objective: question.objective ?? 'slo',
+    search,
+    gpu_count: gpus.reduce((sum, { count }) => sum + count, 0),
+    ...(bounded
+      ? {
+          gpu_hours: gpus.reduce(
+            (sum, { count, time_limit_s }) => sum + (count * (time_limit_s ?? 0)) / 3600,
+            0,
+          ),
+        }
+      : {}),
+  };
+}
+
+function devicesLeft(question: PlacementQuestion, placed: Packed['placed']): Map<NodeKindOffer, number> {
+  const counts = deviceCounts(question);
+  const left = new Map(question.node_kinds.map((offer, index) => [offer, counts[index]!]));
+  for (const own of placed.values())
+    for (const [option, { replicas }] of own)
+      left.set(option.offer, left.get(option.offer)! - replicas * devicesTaken(option, question));
+  return left;
 }
 
 function usedUp(model: PlacementModel, option: PlacementOption): RejectedOption {
@@ -354,4 +335,12 @@ function usedUp(model: PlacementModel, option: PlacementOption): RejectedOption 
     because: `all ${option.offer.nodes_total} node(s) of this kind are taken by replicas placed before`,
     available: option.offer.nodes_total,
   };
+}
+
+function distinct(rejected: readonly RejectedOption[]): RejectedOption[] {
+  const seen = new Set<string>();
+  return rejected.filter((each) => {
+    const key = JSON.stringify(each);
+    return seen.has(key) ? false : seen.add(key);
+  });
 }

@@ -22,22 +22,30 @@ export interface MemoryShortage {
   because: string;
 }
 
+/** How a replica is split: over `tensor` × `pipeline` devices, with so many bytes of weights in all. */
+export interface ReplicaSplit {
+  tensor: number;
+  pipeline: number;
+  weight_bytes: number;
+}
+
 /**
- * Sizes a replica for a device: weights and KV are divided evenly over its `device_count` devices
- * (tensor parallelism splits both). The least it must hold is the weights, the margin, and KV for one
- * sequence of full length.
+ * Sizes a replica for a device: weights and KV are divided evenly over its devices (key-value heads no further
+ * than there are). The least it must hold is the weights, the margin, and KV for one sequence of full length.
  */
 export function sizeUnit(
   model: PlacementModel,
   engine: ResolvedEngine,
   device: DeviceOffer,
-  deviceCount: number,
+  { tensor, pipeline, weight_bytes }: ReplicaSplit,
   settings: PlacementSettings,
 ): UnitMemory | MemoryShortage {
+  const deviceCount = tensor * pipeline;
   const context = model.spec.context_tokens ?? Math.min(model.trained_context_tokens, defaultContextTokens);
   const wanted = Math.max(context, model.spec.kv_tokens ?? model.spec.max_sequences * context);
-  const weights = model.weight_bytes / deviceCount;
-  const kvPerToken = model.kv_bytes_per_token / deviceCount;
+  const weights = weight_bytes / deviceCount;
+  const kvPerToken =
+    model.kv_bytes_per_token / (pipeline * Math.min(tensor, model.summary?.n_head_kv ?? tensor));
   const margin = settings.margin_fixed_bytes + settings.margin_weight_fraction * weights;
   const wrapped = engine !== 'native' && device.kind !== 'cpu';
   const available = Math.floor(device.memory_bytes * (wrapped ? settings.wrapped_memory_fraction : 1));

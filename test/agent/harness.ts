@@ -22,14 +22,18 @@ const agentModule = fileURLToPath(new URL('../../dist/agent/main.js', import.met
 export const fixtureEngine = fileURLToPath(new URL('fixture-engine.mjs', import.meta.url));
 
 export function unitOf(model: Partial<ModelSpec> & { name: string }, unit: Partial<UnitSpec> = {}): UnitSpec {
+  const spec = modelSchema.parse({ source: '/models/x', ...model });
+  const tensor = spec.parallel.tensor === 'auto' ? 1 : spec.parallel.tensor;
   return {
     unit: `${model.name}-0`,
     node_index: 0,
     engine: 'command',
     model_path: fixtureEngine,
-    model: modelSchema.parse({ source: '/models/x', ...model }),
+    model: spec,
     device_kind: 'cpu',
-    device_count: 1,
+    device_count: tensor * spec.parallel.pipeline,
+    tensor,
+    pipeline: spec.parallel.pipeline,
     first_device: 0,
     threads: 1,
     context_tokens: 256,

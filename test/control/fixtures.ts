@@ -36,6 +36,8 @@ export function plannedLaunch(unit: string): PlannedLaunch {
         model: spec.models[0]!,
         device_kind: 'cpu',
         device_count: 1,
+        tensor: 1,
+        pipeline: 1,
         first_device: 0,
         threads: 1,
         context_tokens: 1024,

@@ -75,10 +75,10 @@ describe('placement by the optimiser', () => {
     const asked = model('m', 10, { replicas: 4 });
     const kinds = [gpus('a100', 40, 1), gpus('gh200', 96, 1)];
     expect(where(place(ask([asked], kinds)), 'm')).toEqual({ a100: 4 });
-    const running = [{ model: 'm', node_kind: 'gh200', replicas: 3 }];
+    const running = [{ model: 'm', node_kind: 'gh200', replicas: 3, device_count: 1 }];
     expect(where(place(ask([asked], kinds, { running })), 'm')).toEqual({ a100: 1, gh200: 3 });
     const wide = model('m', 30, { replicas: 2, max_sequences: 256 });
-    const onSmall = [{ model: 'm', node_kind: 'a100', replicas: 2 }];
+    const onSmall = [{ model: 'm', node_kind: 'a100', replicas: 2, device_count: 1 }];
     expect(where(place(ask([wide], kinds, { running: onSmall })), 'm')).toEqual({ gh200: 2 });
   });
 
@@ -86,7 +86,9 @@ describe('placement by the optimiser', () => {
     const asked = model('m', 10, { replicas: 3 });
     const kinds = [gpus('a100', 40, 1), gpus('gh200', 96, 1)];
     const seconds = { a100: 5, gh200: 2 } as Record<string, number>;
-    const plan = place(ask([asked], kinds), ({ offer }, replicas) => replicas * seconds[offer.node_kind]!);
+    const plan = place(ask([asked], kinds), {
+      costOf: ({ offer }, replicas) => replicas * seconds[offer.node_kind]!,
+    });
     expect(where(plan, 'm')).toEqual({ gh200: 3 });
   });
 

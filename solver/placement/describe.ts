@@ -1,0 +1,220 @@
+/** A chosen placement in words and figures: what each model gets, what it may expect, and what else could have been. */
+import type {
+  PlacementModel,
+  PlacementQuestion,
+  PlannedGroup,
+  PlannedModel,
+  Prediction,
+  RunnerUp,
+} from '../../spec/plan.ts';
+import { type OptionCost, penalty, replicasAtOnce } from './objective.ts';
+import type { PlacementOption } from './options.ts';
+import { type Performance, workloadOf } from './performance.ts';
+import { devicesTaken, type Quotas } from './quotas.ts';
+
+/** Runners-up that are listed: more are noise. */
+const runners_up_max = 6;
+
+export interface PlacedModel {
+  model: PlacementModel;
+  /** All that were possible. */
+  options: readonly PlacementOption[];
+  /** What was taken: replicas and their share of the requests, in the order of first use. */
+  placed: Quotas;
+}
+
+export interface Describing {
+  question: PlacementQuestion;
+  performance: Performance;
+  costOf: OptionCost;
+  /** Devices of each node kind that nobody took. */
+  devices_left: ReadonlyMap<PlacementOption['offer'], number>;
+}
+
+/** @param placed with at least one option */
+export function plannedModel({ model, options, placed }: PlacedModel, about: Describing): PlannedModel {
+  const entries = [...placed];
+  const [first] = entries[0]!;
+  const replicas = entries.reduce((sum, [, quota]) => sum + quota.replicas, 0);
+  const groups = entries
+    .filter(([, quota]) => quota.replicas > 0)
+    .map(([option, quota]) => groupOf(option, quota.replicas, quota.share, about.performance));
+  const where = groups.map((group, at) => {
+    const { offer } = entries[at]![0];
+    const split = group.tensor * group.pipeline > 1 ? `, ${group.tensor * group.pipeline} devices each` : '';
+    return `${group.replicas} on ${group.node_kind} (${group.device}${offer.devices.emulated ? ', emulated on CPU' : ''}${split})`;
+  });
+  return {
+    model: model.spec.name,
+    engine: first.engine,
+    reasons: [
+      ...new Set(entries.flatMap(([option]) => option.reasons)),
+      ...(where.length > 0 ? [`replicas: ${where.join(', ')}`] : []),
+    ],
+    replicas,
+    weight_bytes: first.weight_bytes,
+    context_tokens: first.memory.context_tokens,
+    kv_tokens: first.memory.kv_tokens,
+    kv_bytes: first.memory.kv_tokens * model.kv_bytes_per_token,
+    workload: workloadOf(model),
+    groups,
+    runners_up: replicas === 0 ? [] : runnersUp({ model, options, placed }, about),
+  };
+}
+
+function groupOf(
+  option: PlacementOption,
+  replicas: number,
+  share: number,
+  performance: Performance,
+): PlannedGroup {
+  const predicted = performance.predict(option, replicas, share);
+  return {
+    node_kind: option.offer.node_kind,
+    device: option.offer.devices.model,
+    engine: option.engine,
+    precision: option.precision,
+    tensor: option.tensor,
+    pipeline: option.pipeline,
+    replicas,
+    traffic_share: share,
+    ...(predicted === undefined ? {} : { predicted }),
+  };
+}
+
+function runnersUp({ model, options, placed }: PlacedModel, about: Describing): RunnerUp[] {
+  const { question, performance, costOf, devices_left } = about;
+  const chosen = [...placed].filter(([, { replicas }]) => replicas > 0);
+  const all = chosen.reduce((sum, [, { replicas }]) => sum + replicas, 0);
+  const costChosen = chosen.reduce(
+    (sum, [option, { replicas, share }]) => sum + costOf(option, replicas, share),
+    0,
+  );
+  const own = (offer: PlacementOption['offer']): number =>
+    chosen
+      .filter(([option]) => option.offer === offer)
+      .reduce((sum, [option, { replicas }]) => sum + replicas * devicesTaken(option, question), 0);
+  return options
+    .filter((option) => !(chosen.length === 1 && chosen[0]![0] === option))
+    .map((option) => {
+      const replicas = replicasFor(option, model, all, performance);
+      const cost = costOf(option, replicas, 1);
+      const predicted = performance.predict(option, replicas, 1);
+      const devices = Math.ceil(replicas * devicesTaken(option, question));
+      const left = Math.floor((devices_left.get(option.offer) ?? 0) + own(option.offer));
+      return {
+        cost,
+        runner: {
+          node_kind: option.offer.node_kind,
+          device: option.offer.devices.model,
+          engine: option.engine,
+          precision: option.precision,
+          tensor: option.tensor,
+          replicas,
+          devices,
+          ...(predicted === undefined ? {} : { predicted }),
+          cost_ratio: costChosen > 0 ? cost / costChosen : 1,
+          because:
+            devices > left
+              ? `needs ${devices} devices; ${left} are left`
+              : whyDearer(option, replicas, predicted, chosen, about),
+        },
+      };
+    })
+    .sort((a, b) => a.cost - b.cost)
+    .slice(0, runners_up_max)
+    .map(({ runner }) => runner);
+}
+
+/** As many as asked for; with `auto`, as many as keep up. */
+function replicasFor(
+  option: PlacementOption,
+  model: PlacementModel,
+  chosen: number,
+  performance: Performance,
+): number {
+  if (model.spec.replicas !== 'auto') return chosen;
+  const sustained = performance.maxRate(option);
+  return sustained === undefined
+    ? chosen
+    : Math.max(1, Math.ceil(workloadOf(model).rate_per_s / (0.85 * sustained)));
+}
+
+function whyDearer(
+  option: PlacementOption,
+  replicas: number,
+  predicted: Prediction | undefined,
+  chosen: readonly (readonly [PlacementOption, { replicas: number; share: number }])[],
+  { question, performance }: Describing,
+): string {
+  const [[first, quota]] = chosen as [(typeof chosen)[number]];
+  const theirs = performance.predict(first, quota.replicas, quota.share);
+  const percent = (share: number): string => `${(100 * share).toFixed(share > 0.99 ? 1 : 0)} %`;
+  const seconds = (ms: number): string => `${(ms / 1000).toPrecision(2)} s`;
+  if (predicted && theirs) {
+    if (predicted.slo_attainment < theirs.slo_attainment - 0.005)
+      return `${percent(predicted.slo_attainment)} of requests within the SLO, not ${percent(theirs.slo_attainment)}`;
+    const power = question.objective === 'energy' && predicted.power_w > theirs.power_w;
+    if (power) return `draws ${Math.round(predicted.power_w)} W, not ${Math.round(theirs.power_w)} W`;
+  }
+  if (replicas > replicasAtOnce(option) && replicasAtOnce(first) >= quota.replicas)
+    return 'its nodes are taken now: it would wait in the queue';
+  if (option.offer.tier !== 'stable' && first.offer.tier === 'stable') return 'its nodes may be preempted';
+  if (
+    workloadOf(option.model).source === 'assumed' &&
+    option.memory.kv_tokens < option.memory.kv_tokens_wanted &&
+    first.memory.kv_tokens >= first.memory.kv_tokens_wanted
+  )
+    return `room for ${option.memory.kv_tokens} tokens of KV cache, not ${option.memory.kv_tokens_wanted}`;
+  const devices = option.device_count * replicas;
+  const taken = chosen.reduce((sum, [each, { replicas: count }]) => sum + each.device_count * count, 0);
+  if (devices > taken) return `takes ${devices} devices, not ${taken}`;
+  if (option.offer.devices.memory_bytes > first.offer.devices.memory_bytes) return 'takes larger devices';
+  if (penalty(option, replicas, question) > penalty(first, quota.replicas, question))
+    return 'replicas would move or lose precision';
+  if (predicted && theirs && predicted.e2e_ms > theirs.e2e_ms * 1.02)
+    return `${seconds(predicted.e2e_ms)} a request, not ${seconds(theirs.e2e_ms)}`;
+  return 'as good by the objective; another came first';
+}
+
+/** What a person should know of a model's placement before it is deployed. */
+export function warningsOf(planned: PlannedModel, placed: Quotas, model: PlacementModel): string[] {
+  const { name, slo } = model.spec;
+  const warnings: string[] = [];
+  for (const { memory, offer, engine, device_note } of placed.keys()) {
+    if (device_note !== undefined && !offer.devices.emulated)
+      warnings.push(`${offer.node_kind}: ${device_note}`);
+    if (memory.kv_tokens < memory.kv_tokens_wanted)
+      warnings.push(
+        `${name} on ${offer.node_kind}: memory leaves room for ${memory.kv_tokens} KV tokens of the ${memory.kv_tokens_wanted} wanted (max_sequences × context_tokens); long requests may wait`,
+      );
+    if (engine === 'vllm' && model.format === 'gguf')
+      warnings.push(`${name}: vLLM's support of GGUF files is experimental`);
+    if (offer.devices.emulated)
+      warnings.push(
+        `${name} on ${offer.node_kind}: ${offer.devices.model} is emulated by CPUs; predicted speeds are those of the device, measured ones say nothing about it`,
+      );
+    if (model.spec.context_tokens !== undefined && model.spec.context_tokens > model.trained_context_tokens)
+      warnings.push(
+        `${name}: context_tokens ${model.spec.context_tokens} is beyond the ${model.trained_context_tokens} the model was trained for`,
+      );
+  }
+  for (const { predicted, node_kind } of planned.groups) {
+    if (predicted === undefined) continue;
+    const { rate_per_s, source } = planned.workload;
+    if (predicted.utilization >= 1 && source !== 'assumed')
+      warnings.push(
+        `${name} on ${node_kind}: the workload of ${rate_per_s} requests/s is more than the replicas take (${predicted.max_rate_per_s.toPrecision(3)}/s predicted); requests will be refused or wait`,
+      );
+    const targets = [
+      ['ttft_ms', slo.ttft_ms, predicted.ttft_ms],
+      ['tpot_ms', slo.tpot_ms, predicted.tpot_ms],
+    ] as const;
+    for (const [key, target, expected] of targets)
+      if (target !== undefined && expected > target)
+        warnings.push(
+          `${name} on ${node_kind}: slo.${key} is ${target}; ${Math.round(expected)} is predicted on average`,
+        );
+  }
+  return [...new Set(warnings)];
+}

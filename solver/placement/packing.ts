@@ -1,0 +1,173 @@
+/**
+ * Replicas onto nodes: first fit, one job a node, several replicas in it where devices allow. Small jobs start in
+ * holes that large ones wait for.
+ */
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { NodeKindOffer, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import { onRealGpu } from './engine-choice.ts';
+import type { PlacementOption } from './options.ts';
+
+/** A node that gets a job: what is taken of it so far. */
+interface OpenNode {
+  offer: NodeKindOffer;
+  time_limit_s?: number;
+  /** Bytes taken and models placed, by device index. */
+  devices: { bytes: number; models: string[]; exclusive: boolean }[];
+  units: UnitSpec[];
+  threads_by_device: Map<number, number>;
+  host_bytes: number;
+}
+
+export class Packing {
+  readonly #nodes: OpenNode[] = [];
+  readonly #question: PlacementQuestion;
+
+  constructor(question: PlacementQuestion) {
+    this.#question = question;
+  }
+
+  /**
+   * Puts one replica on an empty device (or neighbouring ones) of an open node, else on a new node; with `sharing`
+   * on a device of an open node that other models are on.
+   * @param replicas of its model in all: recorded in the unit
+   * @returns whether there was room
+   */
+  put(option: PlacementOption, replica: number, replicas: number, sharing: boolean): boolean {
+    for (const node of this.#nodes) {
+      if (node.offer !== option.offer || node.time_limit_s !== option.time_limit_s) continue;
+      const first = this.#firstDevice(option, node, sharing);
+      if (first === undefined) continue;
+      take(option, unitOf(option, replica, replicas, first), node);
+      return true;
+    }
+    const ofKind = this.#nodes.filter(({ offer }) => offer === option.offer).length;
+    if (sharing || ofKind >= option.offer.nodes_total) return false;
+    const node: OpenNode = {
+      offer: option.offer,
+      ...(option.time_limit_s === undefined ? {} : { time_limit_s: option.time_limit_s }),
+      devices: Array.from({ length: option.offer.devices.count }, () => ({
+        bytes: 0,
+        models: [],
+        exclusive: false,
+      })),
+      units: [],
+      threads_by_device: new Map(),
+      host_bytes: 0,
+    };
+    take(option, unitOf(option, replica, replicas, 0), node);
+    this.#nodes.push(node);
+    return true;
+  }
+
+  launches(): PlannedLaunch[] {
+    return this.#nodes.map((node) => launchOf(node, this.#question));
+  }
+
+  #firstDevice(option: PlacementOption, node: OpenNode, sharing: boolean): number | undefined {
+    const bytes = option.memory.bytes_per_device;
+    if (!onRealGpu(option.offer)) {
+      const host =
+        node.host_bytes + bytes * option.device_count + this.#question.settings.host_overhead_bytes;
+      if (host > option.offer.memory_bytes) return undefined;
+    }
+    const name = option.model.spec.name;
+    const fits = (index: number): boolean => {
+      const device = node.devices[index]!;
+      if (device.models.length === 0) return !sharing && cpusLeft(option, node, index);
+      return (
+        sharing &&
+        option.engine === 'native' &&
+        !device.exclusive &&
+        !device.models.includes(name) &&
+        device.bytes + bytes <= option.offer.devices.memory_bytes
+      );
+    };
+    for (let first = 0; first + option.device_count <= node.devices.length; first++) {
+      let all = true;
+      for (let index = first; index < first + option.device_count; index++) all &&= fits(index);
+      if (all) return first;
+    }
+    return undefined;
+  }
+}
+
+/** Threads of all devices of a node never exceed its CPUs: compute threads spin at barriers. */
+function cpusLeft(option: PlacementOption, node: OpenNode, device: number): boolean {
+  let taken = 0;
+  for (const [index, threads] of node.threads_by_device) if (index !== device) taken += threads;
+  return taken + option.threads <= option.offer.cpus;
+}
+
+function take(option: PlacementOption, unit: UnitSpec, node: OpenNode): void {
+  const first = unit.first_device;
+  for (let index = first; index < first + option.device_count; index++) {
+    const device = node.devices[index]!;
+    device.bytes += option.memory.bytes_per_device;
+    device.models.push(option.model.spec.name);
+    device.exclusive ||= option.engine !== 'native';
+  }
+  if (!onRealGpu(option.offer)) node.host_bytes += option.memory.bytes_per_device * option.device_count;
+  node.threads_by_device.set(first, Math.max(node.threads_by_device.get(first) ?? 0, option.threads));
+  node.units.push(unit);
+}
+
+function unitOf(option: PlacementOption, replica: number, replicas: number, first: number): UnitSpec {
+  const { model, tensor, pipeline } = option;
+  return {
+    unit: unitName(model.spec.name, replica),
+    node_index: 0,
+    engine: option.engine,
+    model_path: model.model_path,
+    // As it was decided: nothing in a job is `auto` any more.
+    model: { ...model.spec, replicas, precision: option.precision, parallel: { tensor, pipeline } },
+    device_kind: option.offer.devices.kind,
+    device_count: option.device_count,
+    tensor,
+    pipeline,
+    first_device: first,
+    threads: option.threads,
+    context_tokens: option.memory.context_tokens,
+    kv_tokens: option.memory.kv_tokens,
+    weight_bytes: option.weight_bytes,
+  };
+}
+
+/** Served names may hold `/`; unit names are file names. `+` is in no served name, so distinct names stay distinct. */
+function unitName(model: string, replica: number): string {
+  return `${model.replaceAll('/', '+')}-${replica}`;
+}
+
+function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
+  const { offer } = node;
+  const usedDevices = node.devices.filter((device) => device.models.length > 0).length;
+  const threads = [...node.threads_by_device.values()].reduce((sum, count) => sum + count, 0);
+  const share = usedDevices / offer.devices.count;
+  const real = onRealGpu(offer);
+  return {
+    node_kind: offer.node_kind,
+    tier: offer.tier,
+    partitions: question.partitions ?? offer.partitions,
+    node_count: 1,
+    devices_per_node: {
+      kind: offer.devices.kind,
+      model: offer.devices.model,
+      count: offer.devices.kind === 'cpu' ? 0 : usedDevices,
+      memory_bytes: offer.devices.memory_bytes,
+      ...(offer.devices.emulated ? { emulated: offer.devices.emulated } : {}),
+    },
+    cpus_per_node: Math.min(offer.cpus, threads),
+    memory_bytes_per_node: real
+      ? Math.floor(offer.memory_bytes * share)
+      : Math.min(offer.memory_bytes, node.host_bytes + question.settings.host_overhead_bytes),
+    ...(node.time_limit_s === undefined ? {} : { time_limit_s: node.time_limit_s }),
+    units: closeGaps(node.units, node.devices),
+  };
+}
+
+/** A job is given only the devices it uses, counted from 0. */
+function closeGaps(units: readonly UnitSpec[], devices: OpenNode['devices']): UnitSpec[] {
+  const rank: number[] = [];
+  let next = 0;
+  for (const device of devices) rank.push(device.models.length > 0 ? next++ : -1);
+  return units.map((unit) => ({ ...unit, first_device: rank[unit.first_device]! }));
+}

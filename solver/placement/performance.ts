@@ -1,0 +1,132 @@
+/** What the serving simulator expects of an option: L of LLMFabric's Eq. 1, and what the other objectives count. */
+import { HpcserveError } from '../../spec/errors/error.ts';
+import {
+  assumedWorkload,
+  defaultSlo,
+  type PlacementModel,
+  type PlannedWorkload,
+  type Prediction,
+  type ResolvedEngine,
+} from '../../spec/plan.ts';
+import { shapeOfConfig } from '../catalog/hugging-face-config.ts';
+import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
+import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
+import type { SimulatedEngine } from '../simulator/constants.ts';
+import { type LatencyModel, latencyModel } from '../simulator/latency.ts';
+import type { PlacementOption } from './options.ts';
+
+/** Engines by whose constants they are predicted; those without their own are taken for the most similar. */
+const simulatedAs: Readonly<Record<ResolvedEngine, SimulatedEngine>> = {
+  native: 'native',
+  vllm: 'vllm',
+  sglang: 'sglang',
+  'llama.cpp': 'llamacpp',
+  transformers: 'tgi',
+  command: 'vllm',
+};
+
+/** The default of `prefill_chunk_tokens`: wrapped engines are told a chunk only where a person chose one. */
+const chunk_unless_chosen = 256;
+
+export function workloadOf(model: PlacementModel): PlannedWorkload {
+  return model.workload ?? assumedWorkload;
+}
+
+/** From config.json where it is there: it tells shared experts, latent attention and windows. */
+export function shapeOf(model: PlacementModel): ModelShape | undefined {
+  const { summary, config } = model;
+  if (summary === undefined) return undefined;
+  if (config === undefined) return shapeOfSummary(summary);
+  try {
+    return shapeOfConfig(config, summary.name);
+  } catch (error) {
+    if (error instanceof HpcserveError && error.code === 'E_MODEL_SHAPE') return shapeOfSummary(summary);
+    throw error;
+  }
+}
+
+/** Asks the simulator once for each option and rate; one of these serves one question. */
+export class Performance {
+  readonly #models = new Map<PlacementOption, LatencyModel | undefined>();
+  readonly #predictions = new Map<PlacementOption, Map<number, Prediction>>();
+
+  /**
+   * What `replicas` replicas that share `share` of the model's requests evenly may expect; undefined where nothing
+   * is known of the model.
+   */
+  predict(option: PlacementOption, replicas: number, share: number): Prediction | undefined {
+    const workload = workloadOf(option.model);
+    const rate = (workload.rate_per_s * share) / replicas;
+    let known = this.#predictions.get(option);
+    if (known === undefined) {
+      known = new Map();
+      this.#predictions.set(option, known);
+    }
+    let each = known.get(rate);
+    if (each === undefined) {
+      each = this.#predictOne(option, rate, workload);
+      if (each === undefined) return undefined;
+      known.set(rate, each);
+    }
+    return {
+      ...each,
+      max_rate_per_s: each.max_rate_per_s * replicas,
+      output_tokens_per_s: each.output_tokens_per_s * replicas,
+      power_w: each.power_w * replicas,
+    };
+  }
+
+  /** Requests per second one replica sustains at the model's lengths; undefined where nothing is known. */
+  maxRate(option: PlacementOption): number | undefined {
+    const { input_tokens, output_tokens } = workloadOf(option.model);
+    return this.#modelOf(option)?.maxRate({ input_tokens, output_tokens });
+  }
+
+  #predictOne(
+    option: PlacementOption,
+    rate_per_s: number,
+    { input_tokens, output_tokens }: PlannedWorkload,
+  ): Prediction | undefined {
+    const model = this.#modelOf(option);
+    if (model === undefined) return undefined;
+    const load = { rate_per_s, input_tokens, output_tokens };
+    const estimate = model.estimate(load);
+    const { slo } = option.model.spec;
+    return {
+      ttft_ms: estimate.ttft_ms,
+      tpot_ms: estimate.tpot_ms,
+      e2e_ms: estimate.e2e_ms,
+      slo_attainment: model.attainment(load, {
+        ttft_ms: slo.ttft_ms ?? defaultSlo.ttft_ms,
+        tpot_ms: slo.tpot_ms ?? defaultSlo.tpot_ms,
+      }),
+      utilization: estimate.utilization,
+      max_rate_per_s: estimate.max_rate_per_s,
+      output_tokens_per_s: Math.min(rate_per_s, estimate.max_rate_per_s) * output_tokens,
+      power_w: estimate.power_w,
+    };
+  }
+
+  #modelOf(option: PlacementOption): LatencyModel | undefined {
+    if (this.#models.has(option)) return this.#models.get(option);
+    const { model, shape } = option;
+    let found: LatencyModel | undefined;
+    if (shape !== undefined) {
+      const precision = weightPrecisionIfKnown(option.precision);
+      const chunk = model.spec.prefill_chunk_tokens;
+      found = latencyModel({
+        model: precision === undefined ? shape : { ...shape, weights: precision },
+        device: option.device,
+        engine: simulatedAs[option.engine],
+        tp: option.tensor,
+        pp: option.pipeline,
+        max_sequences: model.spec.max_sequences,
+        kv_tokens: option.memory.kv_tokens,
+        kv_bits: option.engine === 'native' && model.spec.kv_type === 'q8_0' ? 8 : 16,
+        ...(option.engine === 'native' || chunk !== chunk_unless_chosen ? { max_batched_tokens: chunk } : {}),
+      });
+    }
+    this.#models.set(option, found);
+    return found;
+  }
+}
