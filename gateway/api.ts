@@ -44,7 +44,6 @@ export function createApi(
     bodyLimit: adminBodyBytes,
     genReqId: (request) => requestIdOf(request.headers['x-request-id']),
     frameworkErrors: (error, request, reply) => answer(request, reply, toHpcserveError(error)),
-    exposeHeadRoutes: false,
   });
   app.addHook('onSend', async (request, reply) => {
     reply.header(headers.request_id, request.id);

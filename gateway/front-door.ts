@@ -9,6 +9,8 @@ import { parseRequest } from './relay/request-body.ts';
 import { requestIdOf } from './request-id.ts';
 
 const bearer = 'Bearer ';
+/** JSON, a format built on it (RFC 6839), or what `fetch` calls every string; whatever parameters follow. */
+const json = /^\s*(application\/([\w.+-]+\+)?json|text\/plain)\s*(;|$)/i;
 
 /**
  * The way of requests that go to replicas. It stands beside fastify, on the same server: every such request
@@ -59,6 +61,15 @@ export class FrontDoor {
         'connection',
         'close',
         ...(refusal ? ['retry-after', '5'] : []),
+      ]);
+      return;
+    }
+    const type = request.headers['content-type'];
+    if (type !== undefined && !json.test(type)) {
+      const what = `${endpoint.path} takes JSON, and the request says it is ${type.slice(0, 128)}`;
+      sendError(response, new HpcserveError('E_REQUEST_MEDIA_TYPE', { what }), request_id, [
+        'connection',
+        'close',
       ]);
       return;
     }

@@ -6,6 +6,8 @@ import { headers, type OpenAiError } from '../spec/wire.ts';
 const openAiCodes: Partial<Record<HpcserveError['code'], string>> = {
   E_REQUEST_KEY: 'invalid_api_key',
   E_MODEL_UNKNOWN: 'model_not_found',
+  E_REPLICA_BUSY: 'rate_limit_exceeded',
+  E_REQUEST_INVALID: 'invalid_value',
 };
 
 /** The registry's code of an error that the gateway itself answers with. */

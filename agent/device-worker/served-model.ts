@@ -5,7 +5,7 @@ import type { EngineStats, ModelInfo } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelState } from '../../spec/session-record.ts';
 import { ChatTemplate } from '../text/chat-template.ts';
-import { templateReasons } from '../text/output/reasoning.ts';
+import { reasoningMarks, templateReasons } from '../text/output/reasoning.ts';
 import { ControlTextGuard } from '../text/prompt-tokens.ts';
 import { classifyTokens, type Utf8Tokens } from '../text/sampling/utf8-constraint.ts';
 import { type ToolFormat, toolFormatOf } from '../text/tools/tool-format.ts';
@@ -20,7 +20,7 @@ export interface ModelText {
   guard: ControlTextGuard;
   tool_format: ToolFormat | undefined;
   reasons: boolean;
-  /** Control tokens that the tool format is recognised by. */
+  /** Control tokens that tool calls and reasoning are recognised by. */
   preserved: ReadonlySet<number>;
   /** A text of n bytes has at least n / this tokens. */
   longest_token_bytes: number;
@@ -70,9 +70,10 @@ export class ServedModel {
         return bytes;
       });
       const tool_format = toolFormatOf(template.source);
+      const reasons = templateReasons(template.source);
       const preserved = new Set<number>();
-      if (tool_format) {
-        const tokens = vocabulary.tokenize(tool_format.open, { add_special: false, parse_special: true });
+      for (const mark of [...(tool_format ? [tool_format.open] : []), ...(reasons ? reasoningMarks : [])]) {
+        const tokens = vocabulary.tokenize(mark, { add_special: false, parse_special: true });
         if (tokens.length === 1 && vocabulary.isControl(tokens[0]!)) preserved.add(tokens[0]!);
       }
       this.text = {
@@ -81,7 +82,7 @@ export class ServedModel {
         template,
         guard: new ControlTextGuard(control),
         tool_format,
-        reasons: templateReasons(template.source),
+        reasons,
         preserved,
         longest_token_bytes,
         utf8,

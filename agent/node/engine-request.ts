@@ -40,9 +40,14 @@ async function requireOwn(port: number): Promise<void> {
   });
 }
 
-// A connection a request: on this host that is cheap, and no request meets one that is being closed.
-const bySocket = new Agent({ keepAlive: false });
-const byPort = new OwnPortAgent({ keepAlive: false });
+/**
+ * A connection a request: on this host that is cheap, and no request meets one that is being closed. Engines are
+ * asked to keep it open all the same: one that answers and closes before the end of the request was written would
+ * break the writing, and its answer would be lost with the connection.
+ */
+const oneRequest = { keepAlive: true, maxFreeSockets: 0 };
+const bySocket = new Agent(oneRequest);
+const byPort = new OwnPortAgent(oneRequest);
 
 /** Connection options of `http.request` for an engine on this host. */
 export function connectionTo(

@@ -29,18 +29,22 @@ export interface AnswerHeaders {
   pairs: string[];
   /** Lower case, `` where there is none. */
   contentType: string;
+  /** `x-should-retry`, with which OpenAI's servers tell its clients whether to ask again. */
+  shouldRetry: string | undefined;
 }
 
 /** What of a replica's header (names in lower case, each followed by its value) goes on to the client. */
 export function answerHeaders(fields: readonly string[]): AnswerHeaders {
   const pairs: string[] = [];
   let contentType = '';
+  let shouldRetry: string | undefined;
   for (let index = 0; index + 1 < fields.length; index += 2) {
     const name = fields[index]!;
     if (own.has(name)) continue;
     const value = fields[index + 1]!;
     if (name === 'content-type') contentType = value.toLowerCase();
+    else if (name === 'x-should-retry') shouldRetry = value.toLowerCase();
     pairs.push(name, value);
   }
-  return { pairs, contentType };
+  return { pairs, contentType, shouldRetry };
 }

@@ -52,6 +52,8 @@ export class Attempt implements AnswerReceiver {
   /** Given up: whatever still comes is of no use. */
   #over = false;
   #status = 0;
+  /** The replica says that its error is no reason to ask another. */
+  #final = false;
   #answer: AnswerHeaders | undefined;
   #json: JsonRelay | undefined;
   #stream: StreamRelay | undefined;
@@ -90,6 +92,7 @@ export class Attempt implements AnswerReceiver {
   onHead({ status, fields }: AnswerHead): void {
     this.#status = status;
     this.#answer = answerHeaders(fields);
+    this.#final = this.#answer.shouldRetry === 'false';
     const { response, parsed } = this.#owner.of;
     if (status < 300 && parsed.stream && this.#answer.contentType.startsWith('text/event-stream')) {
       if (this.#continued) {
@@ -180,7 +183,7 @@ export class Attempt implements AnswerReceiver {
 
   #jsonComplete(json: JsonRelay): void {
     const status = this.#status;
-    if (mayRetry(status) && !json.passing && this.#owner.retryInstead(this, status)) return;
+    if (mayRetry(status) && !this.#final && !json.passing && this.#owner.retryInstead(this, status)) return;
     if (status >= 400 && !json.passing) {
       this.#answerError(json.body());
       return;

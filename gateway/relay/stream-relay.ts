@@ -2,6 +2,7 @@ import type { ServerResponse } from 'node:http';
 import { errorOf, type StreamError } from './error-event.ts';
 import { chunkOf } from './journal/chunk.ts';
 import type { EventRewriter, StreamJournal } from './journal/journal.ts';
+import { withoutNullUsage } from './null-usage.ts';
 import { EventSplitter } from './sse-events.ts';
 import { findFinishReason, findUsage, type TokenUsage } from './usage.ts';
 
@@ -14,7 +15,7 @@ const choicesKey = '"choices"';
 const responsesEnds = ['response.completed', 'response.failed', 'response.incomplete'];
 
 export interface StreamRelayOptions {
-  /** Whether the chunk that only carries usage is for the client, or only for the ledger. */
+  /** Whether usage is for the client, or only for the ledger: then no chunk has a word of it. */
   passUsage: boolean;
   /** How a complete stream ends: with `data: [DONE]`, or with a terminal event of the responses API. */
   ending: 'done' | 'responses';
@@ -159,10 +160,13 @@ export class StreamRelay {
       this.#keep(bytes, start, end);
       return;
     }
+    let begin = start;
     if (this.#usageAt === -2) this.#usageAt = bytes.indexOf(usageKey, start);
     if (this.#usageAt !== -1 && this.#usageAt < end) {
       const usage = this.#options.ending === 'done' ? findUsage(bytes, start, end) : undefined;
+      const at = this.#usageAt;
       this.#usageAt = bytes.indexOf(usageKey, end);
+      if (!usage && !this.#options.passUsage) begin = withoutNullUsage(bytes, start, end, at);
       if (usage) {
         this.usage = usage;
         if (carriesNothingElse(bytes.toString('utf8', start, end))) {
@@ -176,7 +180,7 @@ export class StreamRelay {
         }
       }
     }
-    const length = this.#note(bytes, start, end);
+    const length = this.#note(bytes, begin, end);
     this.#keepLast(bytes, this.#to - length, this.#to);
   }
 

@@ -20,6 +20,12 @@ export const gatewayErrors = defineErrors({
     http_status: 413,
     exit_code: 2,
   },
+  E_REQUEST_MEDIA_TYPE: {
+    cause: 'The `content-type` of a request is another one than JSON.',
+    fix: 'send the body as JSON with `content-type: application/json`',
+    http_status: 415,
+    exit_code: 2,
+  },
   E_REQUEST_HEADERS: {
     cause: 'The header of a request is larger than the gateway reads, or is not HTTP.',
     fix: 'send fewer or shorter header fields, and speak HTTP/1.1',

@@ -2,6 +2,8 @@ import { createHash } from 'node:crypto';
 import type { SampledToken } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type ContinuedChoice, continuation } from '../../../spec/wire.ts';
+import { ReasoningMeter } from '../../text/output/reasoning-meter.ts';
+import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { GrammarConstraint, TokenOutput } from '../compute/messages.ts';
 import type { Models } from '../models.ts';
 import { invalid } from '../requests/body-reader.ts';
@@ -21,6 +23,13 @@ export interface GenerationRequest {
   /** Alternatives to report for each prompt token (echo). */
   prompt_logprobs?: number;
   grammar?: GrammarConstraint;
+  /** Absent: the model does not reason in marks. */
+  reasoning?: {
+    /** Whether the prompt already opens it. */
+    opened: boolean;
+    /** Absent: for as long as it likes. */
+    limit?: ReasoningLimit;
+  };
   /** The time that the chat template was told, Unix ms. */
   rendered_ms?: number;
 }
@@ -39,6 +48,7 @@ interface Choice {
   index: number;
   prompt: number;
   text: TextStream;
+  reasoning: ReasoningMeter | undefined;
   sequence?: number;
   done: boolean;
   /** Complete when it was handed over; only its last chunk is missing. */
@@ -80,6 +90,9 @@ export class Generation {
           stop_tokens: this.stopTokens,
           min_tokens: parameters.sampling.min_tokens,
         }),
+        reasoning:
+          request.reasoning &&
+          new ReasoningMeter(request.reasoning.opened, (token) => text.pieces.piece(token, true)),
         done: false,
         again: 0,
       })),
@@ -111,6 +124,12 @@ export class Generation {
     return this.choices.reduce((sum, { text }) => sum + text.taken, 0);
   }
 
+  /** Of these, tokens with which the model reasoned; absent where it does not do so in marks. */
+  get reasoning_tokens(): number | undefined {
+    if (!this.request.reasoning) return undefined;
+    return this.choices.reduce((sum, { reasoning }) => sum + (reasoning?.tokens ?? 0), 0);
+  }
+
   /** Tokens of a choice, at its end, whose log probabilities the client does not have. */
   withheld(choice: number): number {
     return this.request.logprobs === undefined ? 0 : this.choices[choice]!.text.withheld;
@@ -140,6 +159,7 @@ export class Generation {
   ): void {
     const most = this.request.max_tokens[choice.prompt]!;
     for (const [index, token] of token_ids.entries()) {
+      choice.reasoning?.take(token);
       const event = choice.text.take({ token }, index + 1 >= most);
       replayed?.(choice.index, event);
       if (event.finish === undefined) continue;
@@ -190,6 +210,7 @@ export class Generation {
           ...(request.logprobs !== undefined && { logprobs: request.logprobs }),
         },
         ...(request.grammar && { grammar: request.grammar }),
+        ...(request.reasoning?.limit && { reasoning_limit: request.reasoning.limit }),
         max_new_tokens: request.max_tokens[choice.prompt]! - known.length,
         stop_tokens: [...this.stopTokens],
         ...(request.prompt_logprobs !== undefined && { prompt_logprobs: request.prompt_logprobs }),
@@ -236,6 +257,7 @@ export class Generation {
       return;
     }
     if (output.token) {
+      choice.reasoning?.take(output.token.token);
       const event = choice.text.take(output.token, output.finish === 'length');
       if (event.finish !== undefined) this.drop(choice);
       this.listener.event(choice.index, event);

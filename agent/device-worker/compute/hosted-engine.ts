@@ -1,8 +1,10 @@
 import { Grammar } from '../../../native/grammar.ts';
 import { Vocabulary } from '../../../native/vocabulary.ts';
 import type { Engine } from '../../../spec/engine-contract.ts';
+import { ReasoningMeter } from '../../text/output/reasoning-meter.ts';
 import { allocateCandidates, type Candidates } from '../../text/sampling/candidates.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
+import { ReasoningBudget, type ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import { DelayedConstraint, type TokenConstraint } from '../../text/sampling/token-constraint.ts';
 import { TokenSampler } from '../../text/sampling/token-sampler.ts';
 import { Utf8Constraint, type Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
@@ -72,7 +74,7 @@ export class HostedEngine {
   }
 
   private sampler(
-    { tokens, n_prompt, grammar, forced }: Submission,
+    { tokens, n_prompt, grammar, forced, reasoning_limit }: Submission,
     sampling: SamplingParameters,
     stop_tokens: ReadonlySet<number>,
   ): TokenSampler {
@@ -84,12 +86,23 @@ export class HostedEngine {
       ...(forced && { forced }),
     };
     try {
-      return new TokenSampler(sampling, start, this.scratch, constraint);
+      return new TokenSampler(
+        sampling,
+        start,
+        this.scratch,
+        constraint,
+        reasoning_limit && this.budget(reasoning_limit),
+      );
     } catch (error) {
       // The tokens of a continued answer do not follow its grammar.
       constraint?.close();
       throw error;
     }
+  }
+
+  private budget(limit: ReasoningLimit): ReasoningBudget {
+    const meter = new ReasoningMeter(limit.opened, (token) => this.pieces.piece(token, true));
+    return new ReasoningBudget(limit, meter);
   }
 
   /** Stop tokens that logits exist for. */

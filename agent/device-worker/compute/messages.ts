@@ -8,6 +8,7 @@ import type {
 } from '../../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
+import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
 
 /** A sequence as the compute thread gets it: plain data. */
@@ -23,6 +24,7 @@ export interface Submission {
   /** Absent: an embedding. */
   sampling?: SamplingParameters;
   grammar?: GrammarConstraint;
+  reasoning_limit?: ReasoningLimit;
   /** Beyond the tokens that are already there. */
   max_new_tokens: number;
   stop_tokens: number[];

@@ -9,6 +9,7 @@ import type { BodyReader } from './body-reader.ts';
 import { type GenerationParameters, readGeneration } from './generation.ts';
 import { answerTokens, checkTextLength } from './limits.ts';
 import { readMessages } from './messages.ts';
+import { type ReasoningRequest, readReasoning, reasoningLimit, reasoningVariables } from './reasoning.ts';
 import { readResponseFormat } from './response-format.ts';
 import { readTools, type ToolRequest } from './tools.ts';
 
@@ -27,7 +28,8 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     body.number('max_completion_tokens', { min: 1, integer: true }) ??
     body.number('max_tokens', { min: 1, integer: true });
   body.ignore('max_tokens');
-  const prompt = renderOptions(body);
+  const reasoning = readReasoning(body);
+  const prompt = renderOptions(body, reasoning);
   refuseOthers(body);
   body.finish();
 
@@ -53,12 +55,15 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     (_, index) => new ChatChoice(index, form, text.pieces, logprobs !== undefined),
   );
   const grammar = constraint(body, parameters, format, tools, text.reasons && opened);
+  const max_tokens = answerTokens(tokens.length, wanted, model.context_tokens, 'messages');
+  const limit = text.reasons ? reasoningLimit(reasoning, max_tokens, opened, text) : undefined;
   answer<ChatDelta>(
     {
       model,
       parameters,
       prompts: [tokens],
-      max_tokens: [answerTokens(tokens.length, wanted, model.context_tokens, 'messages')],
+      max_tokens: [max_tokens],
+      ...(text.reasons ? { reasoning: { opened, ...(limit ? { limit } : {}) } } : {}),
       ...(logprobs === undefined ? {} : { logprobs }),
       rendered_ms,
       ...(grammar === undefined ? {} : { grammar }),
@@ -89,10 +94,8 @@ function readLogprobs(body: BodyReader): number | undefined {
   return wanted ? (top ?? 0) : undefined;
 }
 
-function renderOptions(body: BodyReader) {
-  const variables = { ...body.object('chat_template_kwargs')?.body };
-  const effort = body.oneOf('reasoning_effort', ['none', 'minimal', 'low', 'medium', 'high', 'xhigh']);
-  if (effort !== undefined) variables.reasoning_effort = effort;
+function renderOptions(body: BodyReader, reasoning: ReasoningRequest) {
+  const variables = { ...reasoningVariables(reasoning), ...body.object('chat_template_kwargs')?.body };
   const continue_final_message = body.boolean('continue_final_message') ?? false;
   const generation = body.boolean('add_generation_prompt');
   if (continue_final_message && generation === true)

@@ -3,7 +3,7 @@ import type { PieceSource } from '../vocabulary.ts';
 export interface DetokenizerOptions {
   /** Write control tokens as their text; they have none otherwise. */
   special: boolean;
-  /** Control tokens that are written nonetheless, because a tool format is recognised by them. */
+  /** Control tokens that are written nonetheless, because tool calls or reasoning are recognised by them. */
   preserved?: ReadonlySet<number>;
 }
 

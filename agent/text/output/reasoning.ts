@@ -1,7 +1,8 @@
 import { longestOverlap } from './stop-strings.ts';
 
-const reasoningOpen = '<think>';
+export const reasoningOpen = '<think>';
 export const reasoningClose = '</think>';
+export const reasoningMarks = [reasoningOpen, reasoningClose] as const;
 
 export interface SplitText {
   reasoning: string;

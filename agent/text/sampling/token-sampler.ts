@@ -6,6 +6,7 @@ import { keepMinP } from './min-p.ts';
 import { greedyBelow, type SamplingParameters } from './parameters.ts';
 import { penalise, TokenHistory } from './penalties.ts';
 import { uniform } from './philox.ts';
+import type { ReasoningBudget } from './reasoning-budget.ts';
 import { selectTop } from './select-top.ts';
 import type { TokenConstraint } from './token-constraint.ts';
 import { keepTopP } from './top-p.ts';
@@ -40,6 +41,7 @@ export class TokenSampler implements Sampler {
   private readonly stopTokens: readonly number[];
   private readonly scratch: Candidates;
   private readonly constraint: TokenConstraint | undefined;
+  private readonly budget: ReasoningBudget | undefined;
   private readonly forced: number[];
 
   /** @param scratch buffers for n_vocab tokens, shared by all samplers of the thread. */
@@ -48,10 +50,12 @@ export class TokenSampler implements Sampler {
     start: SequenceStart,
     scratch: Candidates,
     constraint?: TokenConstraint,
+    budget?: ReasoningBudget,
   ) {
     this.parameters = parameters;
     this.scratch = scratch;
     this.constraint = constraint;
+    this.budget = budget;
     this.history = new TokenHistory(start.prompt);
     this.stopTokens = [...start.stop_tokens];
     this.forced = [...(start.forced ?? [])];
@@ -67,7 +71,7 @@ export class TokenSampler implements Sampler {
     for (const [token, bias] of parameters.logit_bias) logits[token] = logits[token]! + bias;
     const forbidden = history.output_tokens < parameters.min_tokens ? this.forbidStop(logits) : undefined;
     penalise(logits, history, parameters);
-    let token = this.forced.shift() ?? this.choose(logits, position, 0);
+    let token = this.forced.shift() ?? this.budget?.next ?? this.choose(logits, position, 0);
     if (token < 0 && this.constraint) {
       this.constraint.mask(logits);
       token = this.choose(logits, position, mostRefusals);
@@ -92,6 +96,7 @@ export class TokenSampler implements Sampler {
   private take(token: number): void {
     this.history.push(token);
     this.constraint?.accept(token);
+    this.budget?.take(token);
   }
 
   private get modifies(): boolean {

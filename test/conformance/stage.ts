@@ -1,0 +1,135 @@
+/**
+ * What a client of OpenAI's API meets: a gateway, a node agent behind it, and on it a device worker with small models
+ * made by seed, and a wrapped engine of the tests' own. Requests go over real sockets, TLS of the mesh included.
+ */
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import OpenAI, { type ClientOptions } from 'openai';
+import { pino } from 'pino';
+import { startGateway } from '../../gateway/gateway.ts';
+import { synthPresets } from '../../native/synth/shape.ts';
+import { synthesize } from '../../native/synth/synthesize.ts';
+import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
+
+const engineProgram = fileURLToPath(new URL('foreign-engine.mjs', import.meta.url));
+
+/** Opens the reasoning in the prompt unless told not to; so do the templates of DeepSeek R1 and QwQ. */
+const thinkingTemplate =
+  "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}" +
+  "assistant: {{ '<think>\\n' if enable_thinking is not defined or enable_thinking else '' }}";
+
+/** Longest sequence of every model. */
+export const context_tokens = 1024;
+
+export interface Stage extends AsyncDisposable {
+  /** Without `/v1`. */
+  url: string;
+  key: string;
+  /** The official client, which asks once. */
+  client: OpenAI;
+  clientWith(options: ClientOptions): OpenAI;
+  /** As a client without a library sends it, with the key. */
+  fetch(path: string, init?: RequestInit): Promise<Response>;
+  post(path: string, body: unknown, headers?: Record<string, string>): Promise<Response>;
+  /** JSON of the events of a stream, and the bytes as they came. */
+  events(path: string, body: object): Promise<{ events: Record<string, unknown>[]; text: string }>;
+  agent: RunningAgent;
+}
+
+/** Models `tiny` (alias `gpt-tiny`, llama), `tools` (qwen3), `thinker` (qwen3 that reasons), `foreign` (a wrapped engine). */
+export async function openStage(): Promise<Stage> {
+  const site = await Site.open();
+  const llama = join(site.folder, 'llama.gguf');
+  const qwen = join(site.folder, 'qwen.gguf');
+  for (const [path, preset] of [
+    [llama, 'tiny-llama'],
+    [qwen, 'tiny-qwen3'],
+  ] as const)
+    await synthesize({ path, shape: synthPresets[preset]!, quantization: 'F16', seed: 1 });
+  const chat_template = join(site.folder, 'thinking.jinja');
+  writeFileSync(chat_template, thinkingTemplate);
+  const native = { engine: 'native' as const, context_tokens, kv_tokens: 4096 };
+  // Answers are compared with each other, to the last digit of a log probability.
+  const exact = { max_sequences: 8, batch_invariant: true };
+  const agent = await site.start([
+    unitOf({ ...exact, name: 'tiny', aliases: ['gpt-tiny'] }, { ...native, model_path: llama }),
+    unitOf({ ...exact, name: 'tools' }, { ...native, model_path: qwen }),
+    unitOf(
+      { ...exact, name: 'org/thinker', chat_template },
+      { ...native, model_path: qwen, unit: 'thinker-0' },
+    ),
+    unitOf({ name: 'foreign', command: [process.execPath, engineProgram, '{socket}'] }),
+  ]);
+  const gateway_folder = join(site.folder, 'gateway');
+  const deployments_folder = join(site.folder, 'deployments');
+  mkdirSync(deployments_folder);
+  const gateway = await startGateway(
+    {
+      format: 1,
+      site: 'local',
+      provider: 'someone@local',
+      host: '127.0.0.1',
+      port: 0,
+      mesh_folder: site.mesh_folder,
+      gateway_folder,
+      deployments_folder,
+    },
+    { log: pino({ enabled: false }), times: { poll_ms: 50, drain_ms: 2000 } },
+  );
+  const { url } = gateway.endpoint;
+  const made = await fetch(`${url}/hpcserve/v1/keys`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${gateway.admin_token}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ name: 'tester' }),
+  });
+  const { key } = (await made.json()) as { key: string };
+  const clientWith = (options: ClientOptions): OpenAI =>
+    new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0, ...options });
+  const ask: Stage['fetch'] = (path, { headers, ...init } = {}) =>
+    fetch(url + path, { ...init, headers: { authorization: `Bearer ${key}`, ...(headers as object) } });
+  const post: Stage['post'] = (path, body, headers = {}) =>
+    ask(path, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', ...headers },
+      body: typeof body === 'string' ? body : JSON.stringify(body),
+    });
+  const client = clientWith({});
+  for (const model of ['tiny', 'tools', 'org/thinker', 'foreign']) await site.serving(model, 30_000);
+  await untilListed(client, 5);
+  return {
+    url,
+    key,
+    client,
+    clientWith,
+    fetch: ask,
+    post,
+    agent,
+    events: async (path, body) => {
+      const answer = await post(path, { ...body, stream: true });
+      const text = await answer.text();
+      if (answer.status !== 200) throw new Error(`${answer.status}: ${text}`);
+      return { text, events: eventsOf(text) };
+    },
+    async [Symbol.asyncDispose]() {
+      await gateway.close();
+      await site[Symbol.asyncDispose]();
+    },
+  };
+}
+
+/** The JSON of each event; there must be one `[DONE]`, at the end. */
+export function eventsOf(text: string): Record<string, unknown>[] {
+  const events = text.split('\n\n');
+  if (events.pop() !== '' || events.pop() !== 'data: [DONE]' || text.split('[DONE]').length !== 2)
+    throw new Error(`a stream must end with one [DONE]: …${text.slice(-200)}`);
+  return events.map((event) => JSON.parse(event.replace(/^data: /, '')) as Record<string, unknown>);
+}
+
+async function untilListed(client: OpenAI, names: number): Promise<void> {
+  const deadline_ms = performance.now() + 15_000;
+  while ((await client.models.list()).data.length < names) {
+    if (performance.now() > deadline_ms) throw new Error('the gateway does not list every model');
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
