@@ -1,4 +1,6 @@
 /** What a device worker does with an answer that another one began, at every place where it may have been cut. */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { ContinuedChoice } from '../../spec/wire.ts';
 import { tinyModel, WorkerHarness } from '../device-worker/harness.ts';
@@ -13,7 +15,12 @@ interface Event {
   choices: {
     index: number;
     text?: string;
-    delta?: { role?: string; content?: string; tool_calls?: { function: { arguments: string } }[] };
+    delta?: {
+      role?: string;
+      content?: string;
+      reasoning_content?: string;
+      tool_calls?: { function: { arguments: string } }[];
+    };
     logprobs: { content?: unknown[]; tokens?: string[]; text_offset?: number[] } | null;
     finish_reason: string | null;
   }[];
@@ -32,6 +39,7 @@ interface Event {
 function read(events: readonly Event[], choices: number) {
   const whole = Array.from({ length: choices }, () => ({
     text: '',
+    reasoning: '',
     calls: '',
     roles: 0,
     logprobs: [] as unknown[],
@@ -43,6 +51,7 @@ function read(events: readonly Event[], choices: number) {
     for (const { index, text, delta, logprobs, finish_reason } of event.choices) {
       const choice = whole[index]!;
       choice.text += text ?? delta?.content ?? '';
+      choice.reasoning += delta?.reasoning_content ?? '';
       for (const call of delta?.tool_calls ?? []) choice.calls += call.function.arguments;
       if (delta?.role) choice.roles++;
       choice.logprobs.push(...(logprobs?.content ?? logprobs?.tokens ?? []));
@@ -114,6 +123,9 @@ describe('an answer that another worker began is the undisturbed answer, whereve
     await worker.load({ name: 'm', model_path: path, batch_invariant: true });
     const qwen = await tinyModel(worker.folder, 'tiny-qwen3');
     await worker.load({ name: 'q', model_path: qwen, batch_invariant: true });
+    const chat_template_file = join(worker.folder, 'thinking.jinja');
+    writeFileSync(chat_template_file, "{{ messages[-1].content.split('</think>')[-1] }}<think>\n");
+    await worker.load({ name: 'thinker', model_path: qwen, batch_invariant: true, chat_template_file });
   });
   afterAll(() => worker.close());
 
@@ -124,6 +136,12 @@ describe('an answer that another worker began is the undisturbed answer, whereve
     ['an echoed prompt', text, 1, { prompt: 'Once upon', echo: true, logprobs: 2, seed: 8 }],
     ['a schema', chat, 1, { messages, response_format: schema, seed: 9 }],
     ['a tool call', chat, 1, { messages, model: 'q', tools: [tool], tool_choice: 'required', seed: 10 }],
+    [
+      'a reasoning that is ended',
+      chat,
+      2,
+      { messages, model: 'thinker', n: 2, reasoning: { max_tokens: 4 }, response_format: schema, seed: 12 },
+    ],
     ['until its stop token', chat, 1, { messages, seed: 11, min_tokens: 3, logit_bias: { '2': 4 } }],
   ])('%s', async (_, path, choices, more) => {
     const request = { model: 'm', max_tokens: 16, stream_options: { include_usage: true }, ...more };
