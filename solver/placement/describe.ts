@@ -170,8 +170,9 @@ function whyDearer(
   const taken = chosen.reduce((sum, [each, { replicas: count }]) => sum + each.device_count * count, 0);
   if (devices > taken) return `takes ${devices} devices, not ${taken}`;
   if (option.offer.devices.memory_bytes > first.offer.devices.memory_bytes) return 'takes larger devices';
+  if (option.steps_down > first.steps_down) return `computes in ${option.precision}`;
   if (penalty(option, replicas, question) > penalty(first, quota.replicas, question))
-    return 'replicas would move or lose precision';
+    return 'running replicas would move';
   if (predicted && theirs && predicted.e2e_ms > theirs.e2e_ms * 1.02)
     return `${seconds(predicted.e2e_ms)} a request, not ${seconds(theirs.e2e_ms)}`;
   return 'as good by the objective; another came first';

@@ -54,7 +54,7 @@ export function precisionsOf(
       available: capability,
     };
   const choices: PrecisionChoice[] = [];
-  const obstacles: string[] = [];
+  const obstacles: { because: string; needed: number; available: number }[] = [];
   for (const [steps_down, precision] of [model.spec.precision, ...model.spec.precision_choices].entries()) {
     const stored = precision === 'auto' ? storedPrecision(model) : weightPrecisionIfKnown(precision);
     const needed = stored && capability_min[stored.name];
@@ -68,9 +68,11 @@ export function precisionsOf(
         });
         continue;
       }
-      obstacles.push(
-        `${stored!.name} needs compute capability ${needed.toFixed(1)}; ${device.name} has ${device.compute_capability}`,
-      );
+      obstacles.push({
+        because: `${stored!.name} needs compute capability ${needed.toFixed(1)}; ${device.name} has ${device.compute_capability}`,
+        needed,
+        available: capability,
+      });
       continue;
     }
     choices.push({
@@ -80,7 +82,9 @@ export function precisionsOf(
       ...(steps_down > 0 ? { reason: `precision ${precision}: chosen from precision_choices` } : {}),
     });
   }
-  return choices.length > 0 ? choices : { because: obstacles.join('; ') };
+  return choices.length > 0
+    ? choices
+    : { ...obstacles[0]!, because: obstacles.map(({ because }) => because).join('; ') };
 }
 
 function storedPrecision(model: PlacementModel): WeightPrecision | undefined {
