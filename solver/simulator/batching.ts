@@ -193,6 +193,8 @@ class Replica {
         continue;
       }
       const wanted = this.#target[request]!;
+      // Room for a first chunk alone would let prompts in that push each other out before they are computed.
+      if (this.#kv.blocksOf(wanted) > this.#kv.free) break;
       const tokens = whole ? wanted : Math.min(wanted, budget);
       if (whole && tokens > budget && chunks.length > 0) break;
       if (!(this.#limits.admission === 'reserve' ? this.#takeWhole(request) : this.#takeFor(request, tokens)))

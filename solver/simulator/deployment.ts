@@ -7,7 +7,7 @@ import type { Interconnect } from '../catalog/interconnects.ts';
 import type { ModelShape } from '../catalog/model-shape.ts';
 import type { BatchingLimits } from './batching.ts';
 import { type Calibration, calibrationFor, type SimulatedEngine } from './calibration.ts';
-import { type MemoryPlan, planMemory } from './memory.ts';
+import { type MemoryPlan, type MemoryShare, planMemory } from './memory.ts';
 import { StepModel } from './step-model.ts';
 
 export interface ReplicaConfig {
@@ -43,13 +43,19 @@ export interface Replica {
 const engineDefaults: Readonly<
   Record<
     SimulatedEngine,
-    { sequences: number; tokens: number; chunked: boolean; admission: 'grow' | 'reserve' }
+    {
+      sequences: number;
+      tokens: number;
+      chunked: boolean;
+      admission: 'grow' | 'reserve';
+      memory?: MemoryShare;
+    }
   >
 > = {
   vllm: { sequences: 256, tokens: 2048, chunked: true, admission: 'grow' },
   'vllm-v0': { sequences: 256, tokens: 8192, chunked: false, admission: 'grow' },
   sglang: { sequences: 256, tokens: 2048, chunked: true, admission: 'grow' },
-  trtllm: { sequences: 256, tokens: 2048, chunked: true, admission: 'reserve' },
+  trtllm: { sequences: 256, tokens: 2048, chunked: true, admission: 'reserve', memory: 'of free' },
   tgi: { sequences: 128, tokens: 4096, chunked: true, admission: 'reserve' },
   llamacpp: { sequences: 8, tokens: 2048, chunked: true, admission: 'grow' },
   native: { sequences: 64, tokens: 512, chunked: true, admission: 'grow' },
@@ -83,6 +89,7 @@ export function replicaOf(config: ReplicaConfig, role: BatchingLimits['role'] = 
     pp,
     kv_bits,
     utilization: config.memory_utilization ?? 0.9,
+    share: defaults.memory ?? 'of all',
     max_batched_tokens,
     max_sequences,
   });

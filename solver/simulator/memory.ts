@@ -16,9 +16,12 @@ export interface MemoryPlan {
 const fixed_reserve_bytes = 2 * 2 ** 30;
 
 /**
- * Per device of a tp × pp group. `utilization` is the share of memory the engine may use
- * (`gpu_memory_utilization`).
+ * Of what `utilization` is a share: of all memory, weights and buffers included (vLLM's
+ * `gpu_memory_utilization`), or of what these leave, for KV alone (TensorRT-LLM's `free_gpu_memory_fraction`).
  */
+export type MemoryShare = 'of all' | 'of free';
+
+/** Per device of a tp × pp group. */
 export function planMemory(
   shape: ModelShape,
   device: DeviceSpec,
@@ -27,6 +30,7 @@ export function planMemory(
     pp: number;
     kv_bits: number;
     utilization: number;
+    share: MemoryShare;
     max_batched_tokens: number;
     max_sequences: number;
   },
@@ -40,7 +44,10 @@ export function planMemory(
   const kvElements =
     shape.latent === undefined ? 2 * kvHeadsPerDevice(shape, tp) * shape.head_dim : kvElementsPerLayer(shape);
   const kv_bytes_per_token = (kvElements * (shape.n_layer / pp) * kv_bits) / 8;
-  const free = device.memory_bytes * group.utilization - weight_bytes - reserve_bytes;
+  const free =
+    group.share === 'of all'
+      ? device.memory_bytes * group.utilization - weight_bytes - reserve_bytes
+      : (device.memory_bytes - weight_bytes - reserve_bytes) * group.utilization;
   return {
     weight_bytes,
     reserve_bytes,

@@ -14,28 +14,20 @@ export interface Wait {
 export const horizon_s = 3600;
 
 /**
- * Waiting for prompts ahead: an M/G/1 queue with service time `service_s` and its squared coefficient of
- * variation (Pollaczek–Khinchine), taken as exponential given that there is any.
+ * Waiting for a place that becomes free `leaving_per_s` times a second when all are taken, which is so with
+ * this probability: waits of M/M/c have mean 1 / (leaving (1 − u)). Near saturation the queue does not settle
+ * within the horizon H: it grows like reflected Brownian motion, (2/3) √(4 λ H / π) requests on average.
  */
-export function singleServerWait(utilization: number, service_s: number, cv2 = 0): Wait {
-  return { probability: utilization, mean_s: (service_s * (1 + cv2)) / (2 * (1 - utilization)) };
-}
-
-/**
- * Waiting for one of `slots` places, each held for `holding_s`: M/M/c with Sakasegawa's approximation (Annals
- * of the Institute of Statistical Mathematics 29, 1977): P(wait) = u^(√(2(c+1)) − 1), and waits have mean
- * holding / (c (1 − u)). Near and above saturation the queue does not settle within the horizon H: it grows
- * like reflected Brownian motion, (2/3) √(4 λ H / π) requests on average, and by (u − 1) H / 2 beyond.
- */
-export function slotWait(utilization: number, slots: number, holding_s: number, rate_per_s: number): Wait {
+export function settlingWait(
+  all_taken: number,
+  leaving_per_s: number,
+  utilization: number,
+  rate_per_s: number,
+): Wait {
   if (rate_per_s <= 0) return { probability: 0, mean_s: 0 };
-  const u = Math.min(1, utilization);
   const settling = (2 / 3) * Math.sqrt((4 * horizon_s) / (Math.PI * rate_per_s));
-  const drain = (slots * (1 - u)) / holding_s;
-  return {
-    probability: u ** (Math.sqrt(2 * (slots + 1)) - 1),
-    mean_s: 1 / (drain + 1 / settling),
-  };
+  const drain = leaving_per_s * (1 - Math.min(1, utilization));
+  return { probability: all_taken, mean_s: 1 / (drain + 1 / settling) };
 }
 
 export function meanWait({ probability, mean_s }: Wait): number {

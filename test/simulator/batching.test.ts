@@ -69,6 +69,14 @@ describe('continuous batching', () => {
     );
   });
 
+  it('lets a long prompt in only where all of it fits, so that none is computed in vain', () => {
+    const prompts = Array.from({ length: 6 }, () => ({ arrival_s: 0, input_tokens: 600, output_tokens: 4 }));
+    // One and a half prompts fit; of each, a chunk of 128 tokens would fit beside another one.
+    const record = run(requestColumns(prompts), { kv_tokens: 912, max_batched_tokens: 128 });
+    expect(record.recomputed_tokens).toBe(0);
+    expect(record.prompt_tokens).toBe(6 * 600);
+  });
+
   it('is a function of its input', () => {
     fc.assert(
       fc.property(workload, limits, (requests, change) => {

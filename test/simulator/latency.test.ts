@@ -2,7 +2,14 @@ import { describe, expect, it } from 'vitest';
 import { findDevice } from '../../solver/catalog/devices.ts';
 import { findModel } from '../../solver/catalog/known-models.ts';
 import { latencyModel } from '../../solver/simulator/latency.ts';
-import { gammaShareBelow, normalShareBelow, slotWait, waitsLonger } from '../../solver/simulator/waiting.ts';
+import { simulateServing } from '../../solver/simulator/simulate.ts';
+import {
+  gammaShareBelow,
+  normalShareBelow,
+  settlingWait,
+  waitsLonger,
+} from '../../solver/simulator/waiting.ts';
+import { drawRequests } from '../../solver/simulator/workload.ts';
 
 const config = {
   model: findModel('llama-3.1-8b'),
@@ -40,7 +47,7 @@ describe('the share of requests that meet their targets', () => {
       for (const target of grid) {
         const row = loads.map((load) => share(load, { [kind]: target }));
         for (let i = 1; i < row.length; i++)
-          expect(row[i], `${kind} ${target} at load ${loads[i]}`).toBeLessThanOrEqual(row[i - 1]! + 1e-9);
+          expect(row[i], `${kind} ${target} at load ${loads[i]}`).toBeLessThanOrEqual(row[i - 1]! + 1e-6);
       }
       for (const load of loads) {
         const row = grid.map((target) => share(load, { [kind]: target }));
@@ -56,6 +63,86 @@ describe('the share of requests that meet their targets', () => {
     expect(share(0.5, { ttft_ms: 0.3 * usual.ttft_ms })).toBe(0);
     expect(share(0.5, { tpot_ms: 0.5 * usual.tpot_ms })).toBe(0);
     expect(share(3, { ttft_ms: 5_000 })).toBeLessThan(0.02);
+  });
+});
+
+describe('the closed form beside the simulation', () => {
+  const kinds = [
+    ['llama-3.1-8b', 'A100', 1, 'vllm'],
+    ['llama-3.1-8b', 'V100', 2, 'vllm'],
+    ['llama-2-13b', 'GH200', 1, 'vllm'],
+    ['codellama-34b', 'A100', 4, 'vllm'],
+    ['llama-3.3-70b', 'GH200', 4, 'trtllm'],
+    ['llama-3.3-70b', 'A100', 8, 'vllm'],
+    ['qwen3-30b-a3b', 'A100', 2, 'vllm'],
+    ['gpt-oss-120b', 'GH200', 1, 'vllm'],
+    ['llama-3.1-8b', 'A100', 1, 'vllm-v0'],
+    ['llama-3.1-8b', 'Xeon-8480+', 1, 'openvino'],
+  ] as const;
+  const rows = kinds.flatMap(([name, device, tp, engine]) => {
+    const group = { model: findModel(name), device: findDevice(device), engine, tp, pp: 1, dp: 1 };
+    const closed = latencyModel(group);
+    return [
+      [800, 200],
+      [200, 400],
+      [4000, 100],
+    ].flatMap(([input_tokens, output_tokens]) => {
+      const sizes = { input_tokens: input_tokens!, output_tokens: output_tokens! };
+      const fixed = {
+        input: { kind: 'fixed' as const, tokens: input_tokens! },
+        output: { kind: 'fixed' as const, tokens: output_tokens! },
+      };
+      const max = closed.maxRate(sizes);
+      const flood = { rate_per_s: 1e6, arrival_cv: 0, requests: 1500, seed: 1, ...fixed };
+      const finishes = simulateServing([group], drawRequests(flood)).e2e_s.sort();
+      const capacity = 750 / (finishes[1125]! - finishes[375]!);
+      return [0.1, 0.3, 0.5, 0.7, 0.9].map((share) => {
+        const rate_per_s = share * max;
+        const workload = { rate_per_s, arrival_cv: 1, requests: 2000, seed: 3, ...fixed };
+        const { report, ttft_s, tpot_s } = simulateServing([group], drawRequests(workload));
+        const load = { rate_per_s, ...sizes };
+        const estimate = closed.estimate(load);
+        const targets = { ttft_ms: 2 * estimate.ttft_ms, tpot_ms: 1.1 * estimate.tpot_ms };
+        const met = (values: Float64Array, most_ms: number): number =>
+          values.filter((value) => value * 1e3 <= most_ms).length / values.length;
+        return {
+          share,
+          capacity: max / capacity - 1,
+          ttft: estimate.ttft_ms / report.ttft_ms.mean - 1,
+          tpot: estimate.tpot_ms / report.tpot_ms.mean - 1,
+          e2e: estimate.e2e_ms / report.e2e_ms.mean - 1,
+          ttft_met: closed.attainment(load, { ttft_ms: targets.ttft_ms }) - met(ttft_s, targets.ttft_ms),
+          tpot_met: closed.attainment(load, { tpot_ms: targets.tpot_ms }) - met(tpot_s, targets.tpot_ms),
+        };
+      });
+    });
+  });
+  type Column = 'capacity' | 'ttft' | 'tpot' | 'e2e' | 'ttft_met' | 'tpot_met';
+  const median = (column: Column, keep: (share: number) => boolean = () => true): number => {
+    const errors = rows.filter(({ share }) => keep(share)).map((row) => Math.abs(row[column]));
+    return errors.sort((a, b) => a - b)[errors.length >> 1]!;
+  };
+
+  it.each([
+    ['capacity', 0.02],
+    ['ttft', 0.05],
+    ['tpot', 0.04],
+    ['e2e', 0.04],
+    ['ttft_met', 0.05],
+    ['tpot_met', 0.08],
+  ] as const)('has a median error of %s of at most %d', (column, most) => {
+    console.log(
+      `closed form against simulation, ${rows.length} cases: median error of ${column} ${(100 * median(column)).toFixed(1)}%, at 90% load ${(100 * median(column, (share) => share === 0.9)).toFixed(1)}%`,
+    );
+    expect(median(column)).toBeLessThan(most);
+  });
+
+  it('is off by no more than a quarter anywhere up to 70% load', () => {
+    for (const { share, tpot, e2e } of rows)
+      if (share <= 0.7) {
+        expect(Math.abs(tpot)).toBeLessThan(0.25);
+        expect(Math.abs(e2e)).toBeLessThan(0.25);
+      }
   });
 });
 
@@ -114,10 +201,10 @@ describe('waiting', () => {
     expect(gammaShareBelow(1, 1, 0)).toBe(1);
   });
   it('is that of M/M/1 with one place, and finite at saturation', () => {
-    const { probability, mean_s } = slotWait(0.5, 1, 0.02, 25);
-    expect(probability).toBeCloseTo(0.5, 12);
+    const { probability, mean_s } = settlingWait(0.5, 50, 0.5, 25);
+    expect(probability).toBe(0.5);
     expect(mean_s).toBeCloseTo(0.04, 3);
-    expect(slotWait(1, 10, 2, 5).mean_s).toBeLessThan(100);
-    expect(slotWait(0, 10, 2, 0)).toEqual({ probability: 0, mean_s: 0 });
+    expect(settlingWait(1, 5, 1, 5).mean_s).toBeLessThan(100);
+    expect(settlingWait(0, 5, 0, 0)).toEqual({ probability: 0, mean_s: 0 });
   });
 });
