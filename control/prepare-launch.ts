@@ -42,6 +42,7 @@ export function describeLaunch(
     node_count: planned.node_count,
     device_model: device.model,
     ...(device.emulated ? { emulated: device.emulated } : {}),
+    ...(device.emulated_step_ms === undefined ? {} : { emulated_step_ms: device.emulated_step_ms }),
     ...(device.memory_bytes > 0 ? { device_memory_bytes: device.memory_bytes } : {}),
     units: planned.units,
     mesh_folder: store.layout.mesh_folder,

@@ -139,6 +139,9 @@ function offerOf(
       ...(device.cores === undefined ? {} : { cores: device.cores }),
       ...(device.figures === undefined ? {} : { figures: device.figures }),
       ...(device.emulated ? { emulated: device.emulated } : {}),
+      ...(device.emulated && device.emulated_step_ms !== undefined
+        ? { emulated_step_ms: device.emulated_step_ms }
+        : {}),
     },
     engines: enginesOf(site, device, environment),
     isa: kind.isa,

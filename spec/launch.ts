@@ -44,6 +44,8 @@ export const launchSchema = z.strictObject({
   /** Device model the site declares for this node kind, and whether a CPU stands in for it. */
   device_model: z.string().optional(),
   emulated: z.literal('cpu').optional(),
+  /** Least time of an iteration on such a stand-in, ms. */
+  emulated_step_ms: z.number().positive().optional(),
   /** Declared memory of one device, bytes; used where the device itself cannot be asked (emulated, CPU share). */
   device_memory_bytes: z.int().optional(),
   units: z.array(unitSchema),

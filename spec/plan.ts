@@ -85,6 +85,8 @@ export interface DeviceOffer {
   cores?: number;
   /** Set where a CPU stands in for the device. */
   emulated?: 'cpu';
+  /** Least time of an iteration where it is emulated. */
+  emulated_step_ms?: number;
   /** What the site config says of its speed, where it differs from the catalog or is not in it. */
   figures?: DeviceFigures;
 }
@@ -167,6 +169,7 @@ export interface PlannedLaunch {
     /** Declared memory of one device, bytes. */
     memory_bytes: number;
     emulated?: 'cpu';
+    emulated_step_ms?: number;
   };
   cpus_per_node: number;
   memory_bytes_per_node: number;

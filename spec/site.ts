@@ -163,6 +163,14 @@ const deviceSchema = z.strictObject({
     .literal('cpu')
     .optional()
     .describe('The device is not there: CPU cores stand in for it. Shown as such everywhere.'),
+  emulated_step_ms: z
+    .number()
+    .positive()
+    .max(60_000)
+    .optional()
+    .describe(
+      'With emulated: one iteration takes at least so long (native engine), so that several emulated devices have a declared speed whatever the cores behind them do.',
+    ),
 });
 export type DeviceConfig = z.infer<typeof deviceSchema>;
 

@@ -90,6 +90,7 @@ class DeviceWorker {
     const metrics = new WorkerMetrics(device);
     const models = new Models({
       threads,
+      step_ms_min: message.step_ms_min ?? 0,
       metrics,
       tell: (told) => this.tell(told),
       failed: (error) => void this.fatal(error),

@@ -35,6 +35,8 @@ export type ToWorker =
       heartbeat_ms: number;
       /** Shown in logs and metrics. */
       device: string;
+      /** Least time of an iteration, where the device is emulated and its speed declared, ms. */
+      step_ms_min?: number;
       /** Bounds that differ from `defaultLimits`. */
       limits?: Partial<WorkerLimits>;
     }

@@ -32,6 +32,7 @@ export class Models {
 
   constructor(options: {
     threads: number;
+    step_ms_min: number;
     tell: (message: FromWorker) => void;
     metrics: WorkerMetrics;
     failed: (error: HpcserveError) => void;
@@ -39,7 +40,7 @@ export class Models {
     this.threads = options.threads;
     this.tell = options.tell;
     this.metrics = options.metrics;
-    this.compute = new ComputeThread((message) => this.receive(message), options.failed);
+    this.compute = new ComputeThread((message) => this.receive(message), options.failed, options.step_ms_min);
   }
 
   /** Weights load in the compute thread; how it ends is told as a `model` message. */

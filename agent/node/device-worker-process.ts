@@ -71,6 +71,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       ...(context.library_dir === undefined ? {} : { library_dir: context.library_dir }),
       heartbeat_ms: context.heartbeat_ms,
       device: describeDevices(context),
+      ...(context.step_ms_min === undefined ? {} : { step_ms_min: context.step_ms_min }),
       // Slurm signals the worker together with the agent: both then give running answers the same time.
       limits: { drain_ms: context.drain_ms },
     });

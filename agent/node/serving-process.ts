@@ -49,6 +49,8 @@ export interface ProcessContext {
   heartbeat_ms: number;
   /** How long running requests may take to end once the agent was told to stop. */
   drain_ms: number;
+  /** Least time of an iteration, where the devices are emulated and their speed is declared. */
+  step_ms_min: number | undefined;
   /** What the job may use on this node, where that is limited. */
   memory_limit_bytes: number | undefined;
   engine_prefix: readonly string[];

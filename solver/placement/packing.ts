@@ -154,6 +154,9 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
       count: offer.devices.kind === 'cpu' ? 0 : usedDevices,
       memory_bytes: offer.devices.memory_bytes,
       ...(offer.devices.emulated ? { emulated: offer.devices.emulated } : {}),
+      ...(offer.devices.emulated_step_ms === undefined
+        ? {}
+        : { emulated_step_ms: offer.devices.emulated_step_ms }),
     },
     cpus_per_node: Math.min(offer.cpus, threads),
     memory_bytes_per_node: real

@@ -67,7 +67,10 @@ export class WorkerHarness {
     this.process.send(message);
   }
 
-  async configure(limits: Partial<WorkerLimits> = {}): Promise<FromWorker & { type: 'listening' }> {
+  async configure(
+    limits: Partial<WorkerLimits> = {},
+    more: { step_ms_min?: number } = {},
+  ): Promise<FromWorker & { type: 'listening' }> {
     this.send({
       type: 'configure',
       socket_path: this.socket,
@@ -75,6 +78,7 @@ export class WorkerHarness {
       heartbeat_ms: 50,
       device: 'test',
       limits,
+      ...more,
     });
     return (await this.message((message) => message.type === 'listening')) as FromWorker & {
       type: 'listening';

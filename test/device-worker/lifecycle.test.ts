@@ -268,3 +268,18 @@ describe('the end of a worker', () => {
     expect((await worker.exited).code).toBe(11);
   });
 });
+
+describe('a worker of an emulated device with a declared speed', () => {
+  const worker = new WorkerHarness();
+  afterAll(() => worker.close());
+
+  it('takes that long for an iteration, whatever the cores could do', async () => {
+    await worker.configure({}, { step_ms_min: 20 });
+    await worker.load({ name: 'm', model_path: await tinyModel(worker.folder, 'tiny-llama') });
+    const started_ms = performance.now();
+    const answer = await worker.client.chat.completions.create({ ...endless, max_tokens: 24, stream: false });
+    // One iteration gives the first token with the prompt; each further one gives one.
+    expect(performance.now() - started_ms).toBeGreaterThan(23 * 20);
+    expect(answer.usage!.completion_tokens).toBe(24);
+  });
+});

@@ -5,6 +5,8 @@ import { HostedEngine } from './hosted-engine.ts';
 import { type IterationOrder, RoundRobin } from './iteration-order.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
 
+/** Nobody wakes this: to wait on it is to sleep. */
+const noSignal = new Int32Array(new SharedArrayBuffer(4));
 /** Progress of a load is told at most this often. Lower: smoother; higher: fewer messages. */
 const progress_interval_ms = 250;
 
@@ -19,9 +21,17 @@ export class ComputeLoop {
   private readonly openEngine: (options: EngineOptions) => Engine;
   private readonly engines = new Map<string, HostedEngine>();
   private readonly order: IterationOrder<HostedEngine> = new RoundRobin();
+  /** Least time of an iteration, ms: the declared speed of an emulated device. */
+  private readonly step_ms_min: number;
   private stopped = false;
 
-  constructor(port: MessagePort, signal: Int32Array, openEngine: (options: EngineOptions) => Engine) {
+  constructor(
+    port: MessagePort,
+    signal: Int32Array,
+    openEngine: (options: EngineOptions) => Engine,
+    step_ms_min = 0,
+  ) {
+    this.step_ms_min = step_ms_min;
     this.port = port;
     this.signal = signal;
     this.openEngine = openEngine;
@@ -103,9 +113,11 @@ export class ComputeLoop {
 
   private step(hosted: HostedEngine): void {
     const { name, engine } = hosted;
+    const started_ms = performance.now();
     try {
       const { outputs, prefill_tokens, decode_tokens, elapsed_us } = hosted.step();
       const stats = engine.stats();
+      this.keepPace(started_ms);
       this.send({ type: 'step', name, outputs, stats, prefill_tokens, decode_tokens, elapsed_us });
     } catch (error) {
       this.engines.delete(name);
@@ -116,6 +128,11 @@ export class ComputeLoop {
         this.send({ type: 'model_failed', name, error: HpcserveError.from(error).toJSON() });
       }
     }
+  }
+
+  private keepPace(started_ms: number): void {
+    const left_ms = this.step_ms_min - (performance.now() - started_ms);
+    if (left_ms > 0) Atomics.wait(noSignal, 0, 0, left_ms);
   }
 
   private send(message: FromCompute): void {

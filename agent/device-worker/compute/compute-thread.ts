@@ -13,14 +13,19 @@ export class ComputeThread {
   /**
    * @param receive is called for each message, in order
    * @param failed is called once where the thread ends without being told to
+   * @param step_ms_min see `ComputeLoop`
    */
-  constructor(receive: (message: FromCompute) => void, failed: (error: HpcserveError) => void) {
+  constructor(
+    receive: (message: FromCompute) => void,
+    failed: (error: HpcserveError) => void,
+    step_ms_min: number,
+  ) {
     const { port1, port2 } = new MessageChannel();
     this.port = port1;
     this.port.on('message', receive);
     const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
     this.worker = new Worker(new URL(`./main.${extension}`, import.meta.url), {
-      workerData: { port: port2, signal: this.signal },
+      workerData: { port: port2, signal: this.signal, step_ms_min },
       transferList: [port2],
     });
     this.ended = new Promise((resolve) => {
