@@ -1,7 +1,8 @@
 import { existsSync, readFileSync, statSync } from 'node:fs';
-import { basename, resolve } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { resolveModelSource } from '../../control/model-source/resolve.ts';
+import type { DeviceSpec } from '../../solver/catalog/device-spec.ts';
 import {
   type DeviceOverrides,
   findDevice,
@@ -10,6 +11,7 @@ import {
 } from '../../solver/catalog/devices.ts';
 import { shapeOfConfig } from '../../solver/catalog/hugging-face-config.ts';
 import { findModel } from '../../solver/catalog/known-models.ts';
+import { migSlice } from '../../solver/catalog/mig.ts';
 import { type ModelShape, parameterCount, shapeOfSummary } from '../../solver/catalog/model-shape.ts';
 import { weightPrecision } from '../../solver/catalog/weight-precision.ts';
 import { roofline, type SimulatedEngine, simulatedEngines } from '../../solver/simulator/calibration.ts';
@@ -122,6 +124,7 @@ Examples:
       const group = groupOf(shape, options, overrides);
       const requests = requestsOf(context, options);
       const { result, prefill } = simulated(group, requests, options, overrides);
+      if (result.report.refused === result.report.requests) throw nothingFits(group, requests);
       if (context.json) {
         context.out(JSON.stringify(jsonOf(shape, group, prefill, result)));
         return;
@@ -147,8 +150,10 @@ async function shapeOf(
 async function readShape(context: CliContext, name: string, isFile: boolean): Promise<ModelShape> {
   const path = resolve(context.working_folder, name);
   if (!isFile || !existsSync(path)) return findModel(name);
-  if (statSync(path).isFile() && path.endsWith('.json'))
-    return shapeOfConfig(parseJson(readFileSync(path, 'utf8'), name), basename(resolve(path, '..')));
+  // A config.json tells more of the shape than the headers of the weights beside it.
+  const config = statSync(path).isDirectory() ? join(path, 'config.json') : path;
+  if (config.endsWith('.json') && existsSync(config))
+    return shapeOfConfig(parseJson(readFileSync(config, 'utf8'), name), basename(dirname(config)));
   const { summary } = await resolveModelSource(path, {
     base_folder: context.working_folder,
     environment: context.environment,
@@ -167,14 +172,14 @@ function parseJson(text: string, name: string): unknown {
 function groupOf(model: ModelShape, options: SimulateOptions, overrides: DeviceOverrides): ReplicaGroup {
   return {
     model,
-    device: findDevice(options.device, overrides),
+    device: deviceOf(options.device, overrides),
     engine: options.engine,
     tp: options.tp,
     pp: options.pp,
     dp: options.dp,
     interconnect: findInterconnect(options.interconnect),
     kv_bits: options.kvPrecision === '8' ? 8 : 16,
-    memory_utilization: shareOf(options.memoryUtilization),
+    memory_utilization: options.memoryUtilization,
     ...(options.maxBatch === undefined ? {} : { max_sequences: options.maxBatch }),
     ...(options.maxBatchTokens === undefined ? {} : { max_batched_tokens: options.maxBatchTokens }),
     ...(options.chunkedPrefill ? {} : { chunked_prefill: false }),
@@ -182,12 +187,22 @@ function groupOf(model: ModelShape, options: SimulateOptions, overrides: DeviceO
   };
 }
 
-function shareOf(value: number): number {
-  if (value > 0 && value <= 1) return value;
-  throw new HpcserveError('E_SIMULATION_INPUT', {
-    what: `a memory utilization of ${value} is out of range`,
-    because: 'it is a share of device memory, above 0 and at most 1',
+function nothingFits(group: ReplicaGroup, requests: RequestColumns): HpcserveError {
+  const { limits, memory } = replicaOf(group);
+  let shortest = Number.POSITIVE_INFINITY;
+  for (const [row, input] of requests.input_tokens.entries())
+    shortest = Math.min(shortest, input + requests.output_tokens[row]!);
+  return new HpcserveError('E_SIMULATION_MEMORY', {
+    what: 'no request of this workload fits into the KV cache',
+    because: `the shortest has ${shortest} tokens with its answer, and the cache of a replica holds ${limits.kv_tokens}`,
+    try: ['shorten the requests', 'use more devices per replica, or an 8-bit KV cache'],
+    details: { ...memory, shortest_tokens: shortest },
   });
+}
+
+/** A device of the file or the catalog, or a slice of one: `H100 MIG 3g.40gb`. */
+function deviceOf(name: string, overrides: DeviceOverrides): DeviceSpec {
+  return migSlice(name)?.device ?? findDevice(name, overrides);
 }
 
 function requestsOf(context: CliContext, options: SimulateOptions): RequestColumns {
@@ -213,6 +228,11 @@ function simulated(
   overrides: DeviceOverrides,
 ): { result: ServingResult; prefill: ReplicaGroup | undefined } {
   const { prefillDp, prefillDevice, prefillTp, concurrency } = options;
+  if (concurrency === 0)
+    throw new HpcserveError('E_SIMULATION_INPUT', {
+      what: 'with a concurrency of 0 no request is ever sent',
+      try: 'give --concurrency 1 or more, or --rate',
+    });
   if (prefillDp === undefined) {
     if (prefillDevice !== undefined || prefillTp !== undefined)
       throw new HpcserveError('E_USAGE', {
@@ -230,7 +250,7 @@ function simulated(
     ...group,
     dp: prefillDp,
     tp: prefillTp ?? group.tp,
-    device: prefillDevice === undefined ? group.device : findDevice(prefillDevice, overrides),
+    device: prefillDevice === undefined ? group.device : deviceOf(prefillDevice, overrides),
   };
   return { result: simulateDisaggregated({ prefill, decode: group }, requests), prefill };
 }

@@ -12,6 +12,7 @@ const rows: readonly DeviceRow[] = [
   { name: 'MI300A', aliases: ['gfx942-apu'], family: 'cdna3', tflops: { fp32: 122.6, fp16: 980.6, bf16: 980.6, int8: 1961.2, fp8: 1961.2 }, memory_gb: 128, bandwidth_gb_per_s: 5300, link: ['Infinity Fabric 4', 384, 4], tdp_w: 550, source: sheet('Instinct MI300A', 'mi300/mi300a') },
   { name: 'MI300X', aliases: ['gfx942', 'mi300x_oam'], family: 'cdna3', tflops: { fp32: 163.4, fp16: 1307.4, bf16: 1307.4, int8: 2614.9, fp8: 2614.9 }, memory_gb: 192, bandwidth_gb_per_s: 5300, link: ['Infinity Fabric 4', 448, 8], tdp_w: 750, source: sheet('Instinct MI300X', 'mi300/mi300x') },
   { name: 'MI325X', family: 'cdna3', tflops: { fp32: 163.4, fp16: 1307.4, bf16: 1307.4, int8: 2614.9, fp8: 2614.9 }, memory_gb: 256, bandwidth_gb_per_s: 6000, link: ['Infinity Fabric 4', 448, 8], tdp_w: 1000, source: sheet('Instinct MI325X', 'mi300/mi325x') },
+  { name: 'MI350X', family: 'cdna4', tflops: { fp32: 144.2, fp16: 2306.9, bf16: 2306.9, int8: 4613.7, fp8: 4613.7, fp4: 9227.5 }, memory_gb: 288, bandwidth_gb_per_s: 8000, link: ['Infinity Fabric 4', 538, 8], tdp_w: 1000, source: `${sheet('Instinct MI350X', 'mi350/mi350x')}; the MI355X's rates at 2.2 instead of 2.4 GHz` },
   { name: 'MI355X', aliases: ['gfx950'], family: 'cdna4', tflops: { fp32: 157.3, fp16: 2516.6, bf16: 2516.6, int8: 5033.2, fp8: 5033.2, fp4: 10066 }, memory_gb: 288, bandwidth_gb_per_s: 8000, link: ['Infinity Fabric 4', 538, 8], tdp_w: 1400, source: sheet('Instinct MI355X', 'mi350/mi355x') },
 ];
 

@@ -1,5 +1,6 @@
 /** A model's shape from its Hugging Face `config.json`, for the architectures in use. */
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { gatedFeedForward, slidingLayers, tiedByDefault } from './families.ts';
 import type { ExpertShape, ModelShape } from './model-shape.ts';
 import { type WeightPrecision, weightPrecision, weightPrecisionIfKnown } from './weight-precision.ts';
 
@@ -14,46 +15,45 @@ export function shapeOfConfig(config: unknown, name = 'model'): ModelShape {
   if (typeof config !== 'object' || config === null || Array.isArray(config))
     throw new HpcserveError('E_MODEL_SHAPE', { what: `the config.json of ${name} is not a JSON object` });
   const outer = config as Config;
-  const inner = (outer.text_config ?? outer.llm_config) as Config | undefined;
-  const keys: Config = inner === undefined ? outer : { ...outer, ...inner };
+  const keys: Config = { ...outer, ...part(outer, 'llm_config'), ...part(outer, 'text_config') };
   const missing: string[] = [];
   const need = (...names: string[]): number => {
     const value = numberOf(keys, ...names);
     if (value === undefined) missing.push(names[0]!);
     return value ?? 1;
   };
-  const n_layer = need('num_hidden_layers', 'n_layer', 'num_layers');
+  const n_layer = need('num_hidden_layers', 'n_layer', 'num_layers', 'n_layers');
   const n_embd = need('hidden_size', 'n_embd', 'd_model');
-  const n_head = need('num_attention_heads', 'n_head', 'num_heads');
-  const n_vocab = need('vocab_size');
+  const n_head = need('num_attention_heads', 'n_head', 'num_heads', 'n_heads');
+  const n_vocab = need('vocab_size', 'padded_vocab_size');
   if (missing.length > 0)
     throw new HpcserveError('E_MODEL_SHAPE', {
       what: `the config.json of ${name} does not tell the model's shape`,
       because: `it has no positive whole number for ${missing.join(', ')}`,
       details: { missing },
     });
-  const head_dim = numberOf(keys, 'head_dim') ?? Math.floor(n_embd / n_head);
-  const n_head_kv =
-    keys.multi_query === true
-      ? 1
-      : (numberOf(keys, 'num_key_value_heads', 'num_kv_heads', 'n_head_kv') ?? n_head);
   const type = String(keys.model_type ?? '');
-  const experts = expertsOf(keys, n_layer);
+  const head_dim = numberOf(keys, 'head_dim', 'kv_channels') ?? Math.floor(n_embd / n_head);
+  const experts = expertsOf(keys, type, n_layer);
+  const linear = linearOf(keys, n_layer);
   const window = windowOf(keys, n_layer, type);
   const kvRank = numberOf(keys, 'kv_lora_rank');
-  const weights = precisionOf(keys);
-  return {
+  const shape: ModelShape = {
     name,
     n_layer,
     n_embd,
     n_head,
-    n_head_kv,
+    n_head_kv: keyValueHeads(keys, n_head),
     head_dim,
-    n_ff: numberOf(keys, 'intermediate_size', 'n_inner', 'ffn_dim', 'ffn_hidden_size') ?? 4 * n_embd,
-    gated_ffn: !/^(gpt2|gpt_neox|gpt_bigcode|opt|falcon|bloom|phi|starcoder2)$/.test(type),
+    n_ff:
+      numberOf(keys, 'intermediate_size_mlp', 'intermediate_size', 'n_inner', 'ffn_dim', 'ffn_hidden_size') ??
+      (numberOf(keys, 'expansion_ratio') ?? 4) * n_embd,
+    gated_ffn: gatedFeedForward(type),
     n_vocab,
-    tied_embeddings: keys.tie_word_embeddings === true || /^gemma|^gpt2$/.test(type),
+    tied_embeddings:
+      typeof keys.tie_word_embeddings === 'boolean' ? keys.tie_word_embeddings : tiedByDefault(type),
     ...(experts && { experts: mxfp4(keys) ? { ...experts, weights: weightPrecision('mxfp4') } : experts }),
+    ...(linear && { linear }),
     ...(window && { sliding_window: window }),
     ...(kvRank !== undefined && {
       latent: {
@@ -64,43 +64,143 @@ export function shapeOfConfig(config: unknown, name = 'model'): ModelShape {
         v_dim: numberOf(keys, 'v_head_dim') ?? 128,
       },
     }),
-    weights,
+    weights: precisionOf(keys),
+  };
+  checkShape(shape);
+  return shape;
+}
+
+/** Sizes no model has are mistakes: they would pass as very slow or very fast ones. */
+function checkShape({
+  name,
+  n_layer,
+  n_embd,
+  n_head,
+  n_head_kv,
+  n_vocab,
+  experts,
+  linear,
+}: ModelShape): void {
+  const wrong: string[] = [];
+  if (n_layer > 10_000) wrong.push(`${n_layer} layers`);
+  if (n_embd > 1e6) wrong.push(`a hidden size of ${n_embd}`);
+  if (n_vocab > 1e8) wrong.push(`a vocabulary of ${n_vocab}`);
+  if (n_head > n_embd) wrong.push(`${n_head} heads in a hidden size of ${n_embd}`);
+  if (n_head % n_head_kv !== 0) wrong.push(`${n_head} heads that do not divide into ${n_head_kv} KV heads`);
+  if (linear !== undefined && linear.n_layer > n_layer) wrong.push(`${linear.n_layer} of ${n_layer} layers`);
+  if (experts !== undefined) {
+    if (experts.used_per_token > experts.count)
+      wrong.push(`${experts.used_per_token} of ${experts.count} experts for each token`);
+    if (experts.n_ff === 0) wrong.push('experts without a width');
+  }
+  if (wrong.length > 0)
+    throw new HpcserveError('E_MODEL_SHAPE', {
+      what: `the config.json of ${name} describes a model that cannot be`,
+      because: `it says ${wrong.join(', ')}`,
+    });
+}
+
+/** One for multi-query attention (Falcon 7B, StarCoder); Falcon's later architecture has groups. */
+function keyValueHeads(keys: Config, n_head: number): number {
+  if (keys.multi_query === true && keys.new_decoder_architecture !== true) return 1;
+  const inner = part(keys, 'attn_config');
+  return (
+    numberOf(keys, 'multi_query_group_num', 'num_key_value_heads', 'num_kv_heads', 'n_head_kv') ??
+    numberOf(inner, 'kv_n_heads') ??
+    n_head
+  );
+}
+
+function expertsOf(keys: Config, type: string, n_layer: number): ExpertShape | undefined {
+  const nested = part(keys, 'ffn_config');
+  const count =
+    numberOf(keys, 'num_experts', 'num_local_experts', 'n_routed_experts', 'moe_num_experts') ??
+    numberOf(nested, 'moe_num_experts');
+  if (count === undefined || count < 2) return undefined;
+  const width =
+    numberOf(keys, 'moe_intermediate_size', 'intermediate_size') ?? numberOf(nested, 'ffn_hidden_size') ?? 0;
+  const shared =
+    numberOf(keys, 'n_shared_experts', 'num_shared_experts', 'moe_num_shared_experts') ??
+    // Llama 4 has one, which its config does not mention.
+    (type.startsWith('llama4') ? 1 : 0);
+  return {
+    count,
+    used_per_token:
+      numberOf(
+        keys,
+        'num_experts_per_tok',
+        'num_experts_per_token',
+        'experts_per_token',
+        'moe_topk',
+        'moe_k',
+      ) ??
+      numberOf(nested, 'moe_top_k') ??
+      1,
+    n_ff: width,
+    shared_n_ff:
+      numberOf(keys, 'shared_expert_intermediate_size', 'shared_intermediate_size') ?? shared * width,
+    n_layer: expertLayers(keys, n_layer),
   };
 }
 
-function expertsOf(keys: Config, n_layer: number): ExpertShape | undefined {
-  const count = numberOf(keys, 'num_experts', 'num_local_experts', 'n_routed_experts', 'moe_num_experts');
-  if (count === undefined || count < 2) return undefined;
-  const width = numberOf(keys, 'moe_intermediate_size', 'intermediate_size') ?? 0;
+/** Those after the first dense ones, or every so many, or those that are listed. */
+function expertLayers(keys: Config, n_layer: number): number {
+  if (Array.isArray(keys.moe_layers)) return keys.moe_layers.length;
+  if (Array.isArray(keys.moe_layer_freq)) return keys.moe_layer_freq.filter((one) => one === 1).length;
   const denseFirst = numberOf(keys, 'first_k_dense_replace') ?? 0;
   const denseOnly = Array.isArray(keys.mlp_only_layers) ? keys.mlp_only_layers.length : 0;
   const step = numberOf(keys, 'decoder_sparse_step', 'moe_layer_freq', 'interleave_moe_layer_step') ?? 1;
-  return {
-    count,
-    used_per_token: numberOf(keys, 'num_experts_per_tok', 'experts_per_token', 'moe_topk') ?? 1,
-    n_ff: width,
-    shared_n_ff:
-      numberOf(keys, 'shared_expert_intermediate_size') ?? (numberOf(keys, 'n_shared_experts') ?? 0) * width,
-    n_layer: Math.max(0, Math.floor((n_layer - denseFirst - denseOnly) / step)),
-  };
+  return Math.max(0, Math.floor((n_layer - denseFirst - denseOnly) / step));
+}
+
+/** Gated delta rule of Qwen3-Next: queries, keys, values and a gate, with decay and step of each value head; or Kimi's. */
+function linearOf(keys: Config, n_layer: number): ModelShape['linear'] {
+  const kimi = part(keys, 'linear_attn_config');
+  if (Array.isArray(kimi.kda_layers)) {
+    const width = (numberOf(kimi, 'num_heads') ?? 1) * (numberOf(kimi, 'head_dim') ?? 128);
+    const state_elements = width * (numberOf(kimi, 'head_dim') ?? 128);
+    return { n_layer: kimi.kda_layers.length, columns: 3 * width, rows: width, state_elements };
+  }
+  const keyHeads = numberOf(keys, 'linear_num_key_heads');
+  const valueHeads = numberOf(keys, 'linear_num_value_heads');
+  if (keyHeads === undefined || valueHeads === undefined) return undefined;
+  const keyDim = numberOf(keys, 'linear_key_head_dim') ?? 128;
+  const valueDim = numberOf(keys, 'linear_value_head_dim') ?? 128;
+  const layers = Array.isArray(keys.layer_types)
+    ? keys.layer_types.filter((kind) => kind === 'linear_attention').length
+    : n_layer - Math.floor(n_layer / (numberOf(keys, 'full_attention_interval') ?? 4));
+  return layers === 0
+    ? undefined
+    : {
+        n_layer: layers,
+        columns: 2 * keyHeads * keyDim + 2 * valueHeads * valueDim + 2 * valueHeads,
+        rows: valueHeads * valueDim,
+        state_elements: valueHeads * keyDim * valueDim,
+      };
 }
 
 /** Which layers slide: all (Mistral), those that `layer_types` lists, or every so many (Gemma 2 and 3). */
 function windowOf(keys: Config, n_layer: number, type: string): ModelShape['sliding_window'] {
-  const tokens = numberOf(keys, 'sliding_window');
+  const tokens = numberOf(keys, 'sliding_window', 'attention_chunk_size');
   if (tokens === undefined || keys.use_sliding_window === false) return undefined;
   if (Array.isArray(keys.layer_types)) {
-    const sliding = keys.layer_types.filter((kind) => kind === 'sliding_attention').length;
+    const sliding = keys.layer_types.filter(
+      (kind) => kind === 'sliding_attention' || kind === 'chunked_attention',
+    ).length;
     return sliding === 0 ? undefined : { tokens, n_layer: sliding };
   }
   if (/^qwen2/.test(type)) {
     const full = numberOf(keys, 'max_window_layers') ?? n_layer;
     return full >= n_layer ? undefined : { tokens, n_layer: n_layer - full };
   }
-  const pattern =
-    numberOf(keys, 'sliding_window_pattern', '_sliding_window_pattern') ??
-    (type === 'gemma2' || type === 'gpt_oss' ? 2 : type.startsWith('gemma3') ? 6 : undefined);
-  return { tokens, n_layer: pattern === undefined ? n_layer : n_layer - Math.floor(n_layer / pattern) };
+  const pattern = numberOf(keys, 'sliding_window_pattern', '_sliding_window_pattern');
+  return { tokens, n_layer: slidingLayers(type, n_layer, pattern) };
+}
+
+/** A mapping inside the config; empty where there is none. */
+function part(keys: Config, name: string): Config {
+  const value = keys[name];
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Config) : {};
 }
 
 function precisionOf(keys: Config): WeightPrecision {

@@ -23,10 +23,13 @@ const parentBySlice: readonly (readonly [gb_per_slice: number, name: string])[] 
   [34, 'B300-SXM-288GB'],
 ];
 
-/** The slice of that name, with the figures of its share; undefined where the name is no slice of a known GPU. */
+/**
+ * The slice of that name, with the figures of its share; undefined where the name is no slice of a known GPU.
+ * Its memory is what the name says unless told.
+ */
 export function migSlice(
   model: string,
-  memory_bytes: number,
+  memory_bytes?: number,
 ): { device: DeviceSpec; note?: string } | undefined {
   const match = profile.exec(model) ?? bare.exec(model);
   if (match === null) return undefined;
@@ -55,7 +58,7 @@ export function migSlice(
           peak * share,
         ]),
       ),
-      memory_bytes,
+      memory_bytes: memory_bytes ?? gigabytes * 2 ** 30,
       memory_bandwidth_bytes_per_s: parent.memory_bandwidth_bytes_per_s * memoryShare,
       link: { name: 'none', bandwidth_bytes_per_s: parent.link.bandwidth_bytes_per_s * share, devices: 1 },
       tdp_w: parent.tdp_w * share,

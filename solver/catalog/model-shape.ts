@@ -1,5 +1,6 @@
 /** What the simulator needs to know of a model: the sizes of its operators, and nothing of its weights. */
 import type { ModelFileSummary } from '../../spec/model-summary.ts';
+import { gatedFeedForward, slidingLayers } from './families.ts';
 import { type WeightPrecision, weightPrecision, weightPrecisionIfKnown } from './weight-precision.ts';
 
 export interface ModelShape {
@@ -18,6 +19,11 @@ export interface ModelShape {
   experts?: ExpertShape;
   /** Layers that attend to the last `tokens` only. */
   sliding_window?: { tokens: number; n_layer: number };
+  /**
+   * Layers with linear attention (gated delta rule, arXiv:2412.06464) instead: products into so many columns
+   * and from so many rows, and a state of fixed size per sequence where others keep keys and values.
+   */
+  linear?: { n_layer: number; columns: number; rows: number; state_elements: number };
   /** Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434 §2.1): keys and values as one latent vector. */
   latent?: { kv_rank: number; q_rank: number; rope_dim: number; nope_dim: number; v_dim: number };
   /** Precision of the linear layers; embedding and output matrix stay at 16 bits unless it is a GGUF format. */
@@ -36,7 +42,7 @@ export interface ExpertShape {
   weights?: WeightPrecision;
 }
 
-/** Weights in the matrices of one layer's attention. */
+/** Weights in the matrices of one layer's attention, where it is not linear. */
 function attentionParams(shape: ModelShape): number {
   const { n_embd, n_head, n_head_kv, head_dim, latent } = shape;
   if (latent === undefined) return n_embd * head_dim * (2 * n_head + 2 * n_head_kv);
@@ -50,6 +56,11 @@ function attentionParams(shape: ModelShape): number {
     latent.kv_rank * n_head * (latent.nope_dim + latent.v_dim) +
     n_head * latent.v_dim * n_embd
   );
+}
+
+/** Layers that keep keys and values. */
+export function attentionLayers({ n_layer, linear }: ModelShape): number {
+  return n_layer - (linear?.n_layer ?? 0);
 }
 
 /** Layers of each kind of feed-forward part. */
@@ -69,7 +80,10 @@ export function parameterCount(shape: ModelShape): {
   const layers = ffnLayers(shape);
   const { experts } = shape;
   const linear =
-    shape.n_layer * attentionParams(shape) +
+    attentionLayers(shape) * attentionParams(shape) +
+    (shape.linear === undefined
+      ? 0
+      : shape.linear.n_layer * shape.n_embd * (shape.linear.columns + shape.linear.rows)) +
     layers.dense * matrices * shape.n_embd * shape.n_ff +
     layers.expert *
       (shape.n_embd * (experts?.count ?? 0) + matrices * shape.n_embd * (experts?.shared_n_ff ?? 0));
@@ -109,36 +123,37 @@ export function kvElementsPerLayer({ latent, n_head_kv, head_dim }: ModelShape):
   return latent === undefined ? 2 * n_head_kv * head_dim : latent.kv_rank + latent.rope_dim;
 }
 
-/** A shape from the headers of model files; a GGUF's own mixture of types sets the bits per weight. */
+/**
+ * A shape from the headers of model files. Headers name the experts' number and width, and not which layers have them or what all tokens share; the
+ * counts of parameters tell these. A GGUF's own mixture of types sets the bits per weight.
+ */
 export function shapeOfSummary(summary: ModelFileSummary): ModelShape {
+  const { architecture, n_layer } = summary;
   const named = weightPrecisionIfKnown(summary.quantization);
-  const shape: ModelShape = {
+  const latent = latentOf(summary);
+  const dense: ModelShape = {
     name: summary.name,
-    n_layer: summary.n_layer,
+    n_layer,
     n_embd: summary.n_embd,
     n_head: summary.n_head,
     n_head_kv: summary.n_head_kv,
     head_dim: summary.head_dim,
-    n_ff: summary.experts === undefined ? summary.n_ff : 0,
-    gated_ffn: true,
+    n_ff: summary.n_ff,
+    gated_ffn: gatedFeedForward(architecture),
     n_vocab: summary.n_vocab,
     tied_embeddings: summary.tied_embeddings,
-    ...(summary.experts === undefined
-      ? {}
-      : {
-          experts: {
-            count: summary.experts.count,
-            used_per_token: summary.experts.used_per_token,
-            n_ff: summary.experts.n_ff,
-            shared_n_ff: 0,
-            n_layer: summary.n_layer,
-          },
-        }),
+    ...(latent && { latent }),
     ...(summary.sliding_window === undefined
       ? {}
-      : { sliding_window: { tokens: summary.sliding_window, n_layer: summary.n_layer } }),
+      : {
+          sliding_window: {
+            tokens: summary.sliding_window,
+            n_layer: slidingLayers(architecture, n_layer),
+          },
+        }),
     weights: named ?? weightPrecision('bf16'),
   };
+  const shape = withExperts(dense, summary);
   if (summary.format !== 'gguf' || summary.n_params === 0) return shape;
   return {
     ...shape,
@@ -147,5 +162,52 @@ export function shapeOfSummary(summary: ModelFileSummary): ModelShape {
       bits_per_weight: (summary.weight_bytes * 8) / summary.n_params,
       compute: named?.compute ?? 'bf16',
     },
+  };
+}
+
+/**
+ * With X parameters in E experts of which U are used, n_params − n_params_active = X (1 − U/E); X over one
+ * layer's experts is the number of layers that have them. What then is left beside attention, vocabulary and
+ * the dense layers belongs to experts that all tokens share.
+ */
+function withExperts(shape: ModelShape, summary: ModelFileSummary): ModelShape {
+  const { experts, n_layer, n_params, n_params_active } = summary;
+  if (experts === undefined) return shape;
+  const { count, used_per_token, n_ff } = experts;
+  const matrices = shape.gated_ffn ? 3 : 2;
+  const width = matrices * shape.n_embd;
+  const inExperts = used_per_token < count ? (n_params - n_params_active) / (1 - used_per_token / count) : 0;
+  const layers =
+    inExperts > 0 ? Math.max(1, Math.min(n_layer, Math.round(inExperts / (count * width * n_ff)))) : n_layer;
+  const denseLayers = n_layer - layers;
+  const vocabulary = shape.n_vocab * shape.n_embd * (shape.tied_embeddings ? 1 : 2);
+  const left =
+    n_params -
+    inExperts -
+    vocabulary -
+    n_layer * attentionParams(shape) -
+    denseLayers * width * shape.n_ff -
+    layers * shape.n_embd * count;
+  // Shared experts are whole ones; less than half of one is norms and biases.
+  const shared = inExperts > 0 ? Math.max(0, Math.round(left / (layers * width * n_ff))) : 0;
+  return {
+    ...shape,
+    n_ff: denseLayers === 0 ? 0 : shape.n_ff,
+    experts: { count, used_per_token, n_ff, shared_n_ff: shared * n_ff, n_layer: layers },
+  };
+}
+
+/** Latent attention keeps far less per token than its heads would: one vector of rank + 64 rotated elements. */
+function latentOf(summary: ModelFileSummary): ModelShape['latent'] {
+  const elements = summary.kv_bytes_per_token / 2 / summary.n_layer;
+  if (!/^deepseek[23]|^deepseek_v[23]|^kimi/.test(summary.architecture)) return undefined;
+  if (elements >= 2 * summary.n_head_kv * summary.head_dim && summary.n_head_kv > 1) return undefined;
+  const rope_dim = 64;
+  return {
+    kv_rank: elements - rope_dim,
+    q_rank: summary.n_embd >= 4096 ? 1536 : 0,
+    rope_dim,
+    nope_dim: 128,
+    v_dim: 128,
   };
 }

@@ -20,17 +20,17 @@ const sheets = {
   h100: 'NVIDIA H100 datasheet, https://www.nvidia.com/en-us/data-center/h100/',
   h100arch: 'NVIDIA H100 architecture whitepaper V1.04, table 3',
   h200: 'NVIDIA H200 datasheet, https://www.nvidia.com/en-us/data-center/h200/',
-  h20: 'NVIDIA H20, TechPowerUp GPU database, https://www.techpowerup.com/gpu-specs/h20.c4187',
+  h20: 'NVIDIA publishes no H20 datasheet; figures as resellers and the press give them, TechPowerUp GPU database, https://www.techpowerup.com/gpu-specs/h20.c4187',
   gh200:
     'NVIDIA GH200 datasheet, https://www.nvidia.com/en-us/data-center/grace-hopper-superchip/; four per node on Alps: CSCS documentation, https://docs.cscs.ch/alps/hardware/',
-  hgxb: 'NVIDIA HGX platform specification (B200, B300), https://www.nvidia.com/en-us/data-center/hgx/',
+  hgxb: 'NVIDIA HGX platform specification (B200, B300) divided by 8, sparse rates halved, https://www.nvidia.com/en-us/data-center/hgx/; memory as the driver reports it',
   gb200:
-    'NVIDIA GB200 NVL72 specification divided by 72, https://www.nvidia.com/en-us/data-center/gb200-nvl72/',
+    'NVIDIA GB200 NVL72 specification divided by 72, sparse rates halved, https://www.nvidia.com/en-us/data-center/gb200-nvl72/',
   gb300:
-    'NVIDIA GB300 NVL72 specification divided by 72, https://www.nvidia.com/en-us/data-center/gb300-nvl72/',
+    'NVIDIA GB300 NVL72 specification divided by 72, sparse rates halved, https://www.nvidia.com/en-us/data-center/gb300-nvl72/',
   rtxbw: 'NVIDIA RTX Blackwell GPU architecture whitepaper V1.1, appendix A',
   pro6000:
-    'NVIDIA RTX PRO 6000 Blackwell datasheets, https://www.nvidia.com/en-us/products/workstations/professional-desktop-gpus/rtx-pro-6000/; dense rates scaled from the RTX Blackwell whitepaper by SMs and clock',
+    'NVIDIA RTX PRO 6000 Blackwell datasheets (Workstation, Max-Q, Server), https://www.nvidia.com/en-us/products/workstations/professional-desktop-gpus/rtx-pro-6000/; derived: dense FP4 is half of their sparse figure, FP8 and INT8 half of that, FP16 a quarter',
 } as const;
 
 const pcie3 = ['PCIe 3.0 x16', 16, 8] as const;
@@ -75,6 +75,7 @@ const rows: readonly DeviceRow[] = [
   { name: 'RTX-5090', aliases: ['GeForce RTX 5090'], family: 'blackwell-gddr', tflops: { fp32: 104.8, fp16: 209.5, bf16: 209.5, int8: 838, fp8: 419, fp4: 1676 }, memory_gb: 32, bandwidth_gb_per_s: 1792, link: pcie5, tdp_w: 575, cc: '12.0', source: sheets.rtxbw },
   { name: 'RTX-PRO-6000', aliases: ['RTX PRO 6000 Blackwell', 'RTX PRO 6000 Blackwell Workstation Edition', 'rtxpro6000', 'RTX6000PRO'], family: 'blackwell-gddr', tflops: { fp32: 125, fp16: 503.8, bf16: 503.8, int8: 1007.6, fp8: 1007.6, fp4: 2015.2 }, memory_gb: 96, bandwidth_gb_per_s: 1792, link: pcie5, tdp_w: 600, cc: '12.0', source: sheets.pro6000 },
   { name: 'RTX-PRO-6000-Server', aliases: ['RTX PRO 6000 Blackwell Server Edition'], family: 'blackwell-gddr', tflops: { fp32: 120, fp16: 470, bf16: 470, int8: 940, fp8: 940, fp4: 1880 }, memory_gb: 96, bandwidth_gb_per_s: 1597, link: pcie5, tdp_w: 600, cc: '12.0', source: sheets.pro6000 },
+  { name: 'RTX-PRO-6000-Max-Q', aliases: ['RTX PRO 6000 Blackwell Max-Q Workstation Edition'], family: 'blackwell-gddr', tflops: { fp32: 110.1, fp16: 438.9, bf16: 438.9, int8: 877.8, fp8: 877.8, fp4: 1755.5 }, memory_gb: 96, bandwidth_gb_per_s: 1792, link: pcie5, tdp_w: 300, cc: '12.0', source: sheets.pro6000 },
 ];
 
 export const nvidiaGpus: readonly DeviceSpec[] = rows.map((row) => deviceOf(row, 'nvidia', 'gpu'));

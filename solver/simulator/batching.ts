@@ -146,6 +146,7 @@ class Replica {
       if (chunks.length > 0) this.#mixedStep(chunks);
       else if (this.#decoding.length > 0) this.#decodeRun();
       // Prompts in progress that found no block were preempted; the next turn admits the oldest of them.
+      else if (running === 0) throw new Error(`no request can start, of ${this.#waiting.length} that wait`);
     }
     const record = this.#record;
     record.kv_peak = this.#kv.total === 0 ? 0 : this.#kv.peak / this.#kv.total;

@@ -80,6 +80,9 @@ export function replicaOf(config: ReplicaConfig, role: BatchingLimits['role'] = 
     throw new HpcserveError('E_SIMULATION_INPUT', {
       what: `${shape.name} has ${shape.n_layer} layers, fewer than ${pp} pipeline stages`,
     });
+  checkLimit('sequences at once', config.max_sequences);
+  checkLimit('tokens of one step', config.max_batched_tokens);
+  checkShare(config.memory_utilization);
   const defaults = engineDefaults[config.engine];
   const max_sequences = config.max_sequences ?? defaults.sequences;
   const max_batched_tokens = Math.max(config.max_batched_tokens ?? defaults.tokens, max_sequences);
@@ -131,6 +134,22 @@ function checkDegree(kind: string, degree: number): void {
   throw new HpcserveError('E_SIMULATION_INPUT', {
     what: `a ${kind}-parallel degree of ${degree} is not possible`,
     because: 'a whole number from 1 to 1024 is needed',
+  });
+}
+
+function checkLimit(what: string, limit: number | undefined): void {
+  if (limit === undefined || (Number.isSafeInteger(limit) && limit >= 1 && limit <= 1e6)) return;
+  throw new HpcserveError('E_SIMULATION_INPUT', {
+    what: `a limit of ${limit} ${what} is out of range`,
+    because: 'a whole number from 1 to 1000000 is needed',
+  });
+}
+
+function checkShare(value: number | undefined): void {
+  if (value === undefined || (value > 0 && value <= 1)) return;
+  throw new HpcserveError('E_SIMULATION_INPUT', {
+    what: `a memory utilization of ${value} is out of range`,
+    because: 'it is a share of device memory, above 0 and at most 1',
   });
 }
 

@@ -1,6 +1,6 @@
 /** What of a device's memory remains for the KV cache. */
 import type { DeviceSpec } from '../catalog/device-spec.ts';
-import { kvElementsPerLayer, type ModelShape, weightBytes } from '../catalog/model-shape.ts';
+import { attentionLayers, kvElementsPerLayer, type ModelShape, weightBytes } from '../catalog/model-shape.ts';
 import { kvHeadsPerDevice } from './operators.ts';
 
 export interface MemoryPlan {
@@ -43,7 +43,7 @@ export function planMemory(
   const reserve_bytes = (device.kind === 'gpu' ? fixed_reserve_bytes : 0) + activations + logits;
   const kvElements =
     shape.latent === undefined ? 2 * kvHeadsPerDevice(shape, tp) * shape.head_dim : kvElementsPerLayer(shape);
-  const kv_bytes_per_token = (kvElements * (shape.n_layer / pp) * kv_bits) / 8;
+  const kv_bytes_per_token = (kvElements * (attentionLayers(shape) / pp) * kv_bits) / 8;
   const free =
     group.share === 'of all'
       ? device.memory_bytes * group.utilization - weight_bytes - reserve_bytes

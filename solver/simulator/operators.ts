@@ -19,6 +19,8 @@ export interface Gemm {
 /** What one layer computes. `ffn` is absent of layers that have experts only. */
 export interface LayerOperators {
   attention: readonly Gemm[];
+  /** Instead of it, in layers with linear attention. */
+  linear: readonly Gemm[];
   dense: readonly Gemm[];
   /** Shared experts and the router, in layers with experts. */
   expert_side: readonly Gemm[];
@@ -59,6 +61,13 @@ export function layerOperators(shape: ModelShape, device: DeviceSpec, tp: number
         ];
   return {
     attention: attentionGemms(shape, tp, gemm),
+    linear:
+      shape.linear === undefined
+        ? []
+        : [
+            gemm('linear.in', n_embd, shape.linear.columns / tp),
+            gemm('linear.out', shape.linear.rows / tp, n_embd),
+          ],
     dense: ffn(gemm, 'ffn', shape.n_ff),
     expert_side:
       experts === undefined

@@ -5,7 +5,7 @@
  */
 import type { DeviceSpec } from '../catalog/device-spec.ts';
 import type { Interconnect } from '../catalog/interconnects.ts';
-import { ffnLayers, type ModelShape } from '../catalog/model-shape.ts';
+import { attentionLayers, ffnLayers, type ModelShape } from '../catalog/model-shape.ts';
 import type { Calibration } from './calibration.ts';
 import { allReduceSeconds, stageTransferSeconds } from './collectives.ts';
 import { type Grouping, gemmSeconds } from './gemm.ts';
@@ -78,6 +78,8 @@ export class StepModel {
   readonly #decodeKeySeconds: { full: number; windowed: number };
   readonly #prefillPairSeconds: number;
   readonly #prefillKeySeconds: number;
+  /** Reading and writing one sequence's state in all linear layers. */
+  readonly #stateSeconds: number;
   readonly #layersWindowed: number;
   readonly #layersFull: number;
   /** Tokens of the sliding window; infinite where there is none. */
@@ -89,7 +91,9 @@ export class StepModel {
     this.#layers = layerOperators(shape, device, tp);
     this.#output = outputGemm(shape, device, tp);
     this.#layersWindowed = shape.sliding_window?.n_layer ?? 0;
-    this.#layersFull = shape.n_layer - this.#layersWindowed;
+    this.#layersFull = attentionLayers(shape) - this.#layersWindowed;
+    this.#stateSeconds =
+      stateBytes(shape, tp) / (device.memory_bandwidth_bytes_per_s * calibration.device.elementwise_memory);
     this.window = shape.sliding_window?.tokens ?? Number.POSITIVE_INFINITY;
     const { flops_per_pair, bytes_per_key } = attentionCosts(shape, tp, kv_bits);
     const peak = device.peak_flops_per_s[computeOn(device, 'bf16')] ?? 1;
@@ -145,7 +149,7 @@ export class StepModel {
     return (
       engine.step_s +
       engine.layer_s * this.input.shape.n_layer +
-      engine.sequence_s * sequences +
+      (engine.sequence_s + this.#stateSeconds) * sequences +
       (promptTokens > 0 ? engine.prompt_step_s + engine.prompt_token_s * promptTokens : 0)
     );
   }
@@ -225,7 +229,9 @@ export class StepModel {
       calibration.engine.one_shot_s,
     );
     return {
-      attention_projections: shape.n_layer * run(this.#layers.attention),
+      attention_projections:
+        attentionLayers(shape) * run(this.#layers.attention) +
+        (shape.linear?.n_layer ?? 0) * run(this.#layers.linear),
       feed_forward: kinds.dense * run(this.#layers.dense) + kinds.expert * run(this.#layers.expert_side),
       experts: kinds.expert === 0 ? 0 : kinds.expert * this.#expertSeconds(tokens),
       elementwise: (tokens * moved) / bandwidth,
@@ -256,6 +262,11 @@ export class StepModel {
   #gemm(gemm: Gemm, rows: number, grouping?: Grouping): number {
     return gemmSeconds(gemm, rows, this.input.device, this.input.calibration.device, grouping);
   }
+}
+
+/** Linear attention keeps its state in 32 bits, and reads and writes all of it at every token. */
+function stateBytes({ linear }: ModelShape, tp: number): number {
+  return linear === undefined ? 0 : (linear.n_layer * linear.state_elements * 2 * 4) / tp;
 }
 
 function sum(parts: StepParts): number {

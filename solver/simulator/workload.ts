@@ -32,11 +32,8 @@ export function drawRequests(workload: SyntheticWorkload): RequestColumns {
       `an arrival CV of ${arrival_cv} is out of range`,
       'it lies between 0 and 100; 1 is Poisson',
     );
-  if (!Number.isSafeInteger(requests) || requests < 1 || requests > 50_000_000)
-    throw invalid(
-      `${requests} requests cannot be simulated`,
-      'a whole number from 1 to 50 million is needed',
-    );
+  if (!Number.isSafeInteger(requests) || requests < 1 || requests > 5_000_000)
+    throw invalid(`${requests} requests cannot be simulated`, 'a whole number from 1 to 5 million is needed');
   checkLengths('input', input);
   checkLengths('output', output);
   const random = seededRandom(workload.seed);

@@ -90,6 +90,15 @@ describe('hpcserve simulate', () => {
     );
   });
 
+  it('takes slices of GPUs, and the config.json of a folder', async () => {
+    const { out } = await simulate('.', '--device', 'A100-1g.10gb', '--requests', '20', '--json');
+    const answer = JSON.parse(out[0]!);
+    expect(answer.device).toBe('A100-SXM4-80GB-1g.10gb');
+    expect(answer.memory.weight_bytes / 2e9).toBeCloseTo(1.24, 1);
+    const whole = JSON.parse((await simulate('.', '--device', 'A100', '--requests', '20', '--json')).out[0]!);
+    expect(answer.report.tpot_ms.p50).toBeGreaterThan(1.5 * whole.report.tpot_ms.p50);
+  });
+
   it('takes a site’s own figures of devices', async () => {
     writeFileSync(join(folder, 'devices.json'), '{"A100-SXM4-80GB": {"memory_bandwidth_bytes_per_s": 1e12}}');
     writeFileSync(join(folder, 'wrong.json'), '{"A100": {"memory_bandwith": 1e12}}');
@@ -117,7 +126,15 @@ describe('hpcserve simulate', () => {
     ['E_SIMULATION_INPUT', [...model, '--device', 'A100', '--tp', '5']],
     ['E_SIMULATION_INPUT', [...model, '--device', 'A100', '--trace', 'config.json']],
     ['E_SIMULATION_INPUT', [...model, '--device', 'A100', '--memory-utilization', '0']],
+    ['E_SIMULATION_INPUT', [...model, '--device', 'A100', '--max-batch', '0']],
+    ['E_SIMULATION_INPUT', [...model, '--device', 'A100', '--max-batch-tokens', '0']],
+    ['E_SIMULATION_INPUT', [...model, '--device', 'A100', '--concurrency', '0']],
+    ['E_SIMULATION_INPUT', [...model, '--device', 'A100', '--requests', '100000000']],
+    ['E_SIMULATION_INPUT', [...model, '--device', 'A100', '--rate', '1e12']],
+    ['E_SIMULATION_INPUT', [...model, '--device', 'A100', '--pp', '33']],
     ['E_SIMULATION_MEMORY', ['--model', 'llama-3.3-70b', '--device', 'A100']],
+    ['E_SIMULATION_MEMORY', [...model, '--device', 'A100', '--input', '2000000']],
+    ['E_SIMULATION_MEMORY', [...model, '--device', 'A100 1g.10gb']],
   ])('answers %s to %j', async (code, argv) => {
     await expect(simulate(...argv)).rejects.toMatchObject({ code });
   });
