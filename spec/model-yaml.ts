@@ -58,6 +58,37 @@ const workloadSchema = z.strictObject({
 export const objectiveNames = ['slo', 'latency', 'gpu-hours', 'energy'] as const;
 export type Objective = (typeof objectiveNames)[number];
 
+const seconds = z
+  .number()
+  .positive()
+  .max(7 * 86_400);
+
+const timeoutsSchema = z.strictObject({
+  first_token_s: seconds
+    .default(600)
+    .describe(
+      'Until a streamed answer begins, its wait for a place included; then it is asked of another replica. Lower: sooner; higher: outlives long queues and prompts.',
+    ),
+  between_tokens_s: seconds
+    .default(120)
+    .describe('The same between two tokens. Lower: sooner; higher: outlives long prompts of others.'),
+  total_s: seconds
+    .optional()
+    .describe(
+      'Whole answer; at its end the client gets an error. Default: 3600, and 14400 where the model reasons.',
+    ),
+  health_s: seconds
+    .default(45)
+    .describe(
+      'Until a wrapped engine that answers no health check is given up: three checks, each a ninth of it after the one before and waited for two ninths. Lower: sooner; higher: tolerates a busy server.',
+    ),
+  stall_s: seconds
+    .default(300)
+    .describe(
+      'Until an engine that computes nothing while requests run is given up; native: or 20 times its longest iteration so far, where that is more. Lower: sooner; higher: tolerates long prompts.',
+    ),
+});
+
 export const modelSchema = z.strictObject({
   name: servedName.describe('The name clients put into "model".'),
   aliases: z.array(servedName).default([]).describe('Further names for the same model.'),
@@ -178,6 +209,11 @@ export const modelSchema = z.strictObject({
     .boolean()
     .default(false)
     .describe('Bit-identical answers alone, in any batch and after a failover; slower (native engine).'),
+  reasoning: z
+    .boolean()
+    .optional()
+    .describe('Whether the model reasons before it answers. Default: what its chat template says.'),
+  timeouts: timeoutsSchema.prefault({}),
   slo: z
     .strictObject({
       ttft_ms: z.number().positive().optional().describe('Time to first token.'),

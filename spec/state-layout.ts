@@ -10,6 +10,8 @@ export interface StateLayout {
   mesh_folder: string;
   gateway_folder: string;
   deployments_folder: string;
+  /** Of the process that keeps deployments alive. */
+  keeper_folder: string;
 }
 
 export function stateLayout(stateDir: string, site: string): StateLayout {
@@ -19,6 +21,7 @@ export function stateLayout(stateDir: string, site: string): StateLayout {
     mesh_folder: join(root, 'mesh'),
     gateway_folder: join(root, 'gateway'),
     deployments_folder: join(root, 'deployments'),
+    keeper_folder: join(root, 'keeper'),
   };
 }
 
@@ -33,6 +36,9 @@ export const gatewayFiles = {
   ledger: 'ledger.sqlite',
   log: 'gateway.log',
 } as const;
+
+/** Files of the keeper's folder. */
+export const keeperFiles = { log: 'keeper.log', process: 'process.json', lock: 'lock' } as const;
 
 /** Files of one deployment's folder `deployments/<name>/`. */
 export const deploymentFiles = {
@@ -54,6 +60,8 @@ export const launchFiles = {
   agentState: (node: string): string => `${node}.state.json`,
   agentLog: (node: string): string => `${node}.agent.log`,
   unitLog: (node: string, unit: string): string => `${node}.${unit}.log`,
+  /** Why a unit was given up, with its last lines; on disk before the agent leaves. */
+  unitFailure: (node: string, unit: string): string => `${node}.${unit}.failure.json`,
 } as const;
 
 /** What control hands a gateway that it starts. */

@@ -44,6 +44,8 @@ export interface EngineLoad {
   waiting?: number;
   kv_tokens_total?: number;
   kv_tokens_used?: number;
+  /** A number that changes while it computes. */
+  activity?: number;
 }
 
 /** How one kind of engine is started, asked and understood. */
@@ -86,6 +88,12 @@ export function metricValue(text: string, name: string): number | undefined {
     if (match && Number.isFinite(value)) sum = (sum ?? 0) + value;
   }
   return sum;
+}
+
+/** The sum of those that are there; undefined where none is. */
+export function metricSum(text: string, names: readonly string[]): number | undefined {
+  const found = names.flatMap((name) => metricValue(text, name) ?? []);
+  return found.length === 0 ? undefined : found.reduce((sum, value) => sum + value, 0);
 }
 
 /** As `EngineLoad`, without the fields that are not known. */

@@ -65,5 +65,6 @@ export const llamaCpp: EngineAdapter = {
       running: metricValue(text, 'llamacpp:requests_processing'),
       waiting: metricValue(text, 'llamacpp:requests_deferred'),
       kv_tokens_used: metricValue(text, 'llamacpp:kv_cache_tokens'),
+      activity: metricValue(text, 'llamacpp:n_decode_total'),
     }),
 };

@@ -3,7 +3,7 @@
  * takes its key as an argument only, so the key goes into a file for `--config`, which no process list shows.
  */
 import { join } from 'node:path';
-import { chosenChunk, type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
+import { chosenChunk, type EngineAdapter, loadOf, metricSum, metricValue, option } from './adapter.ts';
 
 const probeCode = 'import importlib.metadata as m; print("sglang", m.version("sglang"))';
 
@@ -70,5 +70,11 @@ export const sglang: EngineAdapter = {
       waiting: metricValue(text, 'sglang:num_queue_reqs'),
       kv_tokens_total: metricValue(text, 'sglang:max_total_num_tokens'),
       kv_tokens_used: metricValue(text, 'sglang:num_used_tokens'),
+      // Its counters move when a request ends, its use of the cache while it runs.
+      activity: metricSum(text, [
+        'sglang:num_used_tokens',
+        'sglang:prompt_tokens_total',
+        'sglang:generation_tokens_total',
+      ]),
     }),
 };

@@ -3,7 +3,7 @@
  * in newer versions only, so it is looked for in the installed sources, which is faster than any `vllm --help`.
  */
 import { join } from 'node:path';
-import { chosenChunk, type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
+import { chosenChunk, type EngineAdapter, loadOf, metricSum, metricValue, option } from './adapter.ts';
 
 /** Reads two installed files and imports nothing: vLLM itself takes many seconds to import. */
 const probeCode = `
@@ -87,6 +87,7 @@ export const vllm: EngineAdapter = {
       waiting: metricValue(text, 'vllm:num_requests_waiting'),
       kv_tokens_total: unit.kv_tokens,
       kv_tokens_used: share === undefined ? undefined : Math.round(share * unit.kv_tokens),
+      activity: metricSum(text, ['vllm:prompt_tokens_total', 'vllm:generation_tokens_total']),
     });
   },
 };

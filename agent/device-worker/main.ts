@@ -63,6 +63,8 @@ class DeviceWorker {
       await new Promise<void>((resolve) => {
         process.send!({ type: 'fatal', error: error.toJSON() } satisfies FromWorker, () => resolve());
       });
+    // An ordered exit would wait for the compute thread, which may never come back.
+    if (error.code === 'E_WORKER_STUCK') process.kill(process.pid, 'SIGKILL');
     process.exit(fatal_exit_code);
   }
 
@@ -94,6 +96,7 @@ class DeviceWorker {
       metrics,
       tell: (told) => this.tell(told),
       failed: (error) => void this.fatal(error),
+      stall_ms: this.limits.stall_ms,
     });
     this.models = models;
     this.server = new WorkerServer(models, metrics, this.limits);

@@ -36,11 +36,12 @@ export class Models {
     tell: (message: FromWorker) => void;
     metrics: WorkerMetrics;
     failed: (error: HpcserveError) => void;
+    stall_ms: number;
   }) {
     this.threads = options.threads;
     this.tell = options.tell;
     this.metrics = options.metrics;
-    this.compute = new ComputeThread((message) => this.receive(message), options.failed, options.step_ms_min);
+    this.compute = new ComputeThread((message) => this.receive(message), options.failed, options);
   }
 
   /** Weights load in the compute thread; how it ends is told as a `model` message. */

@@ -6,10 +6,13 @@ export interface WorkerLimits {
   slow_client_ms: number;
   /** Time that running answers have to end after SIGTERM. Lower: ends sooner; higher: fewer answers cut off. */
   drain_ms: number;
+  /** Until the compute thread counts as stuck; see `ComputeWatchdog`. */
+  stall_ms: number;
 }
 
 export const defaultLimits: WorkerLimits = {
   waiting_sequences: 1024,
   slow_client_ms: 60_000,
   drain_ms: 5_000,
+  stall_ms: 300_000,
 };

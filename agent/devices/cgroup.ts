@@ -42,23 +42,46 @@ export function parseMemoryLimit(text: string): number | undefined {
   return Number.isFinite(bytes) && bytes > 0 && bytes < 2 ** 60 ? bytes : undefined;
 }
 
+/** `oom_kill N` of memory.events (version 2) or memory.oom_control (version 1, Linux 4.13 and later). */
+export function parseOomKills(text: string): number | undefined {
+  const count = /^oom_kill (\d+)$/m.exec(text)?.[1];
+  return count === undefined ? undefined : Number(count);
+}
+
+/** How often the kernel has ended a process of this cgroup for want of memory; undefined where it does not say. */
+export function cgroupOomKills(fsRoot = '/'): number | undefined {
+  const own = ownCgroup(fsRoot);
+  if (!own) return undefined;
+  const file = own.version === 2 ? 'memory.events' : 'memory.oom_control';
+  const text = readIn(fsRoot, join(own.mount, own.inside, file));
+  return text === undefined ? undefined : parseOomKills(text);
+}
+
 /** The tightest memory limit of this process's cgroup and those above it, bytes. */
 export function cgroupMemoryLimit(fsRoot = '/'): number | undefined {
-  const read = (path: string): string | undefined => {
-    const full = join(fsRoot, path);
-    return existsSync(full) ? readFileSync(full, 'utf8') : undefined;
-  };
-  const own = parseMemoryCgroup(read('proc/self/cgroup') ?? '');
-  const mounted = own && parseCgroupMount(read('proc/self/mountinfo') ?? '', own.version);
-  if (!own || !mounted) return undefined;
+  const own = ownCgroup(fsRoot);
+  if (!own) return undefined;
   const file = own.version === 2 ? 'memory.max' : 'memory.limit_in_bytes';
-  // Inside a container the mount shows a subtree: paths are counted from its root.
-  const inside = own.path.startsWith(mounted.root) ? own.path.slice(mounted.root.length) : own.path;
   let limit: number | undefined;
-  for (let folder = join('/', inside); ; folder = dirname(folder)) {
-    const text = read(join(mounted.mount, folder, file));
+  for (let folder = own.inside; ; folder = dirname(folder)) {
+    const text = readIn(fsRoot, join(own.mount, folder, file));
     const bytes = text === undefined ? undefined : parseMemoryLimit(text);
     if (bytes !== undefined) limit = Math.min(limit ?? bytes, bytes);
     if (folder === '/') return limit;
   }
+}
+
+/** Where this process's memory cgroup is: the mount, and the path below it. */
+function ownCgroup(fsRoot: string): { version: 1 | 2; mount: string; inside: string } | undefined {
+  const own = parseMemoryCgroup(readIn(fsRoot, 'proc/self/cgroup') ?? '');
+  const mounted = own && parseCgroupMount(readIn(fsRoot, 'proc/self/mountinfo') ?? '', own.version);
+  if (!own || !mounted) return undefined;
+  // Inside a container the mount shows a subtree: paths are counted from its root.
+  const inside = own.path.startsWith(mounted.root) ? own.path.slice(mounted.root.length) : own.path;
+  return { version: own.version, mount: mounted.mount, inside: join('/', inside) };
+}
+
+function readIn(fsRoot: string, path: string): string | undefined {
+  const full = join(fsRoot, path);
+  return existsSync(full) ? readFileSync(full, 'utf8') : undefined;
 }

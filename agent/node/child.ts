@@ -1,6 +1,7 @@
 /** A child process of the agent in a process group of its own, with its output in a file. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
+import { cgroupOomKills } from '../devices/cgroup.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
 
 export interface ChildOptions {
@@ -24,8 +25,12 @@ export interface ChildEnd {
   words: string;
   /** As a program ends that was asked to (SIGTERM), whoever asked. */
   orderly: boolean;
-  /** The end of what it wrote, oldest line first. */
+  /** The kernel ended it for want of memory, by its own count. */
+  out_of_memory: boolean;
+  /** The end of what it wrote, oldest line first: enough for people. */
   last_lines: string[];
+  /** More of it, to find out why it ended. */
+  tail: string[];
 }
 
 /**
@@ -41,8 +46,10 @@ const starter = [
   'hpcserve-child',
 ];
 
-const tail_bytes = 8192;
-const tail_lines = 12;
+const shown_lines = 12;
+/** Python's tracebacks and NCCL's stack frames are long, and the first line is the one that counts. */
+const tail_bytes = 128 * 1024;
+const tail_lines = 400;
 
 export class Child {
   readonly process: ChildProcess;
@@ -50,12 +57,17 @@ export class Child {
   /** Set where the log file could not be opened: its output is lost. */
   readonly log_error: NodeJS.ErrnoException | undefined;
   readonly #guard: OrphanGuard;
+  readonly #options: ChildOptions;
+  readonly #log_offset: number;
   #alive = true;
 
   constructor(options: ChildOptions) {
     this.#guard = options.guard;
+    this.#options = options;
+    const kills_before = cgroupOomKills();
     const log = openLog(options.log_file);
     this.log_error = log.error;
+    this.#log_offset = log.offset;
     const output = log.descriptor ?? ('ignore' as const);
     const [program, ...args] = [...starter, ...options.argv];
     this.process = spawn(program!, args, {
@@ -78,9 +90,19 @@ export class Child {
         this.#alive = false;
         this.#signalGroup('SIGKILL'); // what it started and left behind
         if (this.process.pid !== undefined) this.#guard.drop(this.process.pid);
-        const last_lines = lastLines(options.log_file, log.offset, options.secrets ?? []);
+        const tail = this.tail();
         const orderly = code === 0 || code === exit_by_sigterm || signal === 'SIGTERM';
-        resolve({ code, signal, words, orderly, last_lines });
+        const killed = signal === 'SIGKILL' || code === exit_by_sigkill;
+        const out_of_memory = killed && (cgroupOomKills() ?? 0) > (kills_before ?? 0);
+        resolve({
+          code,
+          signal,
+          words: out_of_memory ? words.replace('perhaps out of memory', 'out of memory') : words,
+          orderly,
+          out_of_memory,
+          last_lines: tail.slice(-shown_lines),
+          tail,
+        });
       };
       this.process.once('error', (error) => finish(null, null, `could not be started (${error.message})`));
       this.process.once('exit', (code, signal) =>
@@ -95,6 +117,11 @@ export class Child {
 
   get alive(): boolean {
     return this.#alive;
+  }
+
+  /** The end of what it has written so far, oldest line first. */
+  tail(): string[] {
+    return lastLines(this.#options.log_file, this.#log_offset, this.#options.secrets ?? []);
   }
 
   /** SIGKILL to the whole group. Whether and when the kernel ends it is not waited for: it may hang in a driver. */

@@ -5,6 +5,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
+import { fatalSign } from '../adapters/fatal.ts';
 import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
@@ -21,7 +22,9 @@ const workerModule = import.meta.url.endsWith('.ts')
  * in ticks of the agent's own timer, so that a job that was suspended as a whole, or a clock that jumps, is no hang.
  * Lower: requests fail over sooner; higher: tolerates busy nodes.
  */
-const silent_ticks_max = 6;
+const silent_ticks_max = 10;
+/** A worker that said it cannot go on is gone by then, or killed; one that hangs in the kernel is not waited for. */
+const gone_ms = 500;
 /** Least length of a tick. */
 const tick_ms_min = 1000;
 /** Before anything is served, libraries and vocabularies are read from filesystems that may be slow. */
@@ -44,6 +47,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   #stopping = false;
   #has_served = false;
   #silent_ticks = 0;
+  #onFatal: () => void = () => undefined;
 
   constructor(context: ProcessContext) {
     this.#context = context;
@@ -62,7 +66,11 @@ export class DeviceWorkerProcess implements ServingProcess {
       this.#silent_ticks = 0;
       this.#receive(message as FromWorker);
     });
-    this.ended = Promise.race([this.#child.ended.then((end) => this.#conclude(end)), this.#untilSilent()]);
+    this.ended = Promise.race([
+      this.#child.ended.then((end) => this.#conclude(end)),
+      this.#untilSilent(),
+      this.#untilFatal(),
+    ]);
     this.#send({
       type: 'configure',
       socket_path: this.#socket,
@@ -73,7 +81,10 @@ export class DeviceWorkerProcess implements ServingProcess {
       device: describeDevices(context),
       ...(context.step_ms_min === undefined ? {} : { step_ms_min: context.step_ms_min }),
       // Slurm signals the worker together with the agent: both then give running answers the same time.
-      limits: { drain_ms: context.drain_ms },
+      limits: {
+        drain_ms: context.drain_ms,
+        stall_ms: 1000 * Math.min(...context.group.units.map(({ model }) => model.timeouts.stall_s)),
+      },
     });
   }
 
@@ -143,6 +154,7 @@ export class DeviceWorkerProcess implements ServingProcess {
         break; // the agent counts what it passed on itself
       case 'fatal':
         this.#fatal = HpcserveError.fromJSON(message.error);
+        this.#onFatal();
         break;
     }
   }
@@ -171,18 +183,43 @@ export class DeviceWorkerProcess implements ServingProcess {
   #conclude(end: ChildEnd): ProcessEnd {
     this.upstream = undefined;
     if (this.#stopping) return { restartable: false };
-    const error =
-      this.#fatal ??
-      new HpcserveError('E_AGENT_WORKER', {
-        what: `the device worker of ${describeDevices(this.#context)} ${end.words}`,
-        because: end.last_lines.flatMap(complaint),
-        details: { log_file: this.log_file, exit_code: end.code, signal: end.signal },
-      });
+    const told = this.#fatal && this.#told(this.#fatal);
+    if (told) return { ...told, exit_code: end.code, signal: end.signal, tail: end.tail };
+    const sign = end.orderly ? undefined : fatalSign(end.tail);
+    const fatal = sign?.scope ?? (end.out_of_memory ? 'process' : undefined);
+    const error = new HpcserveError('E_AGENT_WORKER', {
+      what: `the device worker of ${describeDevices(this.#context)} ${end.words}`,
+      because: [...(sign ? [`${sign.what}: ${sign.line}`] : []), ...end.last_lines.flatMap(complaint)],
+      details: { log_file: this.log_file, exit_code: end.code, signal: end.signal },
+    });
     return {
       error,
-      restartable: this.#has_served && this.#fatal === undefined,
-      orderly: this.#fatal === undefined && end.orderly,
+      restartable: this.#has_served && fatal === undefined,
+      orderly: end.orderly,
+      ...(fatal === undefined ? {} : { fatal }),
+      exit_code: end.code,
+      signal: end.signal,
+      tail: end.tail,
     };
+  }
+
+  /** The end of a worker that said itself that it cannot go on. */
+  #told(error: HpcserveError): ProcessEnd {
+    return { error, restartable: false, fatal: error.code === 'E_WORKER_STUCK' ? 'device' : 'process' };
+  }
+
+  /** Resolves where the worker said that it cannot go on and is not gone soon after. */
+  #untilFatal(): Promise<ProcessEnd> {
+    return new Promise((resolve) => {
+      this.#onFatal = () => {
+        setTimeout(() => {
+          if (!this.#child.alive) return;
+          this.upstream = undefined;
+          this.#child.kill();
+          resolve({ ...this.#told(this.#fatal!), tail: this.#child.tail() });
+        }, gone_ms).unref();
+      };
+    });
   }
 
   /**
@@ -205,7 +242,7 @@ export class DeviceWorkerProcess implements ServingProcess {
           try: 'it may have been stopped (SIGSTOP), starved of cores, or stuck in a driver or filesystem: see `dmesg` of the node',
           details: { log_file: this.log_file, pid: this.pid },
         });
-        resolve({ error, restartable: this.#has_served });
+        resolve({ error, restartable: false, fatal: 'device', tail: this.#child.tail() });
       }, tick_ms);
       timer.unref();
     });

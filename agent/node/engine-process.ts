@@ -10,10 +10,12 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
 import type { CommandLine, EngineAdapter, EngineLoad, EngineProbe } from '../adapters/adapter.ts';
+import { type FatalSign, fatalSign } from '../adapters/fatal.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
 import { emptyLoad } from './device-worker-process.ts';
+import { EngineHealth } from './engine-health.ts';
 import { fetchText } from './engine-request.ts';
 import { checkModelPath, pendingModel } from './model-path.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
@@ -23,9 +25,14 @@ const ready_s_default = 3600;
 const probe_timeout_ms = 60_000;
 const ready_poll_ms = 250;
 const stop_grace_ms = 5000;
+/** After SIGKILL; a process that hangs in the kernel is not waited for any longer. */
+const kill_ms = 2000;
 /** Exit codes by which a shell says that a program could not be started. */
 const not_executable = 126;
 const not_found = 127;
+
+type EngineEnd = ProcessEnd & { error: HpcserveError };
+const never = new Promise<never>(() => undefined);
 
 /** One start of a wrapped engine. */
 export class EngineProcess implements ServingProcess {
@@ -44,6 +51,7 @@ export class EngineProcess implements ServingProcess {
   #child: Child | undefined;
   #load: EngineLoad = {};
   #has_served = false;
+  #hangs = false;
 
   constructor(context: ProcessContext) {
     this.#context = context;
@@ -96,10 +104,12 @@ export class EngineProcess implements ServingProcess {
         this.#update({ state: 'serving' });
         this.#followLoad(child, upstream).catch((error: unknown) => this.#context.log.error(error));
       }
-      const end = await child.ended;
+      const hung = reached === 'ready' ? this.#untilHung(child, upstream) : never;
+      const end = await Promise.race([child.ended, hung]);
       this.upstream = undefined;
       if (this.#stopped.signal.aborted) return { restartable: false };
-      return { error: this.#exitError(end, key), restartable: this.#has_served, orderly: end.orderly };
+      // Where it was killed for hanging, its end is no news.
+      return this.#hangs || 'error' in end ? await hung : this.#exited(end, key);
     } catch (error) {
       if (this.#stopped.signal.aborted) return { restartable: false };
       return { error: HpcserveError.from(error), restartable: false };
@@ -209,12 +219,61 @@ export class EngineProcess implements ServingProcess {
     }
   }
 
+  /** Resolves where the engine lives and does not work. It is killed; one that hangs in the kernel may not end by that. */
+  async #untilHung(child: Child, upstream: Upstream): Promise<EngineEnd> {
+    const { readiness_path } = this.#adapter;
+    const health = new EngineHealth(this.#unit.model.timeouts);
+    for (;;) {
+      await delay(health.interval_ms, undefined, { ref: false });
+      const failure = await checkHealth(upstream, readiness_path, health.timeout_ms);
+      if (!child.alive || this.#stopped.signal.aborted) return never;
+      const { in_flight, streams, answer_bytes } = this.#context.traffic;
+      const { activity } = this.#load;
+      const why = health.look({
+        in_flight,
+        streams,
+        answer_bytes,
+        ...(failure === undefined ? {} : { failure }),
+        ...(activity === undefined ? {} : { activity }),
+      });
+      if (why !== undefined) return this.#hung(child, why);
+    }
+  }
+
+  async #hung(child: Child, why: string): Promise<EngineEnd> {
+    this.#hangs = true;
+    child.kill();
+    await Promise.race([child.ended, delay(kill_ms, undefined, { ref: false })]);
+    const tail = child.tail();
+    const sign = fatalSign(tail);
+    const error = new HpcserveError('E_AGENT_ENGINE_HANG', {
+      what: `${this.engine} hangs and was killed: it served ${this.#unit.model.name}`,
+      because: [why, ...(sign ? [`${sign.what}: ${sign.line}`] : [])],
+      details: { log_file: this.log_file, pid: this.pid },
+    });
+    return { error, restartable: false, fatal: 'device', tail };
+  }
+
+  #exited(end: ChildEnd, key: string): EngineEnd {
+    const sign = end.orderly ? undefined : fatalSign(end.tail);
+    const fatal = sign?.scope ?? (end.out_of_memory ? 'process' : undefined);
+    return {
+      error: this.#exitError(end, key, sign),
+      restartable: this.#has_served && fatal === undefined,
+      orderly: end.orderly,
+      ...(fatal === undefined ? {} : { fatal }),
+      exit_code: end.code,
+      signal: end.signal,
+      tail: end.tail,
+    };
+  }
+
   #update(change: Partial<ServedModel>): void {
     this.models[0] = { ...this.models[0]!, ...change };
     this.#context.onChange();
   }
 
-  #exitError(end: ChildEnd, key: string): HpcserveError {
+  #exitError(end: ChildEnd, key: string, sign: FatalSign | undefined): HpcserveError {
     const program = this.#child?.process.spawnargs[4] ?? this.engine;
     const lines = end.last_lines.map((text) => text.replaceAll(key, '[key]'));
     const details = { log_file: this.log_file, exit_code: end.code, signal: end.signal };
@@ -229,9 +288,26 @@ export class EngineProcess implements ServingProcess {
       what: this.#has_served
         ? `${this.engine} ended while it served ${this.#unit.model.name}`
         : `${this.engine} ended before it served ${this.#unit.model.name}`,
-      because: [`it ${end.words}`, ...lines],
+      because: [`it ${end.words}`, ...(sign ? [`${sign.what}: ${sign.line}`] : []), ...lines],
       details,
     });
+  }
+}
+
+/** Why an engine is not healthy; undefined where it is. */
+async function checkHealth(
+  upstream: Upstream,
+  path: string,
+  timeout_ms: number,
+): Promise<string | undefined> {
+  try {
+    const { status } = await fetchText(upstream, path, timeout_ms);
+    return status >= 200 && status < 300 ? undefined : `${path} answers ${status}`;
+  } catch (error) {
+    const { name, message } = error as Error;
+    return name === 'TimeoutError' || name === 'AbortError'
+      ? `${path} is not answered within ${timeout_ms / 1000} s`
+      : `${path}: ${message}`;
   }
 }
 

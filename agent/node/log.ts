@@ -1,5 +1,6 @@
 import { appendFile } from 'node:fs/promises';
 import pino from 'pino';
+import { syncFile } from './failure-report.ts';
 
 export type AgentLog = pino.Logger;
 
@@ -38,6 +39,8 @@ export class LogFile {
     this.#retry = undefined;
     await (this.#writing ?? this.#flush());
     clearTimeout(this.#retry);
+    // The node may be gone a moment later, and with it what its page cache holds.
+    await syncFile(this.#path).catch(() => undefined); // that it cannot be written is reported already
   }
 
   async #flush(): Promise<void> {

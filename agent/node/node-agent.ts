@@ -7,7 +7,7 @@ import type { LaunchSpec } from '../../spec/launch.ts';
 import type { SessionMetadata } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
-import { type Allotment, allotDevices } from './allot.ts';
+import { type Allotment, allotDevices, type UnitGroup } from './allot.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { oneLine } from './model-path.ts';
 import { chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
@@ -212,6 +212,7 @@ export class NodeAgent {
     this.#supervisors = this.#allotment.groups.map((group, index) => {
       return new UnitSupervisor({
         group,
+        failure_file: join(launch.launch_folder, launchFiles.unitFailure(this.#identity.node, group.name)),
         registry,
         metadata,
         runtime_folder: join(runtime_folder, `u${index}`),
@@ -226,6 +227,7 @@ export class NodeAgent {
         log: this.#log,
         environment: this.#environment,
         onChange: () => this.#changed(),
+        onDeviceFailed: (error) => this.#deviceFailed(group, error),
       });
     });
     this.#phase = 'loading';
@@ -338,6 +340,23 @@ export class NodeAgent {
     const failed = this.#allotment?.failed.length ?? 0;
     if (this.#supervisors.length === 0) return failed > 0;
     return this.#supervisors.every((supervisor) => supervisor.failed);
+  }
+
+  /** What else runs on a device that failed ends too. Cores do not fail that way: a CPU's other units go on. */
+  #deviceFailed(group: UnitGroup, error: HpcserveError): void {
+    const devices = group.devices.filter(({ description }) => description.kind !== 'cpu');
+    if (devices.length === 0) return;
+    const names = devices.map(({ description }) => description.model).join(' + ');
+    for (const [index, other] of this.#supervisors.entries()) {
+      const shared = this.#allotment!.groups[index]!.devices.some((device) => devices.includes(device));
+      if (!shared || other.name === group.name) continue;
+      other.condemn(
+        new HpcserveError('E_AGENT_DEVICE_FAILED', {
+          what: `${names} of ${this.#identity.node} failed under ${group.name}`,
+          because: [error.message, ...error.because.slice(0, 3)],
+        }),
+      );
+    }
   }
 
   #unitsFailed(): HpcserveError {

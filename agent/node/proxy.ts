@@ -1,10 +1,11 @@
 /** Passes OpenAI requests on to the engine of a unit and its answer back, unchanged, as fast as the slower side takes it. */
 import { type IncomingMessage, type OutgoingHttpHeaders, request, type ServerResponse } from 'node:http';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { limits } from '../../spec/wire.ts';
+import { limits, type OpenAiError } from '../../spec/wire.ts';
 import { answerError, openAiError } from './answers.ts';
 import { connectionTo } from './engine-request.ts';
-import type { Upstream } from './serving-process.ts';
+import { DeadlineWatch, type RequestDeadlines } from './request-deadlines.ts';
+import type { Traffic, Upstream } from './serving-process.ts';
 
 /** Headers of one connection, not of the message (RFC 9110 §7.6.1), and those the agent answers for itself. */
 const not_passed_on = new Set([
@@ -26,6 +27,9 @@ export interface ProxiedRequest {
   incoming: IncomingMessage;
   outgoing: ServerResponse;
   upstream: Upstream;
+  deadlines: RequestDeadlines;
+  /** What came of this and other answers, for whoever watches the engine. */
+  traffic: Traffic;
   /** Headers added to the answer. */
   answer_headers: OutgoingHttpHeaders;
   /** Tells when the engine's session is over, whatever its connections say; returns the removal of the callback. */
@@ -44,7 +48,7 @@ export type HandOver = (error: HpcserveError) => void;
  * ends the client's connection, so that nobody takes half an answer for a whole one.
  */
 export function proxyRequest(proxied: ProxiedRequest): void {
-  const { incoming, outgoing, upstream, answer_headers, onEnd } = proxied;
+  const { incoming, outgoing, upstream, answer_headers, traffic, onEnd } = proxied;
   const declared = Number(incoming.headers['content-length'] ?? 0);
   if (declared > limits.body_bytes) {
     answerError(outgoing, tooLarge(), 413);
@@ -94,6 +98,7 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   };
 
   let answer: IncomingMessage | undefined;
+  let streams = 0;
   /** The last bytes of a stream of events. */
   let lastBytes = Buffer.alloc(0);
   passed.once('response', (response) => {
@@ -107,10 +112,16 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     outgoing.writeHead(status, { ...passedOn(response.headers), ...answer_headers });
     outgoing.flushHeaders();
     response.pipe(outgoing);
-    if (String(response.headers['content-type']).startsWith('text/event-stream'))
-      response.on('data', (chunk: Buffer) => {
-        lastBytes = Buffer.concat([lastBytes, chunk.subarray(-4)]).subarray(-4);
-      });
+    if (String(response.headers['content-type']).startsWith('text/event-stream')) {
+      streams = 1;
+      traffic.streams++;
+    }
+    response.on('data', (chunk: Buffer) => {
+      traffic.answer_bytes += chunk.length;
+      if (streams === 0) return;
+      lastBytes = Buffer.concat([lastBytes, chunk.subarray(-4)]).subarray(-4);
+      deadlines.progressed();
+    });
     response.on('aborted', cut);
     response.on('error', cut);
   });
@@ -125,17 +136,33 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     fail('its process hangs or has ended');
     passed.destroy();
   });
-  const keep = proxied.onHandOver((error) => {
+  /** @param event what a stream that has begun ends with */
+  const giveUp = (error: HpcserveError, event: OpenAiError, more: OutgoingHttpHeaders = {}): void => {
     if (outgoing.destroyed || outgoing.writableEnded) return;
     answer?.unpipe(outgoing);
-    if (!outgoing.headersSent) answerError(outgoing, error, undefined, answer_headers);
-    else if (/\n\r?\n$/.test(lastBytes.toString('latin1'))) {
+    if (!outgoing.headersSent) answerError(outgoing, error, undefined, { ...answer_headers, ...more });
+    else if (streams > 0 && betweenEvents(lastBytes)) {
       handedOver = true;
-      outgoing.end(`data: ${JSON.stringify(openAiError(error, error.http_status))}\n\n`);
+      outgoing.end(`data: ${JSON.stringify(event)}\n\n`);
     } else outgoing.destroy(); // in the middle of an event or a JSON text nothing can be said
     passed.destroy();
-  });
+  };
+  const keep = proxied.onHandOver((error) => giveUp(error, openAiError(error, error.http_status)));
+  const deadlines = new DeadlineWatch(
+    proxied.deadlines,
+    String(incoming.headers.accept).includes('text/event-stream'),
+    () => outgoing.writableNeedDrain,
+    (kind, error) => {
+      const event = openAiError(error, error.http_status);
+      if (kind === 'replica') giveUp(error, event);
+      // Of a kind that no gateway takes for the replica's failure: another would need as long.
+      else giveUp(error, { error: { ...event.error, type: 'timeout_error' } }, { 'x-should-retry': 'false' });
+    },
+  );
   outgoing.once('close', () => {
+    deadlines.close();
+    traffic.streams -= streams;
+    streams = 0;
     forget();
     keep();
     if (!outgoing.writableFinished) {
@@ -144,6 +171,11 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     }
     onEnd();
   });
+}
+
+/** Whether an event may follow: the last one is whole, or none has begun. */
+function betweenEvents(lastBytes: Buffer): boolean {
+  return lastBytes.length === 0 || /\n\r?\n$/.test(lastBytes.toString('latin1'));
 }
 
 function passedOn(headers: IncomingMessage['headers']): OutgoingHttpHeaders {

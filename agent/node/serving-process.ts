@@ -1,6 +1,7 @@
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
+import type { FatalScope } from '../adapters/fatal.ts';
 import type { UnitGroup } from './allot.ts';
 import type { AgentLog } from './log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
@@ -9,6 +10,15 @@ import type { OrphanGuard } from './orphan-guard.ts';
 export type Upstream =
   | { kind: 'socket'; path: string; key?: string }
   | { kind: 'loopback'; port: number; key?: string };
+
+/** Requests of one unit, and what came of them. */
+export interface Traffic {
+  in_flight: number;
+  /** Of these, streams that have begun. */
+  streams: number;
+  /** Since ever. */
+  answer_bytes: number;
+}
 
 /** One start of a device worker or of a wrapped engine: from spawn to end. */
 export interface ServingProcess {
@@ -38,6 +48,12 @@ export interface ProcessEnd {
   restartable: boolean;
   /** It ended as by SIGTERM: no failure where the whole job is being ended. */
   orderly?: boolean;
+  /** Going on is of no use: there is no further start, and of a device none for others on it either. */
+  fatal?: FatalScope;
+  /** How the process ended, and the end of what it wrote, for the failure report. */
+  exit_code?: number | null;
+  signal?: NodeJS.Signals | null;
+  tail?: readonly string[];
 }
 
 export interface ProcessContext {
@@ -57,6 +73,7 @@ export interface ProcessContext {
   guard: OrphanGuard;
   log: AgentLog;
   environment: NodeJS.ProcessEnv;
+  traffic: Readonly<Traffic>;
   /** A model's state or progress changed. */
   onChange(): void;
 }

@@ -79,6 +79,8 @@ function serve(
     outgoing: response,
     upstream,
     answer_headers,
+    deadlines: unit.deadlines(model.name),
+    traffic: unit.traffic,
     onSessionEnd: (callback) => unit.onSessionEnd(callback),
     onHandOver: (callback) => unit.onHandOver(callback),
     onEnd: unit.enter(),

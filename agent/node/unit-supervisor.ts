@@ -3,13 +3,17 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { OwnSession, type Registry } from '../../mesh/index.ts';
 import type { ModelLoad, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
+import { shipFailure } from './failure-report.ts';
 import { oneLine, pendingModel } from './model-path.ts';
 import type { HandOver } from './proxy.ts';
+import { unitReasons } from './reasons.ts';
+import type { RequestDeadlines } from './request-deadlines.ts';
 import { RestartPolicy } from './restart-policy.ts';
-import type { ProcessContext, ProcessEnd, ServingProcess } from './serving-process.ts';
+import type { ProcessContext, ProcessEnd, ServingProcess, Traffic } from './serving-process.ts';
 
 /** Least time between two records that differ only in progress of loading, ms. */
 const progress_pause_ms = 1000;
@@ -19,13 +23,24 @@ const progress_pause_ms = 1000;
  */
 const shared_signal_ms = 300;
 
-export interface SupervisorOptions extends Omit<ProcessContext, 'onChange' | 'runtime_folder'> {
+/** Time to put a failure report onto a shared filesystem, which may hang: the agent leaves all the same. */
+const ship_ms = 5000;
+/** Of what an engine wrote, so many of its last lines are in the report; the whole log is beside it. */
+const report_lines = 200;
+/** Longest answers where model.yaml says nothing, s; a model that reasons writes several times as much. */
+const total_s_default = { plain: 3600, reasoning: 14_400 };
+
+export interface SupervisorOptions extends Omit<ProcessContext, 'onChange' | 'runtime_folder' | 'traffic'> {
   registry: Registry;
   /** What all sessions of this agent have in common. */
   metadata: Omit<SessionMetadata, 'role' | 'devices' | 'models' | 'unit' | 'engine'>;
   /** Beginning of the path of each start's folder, unique on the node. */
   runtime_folder: string;
+  /** Where to report why it was given up. */
+  failure_file: string;
   onChange(): void;
+  /** The device failed under this unit: nothing else on it may go on. */
+  onDeviceFailed(error: HpcserveError): void;
 }
 
 /**
@@ -38,6 +53,12 @@ export class UnitSupervisor {
   readonly #options: SupervisorOptions;
   readonly #restarts = new RestartPolicy();
   readonly #stopped = new AbortController();
+  /** Ends a pause before the next start: that the agent stops, or that there is to be none. */
+  readonly #interrupted = new AbortController();
+  /** Why it must not go on, though it would. */
+  #condemned: HpcserveError | undefined;
+  readonly #reasons = new Map<string, boolean>();
+  readonly traffic: Traffic = { in_flight: 0, streams: 0, answer_bytes: 0 };
   #session: OwnSession | undefined;
   #process: ServingProcess | undefined;
   #error: HpcserveError | undefined;
@@ -46,7 +67,6 @@ export class UnitSupervisor {
   #given_up = false;
   #draining = false;
   #starts = 0;
-  #in_flight = 0;
   readonly #hand_overs = new Set<HandOver>();
   #idle: (() => void)[] = [];
   #published = '';
@@ -96,12 +116,13 @@ export class UnitSupervisor {
   }
 
   loads(): ModelLoad[] {
-    return this.#process?.loads(this.#in_flight) ?? [];
+    return this.#process?.loads(this.traffic.in_flight) ?? [];
   }
 
   state(): SessionState {
     const failed = [...this.model_errors].map(([name, error]) => [name, error.toJSON()] as const);
     const error = this.#error ?? this.model_errors.values().next().value;
+    const { group } = this.#options;
     return {
       session_id: this.#session?.id ?? '',
       role: this.#role(),
@@ -117,12 +138,49 @@ export class UnitSupervisor {
 
   /** Counts a request in; the result counts it out. */
   enter(): () => void {
-    this.#in_flight++;
+    this.traffic.in_flight++;
     let counted = true;
     return () => {
+  /** How long an answer of a model may take. */
+  deadlines(name: string): RequestDeadlines {
+    const unit = this.#options.group.units.find(({ model }) => model.name === name)!;
+    const { first_token_s, between_tokens_s, total_s } = unit.model.timeouts;
+    const whole_s = total_s ?? (this.#unitReasons(unit) ? total_s_default.reasoning : total_s_default.plain);
+    return {
+      first_token_ms: first_token_s * 1000,
+      between_tokens_ms: between_tokens_s * 1000,
+      total_ms: whole_s * 1000,
+    };
+  }
+
+  /** Looked up once: the model is being served, so it can be read. */
+  #unitReasons(unit: UnitSpec): boolean {
+    const known = this.#reasons.get(unit.model.name);
+    if (known !== undefined) return known;
+    let reasons = false;
+    try {
+      reasons = unitReasons(unit);
+    } catch (error) {
+      this.#options.log.warn(
+        { unit: unit.unit, error: (error as Error).message },
+        'whether the model reasons cannot be told; taken for one that does not',
+      );
+    }
+    this.#reasons.set(unit.model.name, reasons);
+    return reasons;
+  }
+
+  /** Its device failed under another unit: it ends at once, and for good. */
+  condemn(error: HpcserveError): void {
+    if (this.#given_up || this.#stopped.signal.aborted) return;
+    this.#condemned ??= error;
+    this.#interrupted.abort();
+    void this.#process?.stop(0);
+  }
+
       if (!counted) return;
       counted = false;
-      if (--this.#in_flight === 0) for (const done of this.#idle.splice(0)) done();
+      if (--this.traffic.in_flight === 0) for (const done of this.#idle.splice(0)) done();
     };
   }
 
@@ -147,7 +205,7 @@ export class UnitSupervisor {
     this.#process?.drain();
     await this.#session?.update({ lifecycle: 'DOWN', metadata: { models: [...this.models] } });
     this.#options.onChange();
-    if (this.#in_flight === 0) return;
+    if (this.traffic.in_flight === 0) return;
     const cancel = new AbortController();
     await Promise.race([
       new Promise<void>((resolve) => {
@@ -172,30 +230,35 @@ export class UnitSupervisor {
     for (const model of this.#process?.models ?? []) if (model.state !== 'failed') model.state = 'unloaded';
     await this.#session?.leave();
     this.#options.onChange();
+    this.#interrupted.abort();
   }
 
   async #run(): Promise<void> {
     const { log } = this.#options;
     while (!this.#stopped.signal.aborted) {
-      const end = await this.#runOnce();
+      const ended = await this.#runOnce();
+      const end = this.#condemned ? { error: this.#condemned, restartable: false } : ended;
       this.#ended = true;
       if (this.#stopped.signal.aborted || !end.error) break;
       if (end.orderly && this.#draining) {
         log.info({ unit: this.name }, 'it ended with the job');
         break;
       }
-      this.#error = end.error;
-      log.error({ unit: this.name, error: end.error.toJSON() }, end.error.message);
       const pause_ms =
         end.restartable && !this.#draining ? this.#restarts.next(performance.now()) : undefined;
-      await this.#announceEnd(end.error);
+      await this.#failed(end.error);
       if (pause_ms === undefined) {
-        this.#given_up = true;
+        await this.#giveUp(end);
         break;
       }
       log.warn({ unit: this.name, pause_ms }, 'it is started again after a pause');
       this.#options.onChange();
-      await delay(pause_ms, undefined, { signal: this.#stopped.signal }).catch(() => undefined); // stopped
+      await delay(pause_ms, undefined, { signal: this.#interrupted.signal }).catch(() => undefined); // interrupted
+      if (this.#condemned) {
+        await this.#failed(this.#condemned);
+        await this.#giveUp({ error: this.#condemned, restartable: false });
+        break;
+      }
       await this.#session?.leave();
     }
     this.#options.onChange();
@@ -206,6 +269,34 @@ export class UnitSupervisor {
     this.#session = await OwnSession.join(
       registry,
       {
+  async #failed(error: HpcserveError): Promise<void> {
+    this.#error = error;
+    this.#options.log.error({ unit: this.name, error: error.toJSON() }, error.message);
+    await this.#announceEnd(error);
+  }
+
+  /** No further start. What is known of it is on disk before the agent may leave. */
+  async #giveUp(end: ProcessEnd): Promise<void> {
+    const { log, failure_file, log_file, metadata } = this.#options;
+    const { fatal, exit_code, signal, tail = [] } = end;
+    const ship = shipFailure(failure_file, {
+      format: 1,
+      at_ms: Date.now(),
+      node: metadata.node,
+      unit: this.name,
+      session_id: this.#session?.id ?? '',
+      ...(fatal === undefined ? {} : { fatal }),
+      error: end.error!.toJSON(),
+      ...(exit_code === undefined ? {} : { exit_code }),
+      ...(signal === undefined ? {} : { signal }),
+      log_file,
+      lines: tail.slice(-report_lines),
+    }).catch((error: unknown) => log.error({ failure_file, error: String(error) }, 'no failure report'));
+    await Promise.race([ship, delay(ship_ms, undefined, { ref: false })]);
+    this.#given_up = true;
+    if (fatal === 'device') this.#options.onDeviceFailed(end.error!);
+  }
+
         ...metadata,
         role: this.#role(),
         ...(group.units.length === 1 ? { unit: this.name } : {}),
@@ -215,10 +306,16 @@ export class UnitSupervisor {
       },
       () => this.#options.onChange(),
     );
-    if (this.#stopped.signal.aborted) return { restartable: false };
+    if (this.#interrupted.signal.aborted) return { restartable: false };
     const runtime_folder = `${this.#options.runtime_folder}-${this.#starts++}`;
     mkdirSync(runtime_folder, { mode: 0o700 });
-    const context: ProcessContext = { ...this.#options, runtime_folder, onChange: () => this.#changed() };
+    const { traffic } = this;
+    const context: ProcessContext = {
+      ...this.#options,
+      runtime_folder,
+      traffic,
+      onChange: () => this.#changed(),
+    };
     const process = group.engine === 'native' ? new DeviceWorkerProcess(context) : new EngineProcess(context);
     this.#process = process;
     this.#ended = false;

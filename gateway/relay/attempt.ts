@@ -78,6 +78,7 @@ export class Attempt implements AnswerReceiver {
       `POST ${endpoint.path} HTTP/1.1\r\nhost: ${link.host}\r\ncontent-type: application/json\r\n` +
       `content-length: ${body.length}\r\n${headers.request_id}: ${request_id}\r\n` +
       `${headers.model}: ${this.replica.modelField}\r\n` +
+      `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
       `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
       `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`;
     this.#call = link.requests.send(head, body, this);

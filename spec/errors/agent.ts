@@ -123,6 +123,24 @@ export const agentErrors = defineErrors({
     http_status: 503,
     exit_code: 11,
   },
+  E_AGENT_ENGINE_HANG: {
+    cause: 'A wrapped engine lives and does not work: its health checks fail, or it computes nothing.',
+    fix: 'see the log of the unit and the failure report beside it; if the engine was only busy, raise `timeouts.health_s` or `timeouts.stall_s` of the model',
+    http_status: 503,
+    exit_code: 11,
+  },
+  E_AGENT_DEVICE_FAILED: {
+    cause: 'The device failed under another session, so that nothing that runs on it can be trusted.',
+    fix: 'see the error of the session that found it; deploy again, away from that node (`slurm.exclude`) if it repeats, and tell the site',
+    http_status: 503,
+    exit_code: 11,
+  },
+  E_AGENT_TIMEOUT: {
+    cause: 'An answer took longer than the `timeouts` of its model allow.',
+    fix: 'ask for fewer tokens or stream the answer; raise `timeouts` of the model in model.yaml if such answers are meant to be',
+    http_status: 504,
+    exit_code: 11,
+  },
   E_AGENT_ENGINE_PORT: {
     cause: 'Another user of the node listens on the loopback port that was chosen for an engine.',
     fix: 'deploy again, which chooses another port; if it repeats, somebody does it on purpose: tell the site, and use an engine that listens on a unix socket',

@@ -92,6 +92,12 @@ export const servingErrors = defineErrors({
     http_status: 500,
     exit_code: 12,
   },
+  E_WORKER_STUCK: {
+    cause: 'The compute thread of a device worker has not come to the end of what it does for far too long.',
+    fix: 'see `dmesg` of the node for its driver and filesystems; raise `timeouts.stall_s` of the model if the device is only slow',
+    http_status: 503,
+    exit_code: 11,
+  },
   E_WORKER_COMPUTE: {
     cause: 'The compute thread of a device worker ended or an iteration of an engine failed.',
     fix: 'see the log of the worker; if it repeats, report it with that log',

@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { amdDevices } from '../../agent/devices/amd.ts';
 import {
   cgroupMemoryLimit,
+  cgroupOomKills,
   parseCgroupMount,
   parseMemoryCgroup,
   parseMemoryLimit,
@@ -108,6 +109,23 @@ describe('memory limits', () => {
     });
     expect(cgroupMemoryLimit(root.path)).toBe(gibibyte);
   });
+
+  test.each([
+    ['2', '0::/job_7\n', 'cgroup2 cgroup2 rw', 'memory.events', 'low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\n'],
+    ['1', '9:memory:/job_7\n', 'cgroup cgroup rw,memory', 'memory.oom_control', 'under_oom 0\noom_kill 2\n'],
+  ])(
+    'how often the kernel ended a process for want of memory, version %s',
+    async (_, own, mount, file, text) => {
+      await using root = await recordedHost({
+        'proc/self/cgroup': own,
+        'proc/self/mountinfo': `24 1 0:22 / /sys/fs/cgroup rw - ${mount}\n`,
+        [`sys/fs/cgroup/job_7/${file}`]: text,
+      });
+      expect(cgroupOomKills(root.path)).toBe(2);
+      await using silent = await recordedHost({ 'proc/self/cgroup': own });
+      expect(cgroupOomKills(silent.path)).toBeUndefined();
+    },
+  );
 });
 
 async function recordedHost(files: Record<string, string>): Promise<AsyncDisposable & { path: string }> {

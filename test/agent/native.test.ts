@@ -141,7 +141,7 @@ describe('the native engine on a node', () => {
     expect(lines[3].bytes_loaded).toBeGreaterThan(100_000);
   });
 
-  test('a worker that hangs is DOWN within seconds, its requests end, and another takes its place', async () => {
+  test('a worker that hangs is DOWN within seconds, its requests end, and the agent leaves and says why', async () => {
     await using site = await Site.open();
     const agent = await site.start([
       unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
@@ -154,12 +154,10 @@ describe('the native engine on a node', () => {
     expect(answer.statusCode).toBe(502);
     expect(await answer.body.json()).toMatchObject({ error: { code: 'E_AGENT_UPSTREAM' } });
     await eventually(() => site.registry.get(first.session_id)?.lifecycle !== 'SERVING', 'it is DOWN', 2000);
-    expect(performance.now() - began_ms).toBeLessThan(12_000);
-    const second = await site.serving('toy', 20_000);
-    expect((await site.pool(second).request(chat('toy'))).statusCode).toBe(200);
-    await eventually(() => !alive(pid), 'the stopped one is gone');
-    const log = await readFile(join(agent.launch.launch_folder, 'n0.agent.log'), 'utf8');
-    expect(log).toContain('does not answer any more and was killed');
+    expect(performance.now() - began_ms).toBeLessThan(16_000);
+    expect(await agent.ended).toEqual({ code: 8, signal: null });
+    expect(alive(pid)).toBe(false);
+    expect((await agent.state())!.error!.because.join()).toContain('does not answer any more and was killed');
   });
 
   test('an agent and its worker that were suspended together go on as if nothing had been', async () => {
@@ -170,7 +168,7 @@ describe('the native engine on a node', () => {
     const record = await site.serving('toy', 20_000);
     const pid = await workerPid(agent);
     for (const one of [agent.process.pid!, pid]) process.kill(one, 'SIGSTOP');
-    await new Promise((resolve) => setTimeout(resolve, 8000)); // longer than the silence that counts as a hang
+    await new Promise((resolve) => setTimeout(resolve, 12_000)); // longer than the silence that counts as a hang
     for (const one of [agent.process.pid!, pid]) process.kill(one, 'SIGCONT');
     expect((await site.pool(record).request(chat('toy'))).statusCode).toBe(200);
     expect(await workerPid(agent)).toBe(pid);

@@ -4,6 +4,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { HostedEngine } from './hosted-engine.ts';
 import { type IterationOrder, RoundRobin } from './iteration-order.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
+import { pulse, pulseStates } from './watchdog.ts';
 
 /** Nobody wakes this: to wait on it is to sleep. */
 const noSignal = new Int32Array(new SharedArrayBuffer(4));
@@ -16,8 +17,8 @@ const progress_interval_ms = 250;
  */
 export class ComputeLoop {
   private readonly port: MessagePort;
-  /** One word that the main thread counts up with every message it sends. */
-  private readonly signal: Int32Array;
+  /** Words of `pulse`. */
+  private readonly pulse: Int32Array;
   private readonly openEngine: (options: EngineOptions) => Engine;
   private readonly engines = new Map<string, HostedEngine>();
   private readonly order: IterationOrder<HostedEngine> = new RoundRobin();
@@ -27,34 +28,45 @@ export class ComputeLoop {
 
   constructor(
     port: MessagePort,
-    signal: Int32Array,
+    words: Int32Array,
     openEngine: (options: EngineOptions) => Engine,
     step_ms_min = 0,
   ) {
     this.step_ms_min = step_ms_min;
     this.port = port;
-    this.signal = signal;
+    this.pulse = words;
     this.openEngine = openEngine;
   }
 
   run(): void {
     while (!this.stopped) {
       // Read before the messages are: one that comes in between changes the word, and the wait ends at once.
-      const seen = Atomics.load(this.signal, 0);
+      const seen = Atomics.load(this.pulse, pulse.signal);
+      this.beat(pulseStates.computing);
       this.takeMessages();
       if (this.stopped) break;
       const busy = [...this.engines.values()].filter(({ engine }) => engine.busy);
       if (busy.length > 0) this.step(this.order.next(busy));
-      else Atomics.wait(this.signal, 0, seen);
+      else {
+        this.beat(pulseStates.idle);
+        Atomics.wait(this.pulse, pulse.signal, seen);
+      }
     }
     for (const hosted of this.engines.values()) hosted.close();
     this.engines.clear();
+  }
+
+  /** Tells the watchdog that something new has begun. */
+  private beat(state: number): void {
+    Atomics.store(this.pulse, pulse.state, state);
+    Atomics.add(this.pulse, pulse.beats, 1);
   }
 
   private takeMessages(): void {
     for (;;) {
       const received = receiveMessageOnPort(this.port) as { message: ToCompute } | undefined;
       if (!received) return;
+      this.beat(received.message.type === 'load' ? pulseStates.loading : pulseStates.computing);
       this.take(received.message);
     }
   }
@@ -86,6 +98,7 @@ export class ComputeLoop {
       const engine = this.openEngine({
         ...options,
         on_progress: ({ bytes_loaded, bytes_total, elapsed_ms }) => {
+          this.beat(pulseStates.loading);
           if (bytes_loaded < bytes_total && elapsed_ms - told < progress_interval_ms) return;
           told = elapsed_ms;
           this.send({ type: 'progress', name, bytes_loaded, bytes_total });

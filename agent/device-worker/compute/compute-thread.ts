@@ -1,33 +1,49 @@
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
+import { ComputeWatchdog, pulse, watch_ms } from './watchdog.ts';
 
 /** The main thread's end of the compute thread. */
 export class ComputeThread {
   private readonly worker: Worker;
   private readonly port: MessagePort;
-  private readonly signal = new Int32Array(new SharedArrayBuffer(4));
+  private readonly pulse = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
+  private readonly watch: NodeJS.Timeout;
   private stopping = false;
   readonly ended: Promise<void>;
 
   /**
    * @param receive is called for each message, in order
-   * @param failed is called once where the thread ends without being told to
-   * @param step_ms_min see `ComputeLoop`
+   * @param failed is called once where the thread ends without being told to, or is stuck
+   * @param bounds `step_ms_min`: see `ComputeLoop`; `stall_ms`: see `ComputeWatchdog`
    */
   constructor(
     receive: (message: FromCompute) => void,
     failed: (error: HpcserveError) => void,
-    step_ms_min: number,
+    { step_ms_min, stall_ms }: { step_ms_min: number; stall_ms: number },
   ) {
     const { port1, port2 } = new MessageChannel();
     this.port = port1;
     this.port.on('message', receive);
     const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
     this.worker = new Worker(new URL(`./main.${extension}`, import.meta.url), {
-      workerData: { port: port2, signal: this.signal, step_ms_min },
+      workerData: { port: port2, pulse: this.pulse, step_ms_min },
       transferList: [port2],
     });
+    const watchdog = new ComputeWatchdog(stall_ms);
+    this.watch = setInterval(() => {
+      const beats = Atomics.load(this.pulse, pulse.beats);
+      const stuck_s = watchdog.tick(beats, Atomics.load(this.pulse, pulse.state));
+      if (stuck_s === undefined || this.stopping) return;
+      clearInterval(this.watch);
+      failed(
+        new HpcserveError('E_WORKER_STUCK', {
+          what: `the compute thread has been stuck for ${stuck_s} s`,
+          because: 'what it does takes far longer than it ever did: its device, driver or filesystem hangs',
+        }),
+      );
+    }, watch_ms);
+    this.watch.unref();
     this.ended = new Promise((resolve) => {
       let cause: unknown;
       this.worker.on('error', (error) => {
@@ -35,6 +51,7 @@ export class ComputeThread {
       });
       this.worker.on('exit', (code) => {
         resolve();
+        clearInterval(this.watch);
         if (this.stopping) return;
         failed(
           new HpcserveError('E_WORKER_COMPUTE', {
@@ -49,8 +66,8 @@ export class ComputeThread {
 
   send(message: ToCompute): void {
     this.port.postMessage(message);
-    Atomics.add(this.signal, 0, 1);
-    Atomics.notify(this.signal, 0);
+    Atomics.add(this.pulse, pulse.signal, 1);
+    Atomics.notify(this.pulse, pulse.signal);
   }
 
   /** Ends after the iteration that runs now. */

@@ -3,10 +3,10 @@ import { type MessagePort, workerData } from 'node:worker_threads';
 import { openEngine } from '../../engine/index.ts';
 import { ComputeLoop } from './compute-loop.ts';
 
-const { port, signal, step_ms_min } = workerData as {
+const { port, pulse, step_ms_min } = workerData as {
   port: MessagePort;
-  signal: Int32Array;
+  pulse: Int32Array;
   step_ms_min: number;
 };
-new ComputeLoop(port, signal, openEngine, step_ms_min).run();
+new ComputeLoop(port, pulse, openEngine, step_ms_min).run();
 port.close();

@@ -1,0 +1,57 @@
+import { open, rename } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import type { ErrorJson } from '../../spec/errors/error.ts';
+
+/** Why a unit was given up: `<node>.<unit>.failure.json` in the launch folder. */
+export interface FailureReport {
+  format: 1;
+  at_ms: number;
+  node: string;
+  unit: string;
+  session_id: string;
+  /** Whether going on was of no use, and for whom. */
+  fatal?: string;
+  error: ErrorJson;
+  exit_code?: number | null;
+  signal?: string | null;
+  /** The whole log, and its last lines. */
+  log_file: string;
+  lines: readonly string[];
+}
+
+/**
+ * Puts what is known of a failure onto the disk of the shared filesystem before anybody leaves: the report, and what
+ * the engine itself has written to its log.
+ */
+export async function shipFailure(path: string, report: FailureReport): Promise<void> {
+  await syncLog(report.log_file);
+  const temporary = `${path}.tmp-${process.pid}`;
+  const file = await open(temporary, 'w', 0o600);
+  try {
+    await file.writeFile(`${JSON.stringify(report, null, 2)}\n`);
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+  await rename(temporary, path);
+  await syncFile(dirname(path));
+}
+
+/** An engine that was never started has no log. */
+async function syncLog(path: string): Promise<void> {
+  try {
+    await syncFile(path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
+  }
+}
+
+/** What was written to a file or folder by whomever is on disk afterwards. */
+export async function syncFile(path: string): Promise<void> {
+  const file = await open(path, 'r');
+  try {
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}
