@@ -127,7 +127,7 @@ export class UnitSupervisor {
       session_id: this.#session?.id ?? '',
       role: this.#role(),
       unit: this.name,
-      engine: this.#options.group.engine,
+      engine: group.engine,
       models: this.models.map((model) => ({ ...model })),
       ...(this.#process?.pid === undefined || this.#ended ? {} : { pid: this.#process.pid }),
       log_file: this.#options.log_file,
@@ -136,11 +136,6 @@ export class UnitSupervisor {
     };
   }
 
-  /** Counts a request in; the result counts it out. */
-  enter(): () => void {
-    this.traffic.in_flight++;
-    let counted = true;
-    return () => {
   /** How long an answer of a model may take. */
   deadlines(name: string): RequestDeadlines {
     const unit = this.#options.group.units.find(({ model }) => model.name === name)!;
@@ -178,6 +173,11 @@ export class UnitSupervisor {
     void this.#process?.stop(0);
   }
 
+  /** Counts a request in; the result counts it out. */
+  enter(): () => void {
+    this.traffic.in_flight++;
+    let counted = true;
+    return () => {
       if (!counted) return;
       counted = false;
       if (--this.traffic.in_flight === 0) for (const done of this.#idle.splice(0)) done();
@@ -225,12 +225,12 @@ export class UnitSupervisor {
   async stop(grace_ms: number): Promise<void> {
     this.#draining = true;
     this.#stopped.abort();
+    this.#interrupted.abort();
     await this.#process?.stop(grace_ms);
     await this.#running;
     for (const model of this.#process?.models ?? []) if (model.state !== 'failed') model.state = 'unloaded';
     await this.#session?.leave();
     this.#options.onChange();
-    this.#interrupted.abort();
   }
 
   async #run(): Promise<void> {
@@ -264,11 +264,6 @@ export class UnitSupervisor {
     this.#options.onChange();
   }
 
-  async #runOnce(): Promise<ProcessEnd> {
-    const { group, metadata, registry } = this.#options;
-    this.#session = await OwnSession.join(
-      registry,
-      {
   async #failed(error: HpcserveError): Promise<void> {
     this.#error = error;
     this.#options.log.error({ unit: this.name, error: error.toJSON() }, error.message);
@@ -297,6 +292,11 @@ export class UnitSupervisor {
     if (fatal === 'device') this.#options.onDeviceFailed(end.error!);
   }
 
+  async #runOnce(): Promise<ProcessEnd> {
+    const { group, metadata, registry } = this.#options;
+    this.#session = await OwnSession.join(
+      registry,
+      {
         ...metadata,
         role: this.#role(),
         ...(group.units.length === 1 ? { unit: this.name } : {}),
