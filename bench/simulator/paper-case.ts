@@ -94,11 +94,11 @@ export function paperCase(log: (line: string) => void): BenchResult[] {
       `${scenario.name}: ${models.map(({ name }, i) => `${name} ${scenario.lengths[i]!.join('→')}`).join(', ')}`,
     );
     log(
-      `${'plan'.padEnd(7)}${models.map(({ name }) => name.padEnd(24)).join('')}output tokens/s   mean E2E s   p95 E2E s`,
+      `${'plan'.padEnd(7)}${models.map(({ name }) => name.padEnd(28)).join('')}output tokens/s   mean E2E s   p95 E2E s`,
     );
     for (const outcome of outcomes)
       log(
-        `${outcome.name.padEnd(7)}${outcome.allocation.map((devices, i) => describe(devices, tables[i]!).padEnd(24)).join('')}${outcome.tokens_per_s.toFixed(0).padStart(15)}${outcome.e2e_mean_s.toFixed(2).padStart(13)}${outcome.e2e_p95_s.toFixed(2).padStart(12)}`,
+        `${outcome.name.padEnd(7)}${outcome.allocation.map((devices, i) => describe(devices, tables[i]!).padEnd(28)).join('')}${outcome.tokens_per_s.toFixed(0).padStart(15)}${outcome.e2e_mean_s.toFixed(2).padStart(13)}${outcome.e2e_p95_s.toFixed(2).padStart(12)}`,
       );
     const of = (name: string): (typeof outcomes)[number] =>
       outcomes.find((outcome) => outcome.name === name)!;

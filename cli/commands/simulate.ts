@@ -202,7 +202,8 @@ function nothingFits(group: ReplicaGroup, requests: RequestColumns): HpcserveErr
 
 /** A device of the file or the catalog, or a slice of one: `H100 MIG 3g.40gb`. */
 function deviceOf(name: string, overrides: DeviceOverrides): DeviceSpec {
-  return migSlice(name)?.device ?? findDevice(name, overrides);
+  const slice = migSlice(name);
+  return slice === undefined ? findDevice(name, overrides) : { ...slice.device, ...overrides[name] };
 }
 
 function requestsOf(context: CliContext, options: SimulateOptions): RequestColumns {

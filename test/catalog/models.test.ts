@@ -3,6 +3,7 @@ import { shapeOfConfig } from '../../solver/catalog/hugging-face-config.ts';
 import { findModel, knownModels } from '../../solver/catalog/known-models.ts';
 import {
   kvElementsPerLayer,
+  type ModelShape,
   parameterCount,
   shapeOfSummary,
   weightBytes,
@@ -168,6 +169,67 @@ describe('config.json of Hugging Face', () => {
     );
     expect(() => shapeOfConfig([1])).toThrow(expect.objectContaining({ code: 'E_MODEL_SHAPE' }));
     expect(() => shapeOfConfig({ ...llama, hidden_size: -1 })).toThrow(/shape/);
+  });
+});
+
+describe('shapes from the headers of files', () => {
+  /** What a reader of GGUF files counts of a model of this shape; norms are the half percent on top. */
+  const summaryOf = (shape: ModelShape, architecture: string): ModelFileSummary => {
+    const { total, experts } = parameterCount(shape);
+    const used = shape.experts === undefined ? 1 : shape.experts.used_per_token / shape.experts.count;
+    const norms = 0.0005 * total;
+    const kv = kvElementsPerLayer(shape);
+    return {
+      format: 'safetensors',
+      architecture,
+      name: shape.name,
+      n_params: Math.round(total + norms),
+      n_params_active: Math.round(total + norms - experts * (1 - used)),
+      n_layer: shape.n_layer,
+      n_embd: shape.n_embd,
+      n_head: shape.n_head,
+      n_head_kv: shape.n_head_kv,
+      head_dim: shape.head_dim,
+      n_ff: shape.n_ff,
+      n_vocab: shape.n_vocab,
+      n_ctx_train: 4096,
+      ...(shape.experts && {
+        experts: {
+          count: shape.experts.count,
+          used_per_token: shape.experts.used_per_token,
+          n_ff: shape.experts.n_ff,
+        },
+      }),
+      ...(shape.sliding_window && { sliding_window: shape.sliding_window.tokens }),
+      tied_embeddings: shape.tied_embeddings,
+      quantization: shape.weights.name,
+      tensor_types: {},
+      file_bytes: 0,
+      weight_bytes: weightBytes(shape),
+      weight_bytes_of: { embedding: 0, layers: [], output: 0 },
+      kv_bytes_per_token: 2 * kv * shape.n_layer,
+      has_chat_template: true,
+      has_tokenizer: true,
+      supported_by_native: true,
+    };
+  };
+
+  it.each([
+    ['llama-3.1-8b', 'llama'],
+    ['qwen3-32b', 'qwen3'],
+    ['mixtral-8x7b', 'llama'],
+    ['qwen3-30b-a3b', 'qwen3moe'],
+    ['gemma-2-9b', 'gemma2'],
+    ['gemma-3-27b', 'gemma3'],
+    ['deepseek-v2-lite', 'deepseek2'],
+    ['deepseek-v3', 'deepseek2'],
+    ['kimi-k2', 'deepseek2'],
+    ['glm-4.5-air', 'glm4moe'],
+    ['llama-4-maverick', 'llama4'],
+    ['falcon-40b', 'falcon'],
+  ])('tell the shape of %s, dense layers, shared experts and windows included', (name, architecture) => {
+    const known = findModel(name);
+    expect(shapeOfSummary(summaryOf(known, architecture))).toEqual(known);
   });
 });
 
