@@ -16,6 +16,7 @@ export function checkModels(spec: DeploymentSpec, site: string, nodeKinds: reado
   refuseDoubleNames(spec);
   for (const model of spec.models) {
     checkNodeKinds(model, site, nodeKinds);
+    checkStableReplicas(model);
     checkCommand(model);
     checkFiles(model);
   }
@@ -47,6 +48,22 @@ function checkNodeKinds({ name, devices }: ModelSpec, site: string, nodeKinds: r
     because: `devices.node_kinds of ${name} asks for it; the site has ${nodeKinds.join(', ') || 'none'}`,
     try: near ? `did you mean "${near}"?` : 'name one of them, or leave devices.node_kinds out',
   });
+}
+
+/** What must be stable is part of the replicas there are, and cannot be asked onto scavenger nodes. */
+function checkStableReplicas({ name, replicas, min_stable_replicas, tier }: ModelSpec): void {
+  if (replicas !== 'auto' && min_stable_replicas > replicas)
+    throw new HpcserveError('E_CONFIG_CONFLICT', {
+      what: `${name} asks for ${min_stable_replicas} stable replicas, and for ${replicas} in all`,
+      because: 'min_stable_replicas counts some of the replicas, not further ones',
+      try: `write min_stable_replicas: ${replicas} or less, or more replicas`,
+    });
+  if (min_stable_replicas > 0 && tier === 'scavenger')
+    throw new HpcserveError('E_CONFIG_CONFLICT', {
+      what: `${name} asks for ${min_stable_replicas} stable replica(s), and for tier scavenger`,
+      because: 'with tier: scavenger every replica runs on nodes that may be preempted',
+      try: 'write tier: any, or remove min_stable_replicas',
+    });
 }
 
 function checkCommand({ name, engine, command }: ModelSpec): void {

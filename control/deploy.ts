@@ -18,6 +18,7 @@ import { launchIds, type PlannedDeployment, planDeployment, requireFeasible, use
 import { withQueueWaits } from './queue-wait.ts';
 import { Reconciler, records } from './reconciler.ts';
 import { forgetPrevious, previousOf, rollBack } from './roll-back.ts';
+import { searchDeadline } from './search-deadline.ts';
 import { offersOf } from './site-offers.ts';
 import { endSuperseded, stopDeployment } from './stop.ts';
 
@@ -92,7 +93,6 @@ export async function planNow(
   const offered = offersOf(loaded.site, live, facts.environment);
   const offers = offline ? offered : await withQueueWaits(operations, offered);
   const before = store.load(spec.name);
-  const started_ms = performance.now();
   return planDeployment({
     spec,
     spec_file: specFile,
@@ -101,7 +101,7 @@ export async function planNow(
     inspect,
     now_ms: now_ms(),
     offline,
-    limits: { shouldStop: () => performance.now() - started_ms > (options.search_ms ?? search_ms) },
+    limits: searchDeadline(options.search_ms ?? search_ms, () => performance.now()),
     ...(objective ? { objective } : {}),
     ...(before?.desired === 'serving' ? { running: runningOf(before) } : {}),
   });

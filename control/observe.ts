@@ -1,7 +1,7 @@
 /** What is there now: jobs as the runner sees them, agents as their state files say, units from both. */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import type { AgentState, SessionState } from '../spec/agent-state.ts';
+import type { AgentState, GivenDevice, SessionState } from '../spec/agent-state.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { UnitSpec } from '../spec/launch.ts';
 import type { DeviceDescription, ModelState } from '../spec/session-record.ts';
@@ -21,6 +21,8 @@ export interface UnitSight {
   state: ModelState | 'lost';
   node?: string;
   device?: string;
+  /** What was started for it, on which devices, as the agent says; absent where it does not say. */
+  given?: { engine: string; devices: GivenDevice[] };
   bytes_loaded?: number;
   bytes_total?: number;
   /** What went wrong and why, on one line; `try`: what to do. */
@@ -182,13 +184,14 @@ function unitSight(
 ): UnitSight {
   const base = { unit: unit.unit, model: unit.model.name, engine: unit.engine };
   const agent = agents.find((each) => each.node_index === unit.node_index);
-  const session = agent?.sessions.find((each) => each.unit === unit.unit || servesUnit(each, unit));
+  const session = agent?.sessions.find((each) => servesUnit(each, unit));
   const model = session?.models.find((each) => each.name === unit.model.name);
   const finding = findingOf(session?.error) ?? findingOf(model?.error) ?? findingOf(agent?.error);
   const facts = {
     ...base,
     ...(agent ? { node: agent.node } : {}),
-    ...(agent ? { device: deviceWords(agent.devices, unit) } : {}),
+    ...(agent ? { device: deviceWords(agent.devices, unit, session?.devices) } : {}),
+    ...(session?.devices ? { given: { engine: session.engine, devices: session.devices } } : {}),
     ...(model?.bytes_loaded === undefined ? {} : { bytes_loaded: model.bytes_loaded }),
     ...(model?.bytes_total === undefined ? {} : { bytes_total: model.bytes_total }),
     ...(finding ? { error: sentenceOf(finding), try: finding.try } : {}),
@@ -209,16 +212,17 @@ function unitSight(
   return { ...facts, state: model?.state ?? (session?.error ? 'failed' : 'pending') };
 }
 
-/** Units of one device share a device worker, whose session names no single unit. */
-function servesUnit(session: SessionState, unit: UnitSpec): boolean {
-  return (
-    session.role === 'device-worker' &&
-    session.unit === undefined &&
-    session.models.some((model) => model.name === unit.model.name)
-  );
+/** Native units of one device share a device worker, whose session is named after the first of them. */
+function servesUnit({ unit, units }: SessionState, { unit: wanted }: UnitSpec): boolean {
+  return units?.includes(wanted) ?? unit === wanted;
 }
 
-function deviceWords(devices: readonly DeviceDescription[], unit: UnitSpec): string {
+function deviceWords(
+  devices: readonly DeviceDescription[],
+  unit: UnitSpec,
+  given: readonly DeviceDescription[] | undefined,
+): string {
+  if (given) return describeDevices(given).join(', ');
   const ofKind = devices.filter((device) => device.kind === unit.device_kind);
   const used = ofKind.slice(unit.first_device, unit.first_device + Math.max(1, unit.device_count));
   return describeDevices(used.length > 0 ? used : devices.slice(0, 1)).join(', ') || unit.device_kind;

@@ -1,6 +1,7 @@
 /** From model.yaml and a site to a plan: models are looked at, offers collected, placement asked. */
 import { statSync } from 'node:fs';
 import { dirname } from 'node:path';
+import { offeredDevice } from '../solver/catalog/offered-device.ts';
 import { checkPlacement } from '../solver/placement/check.ts';
 import { place } from '../solver/placement/placement.ts';
 import type { SearchLimits } from '../solver/placement/quotas.ts';
@@ -15,12 +16,14 @@ import {
   type PlannedLaunch,
   type PlannedModel,
   type PlannedWorkload,
+  type RejectedOption,
   type RunningReplicas,
 } from '../spec/plan.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
 import { checkModels, withoutEffect } from './check-models.ts';
 import { digestOf } from './digest.ts';
+import { sealPlan } from './plan-file.ts';
 
 export interface PlanningInput {
   spec: DeploymentSpec;
@@ -82,7 +85,7 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
   const placement = place(question, input.limits);
   return {
     question,
-    plan: {
+    plan: sealPlan({
       format: 1,
       deployment: spec.name,
       site: site.name,
@@ -90,8 +93,14 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
       ...(input.offline ? { offline: true } : {}),
       inputs_digest: digestOf({ spec, stamps, site, offers: input.offers.map(withoutCounts) }),
       ...placement,
-      warnings: [...placement.warnings, ...settingsWithoutEffect(spec, site, placement.models)],
-    },
+      warnings: [
+        ...new Set([
+          ...unknownDevices(input.offers),
+          ...placement.warnings,
+          ...settingsWithoutEffect(spec, site, placement.models),
+        ]),
+      ],
+    }),
     spec_digest: digestOf({ spec, stamps }),
     fingerprint: (launch) => {
       const units = launch.units.map((unit) => ({ ...unit, model: { ...unit.model, ...plannedWith } }));
@@ -130,12 +139,11 @@ export function requireFeasible(plan: Plan): void {
     ...(plan.clash ? [plan.clash.because] : []),
     ...plan.unplaced.flatMap(({ model, replicas }) => [
       `${replicas} replica(s) of ${model} found no place`,
-      ...plan.rejected
-        .filter((option) => option.model === model)
-        .map(
-          (option) => `${option.node_kind}${option.engine ? ` (${option.engine})` : ''}: ${option.because}`,
-        ),
+      ...rejectionLines(plan.rejected.filter((option) => option.model === model)).map(({ line }) => line),
     ]),
+    ...(plan.unplaced.length > 0 && plan.rejected.length === 0
+      ? [`node_kinds of the site config of ${plan.site} is empty: there is nothing to place them on`]
+      : []),
   ];
   throw new HpcserveError('E_PLAN_INFEASIBLE', {
     what:
@@ -145,6 +153,26 @@ export function requireFeasible(plan: Plan): void {
     because: because.length > 0 ? because : 'replicas is 0 for every model',
     details: { rejected: plan.rejected, unplaced: plan.unplaced },
   });
+}
+
+/** Options of one model that were rejected for the same reason are one line; what the person asked for comes last. */
+export function rejectionLines(
+  rejected: readonly RejectedOption[],
+): { line: string; constraint: RejectedOption['constraint'] }[] {
+  const groups = new Map<string, { first: RejectedOption; kinds: string[] }>();
+  for (const option of rejected) {
+    const key = JSON.stringify([option.engine, option.constraint, option.because]);
+    const group = groups.get(key) ?? { first: option, kinds: [] };
+    group.kinds.push(option.node_kind);
+    groups.set(key, group);
+  }
+  const asked = ({ first }: { first: RejectedOption }): number => Number(first.constraint.endsWith('_asked'));
+  return [...groups.values()]
+    .sort((a, b) => asked(a) - asked(b))
+    .map(({ first: { engine, because, constraint }, kinds }) => ({
+      line: `${[...new Set(kinds)].join(', ')}${engine ? ` (${engine})` : ''}: ${because}`,
+      constraint,
+    }));
 }
 
 /**
@@ -182,6 +210,19 @@ function requireFresh(plan: Plan, now: Plan): void {
 export function launchIds(root: string, deployment: string, generation: number) {
   return (fingerprint: string, index: number): string =>
     digestOf({ root, deployment, generation, fingerprint, index }).slice(0, 16);
+}
+
+/**
+ * GPUs whose names nobody knows, whether or not they were chosen: the guess at their figures may be why not.
+ * The words are those of the placement's own warning.
+ */
+function unknownDevices(offers: readonly NodeKindOffer[]): string[] {
+  return offers.flatMap(({ node_kind, devices, cpus, isa = [], architecture }) => {
+    if (devices.kind === 'cpu' || devices.emulated) return [];
+    const host = { cpus, isa, ...(architecture ? { architecture } : {}) };
+    const { note } = offeredDevice(devices, host, devices.figures);
+    return note === undefined ? [] : [`${node_kind}: ${note}`];
+  });
 }
 
 function settingsWithoutEffect(

@@ -218,6 +218,16 @@ function nodesOfKind(site: SiteConfig, kind: NodeKind, live: LiveFacts): LiveNod
   );
 }
 
+/** Node kinds of the site config that each node belongs to, by node name; a node may be of several. */
+export function kindsOfNodes(site: SiteConfig, live: LiveFacts): Map<string, string[]> {
+  const kinds = new Map<string, string[]>(
+    live.nodes.flatMap(({ nodes }) => nodes.map((node) => [node, [] as string[]] as const)),
+  );
+  for (const kind of site.node_kinds)
+    for (const node of nodeNames(nodesOfKind(site, kind, live))) kinds.get(node)!.push(kind.name);
+  return kinds;
+}
+
 function timeLimits(
   site: SiteConfig,
   kind: NodeKind,

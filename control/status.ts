@@ -1,12 +1,17 @@
 /** `status`: what a deployment is now, found by one poll and by reading state files; changes nothing. */
+
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
 import { type Assessment, assess } from './assess.ts';
-import type { DeploymentState } from './deployment-state.ts';
+import { type ActualUnit, differences, type PlannedUnit, plannedUnit } from './confirm.ts';
+import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import { jobLog } from './diagnose.ts';
 import { baseUrl } from './gateway.ts';
 import { lookAtGateway } from './gateway-process.ts';
 import type { JobSnapshot } from './job-runner.ts';
 import { describeDevices, observe, pollJobsIfReachable, type UnitSight } from './observe.ts';
-import type { Operations } from './operations.ts';
+import { liveFacts, type Operations } from './operations.ts';
+import { kindsOfNodes } from './site-offers.ts';
 
 export interface GatewayReport {
   state: 'running' | 'elsewhere' | 'silent' | 'not_running';
@@ -25,8 +30,48 @@ export interface LaunchReport {
   phase: string;
   job?: JobSnapshot;
   nodes: { node: string; phase: string; devices: string[] }[];
-  units: UnitSight[];
+  units: UnitReport[];
   log_file: string;
+}
+
+/** A replica as it stands, as it was planned, and whether the two agree. */
+export interface UnitReport extends Omit<UnitSight, 'given'> {
+  planned: PlannedUnit;
+  /** Absent until its agent says what it was given, and after its end. */
+  actual?: ActualUnit;
+  /** Absent as long as there is nothing to compare. */
+  matches?: boolean;
+  /** Where it does not match: in what, one sentence each. */
+  differences?: string[];
+}
+
+export interface ModelReport {
+  name: string;
+  engine: string;
+  replicas_wanted: number;
+  replicas_serving: number;
+  /** What the plan was made for, and what it expects of the replicas, by where they run. */
+  workload?: PlannedWorkload;
+  groups: PlannedGroup[];
+}
+
+/** Node kinds by node name; undefined where nobody can be asked. */
+export type NodeKinds = () => Promise<ReadonlyMap<string, readonly string[]> | undefined>;
+
+/** Asks Slurm once: what a node is does not change while one looks. */
+export function nodeKindsOf(operations: Operations): NodeKinds {
+  let known: ReadonlyMap<string, readonly string[]> | undefined;
+  return async () => {
+    if (known || !operations.slurm) return known;
+    try {
+      const live = await liveFacts(operations);
+      known = live && kindsOfNodes(operations.loaded.site, live);
+    } catch (error) {
+      // That Slurm does not answer is said where jobs are asked for.
+      if (!(error instanceof HpcserveError) || error.code !== 'E_SLURM_UNREACHABLE') throw error;
+    }
+    return known;
+  };
 }
 
 export interface DeploymentReport extends Assessment {
@@ -37,17 +82,21 @@ export interface DeploymentReport extends Assessment {
   spec_file: string;
   created_at_ms: number;
   updated_at_ms: number;
-  models: { name: string; engine: string; replicas_wanted: number; replicas_serving: number }[];
+  models: ModelReport[];
   launches: LaunchReport[];
 }
 
+/** @param nodeKinds lets each replica's node be confirmed; without it only engine and devices are. */
 export async function reportDeployment(
   operations: Operations,
   state: DeploymentState,
+  nodeKinds?: NodeKinds,
 ): Promise<DeploymentReport> {
   const { store, runner, now_ms } = operations;
   const now = now_ms();
   const observation = observe(state, store, await pollJobsIfReachable(state, store, runner, now), now);
+  const runs = [...observation.launches.values()].some(({ units }) => units.some(({ given }) => given));
+  const kinds = runs ? await nodeKinds?.() : undefined;
   const launches = state.launches
     .filter((launch) => !launch.superseded || launch.phase !== 'ended')
     .map((launch): LaunchReport => {
@@ -63,7 +112,7 @@ export async function reportDeployment(
           phase: agent.phase,
           devices: describeDevices(agent.devices),
         })),
-        units: sight?.units ?? [],
+        units: (sight?.units ?? []).map((unit) => unitReport(launch, unit, kinds)),
         log_file: jobLog(state, store, launch.launch_id),
         ...(launch.job_id === undefined ? {} : { job_id: launch.job_id }),
         ...(launch.where === undefined ? {} : { where: launch.where }),
@@ -87,9 +136,35 @@ export async function reportDeployment(
         engine: model.engine,
         replicas_wanted: model.replicas,
         replicas_serving: own.filter((unit) => unit.state === 'serving').length,
+        ...(model.workload ? { workload: model.workload } : {}),
+        groups: model.groups ?? [],
       };
     }),
     launches,
+  };
+}
+
+function unitReport(
+  { planned: launch }: LaunchRecord,
+  { given, ...sight }: UnitSight,
+  kinds: Awaited<ReturnType<NodeKinds>>,
+): UnitReport {
+  const planned = plannedUnit(launch, launch.units.find((unit) => unit.unit === sight.unit)!);
+  const over = sight.state === 'lost' || sight.state === 'unloaded' || sight.state === 'pending';
+  if (given === undefined || sight.node === undefined || over) return { ...sight, planned };
+  const node_kinds = kinds?.get(sight.node);
+  const actual: ActualUnit = {
+    node: sight.node,
+    ...(node_kinds ? { node_kinds: [...node_kinds] } : {}),
+    ...given,
+  };
+  const found = differences(planned, actual);
+  return {
+    ...sight,
+    planned,
+    actual,
+    matches: found.length === 0,
+    ...(found.length > 0 ? { differences: found } : {}),
   };
 }
 

@@ -30,10 +30,20 @@ export interface AgentState {
   exit_reason?: string;
 }
 
+/** A device of the node that a process computes on. */
+export interface GivenDevice extends DeviceDescription {
+  /** Position among the devices of its kind that the job has on the node, from 0. */
+  index: number;
+}
+
 export interface SessionState {
   session_id: string;
   role: SessionRole;
+  /** The unit it is named after; `units`: all it serves, several where native models share a device. */
   unit?: string;
+  units?: string[];
+  /** What its process was given; absent where it was given nothing, or by an agent of an earlier version. */
+  devices?: GivenDevice[];
   engine: string;
   pid?: number;
   models: ServedModel[];

@@ -325,4 +325,8 @@ export interface Plan extends Placement {
   offline?: true;
   /** SHA-256 over model.yaml (with defaults), model files (path, bytes, mtime) and the offers used. */
   inputs_digest: string;
+  /** Version of hpcserve. */
+  made_by: string;
+  /** SHA-256 over all of the plan but this: a file that was changed is no plan. */
+  content_digest: string;
 }

@@ -18,7 +18,7 @@ export interface NodeDevices {
 
 /**
  * Finds the devices of this node as far as this job may use them. Where the launch says so, cores stand in for
- * GPUs: as many as Slurm allotted, or as the launch's units need where there is no Slurm.
+ * them: for as many GPUs as Slurm allotted, or as the launch's units need where there is no Slurm and for CPUs.
  */
 export function discoverDevices(
   launch: LaunchSpec,
@@ -26,13 +26,13 @@ export function discoverDevices(
   environment: NodeJS.ProcessEnv,
 ): NodeDevices {
   const host = readCpuHost(environment);
-  const cpu: NodeDevice[] = cpuDevices(host).map((description) => ({ description }));
+  const sockets: NodeDevice[] = cpuDevices(host).map((description) => ({ description }));
   const warnings: string[] = [];
-  const accelerators = launch.emulated
-    ? emulatedAccelerators(launch, nodeIndex, environment, host, cpu)
-    : realAccelerators(environment, warnings);
+  const emulated = launch.emulated ? emulatedOf(launch, nodeIndex, environment, host, sockets) : undefined;
+  const standsForCpu = emulated?.some((device) => device.description.kind === 'cpu') ?? false;
+  const accelerators = emulated ?? realAccelerators(environment, warnings);
   return {
-    cpu,
+    cpu: standsForCpu ? accelerators : sockets,
     gpu: accelerators.filter((device) => device.description.kind === 'gpu'),
     mig: accelerators.filter((device) => device.description.kind === 'mig'),
     host,
@@ -51,22 +51,23 @@ function realAccelerators(environment: NodeJS.ProcessEnv, warnings: string[]): N
   return [...nvidia, ...amdDevices(readKfdNodes(), environment.ROCR_VISIBLE_DEVICES)];
 }
 
-function emulatedAccelerators(
+/** GPUs or slices that the launch's units ask for; where they ask for CPUs of another model, those. */
+function emulatedOf(
   launch: LaunchSpec,
   nodeIndex: number,
   environment: NodeJS.ProcessEnv,
   host: CpuHost,
-  cpu: NodeDevice[],
+  sockets: NodeDevice[],
 ): NodeDevice[] {
-  const units = launch.units.filter((unit) => unit.node_index === nodeIndex && unit.device_kind !== 'cpu');
+  const units = launch.units.filter((unit) => unit.node_index === nodeIndex);
   const needed = Math.max(0, ...units.map((unit) => unit.first_device + unit.device_count));
-  const kind = units[0]?.device_kind === 'mig' ? 'mig' : 'gpu';
-  const memory_bytes = cpu.reduce((sum, device) => sum + device.description.memory_bytes, 0);
+  const kind = units[0]?.device_kind ?? 'gpu';
+  const memory_bytes = sockets.reduce((sum, device) => sum + device.description.memory_bytes, 0);
   return emulatedDevices(
-    allottedGpus(environment) ?? needed,
+    kind === 'cpu' ? needed : (allottedGpus(environment) ?? needed),
     {
       kind,
-      model: launch.device_model ?? 'GPU',
+      model: launch.device_model ?? (kind === 'cpu' ? 'CPU' : 'GPU'),
       memory_bytes: launch.device_memory_bytes ?? memory_bytes,
     },
     { isa: host.isa, cores: host.allowed_cores, memory_bytes },

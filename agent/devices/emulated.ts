@@ -18,7 +18,7 @@ export function allottedGpus(environment: NodeJS.ProcessEnv): number | undefined
 /** Devices of a declared kind that the host's cores stand in for; each says so. */
 export function emulatedDevices(
   count: number,
-  declared: { kind: 'gpu' | 'mig'; model: string; memory_bytes: number },
+  declared: { kind: 'cpu' | 'gpu' | 'mig'; model: string; memory_bytes: number },
   host: Pick<DeviceDescription, 'isa' | 'cores' | 'memory_bytes'>,
 ): NodeDevice[] {
   const cores = host.cores ?? [];

@@ -10,6 +10,8 @@ export interface UnitGroup {
   engine: UnitSpec['engine'];
   units: UnitSpec[];
   devices: NodeDevice[];
+  /** Position of the first of them among the node's devices of that kind, from 0. */
+  first_device: number;
   /** Compute threads; over all groups of a node never more than its cores. */
   threads: number;
 }
@@ -48,6 +50,7 @@ export function allotDevices(units: readonly UnitSpec[], devices: NodeDevices): 
       engine: unit.engine,
       units: [unit],
       devices: own,
+      first_device: unit.first_device,
       threads: unit.threads,
     };
     groups.push(group);

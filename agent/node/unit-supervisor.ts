@@ -127,6 +127,11 @@ export class UnitSupervisor {
       session_id: this.#session?.id ?? '',
       role: this.#role(),
       unit: this.name,
+      units: group.units.map((unit) => unit.unit),
+      devices: group.devices.map(({ description }, at) => ({
+        index: group.first_device + at,
+        ...description,
+      })),
       engine: group.engine,
       models: this.models.map((model) => ({ ...model })),
       ...(this.#process?.pid === undefined || this.#ended ? {} : { pid: this.#process.pid }),

@@ -1,10 +1,9 @@
-import { readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { deploy, planNow } from '../../control/deploy.ts';
+import { readPlanFile } from '../../control/plan-file.ts';
 import { requireFeasible, useFresh } from '../../control/planning.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Objective } from '../../spec/model-yaml.ts';
-import type { Plan } from '../../spec/plan.ts';
 import type { CliContext } from '../context.ts';
 import { printPlan } from '../format/plan-text.ts';
 import { style } from '../format/style.ts';
@@ -21,23 +20,6 @@ interface DeployOptions {
   stopFirst?: true;
   plan?: string;
   objective?: Objective;
-}
-
-function readPlanFile(path: string): Plan {
-  const broken = (because: string): HpcserveError =>
-    new HpcserveError('E_PLAN_FILE', { what: `${path} is not a plan`, because });
-  let json: unknown;
-  try {
-    json = JSON.parse(readFileSync(path, 'utf8'));
-  } catch (error) {
-    throw broken((error as Error).message);
-  }
-  const plan = json as Plan;
-  if (plan?.format !== 1 || typeof plan.inputs_digest !== 'string' || typeof plan.deployment !== 'string')
-    throw broken('it lacks format 1, inputs_digest or deployment');
-  for (const key of ['launches', 'models', 'unplaced', 'rejected', 'warnings', 'too_large'] as const)
-    if (!Array.isArray(plan[key])) throw broken(`its ${key} is not a list`);
-  return plan;
 }
 
 export function registerDeploy(program: Command, context: CliContext): void {

@@ -1,7 +1,7 @@
-import { writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { planNow } from '../../control/deploy.ts';
 import type { Operations } from '../../control/operations.ts';
+import { writePlanFile } from '../../control/plan-file.ts';
 import { launchIds, type PlannedDeployment, requireFeasible } from '../../control/planning.ts';
 import { describeLaunch } from '../../control/prepare-launch.ts';
 import { SlurmRunner } from '../../control/slurm-runner.ts';
@@ -80,11 +80,10 @@ Examples:
       const { plan } = planned;
       const canAsk = plan.unplaced.length === 0 && !plan.offline;
       const estimates = canAsk ? await estimateStarts(operations, planned) : [];
-      if (options.out !== undefined)
-        writeFileSync(options.out, `${JSON.stringify(plan, null, 2)}\n`, { mode: 0o600 });
+      if (options.out !== undefined) writePlanFile(options.out, plan);
       if (context.json) context.out(JSON.stringify({ ...plan, estimates }));
       else {
-        printPlan(context, plan, { explain: options.explain === true || plan.unplaced.length > 0 });
+        printPlan(context, plan, { explain: options.explain === true });
         for (const estimate of estimates)
           context.out(`job ${estimate.launch + 1}: ${estimateWords(estimate, context.now_ms())}`);
       }

@@ -5,13 +5,17 @@ import {
   type DeploymentReport,
   type GatewayReport,
   type LaunchReport,
+  type NodeKinds,
+  nodeKindsOf,
   reportDeployment,
   reportGateway,
 } from '../../control/status.ts';
 import type { CliContext } from '../context.ts';
+import { confirmationLines, expectationLines } from '../format/confirmation.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
 import { formatTable } from '../format/table.ts';
+import { textWidth } from '../format/wrap.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { openSession } from '../site-session.ts';
 
@@ -23,19 +27,26 @@ export function registerStatus(program: Command, context: CliContext): void {
     .addHelpText(
       'after',
       `
-Asks Slurm once and reads what the node agents say of themselves. Works from every login node.
+Asks Slurm about jobs and nodes and reads what the node agents say of themselves. Works from every login node.
+
+With a name it also holds each replica's node, engine and devices against the plan, and shows what the plan
+expects of them. Where something differs it says so, without a name too. With --json each of units has planned,
+actual, matches (true, false, or absent while there is nothing to compare) and differences.
 
 Examples:
   $ hpcserve status
   $ hpcserve status my-deployment --watch
-  $ hpcserve status --json | jq '.deployments[].phase'`,
+  $ hpcserve status --json | jq '.deployments[].phase'
+  $ hpcserve status my-deployment --json | jq '.deployments[].launches[].units[] | {unit, matches, actual}'`,
     )
     .action(async (name: string | undefined, options: { watch?: true }) => {
       const operations = openSession(context, { command: 'hpcserve status' });
+      const nodeKinds = nodeKindsOf(operations);
       let before = '';
       for (;;) {
-        const report = await look(operations, name);
-        const text = context.json ? JSON.stringify(report) : render(context, report).join('\n');
+        const report = await look(operations, name, nodeKinds);
+        const whole = name !== undefined;
+        const text = context.json ? JSON.stringify(report) : render(context, report, whole).join('\n');
         if (!options.watch) return context.out(text);
         if (text !== before) show(context, text);
         before = text;
@@ -52,12 +63,12 @@ interface Report {
   deployments: DeploymentReport[];
 }
 
-async function look(operations: Operations, name: string | undefined): Promise<Report> {
+async function look(operations: Operations, name: string | undefined, nodeKinds: NodeKinds): Promise<Report> {
   const { store, loaded } = operations;
   const states =
     name === undefined ? store.list().flatMap((each) => store.load(each) ?? []) : [store.require(name)];
   const deployments: DeploymentReport[] = [];
-  for (const state of states) deployments.push(await reportDeployment(operations, state));
+  for (const state of states) deployments.push(await reportDeployment(operations, state, nodeKinds));
   return { site: loaded.site.name, gateway: await reportGateway(operations), deployments };
 }
 
@@ -78,7 +89,7 @@ const phaseStyle: Record<DeploymentReport['phase'], StyleName> = {
   stopped: 'dim',
 };
 
-function render(context: CliContext, { site, gateway, deployments }: Report): string[] {
+function render(context: CliContext, { site, gateway, deployments }: Report, whole: boolean): string[] {
   const colour = context.colour && context.tty.stdout;
   const lines = [
     `gateway of ${site}: ${gateway.state.replace('_', ' ')}${gateway.url ? ` at ${gateway.url}` : ''}${gateway.because ? ` (${gateway.because})` : ''}`,
@@ -101,6 +112,9 @@ function render(context: CliContext, { site, gateway, deployments }: Report): st
           rows,
         ).map((line) => `  ${line}`),
       );
+    const confirmed = confirmationLines(report, textWidth(context), whole);
+    lines.push(...confirmed.map(({ text, alarming }) => (alarming ? style('red', text, colour) : text)));
+    if (whole) lines.push(...expectationLines(report, textWidth(context)));
   }
   return lines;
 }

@@ -1,127 +1,186 @@
 /** A plan as people read it: jobs, what each model may expect, and what else could have been. */
-import type {
-  Plan,
-  PlannedGroup,
-  PlannedLaunch,
-  PlannedModel,
-  Prediction,
-  RunnerUp,
+import { rejectionLines } from '../../control/planning.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { ModelSpec, Objective } from '../../spec/model-yaml.ts';
+import {
+  defaultSlo,
+  type Plan,
+  type PlannedLaunch,
+  type PlannedModel,
+  type RunnerUp,
 } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import type { CliContext } from '../context.ts';
+import { expectations, groupName, milliseconds, number } from './predictions.ts';
 import { formatBytes } from './quantities.ts';
 import { style } from './style.ts';
 import { formatTable } from './table.ts';
+import { textWidth, wrap } from './wrap.ts';
 
 /** Runners-up that are shown without --explain. */
 const runners_up_shown = 2;
+/** Columns in which it makes sense to fold names of replicas. */
+const replicas_column_min = 12;
+/** Names of replicas that are listed for one job, or for several alike. */
+const replica_names_shown = 4;
 
 export function printPlan(context: CliContext, plan: Plan, { explain }: { explain: boolean }): void {
   const bold = (text: string): string => style('bold', text, context.colour && context.tty.stdout);
+  const say = (text: string, indent = 0): void => {
+    for (const line of wrap(text, textWidth(context), indent)) context.out(line);
+  };
   context.out(bold(`${plan.deployment} on ${plan.site}`));
-  printJobs(context, plan.launches);
-  for (const model of plan.models) {
-    context.out(
-      `${bold(model.model)}: ${formatBytes(model.weight_bytes)} of weights, ${formatBytes(model.kv_bytes)} of KV for ${model.kv_tokens} tokens, ${model.context_tokens} tokens of context`,
+  if (plan.unplaced.length > 0 && plan.launches.length > 0)
+    context.out('Not all replicas find a place. These would:');
+  for (const line of jobLines(plan.launches, textWidth(context))) context.out(line);
+  if (plan.unplaced.length === 0) {
+    const groups = plan.models.flatMap(({ model, groups: own }) =>
+      own.map((group) => ({ ...group, name: model })),
     );
-    for (const reason of model.reasons) context.out(`  ${reason}`);
-    printPrediction(context, model);
-    const shown = explain ? model.runners_up : model.runners_up.slice(0, runners_up_shown);
-    for (const runner of shown) context.out(`  not chosen: ${runnerWords(runner)}`);
+    const expected = expectations(groups, textWidth(context));
+    if (expected.length > 0)
+      context.out(`\n${bold('Expected')} of each group of replicas (mean over requests, by simulation):`);
+    for (const line of expected) context.out(line);
+    const slos = new Map(
+      plan.launches.flatMap(({ units }) => units.map(({ model }) => [model.name, model.slo] as const)),
+    );
+    for (const model of plan.models) {
+      context.out(`\n${bold(model.model)}`);
+      for (const sentence of modelSentences(model, slos.get(model.model))) say(sentence, 2);
+      const shown = explain ? model.runners_up : model.runners_up.slice(0, runners_up_shown);
+      if (shown.length > 0) context.out('  not chosen:');
+      for (const runner of shown) say(runnerWords(runner), 4);
+    }
   }
-  if (plan.launches.length > 0) context.out(`plan: ${searchWords(plan)}`);
-  for (const warning of plan.warnings) context.note(`warning: ${warning}`);
-  if (!explain) return;
-  if (plan.rejected.length > 0) context.out(bold('Rejected:'));
-  for (const option of plan.rejected)
-    context.out(
-      `  ${option.model} on ${option.node_kind}${option.engine ? ` (${option.engine})` : ''}: ${option.because} [${option.constraint}]`,
-    );
+  if (plan.launches.length > 0 && plan.unplaced.length === 0) {
+    context.out('');
+    say(`plan: ${searchWords(plan)}`);
+  }
+  for (const warning of plan.warnings)
+    for (const line of wrap(`warning: ${warning}`, textWidth(context))) context.note(line);
+  if (explain) printRejected(plan, (text) => context.out(bold(text)), say);
 }
 
-function printJobs(context: CliContext, launches: readonly PlannedLaunch[]): void {
-  if (launches.length === 0) return;
-  const rows = launches.map((launch, index) => [
-    String(index + 1),
+function printRejected(
+  { models, unplaced, rejected }: Plan,
+  title: (text: string) => void,
+  say: (text: string, indent: number) => void,
+): void {
+  const names = new Set([...models, ...unplaced].map(({ model }) => model));
+  for (const name of names) {
+    const lines = rejectionLines(rejected.filter(({ model }) => model === name));
+    if (lines.length > 0) title(`\n${name} cannot run on`);
+    for (const { line, constraint } of lines) say(`${line} [${constraint}]`, 2);
+  }
+}
+
+/** A table of jobs; neighbours that differ only in the numbers of their replicas are one row. */
+function jobLines(launches: readonly PlannedLaunch[], width: number): string[] {
+  if (launches.length === 0) return [];
+  const rows: { first: number; last: number; cells: string[]; key: string; units: UnitSpec[] }[] = [];
+  for (const [index, launch] of launches.entries()) {
+    const cells = jobCells(launch);
+    const key = JSON.stringify([cells, launch.units.map(({ model }) => model.name)]);
+    const before = rows.at(-1);
+    if (before?.key === key) {
+      before.last = index;
+      before.units.push(...launch.units);
+    } else rows.push({ first: index, last: index, cells, key, units: [...launch.units] });
+  }
+  const titles = ['JOB', 'NODE KIND', 'PARTITION', 'DEVICES', 'CPUS', 'MEMORY', 'TIME', 'REPLICAS'];
+  const lines = formatTable(
+    titles.map((title) => ({ title })),
+    rows.map(({ first, last, cells, units }) => [
+      first === last ? `${first + 1}` : `${first + 1}-${last + 1}`,
+      ...cells,
+      replicaNames(units),
+    ]),
+  );
+  const at = lines[0]!.indexOf('REPLICAS');
+  return lines.flatMap((line) => foldFrom(line, at, width));
+}
+
+/** A line whose end is folded under the column where it begins, where there is room for that. */
+function foldFrom(line: string, column: number, width: number): string[] {
+  if ([...line].length <= width || width - column < replicas_column_min) return [line];
+  const folded = wrap([...line].slice(column).join(''), width - column, 0, 0);
+  return folded.map(
+    (part, at) => (at === 0 ? [...line].slice(0, column).join('') : ' '.repeat(column)) + part,
+  );
+}
+
+function jobCells(launch: PlannedLaunch): string[] {
+  const { devices_per_node: devices } = launch;
+  const name = `${devices.model}${devices.emulated ? ' (emulated)' : ''}`;
+  return [
     launch.node_kind,
     launch.partitions.join(',') || '-',
-    devicesOf(launch),
+    devices.count > 0 ? `${devices.count}× ${name}` : name,
     String(launch.cpus_per_node),
     formatBytes(launch.memory_bytes_per_node),
     launch.time_limit_s === undefined ? '-' : formatSlurmDuration(launch.time_limit_s),
-    launch.units.map((unit) => unit.unit).join(', '),
-  ]);
-  const titles = ['JOB', 'NODE KIND', 'PARTITION', 'DEVICES', 'CPUS', 'MEMORY', 'TIME', 'REPLICAS'];
-  for (const line of formatTable(
-    titles.map((title) => ({ title })),
-    rows,
-  ))
-    context.out(line);
-}
-
-function devicesOf({ devices_per_node: devices }: PlannedLaunch): string {
-  const name = `${devices.model}${devices.emulated ? ' (emulated on CPU)' : ''}`;
-  return devices.count > 0 ? `${devices.count}× ${name}` : name;
-}
-
-function printPrediction(context: CliContext, { workload, groups }: PlannedModel): void {
-  if (groups.every(({ predicted }) => predicted === undefined)) return;
-  const { rate_per_s, input_tokens, output_tokens, source } = workload;
-  context.out(
-    `  at ${number(rate_per_s)} requests/s of ${number(input_tokens)} tokens in and ${number(output_tokens)} out (${source}):`,
-  );
-  for (const group of groups)
-    if (group.predicted) context.out(`    ${groupWords(group)}: ${predictionWords(group.predicted)}`);
-}
-
-function groupWords({
-  node_kind,
-  replicas,
-  tensor,
-  pipeline,
-  precision,
-  traffic_share,
-}: PlannedGroup): string {
-  const split = [
-    ...(tensor > 1 ? [`tensor ${tensor}`] : []),
-    ...(pipeline > 1 ? [`pipeline ${pipeline}`] : []),
-    ...(precision === 'auto' ? [] : [precision]),
   ];
-  const share = traffic_share > 0.999 ? [] : [`${percent(traffic_share)} of requests`];
-  return [`${replicas} on ${node_kind}`, ...split, ...share].join(', ');
 }
 
-function predictionWords(predicted: Prediction): string {
+/** All names, or of many of one model the first, the last, and how many there are. */
+function replicaNames(units: readonly UnitSpec[]): string {
+  if (units.length <= replica_names_shown) return units.map(({ unit }) => unit).join(', ');
+  const byModel = new Map<string, string[]>();
+  for (const { unit, model } of units) byModel.set(model.name, [...(byModel.get(model.name) ?? []), unit]);
+  return [...byModel.values()]
+    .map((names) => (names.length > 2 ? `${names[0]} … ${names.at(-1)} (${names.length})` : names.join(', ')))
+    .join(', ');
+}
+
+function modelSentences(model: PlannedModel, slo: ModelSpec['slo'] = {}): string[] {
+  const { workload, groups } = model;
+  const { rate_per_s, input_tokens, output_tokens, source } = workload;
+  const predicted = groups.flatMap((group) => group.predicted ?? []);
+  const most = predicted.reduce((sum, { max_rate_per_s }) => sum + max_rate_per_s, 0);
+  const origin = {
+    given: 'as model.yaml says',
+    measured: 'as measured',
+    assumed: 'assumed: model.yaml has no workload',
+  }[source];
   return [
-    `TTFT ${milliseconds(predicted.ttft_ms)}`,
-    `TPOT ${milliseconds(predicted.tpot_ms)}`,
-    `${milliseconds(predicted.e2e_ms)} a request`,
-    `${percent(predicted.slo_attainment)} within the SLO`,
-    `${number(predicted.output_tokens_per_s)} tokens/s`,
-    `${percent(predicted.utilization)} of ${number(predicted.max_rate_per_s)} requests/s`,
-    `${Math.round(predicted.power_w)} W`,
-  ].join(', ');
+    `for ${rate(rate_per_s)} of ${number(input_tokens)} tokens in and ${number(output_tokens)} out (${origin})` +
+      (predicted.length > 0 ? `; its replicas can take ${rate(most)}` : ''),
+    `SLO: TTFT ${milliseconds(slo.ttft_ms ?? defaultSlo.ttft_ms)}, TPOT ${milliseconds(slo.tpot_ms ?? defaultSlo.tpot_ms)}` +
+      (slo.ttft_ms === undefined && slo.tpot_ms === undefined ? ' (the default)' : ''),
+    `memory of a replica: ${formatBytes(model.weight_bytes)} of weights, ${formatBytes(model.kv_bytes)} of KV cache for ${model.kv_tokens} tokens; context ${model.context_tokens} tokens`,
+    ...model.reasons,
+  ];
+}
+
+function rate(per_s: number): string {
+  return `${number(per_s)} ${per_s === 1 ? 'request' : 'requests'}/s`;
 }
 
 function runnerWords(runner: RunnerUp): string {
-  const split = runner.tensor > 1 ? `, tensor ${runner.tensor}` : '';
-  const precision = runner.precision === 'auto' ? '' : `, ${runner.precision}`;
   const expected = runner.predicted
     ? ` (TTFT ${milliseconds(runner.predicted.ttft_ms)}, TPOT ${milliseconds(runner.predicted.tpot_ms)})`
     : '';
-  return `${runner.replicas} on ${runner.node_kind} (${runner.device}${split}${precision}), ${costWords(runner.cost_ratio)}: ${runner.because}${expected}`;
+  return `${groupName(runner)} (${runner.device}), ${costWords(runner.cost_ratio)}: ${runner.because}${expected}`;
 }
 
 function costWords(ratio: number): string {
   return ratio > 100 ? 'over 100 times the cost' : `${ratio.toFixed(2)} times the cost`;
 }
 
+const objectiveWords: Record<Objective, string> = {
+  slo: 'most requests within their SLO, then the smallest devices',
+  latency: 'the least mean latency',
+  'gpu-hours': 'the fewest GPUs that keep the SLO',
+  energy: 'the fewest watts that keep the SLO',
+};
+
 function searchWords(plan: Plan): string {
   const { status, gap = 0, nodes } = plan.search;
+  const objective = `objective ${plan.objective} (${objectiveWords[plan.objective]})`;
   const proof = {
-    optimal: `best by objective ${plan.objective}, proved`,
-    feasible: `by objective ${plan.objective}, at most ${(100 * gap).toFixed(1)} % from the best (${nodes} nodes searched)`,
-    first_fit: 'first fit: devices do not divide as counted, so each replica took the best that was left',
+    optimal: `the best by ${objective}, proved`,
+    feasible: `by ${objective}, at most ${(100 * gap).toFixed(1)} % from the best (${nodes} nodes searched)`,
+    first_fit: `first fit: each replica took the best that was left by ${objective}; how far this is from the best is not known`,
   }[status];
   const gpus =
     plan.gpu_count === 0
@@ -131,17 +190,4 @@ function searchWords(plan: Plan): string {
           ...(plan.gpu_hours === undefined ? [] : [`${number(plan.gpu_hours)} GPU-hours over the wall time`]),
         ];
   return [proof, ...gpus].join('; ');
-}
-
-function percent(share: number): string {
-  const value = 100 * share;
-  return `${value > 0 && value < 10 ? value.toPrecision(2) : Math.round(value)} %`;
-}
-
-function milliseconds(ms: number): string {
-  return ms >= 1000 ? `${(ms / 1000).toPrecision(3)} s` : `${ms.toPrecision(3)} ms`;
-}
-
-function number(value: number): string {
-  return value >= 1000 ? Math.round(value).toString() : String(Number(value.toPrecision(3)));
 }

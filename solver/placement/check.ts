@@ -34,7 +34,8 @@ export function checkPlacement(question: PlacementQuestion, placement: Placement
       .filter(({ tier }) => tier === 'scavenger')
       .flatMap(({ units }) => units)
       .filter(({ model }) => model.name === spec.name).length;
-    const needed = Math.min(placed, spec.min_stable_replicas);
+    // Those that found no place may be the ones that had to be stable.
+    const needed = Math.min(placed, spec.min_stable_replicas - missing);
     if (placed - scavengers < needed)
       wrong.push(`${spec.name}: ${placed - scavengers} replicas on stable nodes of ${needed} that must be`);
     const planned = placement.models.find(({ model }) => model === spec.name);

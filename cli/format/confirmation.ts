@@ -1,0 +1,111 @@
+/** Whether what runs is what was planned, device by device, as `status` says it. */
+import type { DeploymentReport, UnitReport } from '../../control/status.ts';
+import type { GivenDevice } from '../../spec/agent-state.ts';
+import { expectations } from './predictions.ts';
+import { printable } from './style.ts';
+import { formatTable } from './table.ts';
+import { wrap } from './wrap.ts';
+
+interface ConfirmationLine {
+  text: string;
+  /** It tells of a difference. */
+  alarming: boolean;
+}
+
+/**
+ * One line for each replica that runs, where the whole is wanted; then one for each difference, else one that there is
+ * none. Nothing where no agent has said yet what it runs on.
+ */
+export function confirmationLines(
+  { launches }: DeploymentReport,
+  width: number,
+  whole: boolean,
+): ConfirmationLine[] {
+  const units = launches.filter(({ superseded }) => !superseded).flatMap((launch) => launch.units);
+  const known = units.filter(({ actual }) => actual !== undefined);
+  if (known.length === 0) return [];
+  const rows = known.map((unit) => [
+    unit.unit,
+    plannedWords(unit),
+    nodeWords(unit),
+    printable(devicesWords(unit.actual!.devices)),
+    unit.matches ? 'as planned' : 'DIFFERS',
+  ]);
+  const titles = ['REPLICA', 'PLANNED', 'NODE', 'RUNS ON', ''];
+  const table = formatTable(
+    titles.map((title) => ({ title })),
+    rows,
+  );
+  const tight = table.some((line) => [...line].length + 2 > width);
+  const list = tight
+    ? rows.flatMap(([unit, planned, node, devices, verdict]) =>
+        wrap(`${unit}: planned ${planned}; runs on ${node}, ${devices}: ${verdict}`, width, 2),
+      )
+    : table.map((line) => `  ${line}`);
+  const differing = known.filter(({ matches }) => !matches);
+  const verdict =
+    differing.length > 0
+      ? differing.flatMap((unit) =>
+          wrap(`! ${unit.unit} is not as planned: ${(unit.differences ?? []).join('; ')}`, width, 2),
+        )
+      : [`  as planned: ${known.length} of ${units.length} replicas, device by device`];
+  return [
+    ...(whole ? ['', ...list] : []).map((text) => ({ text, alarming: false })),
+    ...(whole || differing.length > 0 ? verdict : []).map((text) => ({
+      text,
+      alarming: differing.length > 0,
+    })),
+  ];
+}
+
+/** What the plan expects of the replicas; speeds of devices that a CPU stands in for are those of the devices. */
+export function expectationLines({ models }: DeploymentReport, width: number): string[] {
+  const groups = models.flatMap(({ name, groups: own }) => own.map((group) => ({ ...group, name })));
+  const lines = expectations(groups, width);
+  return lines.length === 0 ? [] : ['', '  the plan expects (mean over requests, by simulation):', ...lines];
+}
+
+/** `2× A100 (emulated), tensor 2, on a100`. */
+function plannedWords({ planned }: UnitReport): string {
+  const { device_count, device_model, emulated, tensor, pipeline, node_kind } = planned;
+  return [
+    `${device_count}× ${device_model}${emulated ? ' (emulated)' : ''}`,
+    ...(tensor > 1 ? [`tensor ${tensor}`] : []),
+    ...(pipeline > 1 ? [`pipeline ${pipeline}`] : []),
+    `on ${node_kind}`,
+  ].join(', ');
+}
+
+function nodeWords({ actual }: UnitReport): string {
+  const { node, node_kinds } = actual!;
+  return printable(node_kinds ? `${node} (${node_kinds.join(', ') || 'of no known kind'})` : node);
+}
+
+/** `gpu 0: GH200 (emulated on cores 0-1)`, `gpu 1: A100-40GB GPU-5a3c…`. */
+function devicesWords(devices: readonly GivenDevice[]): string {
+  if (devices.length === 0) return 'no device';
+  return devices
+    .map(({ kind, index, model, emulated, cores, uuid }) => {
+      const on = cores && cores.length > 0 ? `cores ${ranges(cores)}` : undefined;
+      const detail = emulated
+        ? ` (emulated${on ? ` on ${on}` : ''})`
+        : uuid
+          ? ` ${uuid}`
+          : on
+            ? ` (${on})`
+            : '';
+      return `${kind} ${index}: ${model}${detail}`;
+    })
+    .join(', ');
+}
+
+/** `0-3,8`. */
+function ranges(numbers: readonly number[]): string {
+  const parts: [number, number][] = [];
+  for (const number of [...numbers].sort((a, b) => a - b)) {
+    const last = parts.at(-1);
+    if (last && number === last[1] + 1) last[1] = number;
+    else parts.push([number, number]);
+  }
+  return parts.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(',');
+}
