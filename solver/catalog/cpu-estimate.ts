@@ -72,21 +72,29 @@ function levelOf({ isa, architecture }: HostCpu): Level {
   return levels.scalar;
 }
 
-/** One core cannot keep more than about this in flight: 12 to 16 lines of 64 bytes at some 90 ns. */
-const gb_per_s_of_one_core = 10;
-const sockets_gb_per_s = 300;
+/**
+ * What one core can draw of a socket that others leave idle: LLM-Mesh's slices of 8 and 16 cores read weights at
+ * 14 to 20 GB/s per core, twice what each has of a socket that works as a whole.
+ */
+const gb_per_s_of_one_core = 20;
+/** Of a socket nobody knows: as a whole, and what a few of its cores may take of it. */
+const sockets_gb_per_s = { most: 300, least: 100 };
 
 /**
- * `cores` cores of a CPU that is only known by its extensions. Bandwidth: what that many cores of the named
- * CPU have of their socket, at most a socket's 300 GB/s.
+ * `cores` cores of a CPU that is only known by its extensions, one of `count` such devices. Bandwidth: what that
+ * many cores of the named CPU have of their socket, between 100 GB/s for all devices and 300 GB/s for each, and
+ * at most 20 GB/s for each core.
  */
 export function cpuOfCores(
   model: string,
   cores: number,
+  count: number,
   host: HostCpu,
 ): { device: DeviceSpec; basis: string } {
   const level = levelOf(host);
   const { fp32, bf16, int8 } = level.gflops;
+  const shared = Math.max(sockets_gb_per_s.least / count, level.gb_per_s * cores);
+  const gb_per_s = Math.min(gb_per_s_of_one_core * cores, sockets_gb_per_s.most, shared);
   return {
     basis: level.basis,
     device: {
@@ -101,7 +109,7 @@ export function cpuOfCores(
         ...(int8 === undefined ? {} : { int8: int8 * cores * 1e9 }),
       },
       memory_bytes: 0,
-      memory_bandwidth_bytes_per_s: Math.min(sockets_gb_per_s, level.gb_per_s * cores) * 1e9,
+      memory_bandwidth_bytes_per_s: gb_per_s * 1e9,
       link: { name: 'between sockets', bandwidth_bytes_per_s: 40e9, devices: 2 },
       tdp_w: 6 * cores,
       cores,
@@ -111,13 +119,14 @@ export function cpuOfCores(
 }
 
 /**
- * So many cores of a socket the catalog knows: their part of its arithmetic, bandwidth and power. Bandwidth is
- * shared evenly, since the other cores have work too, and one core cannot use more than 10 GB/s.
+ * So many cores of a socket the catalog knows, one of `count` such devices: their part of its arithmetic and
+ * power, and of its bandwidth what the devices on one socket leave each other, at most 20 GB/s for each core.
  */
-export function partOfSocket(socket: DeviceSpec, cores: number): DeviceSpec {
+export function partOfSocket(socket: DeviceSpec, cores: number, count: number): DeviceSpec {
   const all = socket.cores;
   if (all === undefined || cores >= all) return socket;
   const share = cores / all;
+  const beside = Math.min(count, Math.floor(all / cores));
   return {
     ...socket,
     cores,
@@ -125,7 +134,7 @@ export function partOfSocket(socket: DeviceSpec, cores: number): DeviceSpec {
       Object.entries(socket.peak_flops_per_s).map(([precision, peak]) => [precision, peak * share]),
     ),
     memory_bandwidth_bytes_per_s: Math.min(
-      socket.memory_bandwidth_bytes_per_s * share,
+      socket.memory_bandwidth_bytes_per_s / beside,
       cores * gb_per_s_of_one_core * 1e9,
     ),
     tdp_w: socket.tdp_w * share,

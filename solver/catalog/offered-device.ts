@@ -57,8 +57,9 @@ function ofKind(offered: OfferedName, node: HostCpu): OfferedDevice {
 function cpu(offered: OfferedName, node: HostCpu): OfferedDevice {
   const cores = offered.cores ?? Math.max(1, Math.floor(node.cpus / Math.max(1, offered.count)));
   const known = deviceNamed(offered.model);
-  if (known?.kind === 'cpu') return { device: partOfSocket(known, cores), known: 'catalog' };
-  const { device, basis } = cpuOfCores(offered.model, cores, node);
+  if (known?.kind === 'cpu')
+    return { device: partOfSocket(known, cores, Math.max(1, offered.count)), known: 'catalog' };
+  const { device, basis } = cpuOfCores(offered.model, cores, Math.max(1, offered.count), node);
   return {
     device,
     known: 'estimated',

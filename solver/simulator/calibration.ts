@@ -54,6 +54,13 @@ export const roofline: Calibration = {
   engine_source: 'roofline without calibration',
 };
 
+/**
+ * Vector units of CPUs without tiles: dense products reach some 60% of their peak, as do those of attention,
+ * which ran at that share of the vector peak on the AMX CPU that was measured; their blocks have few rows. What
+ * belongs to memory and links is as measured there.
+ */
+const vectorUnits = { gemm_compute: 0.6, gemm_compute_narrow: 0.6, gemm_pad_rows: 6, attention_compute: 0.6 };
+
 /** Families without measurements take the constants of the most similar family that has them. */
 const standIns: Readonly<Record<DeviceFamily, readonly DeviceFamily[]>> = {
   pascal: ['ampere'],
@@ -91,11 +98,14 @@ export function calibrationFor(engine: SimulatedEngine, family: DeviceFamily): C
   const measured = engineConstants[engineName];
   if (device === undefined || measured === undefined)
     throw new Error(`no constants for ${engine} on ${family}: run bench/calibrate`);
+  const vectors = family === 'cpu' && stands !== family;
   return {
-    device: device.constants,
+    device: vectors ? { ...device.constants, ...vectorUnits } : device.constants,
     engine: measured.constants,
     device_source:
-      stands === family ? device.source : `${family} is not measured; ${stands}: ${device.source}`,
+      stands === family
+        ? device.source
+        : `${family} is not measured; ${stands}${vectors ? ', but for arithmetic' : ''}: ${device.source}`,
     engine_source:
       engineName === engine
         ? measured.source

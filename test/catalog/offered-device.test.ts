@@ -115,9 +115,13 @@ describe('CPUs a site offers', () => {
     expect(whole.device.memory_bandwidth_bytes_per_s).toBe(socket.memory_bandwidth_bytes_per_s);
     const part = offeredDevice({ ...cpu('Xeon-8480+'), cores: 14 }, { ...x86, cpus: 112 }).device;
     expect(part.peak_flops_per_s.bf16! / socket.peak_flops_per_s.bf16!).toBeCloseTo(1 / 4, 6);
-    expect(part.memory_bandwidth_bytes_per_s / socket.memory_bandwidth_bytes_per_s).toBeCloseTo(1 / 4, 6);
-    const one = offeredDevice({ ...cpu('Xeon-Max-9480'), cores: 1 }, x86).device;
-    expect(one.memory_bandwidth_bytes_per_s).toBe(10e9);
+    // Alone on the socket they draw what 14 cores can; four such devices share it.
+    expect(part.memory_bandwidth_bytes_per_s).toBe(14 * 20e9);
+    const quarter = offeredDevice({ ...cpu('Xeon-8480+', 4), cores: 14 }, { ...x86, cpus: 56 }).device;
+    expect(quarter.memory_bandwidth_bytes_per_s / socket.memory_bandwidth_bytes_per_s).toBeCloseTo(1 / 4, 6);
+    // Eight on two sockets have no less than four on one.
+    const eighth = offeredDevice({ ...cpu('Xeon-8480+', 8), cores: 14 }, { ...x86, cpus: 112 }).device;
+    expect(eighth).toEqual(quarter);
   });
 
   it('are known by the name the kernel gives them', () => {
