@@ -130,11 +130,18 @@ const rate = z.number().positive();
 const deviceFiguresSchema = z
   .strictObject({
     tflops: z
-      .strictObject({ fp32: rate, fp16: rate, bf16: rate, fp8: rate, int8: rate, fp4: rate })
+      .strictObject({
+        fp32: rate.describe('32-bit.'),
+        fp16: rate.describe('16-bit (IEEE half).'),
+        bf16: rate.describe('16-bit (bfloat16).'),
+        fp8: rate.describe('8-bit floating point.'),
+        int8: rate.describe('8-bit integer.'),
+        fp4: rate.describe('4-bit floating point.'),
+      })
       .partial()
       .optional()
       .describe(
-        'Peak arithmetic in 10^12 operations per second by precision (fp32, fp16, bf16, fp8, int8, fp4), dense, without structured sparsity.',
+        'Peak arithmetic in 10^12 operations per second, dense, without structured sparsity; only what differs.',
       ),
     bandwidth_gb_per_s: rate.optional().describe('Memory bandwidth, in GB/s.'),
     link_gb_per_s: rate
