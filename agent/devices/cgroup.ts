@@ -43,7 +43,7 @@ export function parseMemoryLimit(text: string): number | undefined {
 }
 
 /** `oom_kill N` of memory.events (version 2) or memory.oom_control (version 1, Linux 4.13 and later). */
-export function parseOomKills(text: string): number | undefined {
+function parseOomKills(text: string): number | undefined {
   const count = /^oom_kill (\d+)$/m.exec(text)?.[1];
   return count === undefined ? undefined : Number(count);
 }

@@ -119,7 +119,7 @@ export async function openStage(): Promise<Stage> {
 }
 
 /** The JSON of each event; there must be one `[DONE]`, at the end. */
-export function eventsOf(text: string): Record<string, unknown>[] {
+function eventsOf(text: string): Record<string, unknown>[] {
   const events = text.split('\n\n');
   if (events.pop() !== '' || events.pop() !== 'data: [DONE]' || text.split('[DONE]').length !== 2)
     throw new Error(`a stream must end with one [DONE]: …${text.slice(-200)}`);
