@@ -8,6 +8,7 @@ import { registerDeploy } from './commands/deploy.ts';
 import { registerDoctor } from './commands/doctor.ts';
 import { registerEndpoint } from './commands/endpoint.ts';
 import { registerInit } from './commands/init.ts';
+import { registerKeep } from './commands/keep.ts';
 import { registerKeys } from './commands/keys.ts';
 import { registerLogs } from './commands/logs.ts';
 import { registerModelCommands } from './commands/model.ts';
@@ -86,6 +87,7 @@ Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 
     registerStatus,
     registerLogs,
     registerStop,
+    registerKeep,
     registerChat,
     registerModels,
     registerModelCommands,

@@ -49,6 +49,8 @@ export function assess(state: DeploymentState, observation: Observation): Assess
     const job = launch.phase === 'ended' ? launch.last : sight?.job;
     if (job && (job.phase === 'ended' || job.phase === 'unknown'))
       reasons.push(`job ${job.job_id || launch.launch_id} ended: ${endWords(job)}`);
+    if (launch.given_up !== undefined)
+      reasons.push(`nothing more is started in its place: ${launch.given_up}`);
     // An engine that ends with its cancelled job is no finding of its own.
     const ended = job?.phase === 'ended' && job.state !== 'FAILED';
     if (!ended) reasons.push(...unitErrors(sight?.units ?? []));

@@ -9,10 +9,11 @@ import { deploymentFiles, type GatewayEndpoint } from '../spec/state-layout.ts';
 import { assess } from './assess.ts';
 import type { CredentialFile } from './credentials.ts';
 import { mergePlan } from './decide.ts';
-import { type DeploymentState, liveLaunches, wantedLaunches } from './deployment-state.ts';
+import { type DeploymentState, forgetOldest, liveLaunches, wantedLaunches } from './deployment-state.ts';
 import { diagnose } from './diagnose.ts';
 import { baseUrl, ensureGateway, ensureKey, waitForModels } from './gateway.ts';
 import { inspectModel } from './inspect-model.ts';
+import { ensureKeeper } from './keeper/keeper-process.ts';
 import { type AskSlurm, factsToPlanWith, type Operations } from './operations.ts';
 import { launchIds, type PlannedDeployment, planDeployment, requireFeasible, useFresh } from './planning.ts';
 import { withQueueWaits } from './queue-wait.ts';
@@ -53,8 +54,6 @@ export interface DeployResult {
 
 /** Time between two looks at state files while following, ms. Lower: news sooner; higher: less load on the filesystem. */
 const follow_ms = 500;
-/** Ended launches kept in the state, for `logs` and `status`. */
-const keptLaunches = 20;
 
 export interface PlanNowOptions {
   ask?: AskSlurm;
@@ -171,10 +170,40 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
       because: 'the site allows only so many submissions a minute',
       try: 'run the same command again: it goes on where this one stopped',
     });
-  if (request.detach) return { ...result, serving: false };
+  if (request.detach) {
+    await leaveToKeeper(operations, spec.name);
+    return { ...result, serving: false };
+  }
   await follow(operations, reconciler, request, deadline_ms, endpoint, key, models);
+  await leaveToKeeper(operations, spec.name);
   emit({ at_ms: now_ms(), kind: 'serving', url, models });
   return { ...result, serving: true };
+}
+
+/**
+ * From here on the keeper replaces what ends. While it was followed, a job that ended was this command's to report.
+ * Where no keeper can be started the deployment serves all the same, as long as its jobs last.
+ */
+async function leaveToKeeper(operations: Operations, name: string): Promise<void> {
+  const { store, command, signal, now_ms, loaded, emit } = operations;
+  const lock = await store.lock(name, { command, timeout_ms: 120_000, signal });
+  try {
+    const state = store.require(name);
+    if (state.kept !== true) store.save({ ...state, kept: true }, now_ms());
+  } finally {
+    lock.release();
+  }
+  if (loaded.site.keeper.place === 'none') return;
+  try {
+    await ensureKeeper(loaded, signal);
+  } catch (error) {
+    if (!(error instanceof HpcserveError)) throw error;
+    emit({
+      at_ms: now_ms(),
+      kind: 'warning',
+      message: `jobs that end will not be replaced: ${[error.message, ...error.because].join(': ')} [${error.code}]`,
+    });
+  }
 }
 
 /**
@@ -275,12 +304,6 @@ async function accept(
 
 function isChanged(before: DeploymentState | undefined, digest: string): boolean {
   return before !== undefined && before.spec_digest !== digest && liveLaunches(before).length > 0;
-}
-
-function forgetOldest(launches: DeploymentState['launches']): DeploymentState['launches'] {
-  const ended = launches.filter((launch) => launch.superseded && launch.phase === 'ended');
-  const forgotten = new Set(ended.slice(keptLaunches));
-  return launches.filter((launch) => !forgotten.has(launch));
 }
 
 /**

@@ -44,6 +44,13 @@ const launchRecordSchema = z.object({
   cancel_requested_ms: z.number().optional(),
   /** How the job ended, or its last known state. */
   last: jobSnapshotSchema.optional(),
+  ended_at_ms: z.number().optional(),
+  /** When the keeper first saw all its replicas serve. */
+  served_at_ms: z.number().optional(),
+  /** Launches in its place before it that came to nothing, one after the other. */
+  tries: z.int().min(0).optional(),
+  /** Why nothing more is started in its place. */
+  given_up: z.string().optional(),
 });
 export type LaunchRecord = z.infer<typeof launchRecordSchema>;
 
@@ -61,6 +68,8 @@ export const deploymentStateSchema = z.object({
   spec_file: z.string(),
   spec: deploymentSchema,
   desired: z.enum(['serving', 'stopped']),
+  /** The keeper acts on it: it has served, or was submitted for nobody to follow. */
+  kept: z.boolean().optional(),
   created_at_ms: z.number(),
   updated_at_ms: z.number(),
   /** Why the last attempt did not serve; kept for `status`. */
@@ -90,4 +99,14 @@ export function liveLaunches(state: DeploymentState): LaunchRecord[] {
 /** Launches the deployment is to consist of now; the superseded ones are on their way out. */
 export function wantedLaunches(state: DeploymentState): LaunchRecord[] {
   return state.launches.filter((launch) => !launch.superseded);
+}
+
+/** Ended launches kept in the state, for `logs` and `status`. */
+const endedLaunchesKept = 20;
+
+/** The launches without the oldest of those that are replaced and over. */
+export function forgetOldest(launches: readonly LaunchRecord[]): LaunchRecord[] {
+  const ended = launches.filter((launch) => launch.superseded && launch.phase === 'ended');
+  const forgotten = new Set(ended.slice(endedLaunchesKept));
+  return launches.filter((launch) => !forgotten.has(launch));
 }

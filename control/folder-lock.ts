@@ -7,6 +7,7 @@
 import { randomBytes } from 'node:crypto';
 import {
   closeSync,
+  existsSync,
   fsyncSync,
   openSync,
   readFileSync,
@@ -58,7 +59,7 @@ export class FolderLock {
   /** @throws HpcserveError E_DEPLOYMENT_LOCKED with the owner when it stays taken. */
   static async acquire(path: string, options: FolderLockOptions): Promise<FolderLock> {
     const heartbeatMs = options.heartbeat_ms ?? 5_000;
-    const staleMs = options.stale_ms ?? 60_000;
+    const staleMs = options.stale_ms ?? stale_ms_default;
     const identity = identityOf(process.pid)!;
     const owner: LockOwner = {
       ...identity,
@@ -115,6 +116,15 @@ export class FolderLock {
       if (typeof (error as NodeJS.ErrnoException).code !== 'string') throw error;
     }
   }
+}
+
+/** Age of a heartbeat from another host after which its lock may be taken over, unless told otherwise, ms. */
+const stale_ms_default = 60_000;
+
+/** Who holds a lock now; undefined where nobody does, or its owner is gone. */
+export function holderOf(path: string): { host: string; pid: number; command: string } | undefined {
+  if (!existsSync(path) || isStale(path, stale_ms_default)) return undefined;
+  return readOwner(path);
 }
 
 function createLock(path: string, owner: LockOwner): boolean {

@@ -127,6 +127,11 @@ export async function stopGatewayProcess(layout: StateLayout): Promise<void> {
   rmSync(join(layout.gateway_folder, processFile), { force: true });
 }
 
+/** Whether the process was meant to run: it was started, and nobody ended it in order. */
+export function shouldRun(layout: StateLayout): boolean {
+  return readIdentity(layout) !== undefined;
+}
+
 /** Writes the gateway's configuration. @returns its path. */
 export function writeGatewayConfig(site: SiteConfig, layout: StateLayout): string {
   const config: GatewayConfig = {

@@ -177,6 +177,7 @@ export class Reconciler {
         return store.save(state, now_ms());
       case 'record_end':
         launch.phase = 'ended';
+        launch.ended_at_ms = now_ms();
         launch.last = action.last;
         if (state.desired === 'serving' && !launch.superseded)
           state.failure ??= diagnose(
@@ -234,6 +235,7 @@ export class Reconciler {
       // The answer got lost and the job may be queued: the intent stays, the next pass looks for the job.
       if (error.details.may_have_been_submitted !== true) {
         launch.phase = 'ended';
+        launch.ended_at_ms = now_ms();
         launch.last = { job_id: '', phase: 'ended', state: 'REFUSED', reason: error.message };
         state.failure = error.toJSON();
         store.save(state, now_ms());

@@ -2,8 +2,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type DeploymentState, type LaunchRecord, liveLaunches } from './deployment-state.ts';
+import type { DeploymentStore } from './deployment-store.ts';
 import { isGatewayNeeded, stopGateway } from './gateway.ts';
 import type { JobRunner } from './job-runner.ts';
+import { stopKeeper } from './keeper/keeper-process.ts';
 import type { Operations } from './operations.ts';
 import { Reconciler } from './reconciler.ts';
 
@@ -29,7 +31,12 @@ export async function stopDeployment(
   }
   await waitForEnd(operations, name, liveLaunches, options.timeout_ms ?? endTimeout_ms);
   if (!options.keep_gateway && !isGatewayNeeded(store)) await stopGateway(operations);
+  if (!isKeeperNeeded(store)) await stopKeeper(store.layout);
   emit({ at_ms: now_ms(), kind: 'stopped', deployment: name });
+}
+
+function isKeeperNeeded(store: DeploymentStore): boolean {
+  return store.list().some((name) => store.load(name)?.desired === 'serving');
 }
 
 /** Nothing can be written down (a full disk): jobs can be ended all the same. */

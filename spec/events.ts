@@ -32,6 +32,14 @@ export type ProgressEvent = { at_ms: number } & (
       reason?: string;
       log_file?: string;
     }
+  /** The keeper acts: a successor, a replacement, or no more of either. */
+  | {
+      kind: 'kept';
+      deployment: string;
+      do: 'renew' | 'replace' | 'give_up';
+      launch_id: string;
+      because: string;
+    }
   | { kind: 'failed'; error: ErrorJson }
   | { kind: 'stopped'; deployment: string }
 );

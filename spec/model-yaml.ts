@@ -261,6 +261,16 @@ export const deploymentSchema = z.strictObject({
     .describe(
       'What the plan is for. slo: most requests within slo, then the smallest devices. latency: the least mean latency (LLMFabric, Eq. 1). gpu-hours: the fewest GPUs that keep slo. energy: the fewest watts that keep slo.',
     ),
+  budget: z
+    .strictObject({
+      gpu_hours: z
+        .number()
+        .positive()
+        .optional()
+        .describe('GPU-hours the deployment may use in all. Then jobs that end get no successor.'),
+    })
+    .optional()
+    .describe('What it may cost.'),
   slurm: slurmOverridesSchema.prefault({}),
 });
 export type DeploymentSpec = z.infer<typeof deploymentSchema>;

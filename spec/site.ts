@@ -422,6 +422,17 @@ export const siteSchema = z
       })
       .prefault({})
       .describe('The front door.'),
+    keeper: z
+      .strictObject({
+        place: z
+          .enum(['login', 'none'])
+          .default('login')
+          .describe(
+            'What looks after deployments when no command does: submits successors before time limits and replaces jobs that ended. login: a process on the machine that deploys, until the last deployment is stopped. none: nothing; run `hpcserve keep` yourself, or `hpcserve keep --once` from cron.',
+          ),
+      })
+      .prefault({})
+      .describe('The keeper of deployments.'),
     planning: z
       .strictObject({
         queue_wait: z

@@ -42,6 +42,10 @@ export function describeEvent(event: ProgressEvent): string {
       const log = event.log_file ? ` (log: ${event.log_file})` : '';
       return `job ${event.job_id} ended: ${endWords(event)}${log}`;
     }
+    case 'kept': {
+      const acts = { renew: 'gets a successor', replace: 'is replaced', give_up: 'is given up' }[event.do];
+      return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;
+    }
     case 'failed':
       return [
         `failed: ${event.error.what}`,

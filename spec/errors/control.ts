@@ -92,4 +92,16 @@ export const controlErrors = defineErrors({
     http_status: 502,
     exit_code: 7,
   },
+  E_KEEPER_START: {
+    cause: 'The process that keeps deployments alive ended at once, or did not come up.',
+    fix: 'Look at the end of keeper.log in the state folder; `hpcserve keep` does the same in the foreground.',
+    http_status: 500,
+    exit_code: 8,
+  },
+  E_KEEPER_RUNNING: {
+    cause: 'One process keeps the deployments of a site alive, and there is one already.',
+    fix: 'Nothing needs to be done; `hpcserve status` says where it runs.',
+    http_status: 409,
+    exit_code: 10,
+  },
 });

@@ -134,16 +134,26 @@ describe('the local site', () => {
     expect((await home.run(['deploy', 'model.yaml'])).stderr).toMatch(/unchanged/);
   });
 
-  it('says so when an agent is killed, and the next deploy replaces it under the same URL', async () => {
+  it('replaces an agent that is killed without being asked, under the same URL, and says so in its log', async () => {
     const [agent] = processesWithArgument((argument) =>
       argument.includes(`${home.folder}/.hpcserve/local/deployments`),
     ).filter((pid) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').startsWith(process.execPath));
+    const [before] = await jobs();
     process.kill(agent!, 'SIGKILL');
+    const report = async (): Promise<{ phase: string; launches: { job_id: string }[] }> =>
+      JSON.parse((await home.run(['status', '--json'])).stdout).deployments[0];
     await expect
-      .poll(async () => JSON.parse((await home.run(['status', '--json'])).stdout).deployments[0], {
-        timeout: 20_000,
-      })
-      .toMatchObject({ phase: 'failed', reasons: [expect.stringMatching(/exit code 137.*killed/)] });
+      .poll(
+        async () => {
+          const { phase, launches } = await report();
+          return phase === 'serving' && launches.every(({ job_id }) => job_id !== before);
+        },
+        { timeout: 20_000 },
+      )
+      .toBe(true);
+    const log = readFileSync(join(home.folder, '.hpcserve/local/keeper/keeper.log'), 'utf8');
+    expect(log).toMatch(/"kind":"kept".*its job ended: .*killed/);
+    expect((await home.run(['chat', 'tiny', 'Hi', '--max-tokens', '2'])).code).toBe(0);
     const again = await home.run(['deploy', 'model.yaml', '--json']);
     expect(again.code, again.stderr).toBe(0);
     expect(deployed(again.stdout)).toMatchObject({ url, key });

@@ -1,0 +1,154 @@
+/**
+ * The keeper of a site: the one process that looks after all its deployments when no command does. Jobs that near
+ * their time limit get successors, jobs that ended are replaced, the gateway is started again where it is gone.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { defaultKeepSettings, type KeepSettings } from '../../solver/keeping/keep.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ProgressEvent } from '../../spec/events.ts';
+import { slurmSettings } from '../../spec/site.ts';
+import type { DeploymentState } from '../deployment-state.ts';
+import { ensureGateway, isGatewayNeeded } from '../gateway.ts';
+import { shouldRun } from '../gateway-process.ts';
+import { type Operations, type OperationsInput, openOperations } from '../operations.ts';
+import { Reconciler } from '../reconciler.ts';
+import { keepDeployment } from './keep-deployment.ts';
+
+export interface KeeperOptions {
+  input: Omit<OperationsInput, 'emit' | 'overrides' | 'overrideSource'>;
+  emit: (event: ProgressEvent) => void;
+  /** Ends where nothing wants to be kept any more; otherwise it waits for the next deployment. */
+  end_when_idle: boolean;
+}
+
+/** Looks after one deployment as long as its Slurm settings stay the same. */
+interface Kept {
+  reconciler: Reconciler;
+  settings_json: string;
+}
+
+/** Between two looks at the state files of deployments, where nobody asks the scheduler that often, ms. */
+const tick_ms_max = 5_000;
+/** Nothing has wanted to be kept for so long: the process ends, ms. Higher: fewer starts; lower: fewer idle processes. */
+const idle_ms = 10_000;
+
+export class Keeper {
+  readonly #options: KeeperOptions;
+  readonly #operations: Operations;
+  readonly #kept = new Map<string, Kept>();
+  readonly #said = new Map<string, string>();
+
+  constructor(options: KeeperOptions) {
+    this.#options = options;
+    this.#operations = openOperations({ ...options.input, emit: options.emit });
+  }
+
+  /** Keeps until the signal aborts, or nothing is left to keep. */
+  async run(): Promise<void> {
+    const { signal, now_ms, runner } = this.#operations;
+    let idle_since_ms: number | undefined;
+    while (!signal.aborted) {
+      const { next_at_ms, any } = await this.round();
+      if (any) idle_since_ms = undefined;
+      else idle_since_ms ??= now_ms();
+      if (this.#options.end_when_idle && idle_since_ms !== undefined && now_ms() - idle_since_ms >= idle_ms)
+        return;
+      const wait_ms = Math.min(runner.poll_interval_ms, tick_ms_max, Math.max(50, next_at_ms - now_ms()));
+      await sleep(wait_ms, undefined, { signal }).catch((error: unknown) => {
+        if (!signal.aborted) throw error;
+      });
+    }
+  }
+
+  /** Looks at every deployment once. What goes wrong with one is said, and holds up no other. */
+  async round(): Promise<{ next_at_ms: number; any: boolean }> {
+    const { store, now_ms } = this.#operations;
+    let next_at_ms = Number.POSITIVE_INFINITY;
+    let any = false;
+    for (const name of store.list()) {
+      const state = store.load(name);
+      if (state?.desired !== 'serving') {
+        this.#kept.delete(name);
+        continue;
+      }
+      any = true;
+      await this.#guarded(name, async () => {
+        const round = await keepDeployment(
+          {
+            store,
+            reconciler: this.#reconcilerOf(state),
+            settings: this.#settingsOf(state),
+            command: this.#operations.command,
+            now_ms,
+            emit: this.#options.emit,
+            signal: this.#operations.signal,
+          },
+          name,
+        );
+        next_at_ms = Math.min(next_at_ms, round.next_at_ms);
+      });
+    }
+    await this.#guarded('the gateway', async () => {
+      // `stop --gateway` means it: only what died is started again.
+      if (any && isGatewayNeeded(store) && shouldRun(store.layout)) {
+        const { endpoint, started } = await ensureGateway(this.#operations);
+        if (started) this.#options.emit({ at_ms: now_ms(), kind: 'gateway_up', url: endpoint.url });
+      }
+    });
+    return { next_at_ms, any };
+  }
+
+  /** The same trouble is told once, until it is over. */
+  async #guarded(about: string, work: () => Promise<void>): Promise<void> {
+    const { now_ms, signal } = this.#operations;
+    try {
+      await work();
+      this.#said.delete(about);
+    } catch (thrown) {
+      if (signal.aborted) return;
+      const error = HpcserveError.from(thrown);
+      const words = [error.message, ...error.because].join(': ');
+      if (this.#said.get(about) !== words)
+        this.#options.emit({
+          at_ms: now_ms(),
+          kind: 'warning',
+          message: `${about}: ${words} [${error.code}]`,
+        });
+      this.#said.set(about, words);
+    }
+  }
+
+  #reconcilerOf(state: DeploymentState): Reconciler {
+    const settings_json = JSON.stringify(state.spec.slurm);
+    const known = this.#kept.get(state.name);
+    if (known?.settings_json === settings_json) return known.reconciler;
+    const { input, emit } = this.#options;
+    const { loaded, store, runner, facts, now_ms, command, signal } = openOperations({
+      ...input,
+      emit,
+      overrides: state.spec.slurm,
+    });
+    const reconciler = new Reconciler({
+      site: loaded.site,
+      store,
+      runner,
+      facts,
+      now_ms,
+      emit,
+      command,
+      signal,
+    });
+    this.#kept.set(state.name, { reconciler, settings_json });
+    return reconciler;
+  }
+
+  #settingsOf({ spec }: DeploymentState): KeepSettings {
+    const { site } = this.#operations.loaded;
+    const { signal_s } = site.kind === 'slurm' ? slurmSettings(site) : { signal_s: 0 };
+    return {
+      ...defaultKeepSettings,
+      signal_s,
+      ...(spec.budget?.gpu_hours === undefined ? {} : { gpu_hours: spec.budget.gpu_hours }),
+    };
+  }
+}

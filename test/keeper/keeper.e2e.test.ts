@@ -1,0 +1,181 @@
+/** Deployments that outlive their jobs, on a real Slurm cluster: time limits, cancelled jobs, killed agents. */
+import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import OpenAI from 'openai';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { CommandResult } from '../../slurm/command-runner.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+
+let lease: ClusterLease;
+let cluster: Cluster;
+let folder: string;
+
+beforeAll(async () => {
+  lease = await acquireCluster();
+  cluster = lease.cluster;
+  folder = mkdtempSync('/tmp/hpcserve-keep-');
+  own(folder);
+  chmodSync(folder, 0o700);
+  const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
+  write(
+    'site.yaml',
+    shipped.replace('name: test-cluster', 'name: kept').replace('signal_s: 30', 'signal_s: 10'),
+  );
+  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
+  expect(made.code, made.stderr).toBe(0);
+});
+afterAll(async () => {
+  await hpcserve('stop', '--all', '--yes');
+  await lease?.release();
+  if (folder) rmSync(folder, { recursive: true, force: true });
+});
+
+function own(path: string): void {
+  chownSync(path, cluster.user.uid, cluster.user.gid);
+}
+
+function write(name: string, text: string): string {
+  const path = join(folder, name);
+  writeFileSync(path, text);
+  own(path);
+  return path;
+}
+
+function hpcserve(...argv: string[]): Promise<CommandResult> {
+  return cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
+    cwd: folder,
+    env: { HOME: folder, HPCSERVE_SITE: join(folder, 'site.yaml') },
+    timeout_ms: 120_000,
+  });
+}
+
+function deployment(name: string, slurm: Record<string, string> = {}): string {
+  const model = {
+    name,
+    source: './toy.gguf',
+    cpu_threads: 1,
+    context_tokens: 512,
+    max_sequences: 4,
+    batch_invariant: true,
+    devices: { kind: 'gpu' },
+    tier: 'stable',
+  };
+  return write(`${name}.yaml`, JSON.stringify({ name, models: [model], slurm }));
+}
+
+async function deploy(file: string): Promise<OpenAI> {
+  const { code, stdout, stderr } = await hpcserve('deploy', file, '--json', '--timeout', '60s');
+  expect(code, stderr + stdout).toBe(0);
+  const { url, key } = JSON.parse(stdout.trim().split('\n').at(-1)!) as { url: string; key: string };
+  return new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });
+}
+
+interface Status {
+  phase: string;
+  launches: { launch_id: string; job_id: string; job: { phase: string } }[];
+}
+async function status(name: string): Promise<Status> {
+  return JSON.parse((await hpcserve('status', name, '--json')).stdout).deployments[0] as Status;
+}
+
+/** What the keeper did, by its log. */
+const log = (): string => readFileSync(join(folder, '.hpcserve/kept/keeper/keeper.log'), 'utf8');
+const kept = (deployment: string): { do: string; because: string }[] =>
+  log()
+    .split('\n')
+    .filter((line) => line.includes('"kind":"kept"'))
+    .map((line) => JSON.parse(line))
+    .filter((event) => event.deployment === deployment);
+
+const text = async (client: OpenAI, model: string, seed: number): Promise<string> => {
+  const answer = await client.chat.completions.create({
+    model,
+    seed,
+    messages: [{ role: 'user', content: 'Go on.' }],
+    max_tokens: 24,
+  });
+  return answer.choices[0]!.message.content ?? '';
+};
+
+describe('the keeper', () => {
+  it('submits a successor before the time limit, and no request fails when the first job ends', async () => {
+    const client = await deploy(deployment('limited', { time_limit: '00:01:00' }));
+    const [first] = (await status('limited')).launches;
+    const expected = await text(client, 'limited', 1);
+    // Until the job that answered first is over, and two answers beyond.
+    let after = 0;
+    for (let turn = 0; after < 2; turn++) {
+      expect(await text(client, 'limited', 1), `answer ${turn}`).toBe(expected);
+      await sleep(250);
+      const { stdout } = await cluster.runAs('user', ['squeue', '--noheader', '--format=%i']);
+      if (!stdout.split('\n').includes(first!.job_id)) after++;
+    }
+    expect(kept('limited')[0]).toMatchObject({
+      do: 'renew',
+      because: expect.stringMatching(/time limit is \d+ s away/),
+    });
+    const now = await status('limited');
+    expect(now.phase).toBe('serving');
+    expect((await hpcserve('stop', 'limited')).code).toBe(0);
+  }, 150_000);
+
+  it('replaces a job that was cancelled and one whose agent was killed', async () => {
+    const client = await deploy(deployment('killed'));
+    const expected = await text(client, 'killed', 2);
+    const jobs = new Set<string>();
+    for (const way of ['scancel', 'SIGKILL'] as const) {
+      const { launches } = await status('killed');
+      const running = launches.find(({ job }) => job?.phase === 'running')!;
+      jobs.add(running.job_id);
+      if (way === 'scancel') await cluster.runAs('user', ['scancel', running.job_id]);
+      else {
+        const agent = cluster
+          .jobProcesses()
+          .find(
+            ({ command }) => command.includes('dist/agent/main.js') && command.includes(running.launch_id),
+          );
+        process.kill(agent!.pid, 'SIGKILL');
+      }
+      await expect
+        .poll(async () => kept('killed').filter((event) => event.do === 'replace').length, {
+          timeout: 20_000,
+        })
+        .toBe(jobs.size);
+      await expect.poll(async () => (await status('killed')).phase, { timeout: 30_000 }).toBe('serving');
+      expect(await text(client, 'killed', 2)).toBe(expected);
+    }
+    expect((await hpcserve('stop', 'killed')).code).toBe(0);
+  }, 120_000);
+
+  it('starts a gateway again that was killed, at the same address, and not one that was stopped', async () => {
+    const client = await deploy(deployment('door'));
+    const gateway = join(folder, '.hpcserve/kept/gateway');
+    const { pid } = JSON.parse(readFileSync(join(gateway, 'process.json'), 'utf8')) as { pid: number };
+    process.kill(pid, 'SIGKILL');
+    await expect
+      .poll(() => text(client, 'door', 3).catch((error: Error) => error.message), { timeout: 30_000 })
+      .not.toMatch(/error/i);
+    expect((await hpcserve('stop', '--gateway')).code).toBe(0);
+    const lines = log().split('\n').length;
+    // Two rounds of the keeper.
+    await sleep(3_000);
+    expect(
+      log()
+        .split('\n')
+        .slice(lines - 1)
+        .join(''),
+    ).not.toMatch(/gateway_up/);
+  }, 90_000);
+
+  it('is there once, and ends with the last deployment', async () => {
+    const second = await hpcserve('keep', '--once');
+    expect(second.code).toBe(10);
+    expect(second.stderr).toMatch(/kept already[\s\S]*hpcserve keep/);
+    expect((await hpcserve('stop', '--all', '--yes')).code).toBe(0);
+    const ps = await cluster.runAs('user', ['ps', '-u', cluster.user.name, '-o', 'args=']);
+    expect(ps.stdout).not.toContain('keeper/main.js');
+  });
+});
