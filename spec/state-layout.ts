@@ -8,7 +8,10 @@ export interface StateLayout {
   /** `<state_dir>/<site>`. */
   root: string;
   mesh_folder: string;
+  /** Of the first gateway; `gateway-folders.ts` knows those of others. */
   gateway_folder: string;
+  /** API keys, which all gateways of the site share. */
+  keys_folder: string;
   deployments_folder: string;
   /** Of the process that keeps deployments alive. */
   keeper_folder: string;
@@ -20,6 +23,7 @@ export function stateLayout(stateDir: string, site: string): StateLayout {
     root,
     mesh_folder: join(root, 'mesh'),
     gateway_folder: join(root, 'gateway'),
+    keys_folder: join(root, 'keys'),
     deployments_folder: join(root, 'deployments'),
     keeper_folder: join(root, 'keeper'),
   };
@@ -34,6 +38,8 @@ export const gatewayFiles = {
   /** Secret for the admin paths of the gateway, 0600, written by the gateway. */
   admin_token: 'admin.token',
   ledger: 'ledger.sqlite',
+  /** WorkloadFile, written by the gateway. */
+  workload: 'workload.json',
   log: 'gateway.log',
 } as const;
 
