@@ -12,6 +12,7 @@ import { shapeOfConfig } from '../catalog/hugging-face-config.ts';
 import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
 import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
+import type { ReplicaConfig } from '../simulator/deployment.ts';
 import { type LatencyModel, latencyModel } from '../simulator/latency.ts';
 import type { PlacementOption } from './options.ts';
 
@@ -45,10 +46,15 @@ export function shapeOf(model: PlacementModel): ModelShape | undefined {
   }
 }
 
-/** Asks the simulator once for each option and rate; one of these serves one question. */
+/**
+ * Asks the simulator once for each configuration and rate. One of these may serve many questions: what it remembers
+ * depends on nothing but configurations, so a re-plan after a node joined or left asks for almost nothing.
+ */
 export class Performance {
-  readonly #models = new Map<PlacementOption, LatencyModel | undefined>();
-  readonly #predictions = new Map<PlacementOption, Map<number, Prediction>>();
+  /** Configurations by option, and what is known of each. */
+  readonly #keys = new WeakMap<PlacementOption, string>();
+  readonly #models = new Map<string, LatencyModel>();
+  readonly #predictions = new Map<string, Map<string, Prediction>>();
 
   /**
    * What `replicas` replicas that share `share` of the model's requests evenly may expect; undefined where nothing
@@ -57,16 +63,20 @@ export class Performance {
   predict(option: PlacementOption, replicas: number, share: number): Prediction | undefined {
     const workload = workloadOf(option.model);
     const rate = (workload.rate_per_s * share) / replicas;
-    let known = this.#predictions.get(option);
+    const key = this.#keyOf(option);
+    if (key === undefined) return undefined;
+    let known = this.#predictions.get(key);
     if (known === undefined) {
       known = new Map();
-      this.#predictions.set(option, known);
+      this.#predictions.set(key, known);
     }
-    let each = known.get(rate);
+    const { slo } = option.model.spec;
+    const load = [rate, workload.input_tokens, workload.output_tokens, slo.ttft_ms, slo.tpot_ms].join();
+    let each = known.get(load);
     if (each === undefined) {
       each = this.#predictOne(option, rate, workload);
       if (each === undefined) return undefined;
-      known.set(rate, each);
+      known.set(load, each);
     }
     return {
       ...each,
@@ -108,25 +118,44 @@ export class Performance {
   }
 
   #modelOf(option: PlacementOption): LatencyModel | undefined {
-    if (this.#models.has(option)) return this.#models.get(option);
-    const { model, shape } = option;
-    let found: LatencyModel | undefined;
-    if (shape !== undefined) {
-      const precision = weightPrecisionIfKnown(option.precision);
-      const chunk = model.spec.prefill_chunk_tokens;
-      found = latencyModel({
-        model: precision === undefined ? shape : { ...shape, weights: precision },
-        device: option.device,
-        engine: simulatedAs[option.engine],
-        tp: option.tensor,
-        pp: option.pipeline,
-        max_sequences: model.spec.max_sequences,
-        kv_tokens: option.memory.kv_tokens,
-        kv_bits: option.engine === 'native' && model.spec.kv_type === 'q8_0' ? 8 : 16,
-        ...(option.engine === 'native' || chunk !== chunk_unless_chosen ? { max_batched_tokens: chunk } : {}),
-      });
+    const key = this.#keyOf(option);
+    const config = configOf(option);
+    if (key === undefined || config === undefined) return undefined;
+    let model = this.#models.get(key);
+    if (model === undefined) {
+      model = latencyModel(config);
+      this.#models.set(key, model);
     }
-    this.#models.set(option, found);
-    return found;
+    return model;
   }
+
+  /** Equal for options that are the same to the simulator. */
+  #keyOf(option: PlacementOption): string | undefined {
+    const known = this.#keys.get(option);
+    if (known !== undefined) return known;
+    const config = configOf(option);
+    if (config === undefined) return undefined;
+    const key = JSON.stringify(config);
+    this.#keys.set(option, key);
+    return key;
+  }
+}
+
+/** Undefined where nothing is known of the model. */
+function configOf(option: PlacementOption): ReplicaConfig | undefined {
+  const { model, shape } = option;
+  if (shape === undefined) return undefined;
+  const precision = weightPrecisionIfKnown(option.precision);
+  const chunk = model.spec.prefill_chunk_tokens;
+  return {
+    model: precision === undefined ? shape : { ...shape, weights: precision },
+    device: option.device,
+    engine: simulatedAs[option.engine],
+    tp: option.tensor,
+    pp: option.pipeline,
+    max_sequences: model.spec.max_sequences,
+    kv_tokens: option.memory.kv_tokens,
+    kv_bits: option.engine === 'native' && model.spec.kv_type === 'q8_0' ? 8 : 16,
+    ...(option.engine === 'native' || chunk !== chunk_unless_chosen ? { max_batched_tokens: chunk } : {}),
+  };
 }

@@ -31,6 +31,8 @@ import { tooLarge } from './too-large.ts';
 export interface PlaceOptions extends SearchLimits {
   /** What is minimised; default: the objective of the question. */
   costOf?: OptionCost;
+  /** What earlier questions learned of speeds; for a process that plans again and again. */
+  performance?: Performance;
 }
 
 /** Rounds in which what did not pack into nodes is counted as not there. */
@@ -57,7 +59,7 @@ interface Packed {
  */
 export function place(question: PlacementQuestion, options: PlaceOptions = {}): Placement {
   const rejected: RejectedOption[] = [];
-  const performance = new Performance();
+  const performance = options.performance ?? new Performance();
   const asked = [...question.models]
     .sort((a, b) => b.weight_bytes - a.weight_bytes || (a.spec.name < b.spec.name ? -1 : 1))
     .map((model): AskedModel => {

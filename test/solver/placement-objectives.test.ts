@@ -378,6 +378,21 @@ describe('limits', () => {
     expect(plan.launches.flatMap(({ units }) => units)).toHaveLength(1200);
   });
 
+  it('gives the same plan with what earlier questions learned', () => {
+    const performance = new Performance();
+    const models = [
+      llama('a', '8b', { replicas: 'auto', workload: heavy }),
+      llama('b', '70b', { workload: { ...heavy, rate_per_s: 2 }, slo: { tpot_ms: 40 } }),
+    ];
+    for (const change of [0, -1, 1]) {
+      const [small, ...rest] = kinds();
+      const now = [{ ...small!, nodes_total: small!.nodes_total + change }, ...rest];
+      expect(place(ask(models, now), { performance })).toEqual(place(ask(models, now)));
+      const other = [{ ...models[0]!, workload: { ...models[0]!.workload!, rate_per_s: 80 } }, models[1]!];
+      expect(place(ask(other, now), { performance })).toEqual(place(ask(other, now)));
+    }
+  });
+
   it('answers where there is nothing at all', () => {
     expect(place(ask([llama('m', '8b')], []))).toMatchObject({
       launches: [],
