@@ -295,6 +295,16 @@ describe('text completions', () => {
     expect(scored.usage!.completion_tokens).toBe(0);
   });
 
+  it('a grammar that would keep the worker busy for hours is a bad request; the widest is followed in time', async () => {
+    const ask = (grammar: string) =>
+      worker.post('/v1/completions', { model: 'llama', prompt: 'x', max_tokens: 12, grammar });
+    const refused = await ask('root ::= (("a"?){30}){30}');
+    expect([refused.status, JSON.parse(refused.text).error.param]).toEqual([400, 'grammar']);
+    const began_ms = performance.now();
+    expect((await ask('root ::= (("a"?){10}){10}')).status).toBe(200);
+    expect(performance.now() - began_ms).toBeLessThan(10_000);
+  });
+
   it('a raw grammar binds, and one that does not parse is a bad request', async () => {
     const body = { model: 'llama', prompt: 'x', max_tokens: 60, grammar: 'root ::= "yes" | "no"' };
     const answer = JSON.parse((await worker.post('/v1/completions', body)).text);

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { checkGrammarWidth } from '../../text/grammar/grammar-width.ts';
 import { promptOpensReasoning, reasoningClose } from '../../text/output/reasoning.ts';
 import { type AnswerContext, answer } from '../answers/answer.ts';
 import { ChatChoice, type ChatDelta } from '../answers/chat-answer.ts';
@@ -137,5 +138,6 @@ function constraint(
   if (!first) return undefined;
   if (second) body.refuse(second[0], `cannot be combined with \`${first[0]}\``);
   if (parameters.ignore_eos) body.refuse('ignore_eos', `cannot be combined with \`${first[0]}\``);
+  checkGrammarWidth(first[1], first[0]);
   return { gbnf: first[1], ...(thinking ? { after: reasoningClose } : {}) };
 }

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { checkGrammarWidth } from '../../text/grammar/grammar-width.ts';
 import { withBos } from '../../text/prompt-tokens.ts';
 import { type AnswerContext, answer } from '../answers/answer.ts';
 import { CompletionChoice, type CompletionDelta } from '../answers/completion-answer.ts';
@@ -38,6 +39,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
   if (parameters.grammar && format) body.refuse('response_format', 'cannot be combined with `grammar`');
   if (gbnf !== undefined && parameters.ignore_eos)
     body.refuse('ignore_eos', 'cannot be combined with a grammar');
+  if (gbnf !== undefined) checkGrammarWidth(gbnf, parameters.grammar ? 'grammar' : 'response_format');
   const { continued } = parameters;
   if (continued?.prompt_token_ids) {
     if (prompts.length > 1)

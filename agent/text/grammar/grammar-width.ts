@@ -1,0 +1,221 @@
+/**
+ * How many places of a grammar must be followed at once. libllama keeps a stack for each and compares them with each
+ * other for every character: `(("a"?){30}){30}`, a line anybody can send, keeps it busy for hours, and with it every
+ * model of its device. So what it is given is looked at first.
+ */
+import { HpcserveError } from '../../../spec/errors/error.ts';
+
+/** Lower: refuses more grammars; higher: a step may take longer, with about the third power of it. */
+const widest = 100;
+/** Nothing is counted beyond. */
+const many = 1_000_000;
+
+interface Width {
+  /** Whether it may be empty. */
+  empty: boolean;
+  /** Places of characters that it may begin at. */
+  first: number;
+  /** Most places in it that may be next together with what follows it: it may end there, or go on. */
+  tail: number;
+  /** Most places in it that may be next at once. */
+  run: number;
+}
+
+const nothing: Width = { empty: true, first: 0, tail: 0, run: 0 };
+const character: Width = { empty: false, first: 1, tail: 0, run: 1 };
+
+/**
+ * @param param of the request that it comes from
+ * @throws HpcserveError E_REQUEST_SCHEMA where a grammar is too wide to be followed, or cannot be read
+ */
+export function checkGrammarWidth(gbnf: string, param: string): void {
+  // Rules mostly come before those that they refer to: from the last to the first, few passes are needed.
+  const rules = [...new WidthReader(gbnf, param).read()].reverse();
+  const known = new Map<string, Width>();
+  for (let pass = 0; pass <= rules.length + 1; pass++) {
+    let changed = false;
+    for (const [name, widthOf] of rules) {
+      const width = widthOf(known);
+      if (width.run > widest) throw tooWide(param);
+      if (same(width, known.get(name))) continue;
+      known.set(name, width);
+      changed = true;
+    }
+    if (!changed) return;
+  }
+  throw tooWide(param);
+}
+
+function tooWide(param: string): HpcserveError {
+  return new HpcserveError('E_REQUEST_SCHEMA', {
+    what: `the grammar may stand at more than ${widest} of its places at once`,
+    because: 'parts of it that may be empty follow or contain each other many times',
+    try: 'write repetition as one `{m,n}`, not around or beside parts that may be empty; in a schema, make members required',
+    details: { param },
+  });
+}
+
+function same(one: Width, other: Width | undefined): boolean {
+  return (
+    other?.empty === one.empty &&
+    other.first === one.first &&
+    other.tail === one.tail &&
+    other.run === one.run
+  );
+}
+
+/** The width of a part, as far as those of the rules that it refers to are known. */
+type WidthOf = (known: ReadonlyMap<string, Width>) => Width;
+
+/** Reads GBNF (grammars/README.md of llama.cpp). */
+class WidthReader {
+  private readonly text: string;
+  private readonly param: string;
+  private at = 0;
+
+  constructor(text: string, param: string) {
+    this.text = text;
+    this.param = param;
+  }
+
+  read(): Map<string, WidthOf> {
+    const rules = new Map<string, WidthOf>();
+    this.space(true);
+    while (this.at < this.text.length) {
+      const name = this.take(/[a-zA-Z0-9-]+/y);
+      this.space(true);
+      if (name === undefined || this.take(/::=/y) === undefined) this.refuse(`at character ${this.at}`);
+      this.space(true);
+      rules.set(name!, this.choice(false));
+      this.space(true);
+    }
+    return rules;
+  }
+
+  private choice(nested: boolean): WidthOf {
+    const options = [this.sequence(nested)];
+    while (this.take(/\|/y) !== undefined) {
+      this.space(true);
+      options.push(this.sequence(nested));
+    }
+    return (known) => either(options.map((option) => option(known)));
+  }
+
+  private sequence(nested: boolean): WidthOf {
+    const parts: WidthOf[] = [];
+    for (let part = this.item(nested); part; part = this.item(nested)) parts.push(part);
+    return (known) => joined(parts.map((part) => part(known)));
+  }
+
+  /** One element with the repetition behind it; undefined where the sequence ends. */
+  private item(nested: boolean): WidthOf | undefined {
+    const element = this.element();
+    if (!element) return undefined;
+    this.space(nested);
+    const bounds: { least: number; most: number }[] = [];
+    for (let mark = this.take(/[*+?]|\{[^}]*\}/y); mark; mark = this.take(/[*+?]|\{[^}]*\}/y)) {
+      bounds.push(repetitionOf(mark) ?? this.refuse(`${mark} is no repetition`));
+      this.space(nested);
+    }
+    if (bounds.length === 0) return element;
+    return (known) => bounds.reduce(repeated, element(known));
+  }
+
+  private element(): WidthOf | undefined {
+    const quoted = this.take(/"(?:[^"\\]|\\[\s\S])*"/y);
+    if (quoted !== undefined) return quoted === '""' ? () => nothing : () => character;
+    if (this.take(/\[(?:[^\]\\]|\\[\s\S])*\]|\./y) !== undefined) return () => character;
+    if (this.take(/\(/y) !== undefined) {
+      this.space(true);
+      const inner = this.choice(true);
+      if (this.take(/\)/y) === undefined) this.refuse(`a bracket is not closed before character ${this.at}`);
+      return inner;
+    }
+    const name = this.take(/[a-zA-Z0-9-]+(?![a-zA-Z0-9-])(?!\s*::=)/y);
+    return name === undefined ? undefined : (known) => known.get(name) ?? character;
+  }
+
+  private refuse(because: string): never {
+    throw new HpcserveError('E_REQUEST_SCHEMA', {
+      what: 'the grammar cannot be read',
+      because,
+      details: { param: this.param },
+    });
+  }
+
+  private take(pattern: RegExp): string | undefined {
+    pattern.lastIndex = this.at;
+    const found = pattern.exec(this.text)?.[0];
+    if (found !== undefined) this.at += found.length;
+    return found;
+  }
+
+  /** @param lines a rule ends with its line, except inside of brackets and behind `|` */
+  private space(lines: boolean): void {
+    this.take(lines ? /(?:\s|#[^\n]*)*/y : /(?:[ \t]|#[^\n]*)*/y);
+  }
+}
+
+function repetitionOf(mark: string): { least: number; most: number } | undefined {
+  if (mark === '?') return { least: 0, most: 1 };
+  if (mark === '*' || mark === '+') return { least: mark === '+' ? 1 : 0, most: many };
+  const counted = /^\{\s*(\d+)\s*(,?)\s*(\d*)\s*\}$/.exec(mark);
+  if (!counted) return undefined;
+  const least = Number(counted[1]);
+  return { least, most: counted[2] === '' ? least : Number(counted[3] || many) };
+}
+
+function repeated(element: Width, { least, most }: { least: number; most: number }): Width {
+  if (most === 0) return nothing;
+  // What may be empty may begin at each of its copies; of a loop there is one, which comes after itself.
+  const all = element.empty && most < many;
+  const copies = all ? most : 1;
+  const others = all ? (most - 1) * element.first : most > 1 ? element.first : 0;
+  return {
+    empty: element.empty || least === 0,
+    first: Math.min(many, copies * element.first),
+    tail: Math.min(many, element.tail + others),
+    run: Math.min(many, Math.max(element.run, copies * element.first, element.tail + others)),
+  };
+}
+
+/** Of alternatives at one place the next character leaves few, so lists of words count less than copies do. */
+const alternative_weight = 1 / 4;
+
+function either(options: readonly Width[]): Width {
+  const all = sum(options.map((option) => option.first));
+  const empty = options.some((option) => option.empty);
+  const first = empty || all < 1 ? all : Math.ceil(1 + (all - 1) * alternative_weight);
+  return {
+    empty,
+    first,
+    tail: Math.max(...options.map(({ tail }) => tail)),
+    run: Math.max(first, ...options.map(({ run }) => run)),
+  };
+}
+
+function joined(parts: readonly Width[]): Width {
+  let run = 0;
+  let tail = 0;
+  for (const [index, part] of parts.entries()) {
+    let reach = part.tail;
+    let next = index + 1;
+    for (; next < parts.length; next++) {
+      reach += parts[next]!.first;
+      if (!parts[next]!.empty || reach > widest) break;
+    }
+    run = Math.max(run, part.run, Math.min(many, reach));
+    if (next === parts.length) tail = Math.max(tail, reach);
+    if (run > widest) break;
+  }
+  const full = parts.findIndex(({ empty }) => !empty);
+  const first = sum((full < 0 ? parts : parts.slice(0, full + 1)).map((part) => part.first));
+  return { empty: full < 0, first, tail, run: Math.max(run, first) };
+}
+
+function sum(values: readonly number[]): number {
+  return Math.min(
+    many,
+    values.reduce((total, value) => total + value, 0),
+  );
+}
