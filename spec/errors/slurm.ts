@@ -116,4 +116,34 @@ export const slurmErrors = defineErrors({
     http_status: 400,
     exit_code: 3,
   },
+  E_SSH_TARGET: {
+    cause: 'A host in slurm.ssh of the site config is not written as one.',
+    fix: 'Write it as [user@]host[:port].',
+    http_status: 400,
+    exit_code: 3,
+  },
+  E_SSH_CONNECT: {
+    cause: 'The login node, or a host on the way to it, cannot be reached, or the connection broke.',
+    fix: 'Try `ssh` by hand with the same host and jump hosts; `hpcserve` goes on where it stopped when run again.',
+    http_status: 503,
+    exit_code: 7,
+  },
+  E_SSH_HOST_KEY: {
+    cause: 'The key that a host showed is not the one that is known of it, or none is known.',
+    fix: 'Compare the fingerprint with what your site publishes, then connect once with `ssh`, which writes it down.',
+    http_status: 503,
+    exit_code: 7,
+  },
+  E_SSH_AUTHENTICATION: {
+    cause: 'A host accepted none of the keys, passwords or answers it was given.',
+    fix: 'Load your key into an ssh agent (`ssh-add`), set slurm.ssh.identity_file, or run in a terminal that can ask you.',
+    http_status: 401,
+    exit_code: 7,
+  },
+  E_SSH_FILE: {
+    cause: 'A file did not arrive whole on the login node.',
+    fix: 'Look at the space and rights there, and run the command again: what has arrived is not sent twice.',
+    http_status: 500,
+    exit_code: 12,
+  },
 });
