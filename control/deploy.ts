@@ -14,6 +14,7 @@ import { diagnose } from './diagnose.ts';
 import { baseUrl, ensureGateway, ensureKey, waitForModels } from './gateway.ts';
 import { inspectModel } from './inspect-model.ts';
 import { ensureKeeper } from './keeper/keeper-process.ts';
+import { measuredWorkloads } from './measured-workload.ts';
 import { type AskSlurm, factsToPlanWith, type Operations } from './operations.ts';
 import { launchIds, type PlannedDeployment, planDeployment, requireFeasible, useFresh } from './planning.ts';
 import { withQueueWaits } from './queue-wait.ts';
@@ -101,6 +102,7 @@ export async function planNow(
     now_ms: now_ms(),
     offline,
     limits: searchDeadline(options.search_ms ?? search_ms, () => performance.now()),
+    measured: measuredWorkloads(store.layout.root),
     ...(objective ? { objective } : {}),
     ...(before?.desired === 'serving' ? { running: runningOf(before) } : {}),
   });
