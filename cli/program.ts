@@ -1,9 +1,12 @@
 /** The command tree: global options here, one file a command in `commands/`. */
 import { Command, Option } from 'commander';
+import type { LoadedSite } from '../control/site-files.ts';
 import { version } from '../control/version.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
 import { registerChat } from './commands/chat.ts';
 import { registerCompletion } from './commands/completion.ts';
 import { registerConfig } from './commands/config.ts';
+import { registerConnect } from './commands/connect.ts';
 import { registerDeploy } from './commands/deploy.ts';
 import { registerDoctor } from './commands/doctor.ts';
 import { registerEndpoint } from './commands/endpoint.ts';
@@ -23,6 +26,9 @@ import { registerStop } from './commands/stop.ts';
 import { registerUsage } from './commands/usage.ts';
 import type { ConfigKey } from './config/config-schema.ts';
 import type { CliContext } from './context.ts';
+import { RanElsewhere } from './remote/ran-elsewhere.ts';
+import { remoteCommands, runThere } from './remote/run-there.ts';
+import { openSite, readSpec } from './site-session.ts';
 
 /** Flags that stand for a configuration key, by commander's name of the option. */
 const flagKeys: Readonly<Record<string, { key: ConfigKey; flag: string }>> = {
@@ -38,6 +44,32 @@ const flagKeys: Readonly<Record<string, { key: ConfigKey; flag: string }>> = {
   time: { key: 'slurm.time_limit', flag: '--time' },
   timeout: { key: 'deploy_timeout_s', flag: '--timeout' },
 };
+
+/** A site over ssh: the command runs on its login node. @throws RanElsewhere with its exit code */
+async function elsewhere(context: CliContext, command: Command): Promise<void> {
+  const top = topCommand(command);
+  // With a URL the gateway is asked as it is; nothing of the site is needed.
+  if (!remoteCommands.has(top.name()) || context.configuration.get('url') !== undefined) return;
+  const loaded = siteOfCommand(context, top);
+  if (loaded?.site.slurm?.ssh === undefined) return;
+  throw new RanElsewhere(await runThere(context, loaded, command, process.argv.slice(2)));
+}
+
+/** `keys` of `keys create`. */
+function topCommand(command: Command): Command {
+  return command.parent?.parent ? topCommand(command.parent) : command;
+}
+
+/** Undefined where the command itself will say what is wrong with its file or site. */
+function siteOfCommand(context: CliContext, command: Command): LoadedSite | undefined {
+  try {
+    const [file] = ['deploy', 'plan', 'render'].includes(command.name()) ? command.args : [];
+    return openSite(context, file === undefined ? undefined : readSpec(context, file).spec);
+  } catch (error) {
+    if (error instanceof HpcserveError) return undefined;
+    throw error;
+  }
+}
 
 export function buildProgram(context: CliContext): Command {
   const program = new Command('hpcserve')
@@ -59,11 +91,12 @@ export function buildProgram(context: CliContext): Command {
     })
     .showSuggestionAfterError(true)
     .exitOverride()
-    .hook('preAction', (_program, command) => {
+    .hook('preAction', async (_program, command) => {
       const options = command.optsWithGlobals() as Record<string, unknown>;
       context.json = options.json === true;
       for (const [name, { key, flag }] of Object.entries(flagKeys))
         context.configuration.setFlag(key, flag, options[name]);
+      await elsewhere(context, command);
     })
     .addHelpText(
       'after',
@@ -92,6 +125,7 @@ Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 
     registerModels,
     registerModelCommands,
     registerEndpoint,
+    registerConnect,
     registerKeys,
     registerUsage,
     registerNodes,

@@ -38,6 +38,7 @@ export interface OperationsInput
 
 export function openOperations(input: OperationsInput): Operations {
   const { overrides, overrideSource, ...rest } = input;
+  refuseFromElsewhere(input.loaded);
   const store = new DeploymentStore(input.loaded.layout);
   if (input.loaded.site.kind === 'local') return { ...rest, store, runner: new LocalRunner() };
   const slurm = slurmClient(input.loaded, input.facts.environment);
@@ -56,6 +57,16 @@ export function openOperations(input: OperationsInput): Operations {
     ...(overrideSource ? { overrideSource } : {}),
   });
   return { ...rest, store, runner, slurm };
+}
+
+/** State and Slurm are there: the CLI runs its commands there, and what did not go that way has no business here. */
+function refuseFromElsewhere({ site, provenance }: LoadedSite): void {
+  if (site.slurm?.ssh === undefined) return;
+  throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
+    what: `this command does not work over ssh, and ${site.name} is reached by it`,
+    because: `${provenance('slurm.ssh') ?? 'slurm.ssh'}: ssh to ${site.slurm.ssh.host}`,
+    try: `log in to ${site.slurm.ssh.host} and run it there`,
+  });
 }
 
 function slurmClient(

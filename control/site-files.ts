@@ -64,22 +64,11 @@ export function loadSite(
 export function readSite(path: string, places: SitePlaces, stateDir: string | undefined): LoadedSite {
   const file = readYamlFile(path, siteSchema);
   const site = file.value;
-  refuseUnsupported(site, file.provenance);
   const folder = resolve(
     places.working_folder,
     expandSitePath(stateDir ?? site.state_dir, places.environment),
   );
   return { site, path, provenance: file.provenance, layout: stateLayout(folder, site.name) };
-}
-
-/** What would be ignored is refused: jobs must not go elsewhere than the config says. */
-function refuseUnsupported(site: SiteConfig, provenance: (key: string) => string | undefined): void {
-  if (site.slurm?.ssh === undefined) return;
-  throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
-    what: `${site.name} asks to reach Slurm by ssh, which this version cannot do`,
-    because: `${provenance('slurm.ssh') ?? 'slurm.ssh'}: ssh to ${site.slurm.ssh.host}`,
-    try: [`log in to ${site.slurm.ssh.host} and run the same command there`, 'remove slurm.ssh'],
-  });
 }
 
 function findSite(name: string | undefined, places: SitePlaces): string {

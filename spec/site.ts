@@ -90,7 +90,9 @@ const slurmSchema = z.strictObject({
   conf_file: path.optional().describe('slurm.conf, where Slurm’s commands do not find it by themselves.'),
   ssh: sshSchema
     .optional()
-    .describe('Reach Slurm by ssh instead of on this machine. This version refuses it: run on a login node.'),
+    .describe(
+      'Run every command on a login node by ssh, from a laptop: hpcserve must be installed there too (runtime.install_dir, else ~/hpcserve).',
+    ),
   poll_interval_s: z
     .number()
     .min(1)
@@ -357,6 +359,9 @@ export const siteSchema = z
     kind: z
       .enum(['slurm', 'local'])
       .describe('slurm: jobs are submitted. local: agents run on this machine.'),
+    region: oneWord
+      .optional()
+      .describe('Where the nodes are, such as eu or ch; requests may ask for it (`region` of x-hpcserve-qos).'),
     provider: oneWord.optional().describe('Who offers these nodes to others. Default: the name of the site.'),
     state_dir: path
       .default('~/.hpcserve')

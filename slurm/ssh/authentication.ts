@@ -2,13 +2,8 @@
 import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import {
-  type AnyAuthMethod,
-  type AuthenticationType,
-  type AuthHandlerMiddleware,
-  type NextAuthHandler,
-  utils,
-} from 'ssh2';
+import type { AnyAuthMethod, AuthenticationType, AuthHandlerMiddleware, NextAuthHandler } from 'ssh2';
+import { ssh2 } from './library.ts';
 
 /** Asks a person at a terminal. */
 export type AskPerson = (question: string, options: { hidden: boolean }) => Promise<string>;
@@ -106,12 +101,12 @@ async function passphraseOf(
   path: string,
   ask: AskPerson | undefined,
 ): Promise<string | undefined> {
-  if (!(utils.parseKey(key) instanceof Error)) return '';
-  if (!/encrypted|passphrase/i.test(String(utils.parseKey(key)))) return undefined;
+  if (!(ssh2().utils.parseKey(key) instanceof Error)) return '';
+  if (!/encrypted|passphrase/i.test(String(ssh2().utils.parseKey(key)))) return undefined;
   if (ask === undefined) return undefined;
   for (let attempt = 0; attempt < attempts_max; attempt++) {
     const passphrase = await ask(`Passphrase of ${path}: `, { hidden: true });
-    if (!(utils.parseKey(key, passphrase) instanceof Error)) return passphrase;
+    if (!(ssh2().utils.parseKey(key, passphrase) instanceof Error)) return passphrase;
   }
   return undefined;
 }

@@ -3,11 +3,12 @@ import { createHash } from 'node:crypto';
 import { createReadStream, existsSync, readFileSync, statSync } from 'node:fs';
 import type { Duplex } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { Client, type ClientChannel, type ConnectConfig, type SFTPWrapper } from 'ssh2';
+import type { Client, ClientChannel, ConnectConfig, SFTPWrapper } from 'ssh2';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { shellQuote } from '../quote.ts';
 import { type AskPerson, Authentication } from './authentication.ts';
 import { fingerprintOf, judgeHostKey, knownKeyTypes, typeOf } from './known-hosts.ts';
+import { ssh2 } from './library.ts';
 import type { SshTarget } from './target.ts';
 
 export interface ConnectOptions {
@@ -209,7 +210,7 @@ async function connect(
     ...(ask === undefined ? {} : { ask }),
   });
   let refused: HpcserveError | undefined;
-  const client = new Client();
+  const client = new (ssh2().Client)();
   const config: ConnectConfig = {
     host: hop.host,
     port: hop.port,

@@ -51,4 +51,11 @@ export const cliErrors = defineErrors({
     http_status: 500,
     exit_code: 12,
   },
+  E_REMOTE_PROGRAM: {
+    cause:
+      'A command for a site over ssh runs on its login node, and hpcserve is not installed there, or is of another version.',
+    fix: 'Unpack the same version there (`npm run package` makes the archive) and set runtime.install_dir in the site config.',
+    http_status: 503,
+    exit_code: 12,
+  },
 });

@@ -114,11 +114,15 @@ describe('the command line', () => {
     expect(deployed.stderr).toMatch(/E_SLURM_COMMAND_MISSING/);
   });
 
-  it('refuses a site that asks for what this version cannot do, with the line', async () => {
-    writeFileSync(join(home.folder, 'far.yaml'), 'name: far\nkind: slurm\nslurm:\n  ssh: {host: login1}\n');
+  it('goes to the login node of a site over ssh, and says so where that cannot be reached', async () => {
+    const site = 'name: far\nkind: slurm\nslurm:\n  ssh: {host: 127.0.0.1, port: 1}\n';
+    writeFileSync(join(home.folder, 'far.yaml'), site);
     const { code, stderr } = await home.run(['status', '--site', './far.yaml']);
-    expect(code).toBe(3);
-    expect(stderr).toMatch(/E_CONFIG_UNSUPPORTED[\s\S]*far\.yaml:4:3: ssh to login1/);
+    expect(code).toBe(7);
+    expect(stderr).toMatch(/127\.0\.0\.1, port 1, cannot be reached by ssh \[E_SSH_CONNECT\]/);
+    const local = await home.run(['connect']);
+    expect(local.code).toBe(3);
+    expect(local.stderr).toMatch(/local is not reached over ssh/);
   });
 
   it('knows no deployment, no key and no gateway, each with its own exit code', async () => {

@@ -20,7 +20,11 @@ export interface SshServer {
   stop(): Promise<void>;
 }
 
-export async function startSshServer(): Promise<SshServer> {
+/** @param setEnv what sessions find in their environment; @param user who logs in, where the server runs as root */
+export async function startSshServer(
+  setEnv: Readonly<Record<string, string>> = {},
+  user = userInfo().username,
+): Promise<SshServer> {
   const ready = await installPrograms(
     ['sshd', 'ssh-keygen', 'ssh-agent', 'ssh-add'],
     ['openssh-server', 'openssh-client'],
@@ -29,7 +33,8 @@ export async function startSshServer(): Promise<SshServer> {
   // sshd wants this folder as root; nothing of the system's own server is used.
   if (process.getuid?.() === 0) mkdirSync('/run/sshd', { recursive: true, mode: 0o755 });
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-sshd-'));
-  chmodSync(folder, 0o700);
+  // The user who logs in reads authorized_keys there.
+  chmodSync(folder, 0o755);
   const path = (name: string): string => join(folder, name);
   const keygen = (name: string, type: string): void => {
     execFileSync('ssh-keygen', ['-q', '-t', type, '-N', '', '-C', 'test', '-f', path(name)]);
@@ -37,7 +42,7 @@ export async function startSshServer(): Promise<SshServer> {
   keygen('host_ed25519', 'ed25519');
   keygen('host_rsa', 'rsa');
   keygen('id', 'ed25519');
-  writeFileSync(path('authorized_keys'), readFileSync(path('id.pub')), { mode: 0o600 });
+  writeFileSync(path('authorized_keys'), readFileSync(path('id.pub')), { mode: 0o644 });
   const port = await freePort();
   writeFileSync(
     path('sshd_config'),
@@ -49,11 +54,13 @@ export async function startSshServer(): Promise<SshServer> {
       `AuthorizedKeysFile ${path('authorized_keys')}`,
       `PidFile ${path('pid')}`,
       'StrictModes no',
-      'UsePAM no',
+      // A user without a password counts as locked where PAM does not say otherwise.
+      `UsePAM ${process.getuid?.() === 0 ? 'yes' : 'no'}`,
       'PermitRootLogin yes',
       'PasswordAuthentication no',
       'KbdInteractiveAuthentication no',
       'Subsystem sftp internal-sftp',
+      ...Object.entries(setEnv).map(([name, value]) => `SetEnv ${name}=${value}`),
       '',
     ].join('\n'),
   );
@@ -73,7 +80,7 @@ export async function startSshServer(): Promise<SshServer> {
   return {
     port,
     folder,
-    user: userInfo().username,
+    user,
     identity_file: path('id'),
     known_hosts_file: path('known_hosts'),
     dropConnections: () => {

@@ -1,0 +1,160 @@
+import { createServer, type Server, type Socket } from 'node:net';
+import { pipeline } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Command } from 'commander';
+import type { SshConnection } from '../../slurm/ssh/connection.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { CliContext } from '../context.ts';
+import { Luggage } from '../remote/bring-files.ts';
+import { connectTo, openRemoteSite } from '../remote/remote-site.ts';
+import { openSite } from '../site-session.ts';
+
+/** Pauses between attempts to connect again, ms: doubled each time. */
+const again_ms = { first: 500, most: 30_000 };
+
+export function registerConnect(program: Command, context: CliContext): void {
+  program
+    .command('connect')
+    .description('Bring the gateway of a site over ssh to a port of this machine, through drops')
+    .option('--port <port>', 'port here (default: the gateway’s own, else any free one)', Number)
+    .addHelpText(
+      'after',
+      `
+For sites with slurm.ssh in their config. Stays until Ctrl-C; while the connection is down, clients wait for it.
+
+Examples:
+  $ hpcserve connect --site daint
+  $ hpcserve connect --site daint --port 8000 --json     # {"url": …, "key": …}, then stays`,
+    )
+    .action(async (options: { port?: number }) => {
+      const loaded = openSite(context);
+      if (loaded.site.slurm?.ssh === undefined)
+        throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
+          what: `${loaded.site.name} is not reached over ssh`,
+          because: 'its site config has no slurm.ssh',
+          try: 'hpcserve endpoint prints the URL as it is',
+        });
+      const remote = await openRemoteSite(context, loaded.site);
+      let door: { url: string; key: string };
+      try {
+        using luggage = new Luggage(remote.connection, remote.folder, context);
+        const site = await luggage.site(loaded.path);
+        const asked = await remote.connection.exec([...remote.program, 'endpoint', '--json', '--site', site]);
+        if (asked.code !== 0) {
+          process.stderr.write(asked.stderr);
+          process.exitCode = asked.code;
+          return remote.connection.close();
+        }
+        door = JSON.parse(asked.stdout) as typeof door;
+      } catch (error) {
+        remote.connection.close();
+        throw error;
+      }
+      const there = new URL(door.url);
+      const tunnel = new Tunnel(remote.connection, () => connectTo(context, loaded.site), {
+        host: there.hostname,
+        port: Number(there.port),
+        signal: context.signal,
+        say: (line) => context.note(line),
+      });
+      const port = await tunnel.listen(options.port, Number(there.port));
+      const url = `http://127.0.0.1:${port}/v1`;
+      if (context.json) context.out(JSON.stringify({ url, key: door.key }));
+      else {
+        context.out(`URL     ${url}`);
+        context.out(`key     ${door.key}`);
+        context.note('it stays until Ctrl-C');
+      }
+      await tunnel.run();
+    });
+}
+
+interface TunnelOptions {
+  host: string;
+  port: number;
+  signal: AbortSignal;
+  say: (line: string) => void;
+}
+
+/** A listener here whose connections go through one ssh connection; that is made again when it breaks. */
+class Tunnel {
+  #connection: SshConnection | undefined;
+  readonly #again: () => Promise<SshConnection>;
+  readonly #options: TunnelOptions;
+  readonly #server: Server;
+  readonly #sockets = new Set<Socket>();
+  #wake: (() => void)[] = [];
+
+  constructor(connection: SshConnection, again: () => Promise<SshConnection>, options: TunnelOptions) {
+    this.#connection = connection;
+    this.#again = again;
+    this.#options = options;
+    this.#server = createServer((socket) => void this.#carry(socket));
+  }
+
+  /** Only this machine may use it. @returns the port */
+  async listen(asked: number | undefined, usual: number): Promise<number> {
+    const listen = (port: number): Promise<number> =>
+      new Promise((resolve, reject) => {
+        this.#server.once('error', reject);
+        this.#server.listen(port, '127.0.0.1', () => {
+          this.#server.off('error', reject);
+          resolve((this.#server.address() as { port: number }).port);
+        });
+      });
+    if (asked !== undefined) return listen(asked);
+    return listen(usual).catch(() => listen(0));
+  }
+
+  async run(): Promise<void> {
+    const { signal, say } = this.#options;
+    const ended = new Promise<void>((resolve) =>
+      signal.addEventListener('abort', () => resolve(), { once: true }),
+    );
+    while (!signal.aborted) {
+      await Promise.race([this.#connection!.closed, ended]);
+      if (signal.aborted) break;
+      this.#connection = undefined;
+      say('the connection broke; connecting again');
+      this.#connection = await this.#reconnect();
+      if (this.#connection === undefined) break;
+      say('connected again');
+      for (const wake of this.#wake.splice(0)) wake();
+    }
+    this.#server.close();
+    for (const socket of this.#sockets) socket.destroy();
+    this.#connection?.close();
+  }
+
+  async #reconnect(): Promise<SshConnection | undefined> {
+    const { signal, say } = this.#options;
+    for (let pause_ms = again_ms.first; !signal.aborted; pause_ms = Math.min(again_ms.most, 2 * pause_ms)) {
+      try {
+        return await this.#again();
+      } catch (error) {
+        if (signal.aborted) return undefined;
+        const known = HpcserveError.from(error);
+        // Another key, or no way in any more: trying again would not help.
+        if (known.code !== 'E_SSH_CONNECT') throw known;
+        say(`${[known.message, ...known.because].join(': ')}; again in ${pause_ms / 1000} s`);
+        await sleep(pause_ms, undefined, { signal }).catch(() => {});
+      }
+    }
+    return undefined;
+  }
+
+  async #carry(socket: Socket): Promise<void> {
+    this.#sockets.add(socket);
+    socket.once('close', () => this.#sockets.delete(socket));
+    socket.on('error', () => socket.destroy());
+    if (this.#connection === undefined) await new Promise<void>((resolve) => this.#wake.push(resolve));
+    try {
+      const stream = await this.#connection!.forward(this.#options.host, this.#options.port);
+      pipeline(socket, stream, () => socket.destroy());
+      pipeline(stream, socket, () => stream.destroy());
+    } catch (error) {
+      this.#options.say(HpcserveError.from(error).message);
+      socket.destroy();
+    }
+  }
+}

@@ -1,0 +1,113 @@
+/** A command of a site over ssh runs on its login node, where all state is; this machine brings files and shows words. */
+import { writeFileSync } from 'node:fs';
+import { isAbsolute, resolve } from 'node:path';
+import type { Command } from 'commander';
+import type { LoadedSite } from '../../control/site-files.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { CliContext } from '../context.ts';
+import { Luggage } from './bring-files.ts';
+import { openRemoteSite } from './remote-site.ts';
+
+/** Commands that work on a site. The others (init, simulate, config, …) are of this machine. */
+export const remoteCommands: ReadonlySet<string> = new Set([
+  'deploy',
+  'plan',
+  'render',
+  'status',
+  'logs',
+  'stop',
+  'keep',
+  'chat',
+  'models',
+  'endpoint',
+  'keys',
+  'usage',
+  'nodes',
+  'doctor',
+]);
+/** Options whose value is a file here, by what becomes of it. */
+const fileOptions: Readonly<Record<string, 'bring' | 'fetch' | 'refuse'>> = {
+  '--plan': 'bring',
+  '--out': 'fetch',
+  '--output-script': 'refuse',
+};
+/** What this machine has said already, with their values. */
+const localOptions = new Set(['--site', '--state-dir', '--progress']);
+
+/** @returns the exit code there */
+export async function runThere(
+  context: CliContext,
+  loaded: LoadedSite,
+  command: Command,
+  argv: readonly string[],
+): Promise<number> {
+  const { connection, program, folder } = await openRemoteSite(context, loaded.site);
+  try {
+    using luggage = new Luggage(connection, folder, context);
+    const site = await luggage.site(loaded.path);
+    const fetched: { there: string; here: string }[] = [];
+    const words: string[] = [];
+    const [file] = takesFile(command) ? command.args : [];
+    for (let at = 0; at < argv.length; at++) {
+      const [name, attached] = splitOption(argv[at]!);
+      if (localOptions.has(name)) {
+        if (attached === undefined) at++;
+        continue;
+      }
+      const handling = fileOptions[name];
+      if (handling === undefined) {
+        const word = argv[at]!;
+        words.push(word === file ? await luggage.deployment(here(context, word)) : word);
+        continue;
+      }
+      const value = attached ?? argv[++at] ?? '';
+      if (handling === 'refuse')
+        throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
+          what: `${name} writes a folder, which does not come over ssh`,
+          because: `${loaded.site.name} is reached by ssh to ${connection.target.host}`,
+          try: [
+            'leave it out: the scripts come on stdout',
+            `or run the command on ${connection.target.host}`,
+          ],
+        });
+      if (handling === 'bring') words.push(name, await luggage.file(here(context, value)));
+      else {
+        const there = `${folder}/fetched-${fetched.length}`;
+        fetched.push({ there, here: here(context, value) });
+        words.push(name, there);
+      }
+    }
+    const progress = context.json ? [] : ['--progress', 'plain'];
+    const { code } = await connection.exec([...program, ...words, '--site', site, ...progress], {
+      onStdout: (text) => context.write(text),
+      onStderr: (text) => process.stderr.write(text),
+      signal: context.signal,
+    });
+    for (const each of fetched) {
+      const { code: read, stdout } = await connection.exec(['cat', '--', each.there]);
+      if (read === 0) writeFileSync(each.here, stdout, { mode: 0o600 });
+      await connection.exec(['rm', '-f', '--', each.there]);
+    }
+    if (code === 0 && command.name() === 'deploy' && !context.json)
+      context.note(
+        `the URL is one of ${connection.target.host}; bring it here with: hpcserve connect --site ${loaded.site.name}`,
+      );
+    return code;
+  } finally {
+    connection.close();
+  }
+}
+
+/** The first argument of these is a model.yaml of this machine. */
+function takesFile(command: Command): boolean {
+  return ['deploy', 'plan', 'render'].includes(command.name());
+}
+
+function splitOption(word: string): [name: string, value: string | undefined] {
+  const at = word.indexOf('=');
+  return word.startsWith('--') && at > 0 ? [word.slice(0, at), word.slice(at + 1)] : [word, undefined];
+}
+
+function here(context: CliContext, path: string): string {
+  return isAbsolute(path) ? path : resolve(context.working_folder, path);
+}
