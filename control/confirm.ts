@@ -71,7 +71,7 @@ export function differences(planned: PlannedUnit, actual: ActualUnit): string[] 
     if (difference !== undefined) found.push(`${device.kind} ${device.index}: ${difference}`);
   }
   const cores = devices.flatMap((device) => device.cores ?? []).length;
-  const pinned = devices.length > 0 && devices.every(({ kind, emulated }) => kind === 'cpu' && !emulated);
+  const pinned = planned.device_kind === 'cpu' && devices.every(({ emulated }) => !emulated);
   if (pinned && cores > 0 && cores < planned.threads)
     found.push(`planned with ${planned.threads} threads; its devices have ${cores} core(s)`);
   return found;
@@ -105,10 +105,17 @@ function sameModel(
     return slices[0] !== undefined && slices[0] === slices[1];
   }
   const actual = deviceNamed(model, memory_bytes);
-  if (actual === undefined) return words(model).startsWith(words(device_model));
+  if (actual === undefined) return beginsWith(model, device_model);
   return (
     variantsOf(device_model).includes(actual) || deviceNamed(device_model, memory_bytes)?.name === actual.name
   );
+}
+
+/** Whether the words of one name begin with those of the other: `X100 PCIe` is an `X100`, `X1000` is none. */
+function beginsWith(name: string, beginning: string): boolean {
+  const parts = (text: string): string[] => text.toLowerCase().split(/[\s_-]+/);
+  const all = parts(name);
+  return parts(beginning).every((part, at) => all[at] === part);
 }
 
 /** A name without vendor, trademarks, filler and punctuation: `Intel(R) Xeon(R) Processor` and `Xeon` are one. */

@@ -1,6 +1,7 @@
 /** What is there now: jobs as the runner sees them, agents as their state files say, units from both. */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import type { AgentState, GivenDevice, SessionState } from '../spec/agent-state.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { UnitSpec } from '../spec/launch.ts';
@@ -186,7 +187,7 @@ function unitSight(
   const agent = agents.find((each) => each.node_index === unit.node_index);
   const session = agent?.sessions.find((each) => servesUnit(each, unit));
   const model = session?.models.find((each) => each.name === unit.model.name);
-  const finding = findingOf(session?.error) ?? findingOf(model?.error) ?? findingOf(agent?.error);
+  const finding = findingOf(errorOf(session, unit)) ?? findingOf(model?.error) ?? findingOf(agent?.error);
   const facts = {
     ...base,
     ...(agent ? { node: agent.node } : {}),
@@ -210,6 +211,14 @@ function unitSight(
   // Slurm ends the job; an agent that was killed says nothing of it any more.
   if (agent.phase === 'draining' || job?.phase === 'completing') return { ...facts, state: 'draining' };
   return { ...facts, state: model?.state ?? (session?.error ? 'failed' : 'pending') };
+}
+
+/** What went wrong with it: of its own model, or of the process that serves it; not of a model beside it. */
+function errorOf(session: SessionState | undefined, { model }: UnitSpec): SessionState['error'] {
+  if (session?.error === undefined) return undefined;
+  const { error, model_errors = {} } = session;
+  const ofModel = Object.values(model_errors).some((each) => isDeepStrictEqual(each, error));
+  return model_errors[model.name] ?? (ofModel ? undefined : error);
 }
 
 /** Native units of one device share a device worker, whose session is named after the first of them. */

@@ -84,8 +84,7 @@ Examples:
       if (context.json) context.out(JSON.stringify({ ...plan, estimates }));
       else {
         printPlan(context, plan, { explain: options.explain === true });
-        for (const estimate of estimates)
-          context.out(`job ${estimate.launch + 1}: ${estimateWords(estimate, context.now_ms())}`);
+        for (const line of estimateLines(estimates, context.now_ms())) context.out(line);
       }
       requireFeasible(plan);
     });
@@ -120,6 +119,21 @@ async function estimateStarts(
     }
   }
   return estimates;
+}
+
+/** One line for neighbours of which Slurm says the same; it is asked about each as if the others were not there. */
+function estimateLines(estimates: readonly StartEstimate[], now_ms: number): string[] {
+  const lines: { first: number; last: number; words: string }[] = [];
+  for (const estimate of estimates) {
+    const number = estimate.launch + 1;
+    const words = estimateWords(estimate, now_ms);
+    const before = lines.at(-1);
+    if (before?.words === words) before.last = number;
+    else lines.push({ first: number, last: number, words });
+  }
+  return lines.map(({ first, last, words }) =>
+    first === last ? `job ${first}: ${words}` : `jobs ${first}-${last}, each by itself: ${words}`,
+  );
 }
 
 function estimateWords({ start_time_ms, refused, unknown }: StartEstimate, now_ms: number): string {

@@ -39,7 +39,7 @@ export function confirmationLines(
   const tight = table.some((line) => [...line].length + 2 > width);
   const list = tight
     ? rows.flatMap(([unit, planned, node, devices, verdict]) =>
-        wrap(`${unit}: planned ${planned}; runs on ${node}, ${devices}: ${verdict}`, width, 2),
+        wrap(`${unit} on ${node}, ${devices}: ${verdict}, ${planned}`, width, 2),
       )
     : table.map((line) => `  ${line}`);
   const differing = known.filter(({ matches }) => !matches);
@@ -62,7 +62,8 @@ export function confirmationLines(
 export function expectationLines({ models }: DeploymentReport, width: number): string[] {
   const groups = models.flatMap(({ name, groups: own }) => own.map((group) => ({ ...group, name })));
   const lines = expectations(groups, width);
-  return lines.length === 0 ? [] : ['', '  the plan expects (mean over requests, by simulation):', ...lines];
+  const title = wrap('the plan expects (mean over requests, by simulation):', width, 2);
+  return lines.length === 0 ? [] : ['', ...title, ...lines];
 }
 
 /** `2× A100 (emulated), tensor 2, on a100`. */
@@ -76,9 +77,11 @@ function plannedWords({ planned }: UnitReport): string {
   ].join(', ');
 }
 
-function nodeWords({ actual }: UnitReport): string {
+/** The node; with its kinds where the planned one is not among them. */
+function nodeWords({ planned, actual }: UnitReport): string {
   const { node, node_kinds } = actual!;
-  return printable(node_kinds ? `${node} (${node_kinds.join(', ') || 'of no known kind'})` : node);
+  const known = node_kinds === undefined || node_kinds.includes(planned.node_kind);
+  return printable(known ? node : `${node} (${node_kinds.join(', ') || 'of no known kind'})`);
 }
 
 /** `gpu 0: GH200 (emulated on cores 0-1)`, `gpu 1: A100-40GB GPU-5a3c…`. */
@@ -86,7 +89,8 @@ function devicesWords(devices: readonly GivenDevice[]): string {
   if (devices.length === 0) return 'no device';
   return devices
     .map(({ kind, index, model, emulated, cores, uuid }) => {
-      const on = cores && cores.length > 0 ? `cores ${ranges(cores)}` : undefined;
+      const on =
+        cores && cores.length > 0 ? `${cores.length === 1 ? 'core' : 'cores'} ${ranges(cores)}` : undefined;
       const detail = emulated
         ? ` (emulated${on ? ` on ${on}` : ''})`
         : uuid

@@ -38,8 +38,11 @@ export function printPlan(context: CliContext, plan: Plan, { explain }: { explai
       own.map((group) => ({ ...group, name: model })),
     );
     const expected = expectations(groups, textWidth(context));
-    if (expected.length > 0)
-      context.out(`\n${bold('Expected')} of each group of replicas (mean over requests, by simulation):`);
+    if (expected.length > 0) {
+      context.out('');
+      const title = 'Expected of each group of replicas (mean over requests, by simulation):';
+      for (const line of wrap(title, textWidth(context))) context.out(bold(line));
+    }
     for (const line of expected) context.out(line);
     const slos = new Map(
       plan.launches.flatMap(({ units }) => units.map(({ model }) => [model.name, model.slo] as const)),

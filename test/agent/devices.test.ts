@@ -270,6 +270,30 @@ describe('devices that cores stand in for', () => {
   });
 });
 
+describe('CPUs of another model that this one stands in for', () => {
+  test('are as many as the units need, and the only CPU devices', () => {
+    const units = [0, 1].map((first_device) => unitOf({ name: 'm' }, { device_kind: 'cpu', first_device }));
+    const launch = {
+      emulated: 'cpu',
+      device_model: 'Xeon-8480+',
+      device_memory_bytes: gibibyte,
+      units,
+    } as unknown as LaunchSpec;
+    const { cpu, gpu: none } = discoverDevices(launch, 0, { SLURM_GPUS_ON_NODE: '4' });
+    expect(none).toEqual([]);
+    expect(cpu.map((device) => device.description)).toEqual(
+      [0, 1].map(() =>
+        expect.objectContaining({
+          kind: 'cpu',
+          model: 'Xeon-8480+',
+          emulated: 'cpu',
+          memory_bytes: gibibyte,
+        }),
+      ),
+    );
+  });
+});
+
 describe('allotting devices to units', () => {
   const host: CpuHost = {
     model_name: 'x',
@@ -303,6 +327,7 @@ describe('allotting devices to units', () => {
       ['c-0', 1],
     ]);
     expect(groups[0]!.devices.map((device) => device.visibility_token)).toEqual(['0']);
+    expect(groups[0]!.first_device).toBe(1);
     expect(failed.map(({ unit, error }) => [unit.unit, error.code])).toEqual([
       ['d-0', 'E_AGENT_DEVICES'],
       ['e-0', 'E_AGENT_DEVICES'],

@@ -59,6 +59,8 @@ describe('the native engine on a node', () => {
     const { sessions } = await agent.stateWhere((now) => JSON.stringify(now).includes('failed'), 'its state');
     const worker = sessions.find((session) => session.role === 'device-worker')!;
     expect(worker).toMatchObject({
+      units: ['toy-0', 'bad-0'],
+      devices: [{ index: 0, kind: 'gpu', model: 'A100-40GB', emulated: 'cpu' }],
       error: { code: 'E_AGENT_MODEL_PATH' },
       model_errors: { bad: { code: 'E_AGENT_MODEL_PATH', because: [expect.stringContaining('ENOENT')] } },
     });

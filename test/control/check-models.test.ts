@@ -39,6 +39,15 @@ it('wants the files that it names', () => {
   expect(refusal({ chat_template: '/dev/null' })).toBe('');
 });
 
+it('refuses stable replicas that cannot be', () => {
+  expect(refusal({ replicas: 2, min_stable_replicas: 3 })).toMatch(
+    /m asks for 3 stable replicas, and for 2 in all[\s\S]*min_stable_replicas: 2 or less/,
+  );
+  expect(refusal({ replicas: 2, min_stable_replicas: 1, tier: 'scavenger' })).toMatch(/tier scavenger/);
+  expect(refusal({ replicas: 2, min_stable_replicas: 2 })).toBe('');
+  expect(refusal({ replicas: 'auto', min_stable_replicas: 2 })).toBe('');
+});
+
 it('refuses two models of one name', () => {
   const models = [
     { name: 'm', source: '/m' },

@@ -313,9 +313,7 @@ describe('a plan for several kinds of nodes', () => {
     expect(text.stdout).toContain(
       `as planned: ${units.length} of ${units.length} replicas, device by device`,
     );
-    expect(text.stdout).toMatch(
-      /pinned-0 +1× Xeon-8480\+ \(emulated\), on cpu-amx +c[12] \(cpu-amx\) +cpu 0: Xeon/,
-    );
+    expect(text.stdout).toMatch(/pinned-0 +1× Xeon-8480\+ \(emulated\), on cpu-amx +c[12] +cpu 0: Xeon/);
   });
 
   it('made again for what runs, keeps every replica where it is', async () => {
@@ -330,7 +328,9 @@ describe('a plan for several kinds of nodes', () => {
     const taken = 12 - free.a100 - free.gh200 - (await freeGpus('a2'));
     expect(taken).toBe(plan.gpu_count);
     const all = free.a100 + free.gh200;
-    const replicas = Math.min(all, 3);
+    const replicas = all;
+    // So many that no idle node has room for all of them.
+    expect(replicas).toBeGreaterThan(4);
     const guest = write('guest.yaml', {
       name: 'guest',
       models: [toy('guest', { replicas, tier: 'stable', devices: { kind: 'gpu' } })],
