@@ -184,8 +184,9 @@ export function useFresh(plan: Plan, made: PlannedDeployment): PlannedDeployment
   const wrong = checkPlacement(made.question, plan);
   if (wrong.length > 0)
     throw new HpcserveError('E_PLAN_STALE', {
-      what: `the plan of ${new Date(plan.made_at_ms).toISOString()} cannot be carried out`,
+      what: `the plan of ${new Date(plan.made_at_ms).toISOString()} cannot be carried out on what there is now`,
       because: wrong,
+      try: 'see which nodes are down or drained with `hpcserve nodes`, or make the plan again with `hpcserve plan FILE --out PLAN`',
     });
   return { ...made, plan };
 }
