@@ -190,7 +190,9 @@ function searchWords(plan: Plan): string {
       ? []
       : [
           `${plan.gpu_count} GPU${plan.gpu_count === 1 ? '' : 's'}`,
-          ...(plan.gpu_hours === undefined ? [] : [`${number(plan.gpu_hours)} GPU-hour${plan.gpu_hours === 1 ? '' : 's'} over the wall time`]),
+          ...(plan.gpu_hours === undefined
+            ? []
+            : [`${number(plan.gpu_hours)} GPU-hour${plan.gpu_hours === 1 ? '' : 's'} over the wall time`]),
         ];
   return [proof, ...gpus].join('; ');
 }
