@@ -252,7 +252,14 @@ function settingsWithoutEffect(
 
 /** How many nodes are there, idle and waited for changes by the minute and makes no plan stale. */
 function withoutCounts(offer: NodeKindOffer): Partial<NodeKindOffer> {
-  const { nodes_total: _total, nodes_idle: _idle, free: _free, queue_wait_s: _wait, ...rest } = offer;
+  const {
+    nodes_total: _total,
+    nodes_idle: _idle,
+    pool: _pool,
+    free: _free,
+    queue_wait_s: _wait,
+    ...rest
+  } = offer;
   return rest;
 }
 

@@ -48,9 +48,49 @@ export function offersOf(
 ): NodeKindOffer[] {
   const kinds: NodeKind[] =
     site.kind === 'local' && site.node_kinds.length === 0 ? [localNodeKind()] : site.node_kinds;
-  return kinds.flatMap((kind) =>
-    devicesOf(site, kind, live).map((device) => offerOf(site, kind, device, live, environment)),
+  const offers = kinds.flatMap((kind) =>
+    devicesOf(site, kind, live).map((device) => ({
+      offer: offerOf(site, kind, device, live, environment),
+      kind,
+      nodes: nodeNames(live ? usableNodes(nodesOfKind(site, kind, live)) : []),
+    })),
   );
+  return withPools(offers, live !== undefined);
+}
+
+interface OfferOfKind {
+  offer: NodeKindOffer;
+  kind: NodeKind;
+  /** Names of its nodes, where Slurm was asked. */
+  nodes: ReadonlySet<string>;
+}
+
+/**
+ * Kinds that are the same nodes under another partition, such as a scavenger twin, get a pool: their nodes are there
+ * once. By the names of nodes; from the site config alone, by features, GRES type and devices.
+ */
+function withPools(offers: readonly OfferOfKind[], asked: boolean): NodeKindOffer[] {
+  const sameNodes = (a: OfferOfKind, b: OfferOfKind): boolean => {
+    if (a.offer.devices.model !== b.offer.devices.model || a.offer.devices.kind !== b.offer.devices.kind)
+      return false;
+    if (asked) return [...a.nodes].some((node) => b.nodes.has(node));
+    const marks = ({ kind }: OfferOfKind): string =>
+      [kind.gres_type ?? '', ...[...kind.features].sort()].join();
+    return marks(a) !== '' && marks(a) === marks(b);
+  };
+  const pools: OfferOfKind[][] = [];
+  for (const each of offers) {
+    const touching = pools.filter((pool) => pool.some((other) => sameNodes(each, other)));
+    for (const pool of touching) pools.splice(pools.indexOf(pool), 1);
+    pools.push([...touching.flat(), each]);
+  }
+  return offers.map((each) => {
+    const pool = pools.find((members) => members.includes(each))!;
+    if (pool.length < 2) return each.offer;
+    const names = new Set(pool.flatMap(({ nodes }) => [...nodes]));
+    const nodes = asked ? names.size : Math.max(...pool.map(({ offer }) => offer.nodes_total));
+    return { ...each.offer, pool: { id: pool.map(({ offer }) => offer.node_kind).join('+'), nodes } };
+  });
 }
 
 function localNodeKind(): NodeKind {
@@ -100,7 +140,7 @@ function offerOf(
   environment: Readonly<Record<string, string | undefined>>,
 ): NodeKindOffer {
   const nodes = live ? nodesOfKind(site, kind, live) : [];
-  const usable = nodes.filter((group) => !group.states.some((state) => unusable.has(state)));
+  const usable = usableNodes(nodes);
   const counts = live
     ? {
         nodes_total: nodeNames(usable).size,
@@ -192,6 +232,10 @@ function freeSpace(
     space.push({ nodes: nodes.length, devices: Math.max(0, Math.min(device.count, free)), cpus });
   }
   return space;
+}
+
+function usableNodes(groups: readonly LiveNodes[]): LiveNodes[] {
+  return groups.filter((group) => !group.states.some((state) => unusable.has(state)));
 }
 
 function nodeNames(groups: readonly LiveNodes[]): Set<string> {

@@ -50,6 +50,8 @@ export interface NodeKindOffer {
   /** Nodes of this kind there are, and those without a job now (undefined where Slurm was not asked). */
   nodes_total: number;
   nodes_idle?: number;
+  /** Node kinds that are (partly) the same nodes, such as one partition and its scavenger twin; absent: no other is. */
+  pool?: NodePool;
   /** What is free now, by groups of like nodes, idle ones included; absent where Slurm was not asked. */
   free?: NodeSpace[];
   /** Seconds a job for one such node would wait, where the site has it asked. */
@@ -66,6 +68,13 @@ export interface NodeKindOffer {
   /** Longest wall time a job may ask for here, and the one asked for when nothing is said; seconds. */
   time_limit_max_s?: number;
   time_limit_default_s?: number;
+}
+
+/** Nodes that several kinds stand for. */
+export interface NodePool {
+  id: string;
+  /** Nodes there are, each counted once. */
+  nodes: number;
 }
 
 /** Room on each of so many nodes. */
@@ -252,6 +261,8 @@ export interface PlacementSearch {
   status: 'optimal' | 'feasible' | 'first_fit';
   /** Proved distance from the optimum, as a share of the cost; absent for `first_fit`. */
   gap?: number;
+  /** Of `first_fit`: whether time ended before there was a plan, or devices do not suffice or divide. */
+  because?: 'no_time' | 'does_not_fit';
   nodes: number;
 }
 

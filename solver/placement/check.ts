@@ -16,6 +16,22 @@ export function checkPlacement(question: PlacementQuestion, placement: Placement
       .reduce((sum, { nodes_total }) => sum + nodes_total, 0);
     if (nodes > there) wrong.push(`${kind}: ${nodes} nodes of ${there}`);
   }
+  for (const id of new Set(question.node_kinds.flatMap(({ pool }) => pool?.id ?? []))) {
+    const members = question.node_kinds.filter(({ pool }) => pool?.id === id);
+    const nodes = placement.launches
+      .filter((launch) =>
+        members.some(
+          ({ node_kind, tier, devices }) =>
+            node_kind === launch.node_kind &&
+            tier === launch.tier &&
+            devices.model === launch.devices_per_node.model,
+        ),
+      )
+      .reduce((sum, { node_count }) => sum + node_count, 0);
+    const there = members[0]!.pool!.nodes;
+    if (nodes > there)
+      wrong.push(`${members.map(({ node_kind }) => node_kind).join(' and ')}: ${nodes} nodes of ${there}`);
+  }
   for (const [index, launch] of placement.launches.entries())
     wrong.push(
       ...launchFaults(question, launch).map((fault) => `launch ${index} on ${launch.node_kind}: ${fault}`),

@@ -1,6 +1,6 @@
 /** Why a plan is infeasible although each model alone has a place: the smallest set of models that clashes. */
 import type { PlacementClash } from '../../spec/plan.ts';
-import { type Competitor, devicesTaken, type QuotaQuestion, suffices } from './quotas.ts';
+import { type Competitor, devicesTaken, deviceTypes, type QuotaQuestion, suffices } from './quotas.ts';
 
 const nodes_max = 2000;
 
@@ -25,7 +25,10 @@ export function findClash(
   const least = (model: Competitor): number =>
     Math.ceil(count(model) * Math.min(...model.options.map((option) => devicesTaken(option, question))));
   const needed = set.reduce((sum, model) => sum + least(model), 0);
-  const available = offers.reduce((sum, offer) => sum + offer.nodes_total * offer.devices.count, 0);
+  const available = deviceTypes({ ...question, node_kinds: offers }).reduce(
+    (sum, { count }) => sum + count,
+    0,
+  );
   const parts = set.map((model) => `${model.name} (${count(model)} × ${least(model) / count(model)})`);
   const where = offers.map((offer) => `${offer.node_kind}: ${offer.nodes_total} × ${offer.devices.count}`);
   return {

@@ -92,7 +92,7 @@ function runnersUp({ model, options, placed }: PlacedModel, about: Describing): 
   );
   const own = (offer: PlacementOption['offer']): number =>
     chosen
-      .filter(([option]) => option.offer === offer)
+      .filter(([option]) => option.offer === offer || (offer.pool && option.offer.pool?.id === offer.pool.id))
       .reduce((sum, [option, { replicas }]) => sum + replicas * devicesTaken(option, question), 0);
   return options
     .filter((option) => !(chosen.length === 1 && chosen[0]![0] === option))
@@ -102,6 +102,12 @@ function runnersUp({ model, options, placed }: PlacedModel, about: Describing): 
       const predicted = performance.predict(option, replicas, 1);
       const devices = Math.ceil(replicas * devicesTaken(option, question));
       const left = Math.floor((devices_left.get(option.offer) ?? 0) + own(option.offer));
+      const reason = (): string => {
+        if (devices > left) return `needs ${devices} devices; ${left} are left`;
+        // Only a search that was cut short leaves something cheaper.
+        if (cost < 0.999 * costChosen) return 'the search did not come to it';
+        return whyDearer(option, replicas, predicted, chosen, about);
+      };
       return {
         cost,
         runner: {
@@ -114,10 +120,7 @@ function runnersUp({ model, options, placed }: PlacedModel, about: Describing): 
           devices,
           ...(predicted === undefined ? {} : { predicted }),
           cost_ratio: costChosen > 0 ? cost / costChosen : 1,
-          because:
-            devices > left
-              ? `needs ${devices} devices; ${left} are left`
-              : whyDearer(option, replicas, predicted, chosen, about),
+          because: reason(),
         },
       };
     })
@@ -133,11 +136,14 @@ function replicasFor(
   chosen: number,
   performance: Performance,
 ): number {
-  if (model.spec.replicas !== 'auto') return chosen;
+  return model.spec.replicas !== 'auto' ? chosen : replicasThatKeepUp(option, performance);
+}
+
+/** Replicas that sustain the workload, with some room. */
+export function replicasThatKeepUp(option: PlacementOption, performance: Performance): number {
   const sustained = performance.maxRate(option);
-  return sustained === undefined
-    ? chosen
-    : Math.max(1, Math.ceil(workloadOf(model).rate_per_s / (0.85 * sustained)));
+  if (sustained === undefined) return 1;
+  return Math.max(1, Math.ceil(workloadOf(option.model).rate_per_s / (0.85 * sustained)));
 }
 
 function whyDearer(
@@ -171,7 +177,8 @@ function whyDearer(
   if (devices > taken) return `takes ${devices} devices, not ${taken}`;
   if (option.offer.devices.memory_bytes > first.offer.devices.memory_bytes) return 'takes larger devices';
   if (option.steps_down > first.steps_down) return `computes in ${option.precision}`;
-  if (penalty(option, replicas, question) > penalty(first, quota.replicas, question))
+  const runs = (question.running ?? []).some((each) => each.model === option.model.spec.name);
+  if (runs && penalty(option, replicas, question) > penalty(first, quota.replicas, question))
     return 'running replicas would move';
   if (predicted && theirs && predicted.e2e_ms > theirs.e2e_ms * 1.02)
     return `${seconds(predicted.e2e_ms)} a request, not ${seconds(theirs.e2e_ms)}`;

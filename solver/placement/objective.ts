@@ -70,7 +70,7 @@ export function objectiveCost(
     },
     slo(option, replicas, share) {
       const predicted = performance.predict(option, replicas, share);
-      const missed = share * (1 - (predicted?.slo_attainment ?? 1));
+      const missed = share * (1 - (predicted?.slo_attainment ?? 1) + excess(predicted));
       const weight = (workloadOf(option.model).rate_per_s / totalRate) * models.length;
       return missing_all * weight * missed + price(option, replicas) + slower(option, predicted, share);
     },
@@ -105,7 +105,12 @@ function latency(option: PlacementOption, predicted: Prediction | undefined): nu
 
 function shortfall(predicted: Prediction | undefined): number {
   const attained = predicted?.slo_attainment ?? 1;
-  return attained >= attainment_enough ? 0 : 1 - attained;
+  return attained >= attainment_enough ? 0 : 1 - attained + excess(predicted);
+}
+
+/** Load beyond what replicas take: all of it misses, and the more there is the worse, so that it is dealt out evenly. */
+function excess(predicted: Prediction | undefined): number {
+  return Math.max(0, (predicted?.utilization ?? 0) - 1);
 }
 
 /** How much dearer an option counts for what is not its speed: a mean over its replicas. */

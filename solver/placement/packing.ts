@@ -3,13 +3,15 @@
  * holes that large ones wait for.
  */
 import type { UnitSpec } from '../../spec/launch.ts';
-import type { NodeKindOffer, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
 import { onRealGpu } from './engine-choice.ts';
 import type { PlacementOption } from './options.ts';
 
 /** A node that gets a job: what is taken of it so far. */
 interface OpenNode {
   offer: NodeKindOffer;
+  /** CPUs that are free there. */
+  cpus: number;
   time_limit_s?: number;
   /** Bytes taken and models placed, by device index. */
   devices: { bytes: number; models: string[]; exclusive: boolean }[];
@@ -21,9 +23,17 @@ interface OpenNode {
 export class Packing {
   readonly #nodes: OpenNode[] = [];
   readonly #question: PlacementQuestion;
+  /** What is free now on nodes that nobody was given yet, the emptiest first. */
+  readonly #free: Map<NodeKindOffer, NodeSpace[]>;
 
   constructor(question: PlacementQuestion) {
     this.#question = question;
+    this.#free = new Map(
+      question.node_kinds.map((offer) => [
+        offer,
+        (offer.free ?? []).map((group) => ({ ...group })).sort((a, b) => b.devices - a.devices),
+      ]),
+    );
   }
 
   /**
@@ -40,16 +50,13 @@ export class Packing {
       take(option, unitOf(option, replica, replicas, first), node);
       return true;
     }
-    const ofKind = this.#nodes.filter(({ offer }) => offer === option.offer).length;
-    if (sharing || ofKind >= option.offer.nodes_total) return false;
+    if (sharing || !this.#isNodeLeft(option.offer)) return false;
+    const { devices, cpus } = this.#room(option);
     const node: OpenNode = {
       offer: option.offer,
+      cpus,
       ...(option.time_limit_s === undefined ? {} : { time_limit_s: option.time_limit_s }),
-      devices: Array.from({ length: option.offer.devices.count }, () => ({
-        bytes: 0,
-        models: [],
-        exclusive: false,
-      })),
+      devices: Array.from({ length: devices }, () => ({ bytes: 0, models: [], exclusive: false })),
       units: [],
       threads_by_device: new Map(),
       host_bytes: 0,
@@ -57,6 +64,31 @@ export class Packing {
     take(option, unitOf(option, replica, replicas, 0), node);
     this.#nodes.push(node);
     return true;
+  }
+
+  /** Of this kind, and of the pool it shares with others. */
+  #isNodeLeft({ pool, ...offer }: NodeKindOffer): boolean {
+    const count = (is: (other: NodeKindOffer) => boolean): number =>
+      this.#nodes.filter((node) => is(node.offer)).length;
+    if (
+      count((other) => other.node_kind === offer.node_kind && other.devices === offer.devices) >=
+      offer.nodes_total
+    )
+      return false;
+    return pool === undefined || count((other) => other.pool?.id === pool.id) < pool.nodes;
+  }
+
+  /**
+   * A job is made no larger than what is free somewhere now: then it starts at once. Where nothing that is free holds the
+   * replica, it waits for a whole node.
+   */
+  #room({ offer, device_count, threads }: PlacementOption): { devices: number; cpus: number } {
+    const group = this.#free
+      .get(offer)!
+      .find(({ nodes, devices, cpus }) => nodes > 0 && devices >= device_count && cpus >= threads);
+    if (group === undefined) return { devices: offer.devices.count, cpus: offer.cpus };
+    group.nodes--;
+    return group;
   }
 
   launches(): PlannedLaunch[] {
@@ -95,7 +127,7 @@ export class Packing {
 function cpusLeft(option: PlacementOption, node: OpenNode, device: number): boolean {
   let taken = 0;
   for (const [index, threads] of node.threads_by_device) if (index !== device) taken += threads;
-  return taken + option.threads <= option.offer.cpus;
+  return taken + option.threads <= node.cpus;
 }
 
 function take(option: PlacementOption, unit: UnitSpec, node: OpenNode): void {

@@ -13,7 +13,7 @@ import type {
 } from '../../spec/plan.ts';
 import { checkPlacement } from './check.ts';
 import { findClash } from './clash.ts';
-import { type PlacedModel, plannedModel, warningsOf } from './describe.ts';
+import { type PlacedModel, plannedModel, replicasThatKeepUp, warningsOf } from './describe.ts';
 import { type OptionCost, objectiveCost } from './objective.ts';
 import { optionsOf, type PlacementOption } from './options.ts';
 import { Packing } from './packing.ts';
@@ -21,10 +21,11 @@ import { Performance, shapeOf } from './performance.ts';
 import {
   type Competitor,
   chooseQuotas,
-  deviceCounts,
   devicesTaken,
+  deviceTypes,
   type Quotas,
   type SearchLimits,
+  typeOf,
 } from './quotas.ts';
 import { tooLarge } from './too-large.ts';
 
@@ -72,10 +73,13 @@ export function place(question: PlacementQuestion, options: PlaceOptions = {}): 
     ({ options, competitor }) => options.length > 0 && competitor.replicas !== 0,
   );
   const chosen = optimise(competing, { question, performance, costOf }, options);
-  const { packed, search } = chosen ?? {
-    packed: firstFit(competing, question, costOf),
-    search: { status: 'first_fit', nodes: 0 } as const,
-  };
+  const { packed, search } =
+    'packed' in chosen
+      ? chosen
+      : {
+          packed: firstFit(competing, { question, performance, costOf }),
+          search: { status: 'first_fit', nodes: chosen.nodes, because: chosen.because } as const,
+        };
   const placement = placementOf(asked, packed, search, { question, performance, costOf, rejected });
   if (placement.unplaced.length > 0) {
     const clash = findClash(
@@ -137,22 +141,29 @@ interface Weighing {
   costOf: OptionCost;
 }
 
-/** Undefined where the optimiser has no answer whose replicas all find a node. */
+/** Without `packed` where the optimiser has no answer whose replicas all find a node. */
 function optimise(
   competing: readonly AskedModel[],
   weighing: Weighing,
   limits: SearchLimits,
-): { packed: Packed; search: PlacementSearch } | undefined {
+):
+  | { packed: Packed; search: PlacementSearch }
+  | { because: NonNullable<PlacementSearch['because']>; nodes: number } {
   if (competing.length === 0)
     return { packed: emptyPacking(weighing.question), search: { status: 'optimal', gap: 0, nodes: 0 } };
   const competitors = competing.map(({ competitor }) => competitor);
   let nodes = 0;
+  let because: 'no_time' | 'does_not_fit' = 'does_not_fit';
   for (const sharing of [false, true]) {
-    const counts = deviceCounts(weighing.question);
+    const types = deviceTypes(weighing.question);
+    const counts = types.map(({ count }) => count);
     for (let round = 0; round < packing_rounds; round++) {
       const result = chooseQuotas(competitors, { ...weighing, counts, sharing }, limits);
       nodes += result.nodes;
-      if (!('quotas' in result)) break;
+      if (!('quotas' in result)) {
+        if (result.status === 'unknown') because = 'no_time';
+        break;
+      }
       const packed = pack(competing, result.quotas, weighing.question, sharing);
       if (packed.unplaced.length === 0) {
         const { cost, bound } = result;
@@ -163,12 +174,12 @@ function optimise(
       }
       if (sharing) break;
       for (const { option, replicas } of packed.unplaced) {
-        const type = weighing.question.node_kinds.indexOf(option!.offer);
+        const type = typeOf(option!.offer, types);
         counts[type] = Math.max(0, counts[type]! - replicas * option!.device_count);
       }
     }
   }
-  return undefined;
+  return { because, nodes };
 }
 
 function emptyPacking(question: PlacementQuestion): Packed {
@@ -214,17 +225,19 @@ function pack(
 }
 
 /** Every replica takes the best option that is left; the largest models first. */
-function firstFit(asked: readonly AskedModel[], question: PlacementQuestion, costOf: OptionCost): Packed {
+function firstFit(asked: readonly AskedModel[], { question, performance, costOf }: Weighing): Packed {
   const packed = emptyPacking(question);
   for (const model of asked) {
     const { options, competitor } = model;
-    const replicas = competitor.replicas === 'auto' ? 1 : competitor.replicas;
+    const some = competitor.replicas === 'auto' ? 1 : competitor.replicas;
     const order = competitor.mix
       ? [...options]
       : options
-          .map((option) => ({ option, cost: costOf(option, 1, 1 / replicas) }))
+          .map((option) => ({ option, cost: costOf(option, 1, 1 / some) }))
           .sort((a, b) => a.cost - b.cost)
           .map(({ option }) => option);
+    const replicas =
+      competitor.replicas === 'auto' ? replicasThatKeepUp(order[0]!, performance) : competitor.replicas;
     let placed = 0;
     for (; placed < replicas; placed++) {
       const onScavengers = replicas - competitor.stable_replicas;
@@ -240,9 +253,19 @@ function firstFit(asked: readonly AskedModel[], question: PlacementQuestion, cos
       if (!option) break;
       note(packed, model, option, { replicas: 1, share: 1 / replicas });
     }
-    if (placed < replicas) packed.unplaced.push({ model, replicas: replicas - placed });
+    // As many as there is room for is an answer to `auto`, as long as there is one.
+    const needed = competitor.replicas === 'auto' ? 1 : replicas;
+    if (placed < needed) packed.unplaced.push({ model, replicas: needed - placed });
+    else if (placed < replicas) rescale(packed, model);
   }
   return packed;
+}
+
+/** The requests of a model that got fewer replicas than it asked for, over those it got. */
+function rescale({ placed }: Packed, model: AskedModel): void {
+  const own = placed.get(model)!;
+  const all = [...own.values()].reduce((sum, { share }) => sum + share, 0);
+  for (const [option, quota] of own) own.set(option, { ...quota, share: quota.share / all });
 }
 
 function note(
@@ -320,12 +343,12 @@ function placementOf(
 }
 
 function devicesLeft(question: PlacementQuestion, placed: Packed['placed']): Map<NodeKindOffer, number> {
-  const counts = deviceCounts(question);
-  const left = new Map(question.node_kinds.map((offer, index) => [offer, counts[index]!]));
+  const types = deviceTypes(question);
+  const left = types.map(({ count }) => count);
   for (const own of placed.values())
     for (const [option, { replicas }] of own)
-      left.set(option.offer, left.get(option.offer)! - replicas * devicesTaken(option, question));
-  return left;
+      left[typeOf(option.offer, types)]! -= replicas * devicesTaken(option, question);
+  return new Map(question.node_kinds.map((offer) => [offer, left[typeOf(offer, types)]!]));
 }
 
 function usedUp(model: PlacementModel, option: PlacementOption): RejectedOption {

@@ -3,7 +3,7 @@
  * node kinds as types. Devices are counted, not packed; whether the replicas fit node by node is seen when they
  * are placed.
  */
-import type { PlacementQuestion } from '../../spec/plan.ts';
+import type { NodeKindOffer, PlacementQuestion } from '../../spec/plan.ts';
 import type { AssignmentOption, AssignmentProblem } from '../assignment/problem.ts';
 import { type SolveResult, solveAssignment } from '../assignment/solve.ts';
 import { onRealGpu } from './engine-choice.ts';
@@ -88,15 +88,37 @@ export interface QuotaQuestion {
   question: PlacementQuestion;
   performance: Performance;
   costOf: OptionCost;
-  /** Devices there are by node kind, where fewer can be used than there are. */
+  /** Devices there are by type, where fewer can be used than there are. */
   counts?: readonly number[];
   /** Native models may share devices. */
   sharing?: boolean;
 }
 
-/** Devices by node kind, as the optimiser counts them. */
-export function deviceCounts({ node_kinds }: PlacementQuestion): number[] {
-  return node_kinds.map(({ nodes_total, devices }) => Math.min(devices_max, nodes_total * devices.count));
+/** What the optimiser takes for one type of devices: a node kind, or all kinds of one pool. */
+export interface DeviceType {
+  offers: readonly NodeKindOffer[];
+  count: number;
+}
+
+/** Devices as the optimiser counts them: those of nodes that several kinds stand for count once. */
+export function deviceTypes({ node_kinds }: PlacementQuestion): DeviceType[] {
+  const types: { offers: NodeKindOffer[]; count: number }[] = [];
+  for (const offer of node_kinds) {
+    const { pool, nodes_total, devices } = offer;
+    const same = pool && types.find(({ offers }) => offers[0]!.pool?.id === pool.id);
+    if (same) same.offers.push(offer);
+    else
+      types.push({
+        offers: [offer],
+        count: Math.min(devices_max, (pool?.nodes ?? nodes_total) * devices.count),
+      });
+  }
+  return types;
+}
+
+/** Index of the type that an offer belongs to. */
+export function typeOf(offer: NodeKindOffer, types: readonly DeviceType[]): number {
+  return types.findIndex(({ offers }) => offers.includes(offer));
 }
 
 /** The problem, and what is behind each of its options. */
@@ -104,7 +126,8 @@ function problemOf(models: readonly Competitor[], asked: QuotaQuestion): Listed 
   const { question, costOf, sharing = false } = asked;
   const parts = sharing ? device_parts : 1;
   const taken = sharing ? partsTaken : devicesTaken;
-  const counts = (asked.counts ?? deviceCounts(question)).map((count) => count * parts);
+  const types = deviceTypes(question);
+  const counts = (asked.counts ?? types.map(({ count }) => count)).map((count) => count * parts);
   const candidates: Candidate[][] = [];
   const shares: number[] = [];
   for (const model of models)
@@ -124,7 +147,7 @@ function problemOf(models: readonly Competitor[], asked: QuotaQuestion): Listed 
   const options = candidates.map((each, model) =>
     each.map(
       ({ option, replicas, units }, at): AssignmentOption => ({
-        type: question.node_kinds.indexOf(option.offer),
+        type: typeOf(option.offer, types),
         devices: Math.ceil(replicas * taken(option, question) * parts - 1e-9),
         share: units,
         cost: Math.round(Math.min(cost_max, costs[model]![at]! * scale)),
@@ -165,11 +188,12 @@ function numbersUpTo(most: number): number[] {
 
 /** For each share of the requests: the fewest replicas that keep up, and some more that answer faster. */
 function byWorkload(option: PlacementOption, { question, performance, counts }: QuotaQuestion): Candidate[] {
-  const type = question.node_kinds.indexOf(option.offer);
+  const types = deviceTypes(question);
+  const type = typeOf(option.offer, types);
   const { nodes_total, devices } = option.offer;
   const most = Math.min(
     4096,
-    Math.floor((counts ?? deviceCounts(question))[type]! / option.device_count),
+    Math.floor((counts?.[type] ?? types[type]!.count) / option.device_count),
     nodes_total * Math.floor(devices.count / option.device_count),
   );
   const { rate_per_s } = workloadOf(option.model);

@@ -316,6 +316,54 @@ describe('what else weighs', () => {
   });
 });
 
+describe('nodes', () => {
+  const pool = { id: 'gh200+scavenge', nodes: 2 };
+  const twins = (): NodeKindOffer[] => [
+    gpus('GH200', 96, 2, { pool }),
+    gpus('GH200', 96, 2, { node_kind: 'scavenge', tier: 'scavenger', pool }),
+    gpus('A100-80GB', 80, 1),
+  ];
+
+  it('that two kinds stand for are given once', () => {
+    const model = llama('m', '8b', { replicas: 'auto', workload: { ...heavy, rate_per_s: 2000 } });
+    const plan = place(ask([model], twins()));
+    const onPool = plan.launches.filter(({ node_kind }) => node_kind !== 'a100-80gb');
+    expect(onPool.length).toBeLessThanOrEqual(2);
+    const eight = llama('m', '8b', { replicas: 8, parallel: { tensor: 1 }, devices: { models: ['GH200'] } });
+    expect(place(ask([eight], twins())).unplaced).toEqual([]);
+    const nine = llama('m', '8b', { replicas: 9, parallel: { tensor: 1 }, devices: { models: ['GH200'] } });
+    expect(place(ask([nine], twins())).unplaced).toEqual([{ model: 'm', replicas: 1 }]);
+  });
+
+  it('that are partly taken get jobs as large as what is free on each', () => {
+    const holes = {
+      nodes_idle: 0,
+      free: [
+        { nodes: 1, devices: 2, cpus: 32 },
+        { nodes: 1, devices: 3, cpus: 48 },
+      ],
+    };
+    const five = llama('m', '8b', { replicas: 5, parallel: { tensor: 1 } });
+    const plan = place(ask([five], [gpus('GH200', 96, 4, holes)]));
+    expect(plan.launches.map(({ devices_per_node }) => devices_per_node.count)).toEqual([3, 2]);
+    // One more waits for a whole node.
+    const six = { ...five, spec: { ...five.spec, replicas: 6 } };
+    const waiting = place(ask([six], [gpus('GH200', 96, 4, holes)]));
+    expect(waiting.launches.map(({ devices_per_node }) => devices_per_node.count)).toEqual([3, 2, 1]);
+  });
+
+  it('that do not keep up share the load by what they take', () => {
+    const model = llama('m', '8b', {
+      replicas: 'auto',
+      workload: { ...heavy, rate_per_s: 400 },
+      max_sequences: 64,
+    });
+    const { groups } = planOf(place(ask([model], [gpus('GH200', 96, 1), gpus('A100-80GB', 80, 1)])), 'm');
+    const loads = groups.map(({ predicted }) => predicted!.utilization);
+    expect(Math.max(...loads) / Math.min(...loads)).toBeLessThan(1.3);
+  });
+});
+
 describe('runners-up', () => {
   const plan = place(
     ask(
@@ -360,6 +408,11 @@ describe('limits', () => {
     const plan = place(ask(models, kinds(), { objective: 'latency' }), { shouldStop: () => true });
     expect(plan.unplaced).toEqual([]);
     expect(['feasible', 'first_fit']).toContain(plan.search.status);
+    if (plan.search.status === 'first_fit') {
+      expect(plan.search.because).toBe('no_time');
+      // As many as keep up, not one each.
+      expect(planOf(plan, 'm11').groups[0]!.predicted!.utilization).toBeLessThan(1);
+    }
     if (plan.search.status === 'feasible') expect(plan.search.gap).toBeGreaterThanOrEqual(0);
   });
 
