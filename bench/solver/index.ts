@@ -215,28 +215,52 @@ function fresh(seed: number, limit_s: number, log: BenchOptions['log']): BenchRe
   return results;
 }
 
-/** A node of four devices leaves or joins, one type after the other. */
-function replans(seed: number): BenchResult {
-  const times: number[] = [];
-  for (const mode of ['single', 'split'] as const) {
-    const before = generateInstance({ models: 16, types: 5, mode, kind: 'roofline', seed });
-    const { prices, choice } = solveAssignment(before);
-    for (const change of [-4, 4])
-      for (const type of before.counts.keys()) {
-        const counts = before.counts.map((count, each) => Math.max(0, count + (each === type ? change : 0)));
-        const start = performance.now();
-        solveAssignment({ ...before, counts }, { warm: { prices, ...(choice ? { choice } : {}) } });
-        times.push(performance.now() - start);
-      }
-  }
-  const typical = median(times);
-  return row(
-    `re-plan to proof after 4 devices left or joined, M=16 (slowest ${Math.max(...times).toFixed(0)} ms)`,
-    typical,
-    'ms',
-    `≤ ${replan_bar_ms} ms`,
-    typical <= replan_bar_ms,
-  );
+/** A plan counts as good once it costs at most this share more than the best one. */
+const good_enough = 0.01;
+
+/** A node of four devices leaves or joins, one type after the other, from the plan and prices of before. */
+function replans(seed: number): BenchResult[] {
+  const proofs: number[] = [];
+  const goods: number[] = [];
+  for (const each of [seed, seed + 1, seed + 2])
+    for (const mode of ['single', 'split'] as const) {
+      const before = generateInstance({ models: 16, types: 5, mode, kind: 'roofline', seed: each });
+      const { prices, choice } = solveAssignment(before);
+      for (const change of [-4, 4])
+        for (const type of before.counts.keys()) {
+          const counts = before.counts.map((count, at) => Math.max(0, count + (at === type ? change : 0)));
+          const found: { cost: number; ms: number }[] = [];
+          const start = performance.now();
+          const { cost } = solveAssignment(
+            { ...before, counts },
+            {
+              warm: { prices, ...(choice ? { choice } : {}) },
+              onProgress: (progress) => {
+                if (progress.cost !== undefined)
+                  found.push({ cost: progress.cost, ms: performance.now() - start });
+              },
+            },
+          );
+          proofs.push(performance.now() - start);
+          if (cost === undefined) continue;
+          goods.push(found.find((plan) => plan.cost <= (1 + good_enough) * cost)!.ms);
+        }
+    }
+  const rows: [what: string, ms: number][] = [
+    ['median to proof', median(proofs)],
+    ['slowest to a plan within 1 % of the best', Math.max(...goods)],
+  ];
+  const slowest: [what: string, ms: number][] = [
+    ['slowest to proof', Math.max(...proofs)],
+    ['95th percentile to proof', proofs.sort((x, y) => x - y)[Math.floor(0.95 * proofs.length)]!],
+  ];
+  const what = `re-plan after 4 devices left or joined, M=16, of ${proofs.length}`;
+  return [
+    ...rows.map(([words, ms]) =>
+      row(`${what}: ${words}`, ms, 'ms', `≤ ${replan_bar_ms} ms`, ms <= replan_bar_ms),
+    ),
+    ...slowest.map(([words, ms]) => row(`${what}: ${words}`, ms, 'ms', '', null)),
+  ];
 }
 
 function memory(): BenchResult {
@@ -274,7 +298,7 @@ export const solverBench: Bench = {
     return [
       ...(await sideBySide(values.instances, Number(values.rounds), limit_s, log)),
       ...fresh(seed, limit_s, log),
-      replans(seed),
+      ...replans(seed),
       memory(),
     ];
   },
