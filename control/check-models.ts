@@ -22,21 +22,25 @@ export function checkModels(spec: DeploymentSpec, site: string, nodeKinds: reado
   }
 }
 
-/** Clients ask by name: two models must not answer to the same one. */
+/** Clients ask by name: models may share an alias, of which the gateway chooses one, but no model's own name. */
 function refuseDoubleNames(spec: DeploymentSpec): void {
   const owner = new Map<string, string>();
-  for (const model of spec.models) {
-    for (const name of [model.name, ...model.aliases]) {
-      const other = owner.get(name);
-      if (other !== undefined)
-        throw new HpcserveError('E_CONFIG_CONFLICT', {
-          what: `two models of ${spec.name} answer to the name "${name}"`,
-          because: `${other} and ${model.name}`,
-          try: 'give each model its own name and aliases',
-        });
-      owner.set(name, model.name);
-    }
+  for (const { name } of spec.models) {
+    if (owner.has(name))
+      throw new HpcserveError('E_CONFIG_CONFLICT', {
+        what: `two models of ${spec.name} are called "${name}"`,
+        try: 'give each model its own name; an alias they may share',
+      });
+    owner.set(name, name);
   }
+  for (const { name, aliases } of spec.models)
+    for (const alias of aliases)
+      if (alias !== name && owner.has(alias))
+        throw new HpcserveError('E_CONFIG_CONFLICT', {
+          what: `"${alias}" is an alias of ${name} and the name of another model of ${spec.name}`,
+          because: 'requests for a name go to the model of that name alone',
+          try: 'give the alias another name',
+        });
 }
 
 /** One file may name the kinds of several sites; that none of them is here is a mistake. */

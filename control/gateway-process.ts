@@ -143,6 +143,9 @@ export function writeGatewayConfig(site: SiteConfig, layout: StateLayout): strin
     mesh_folder: layout.mesh_folder,
     gateway_folder: layout.gateway_folder,
     deployments_folder: layout.deployments_folder,
+    keys_folder: layout.keys_folder,
+    routing: site.gateway.routing,
+    wait_max_s: site.gateway.wait_max_s,
   };
   const path = join(layout.gateway_folder, gatewayFiles.config);
   writeFileAtomically(path, `${JSON.stringify(config, null, 2)}\n`);

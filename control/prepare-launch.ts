@@ -37,6 +37,7 @@ export function describeLaunch(
     deployment,
     site: site.name,
     provider: `${facts.user}@${site.provider ?? site.name}`,
+    ...(site.region === undefined ? {} : { region: site.region }),
     tier: planned.tier,
     node_kind: planned.node_kind,
     node_count: planned.node_count,

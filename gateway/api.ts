@@ -2,21 +2,37 @@ import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
 import { z } from 'zod';
-import { type Ledger, usageDimensions } from '../ledger/index.ts';
+import { type ApiKey, type KeyStore, type Ledger, usageDimensions } from '../ledger/index.ts';
+import { parseProviders } from '../solver/routing/filter.ts';
+import { parseQos } from '../solver/routing/qos.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { type KeyChanges, keyChangesSchema, keySettingsSchema } from '../spec/key-settings.ts';
+import type { SessionRecord } from '../spec/session-record.ts';
 import { headers } from '../spec/wire.ts';
 import type { Availability } from './availability.ts';
-import { bearerOf, type FrontDoor, keyError, keyOf } from './front-door.ts';
+import { allowsModel, bearerOf, type FrontDoor, keyError, lookForKey, requireModel } from './front-door.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
+import type { KeyLimits } from './keys/key-limits.ts';
+import { RouteFilters } from './keys/route-filters.ts';
 import type { GatewayLog } from './log.ts';
+import { gatewayRows, sessionRows, tableQuery } from './mesh-table.ts';
 import type { GatewayMetrics } from './metrics.ts';
 import { requestIdOf } from './request-id.ts';
+import type { Replica } from './routing/replica.ts';
+import type { Router } from './routing/router.ts';
 import type { RoutingTable } from './routing/table.ts';
 import type { SessionLink } from './session-link.ts';
+import type { WorkloadMeter } from './workload/workload-meter.ts';
 
 export interface ApiServices {
   table: RoutingTable<SessionLink>;
+  router: Router;
+  /** Every record of the mesh, gateways included. */
+  records(): readonly SessionRecord[];
   ledger: Ledger;
+  keys: KeyStore;
+  keyLimits: KeyLimits;
+  workload: WorkloadMeter;
   metrics: GatewayMetrics;
   availability: Availability;
   admin_token: string;
@@ -24,7 +40,10 @@ export interface ApiServices {
 }
 
 const adminBodyBytes = 64 * 1024;
-const keyBody = z.strictObject({ name: z.string().trim().min(1).max(128) });
+const keyBody = z.strictObject({
+  name: z.string().trim().min(1).max(128),
+  settings: keySettingsSchema.optional(),
+});
 const usageParameters = z.strictObject({
   by: z.enum(usageDimensions),
   since_ms: z.coerce.number().int().min(0).optional(),
@@ -77,41 +96,56 @@ export function createApi(
 }
 
 function publicRoutes(app: FastifyInstance, services: ApiServices, door: FrontDoor): void {
-  const { table, ledger, metrics, availability, admin_token } = services;
-  const requireKey = async (request: FastifyRequest): Promise<void> => {
-    if (!keyOf(request.raw, ledger)) throw keyError(request.raw);
+  const { table, router, ledger, keys, metrics, availability, workload, admin_token } = services;
+  const filters = new RouteFilters();
+  const keyFor = async (request: FastifyRequest): Promise<ApiKey> => {
+    const key = await lookForKey(request.raw, keys);
+    if (!key) throw keyError(request.raw);
+    return key;
   };
+  /** The key of a request, undefined for the operator. */
+  const keyOrAdmin = async (request: FastifyRequest): Promise<ApiKey | undefined> =>
+    isAdmin(request.raw, admin_token) ? undefined : await keyFor(request);
+  const modelsOf = (key: ApiKey, name: string): readonly Replica<SessionLink>[] =>
+    allowsModel(key, name) ? router.candidates({ model: name, filter: filters.of(key.settings, {}) }) : [];
+
   app.get('/health', async (_request, reply) => {
     const status = door.draining ? 'draining' : ledger.failure ? 'ledger_failing' : 'ok';
     reply.code(status === 'ok' ? 200 : 503);
     return { status };
   });
-  app.get('/v1/models', { onRequest: requireKey }, async () => ({
-    object: 'list',
-    data: [...table.routes()].filter(({ candidates }) => candidates.length > 0).map(modelEntry),
-  }));
+  app.get('/v1/models', async (request) => {
+    const key = await keyFor(request);
+    const data = [...table.routes()].flatMap(({ name }) => modelEntry(name, modelsOf(key, name)));
+    return { object: 'list', data };
+  });
   // Names may hold slashes (org/name), which clients send with or without escaping.
-  app.get<{ Params: { '*': string } }>('/v1/models/*', { onRequest: requireKey }, async (request) => {
+  app.get<{ Params: { '*': string } }>('/v1/models/*', async (request) => {
+    const key = await keyFor(request);
     const name = request.params['*'];
-    const route = table.find(name);
-    if (route && route.candidates.length > 0) return modelEntry(route);
+    const [entry] = modelEntry(name, modelsOf(key, name));
+    if (entry) return entry;
+    requireModel(key, name);
     throw (await availability.explain(name)).error;
   });
-  app.get(
-    '/metrics',
-    {
-      onRequest: async (request) => {
-        if (!isAdmin(request.raw, admin_token)) await requireKey(request);
-      },
-    },
-    async (_request, reply) => {
-      reply.header('content-type', metrics.contentType);
-      return await metrics.render();
-    },
-  );
+  app.get('/mesh/table', async (request) => {
+    const key = await keyOrAdmin(request);
+    const query = parseWith(tableQuery, request.query);
+    return {
+      sessions: sessionRows(table, query, key),
+      gateways: gatewayRows(services.records()),
+      workload: workload.workloads().filter(({ model }) => key === undefined || allowsModel(key, model)),
+    };
+  });
+  app.get('/metrics', async (request, reply) => {
+    await keyOrAdmin(request);
+    reply.header('content-type', metrics.contentType);
+    return await metrics.render();
+  });
 }
 
-function adminRoutes(app: FastifyInstance, { table, ledger, admin_token, log }: ApiServices): void {
+function adminRoutes(app: FastifyInstance, services: ApiServices): void {
+  const { table, ledger, keys, keyLimits, admin_token, log } = services;
   const onRequest = async (request: FastifyRequest): Promise<void> => {
     if (isAdmin(request.raw, admin_token)) return;
     throw new HpcserveError('E_REQUEST_ADMIN', {
@@ -123,58 +157,71 @@ function adminRoutes(app: FastifyInstance, { table, ledger, admin_token, log }: 
     });
   };
   app.post('/hpcserve/v1/keys', { onRequest }, async (request, reply) => {
-    const { name } = parseWith(keyBody, request.body);
-    const { key, secret } = ledger.createKey(name);
+    const { name, settings = {} } = parseWith(keyBody, request.body);
+    checkSettings(settings);
+    const { key, secret } = keys.create(name, settings);
     log.info({ key: key.id, name }, 'API key created');
     reply.code(201);
     return { ...key, key: secret };
   });
-  app.get('/hpcserve/v1/keys', { onRequest }, async () => ({ keys: ledger.listKeys() }));
+  app.get('/hpcserve/v1/keys', { onRequest }, async () => {
+    await keys.lookAgain();
+    return { keys: keys.list().map((key) => ({ ...key, spent: keyLimits.spent(key) })) };
+  });
+  app.patch<{ Params: { id: string } }>('/hpcserve/v1/keys/:id', { onRequest }, async (request) => {
+    const changes = parseWith(keyChangesSchema, request.body);
+    checkSettings(changes);
+    await keys.lookAgain();
+    const key = keys.change(request.params.id, changes);
+    log.info({ key: key.id, name: key.name, settings: Object.keys(key.settings) }, 'API key changed');
+    return key;
+  });
   app.delete<{ Params: { id: string } }>('/hpcserve/v1/keys/:id', { onRequest }, async (request) => {
-    const key = ledger.revokeKey(request.params.id);
+    await keys.lookAgain();
+    const key = keys.revoke(request.params.id);
     log.info({ key: key.id, name: key.name }, 'API key revoked');
     return key;
   });
-  app.get('/hpcserve/v1/usage', { onRequest }, async (request) => ({
-    usage: ledger.usage(parseWith(usageParameters, request.query)),
-  }));
-  app.get('/hpcserve/v1/table', { onRequest }, async () => ({
-    sessions: table.sessions().map(({ record, reachable, replicas }) => ({
-      session_id: record.session_id,
-      lifecycle: record.lifecycle,
-      reachable,
-      node: record.metadata.node,
-      site: record.metadata.site,
-      engine: record.metadata.engine,
-      deployment: record.metadata.deployment,
-      job_id: record.metadata.job_id,
-      devices: record.metadata.devices,
-      models: replicas.map(({ served, state, running, waiting, max_sequences, unreported }) => ({
-        name: served.name,
-        aliases: served.aliases,
-        precision: served.precision,
-        state,
-        running,
-        waiting,
-        max_sequences,
-        unreported,
-      })),
-    })),
-  }));
+  app.get('/hpcserve/v1/usage', { onRequest }, async (request) => {
+    const query = parseWith(usageParameters, request.query);
+    const names = new Map(query.by === 'key' ? keys.list().map(({ id, name }) => [id, name]) : []);
+    return {
+      usage: ledger.usage(query).map((row) => {
+        const name = names.get(row.group);
+        return name === undefined ? row : { ...row, name };
+      }),
+    };
+  });
+  app.get('/hpcserve/v1/table', { onRequest }, async () => ({ sessions: sessionRows(table) }));
 }
 
-function modelEntry({ name, candidates }: { name: string; candidates: RouteCandidates }): object {
-  const first = candidates[0]!;
-  return {
-    id: name,
-    object: 'model',
-    created: Math.floor(Math.min(...candidates.map(({ session }) => session.record.started_at_ms)) / 1000),
-    owned_by: first.session.record.metadata.provider,
-    root: first.served.name,
-    max_model_len: Math.min(...candidates.map(({ served }) => served.context_tokens)),
-  };
+/** What only shows when it is read: throws E_REQUEST_QOS, E_REQUEST_PROVIDERS. */
+function checkSettings({ qos, providers }: Pick<KeyChanges, 'qos' | 'providers'>): void {
+  if (qos) parseQos(qos);
+  for (const provider of providers ?? []) parseProviders(provider);
 }
-type RouteCandidates = NonNullable<ReturnType<RoutingTable<SessionLink>['find']>>['candidates'];
+
+/** A name as clients see it; none where nobody would answer. */
+function modelEntry(name: string, candidates: readonly Replica<SessionLink>[]): object[] {
+  const first = candidates[0];
+  if (!first) return [];
+  const records = candidates.map(({ session }) => session.record);
+  return [
+    {
+      id: name,
+      object: 'model',
+      created: Math.floor(Math.min(...records.map(({ started_at_ms }) => started_at_ms)) / 1000),
+      owned_by: first.facts.provider,
+      root: first.served.name,
+      max_model_len: Math.min(...candidates.map(({ served }) => served.context_tokens)),
+      hpcserve: {
+        models: [...new Set(candidates.map(({ served }) => served.name))].sort(),
+        precisions: [...new Set(candidates.map(({ served }) => served.precision))].sort(),
+        replicas: candidates.length,
+      },
+    },
+  ];
+}
 
 /** Compares hashes, so that the time it takes says nothing about the token. */
 function isAdmin(request: IncomingMessage, token: string): boolean {

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { routingPolicyNames } from '../spec/site.ts';
 import type { GatewayConfig } from '../spec/state-layout.ts';
 
 const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
@@ -13,6 +14,9 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   gateway_folder: z.string().min(1),
   tls: z.object({ certificate_file: z.string(), key_file: z.string() }).optional(),
   deployments_folder: z.string().min(1),
+  keys_folder: z.string().min(1).optional(),
+  routing: z.enum(routingPolicyNames).optional(),
+  wait_max_s: z.number().positive().optional(),
 });
 
 /** Reads the file that control wrote; throws E_GATEWAY_CONFIG. */

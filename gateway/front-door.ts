@@ -1,10 +1,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { ApiKey, Ledger } from '../ledger/index.ts';
+import type { ApiKey, KeyStore } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { sendError } from './http-error.ts';
+import { RouteFilters } from './keys/route-filters.ts';
 import { readBody } from './relay/body-reader.ts';
 import { type Endpoint, endpoints } from './relay/endpoints.ts';
 import { Exchange, type ExchangeServices } from './relay/exchange.ts';
+import type { ExchangeRequest } from './relay/exchange-request.ts';
 import { parseRequest } from './relay/request-body.ts';
 import { requestIdOf } from './request-id.ts';
 
@@ -17,10 +19,11 @@ const json = /^\s*(application\/([\w.+-]+\+)?json|text\/plain)\s*(;|$)/i;
  * passes here, and what a framework does for each request would cost more than all the rest.
  */
 export class FrontDoor {
-  readonly #services: ExchangeServices;
+  readonly #services: ExchangeServices & { keys: KeyStore };
+  readonly #filters = new RouteFilters();
   #draining = false;
 
-  constructor(services: ExchangeServices) {
+  constructor(services: ExchangeServices & { keys: KeyStore }) {
     this.#services = services;
   }
 
@@ -53,17 +56,27 @@ export class FrontDoor {
     const began_ms = performance.now();
     const request_id = requestIdOf(request.headers['x-request-id']);
     const refusal = this.#refusal();
-    const key = refusal ? undefined : keyOf(request, this.#services.ledger);
-    if (!key) {
-      // The body is not read: who has no key must not make the gateway work. So the connection ends.
-      const error = refusal ?? keyError(request);
-      sendError(response, error, request_id, [
-        'connection',
-        'close',
-        ...(refusal ? ['retry-after', '5'] : []),
-      ]);
+    if (refusal) {
+      sendError(response, refusal, request_id, ['connection', 'close', 'retry-after', '5']);
       return;
     }
+    const key = keyOf(request, this.#services.keys);
+    if (key) {
+      this.#read({ request, response, request_id, endpoint, key, time_ms, began_ms });
+      return;
+    }
+    // Another gateway may just have made it. Until that is known, the body is not read.
+    void lookForKey(request, this.#services.keys).then((found) => {
+      if (response.destroyed) return;
+      if (found) this.#read({ request, response, request_id, endpoint, key: found, time_ms, began_ms });
+      // Who has no key must not make the gateway work: the body is never read, so the connection ends.
+      else sendError(response, keyError(request), request_id, ['connection', 'close']);
+    });
+  }
+
+  /** Of a request with a valid key. */
+  #read(of: Omit<ExchangeRequest, 'parsed' | 'filter' | 'reservation'>): void {
+    const { request, response, request_id, endpoint } = of;
     const type = request.headers['content-type'];
     if (type !== undefined && !json.test(type)) {
       const what = `${endpoint.path} takes JSON, and the request says it is ${type.slice(0, 128)}`;
@@ -78,18 +91,28 @@ export class FrontDoor {
         sendError(response, tooLarge, request_id, ['connection', 'close']);
         return;
       }
-      let parsed: ReturnType<typeof parseRequest>;
+      let admitted: ExchangeRequest;
       try {
-        parsed = parseRequest(body, endpoint.dialect);
-      } catch (error) {
-        sendError(response, HpcserveError.from(error), request_id);
+        admitted = this.#admit(of, body);
+      } catch (thrown) {
+        const error = HpcserveError.from(thrown);
+        sendError(response, error, request_id, comeBack(error));
         return;
       }
-      new Exchange(
-        { request, response, request_id, key, endpoint, parsed, time_ms, began_ms },
-        this.#services,
-      ).start();
+      new Exchange(admitted, this.#services).start();
     });
+  }
+
+  /** @throws what is wrong with the request, or what its key does not allow */
+  #admit(of: Omit<ExchangeRequest, 'parsed' | 'filter' | 'reservation'>, body: Buffer): ExchangeRequest {
+    const { key, endpoint, request } = of;
+    const { keyLimits, workload, router } = this.#services;
+    const parsed = parseRequest(body, endpoint.dialect);
+    requireModel(key, parsed.model);
+    const filter = this.#filters.of(key.settings, request.headers);
+    // Where no answer of the model is known yet, the prompt is: about four bytes of text a token.
+    const expected_tokens = workload.expectedTokens(router.modelOf(parsed.model)) || body.length / 4;
+    return { ...of, parsed, filter, reservation: keyLimits.admit(key, expected_tokens) };
   }
 
   #refusal(): HpcserveError | undefined {
@@ -99,9 +122,42 @@ export class FrontDoor {
 }
 
 /** The valid API key a request carries; undefined where it carries none. */
-export function keyOf(request: IncomingMessage, ledger: Ledger): ApiKey | undefined {
+function keyOf(request: IncomingMessage, keys: KeyStore): ApiKey | undefined {
   const secret = bearerOf(request);
-  return secret === undefined ? undefined : ledger.findKey(secret);
+  return secret === undefined ? undefined : keys.find(secret);
+}
+
+/** The same, also where another gateway made the key a moment ago. */
+export async function lookForKey(request: IncomingMessage, keys: KeyStore): Promise<ApiKey | undefined> {
+  const known = keyOf(request, keys);
+  if (known || bearerOf(request) === undefined) return known;
+  await keys.lookAgain();
+  return keyOf(request, keys);
+}
+
+/** Whether a key may be used for a model, by the name that a request has for it. */
+export function allowsModel({ settings }: ApiKey, model: string): boolean {
+  return settings.models === undefined || settings.models.includes(model);
+}
+
+/** @throws E_KEY_MODEL */
+export function requireModel(key: ApiKey, model: string): void {
+  if (allowsModel(key, model)) return;
+  throw new HpcserveError('E_KEY_MODEL', {
+    what: `the key ${key.name} may not be used for ${JSON.stringify(model.slice(0, 256))}`,
+    because: `it may be used for ${key.settings.models!.join(', ')}`,
+    details: { param: 'model' },
+  });
+}
+
+/** When to come back with a key whose limits are reached; clients must not try again by themselves before. */
+function comeBack(error: HpcserveError): string[] {
+  if (error.http_status !== 429) return [];
+  const { retry_after_s } = error.details;
+  return [
+    ...(typeof retry_after_s === 'number' ? ['retry-after', String(retry_after_s)] : []),
+    ...(error.code === 'E_KEY_BUDGET' ? ['x-should-retry', 'false'] : []),
+  ];
 }
 
 /** The token of an `authorization: Bearer` header; the scheme's name is case-insensitive (RFC 9110 §11.1). */

@@ -8,9 +8,10 @@ import {
 import { createServer as createHttpsServer } from 'node:https';
 import type { Socket } from 'node:net';
 import { hostname } from 'node:os';
-import { join } from 'node:path';
-import { openLedger } from '../ledger/index.ts';
+import { dirname, join } from 'node:path';
+import { KeyStore, openLedger } from '../ledger/index.ts';
 import { OwnSession, RendezvousRegistry } from '../mesh/index.ts';
+import { routingPolicy } from '../solver/routing/policies.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
 import { limits } from '../spec/wire.ts';
@@ -20,13 +21,15 @@ import { FolderLock } from './folder-lock.ts';
 import { FrontDoor } from './front-door.ts';
 import { adminToken, prepareFolder, readEndpoint, writeEndpoint } from './gateway-files.ts';
 import { rawErrorAnswer } from './http-error.ts';
+import { KeyLimits } from './keys/key-limits.ts';
 import { listen } from './listen.ts';
 import type { GatewayLog } from './log.ts';
 import { GatewayMetrics } from './metrics.ts';
 import { JournalMemory } from './relay/journal/journal-memory.ts';
-import { leastLoad } from './routing/least-load.ts';
+import { Router } from './routing/router.ts';
 import { ServiceTimes } from './routing/service-times.ts';
 import { Sessions } from './sessions.ts';
+import { WorkloadMeter } from './workload/workload-meter.ts';
 
 export interface GatewayTimes {
   /** Until the whole header of a request must be there. Lower: slow attackers hold connections shorter. */
@@ -41,6 +44,10 @@ export interface GatewayTimes {
   check_ms: number;
   /** Of the mesh folder. */
   poll_ms: number;
+  /** Of the keys' folder: how long another gateway's revocation may take to be seen. Higher: less to read. */
+  keys_ms: number;
+  /** Between two exchanges of what limited keys used with the other gateways; see `KeyLimits`. */
+  limits_ms: number;
   /** How long a stream whose replica broke waits for another. Lower: errors show sooner; higher: restarts are outlived. */
   continue_ms: number;
 }
@@ -52,6 +59,8 @@ const defaultTimes: GatewayTimes = {
   drain_ms: 30_000,
   check_ms: 1000,
   poll_ms: 1000,
+  keys_ms: 2000,
+  limits_ms: 1000,
   continue_ms: 10_000,
 };
 
@@ -99,6 +108,25 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     if (repair)
       log.error({ ...repair }, 'the ledger was damaged: set aside, and what could be read was saved');
     log.info({ filesystem: filesystem.name }, 'ledger open');
+    const keys = await KeyStore.open(config.keys_folder ?? join(dirname(config.gateway_folder), 'keys'), {
+      poll_ms: times.keys_ms,
+      onTrouble: (reason) => {
+        if (reason) log.warn({ reason }, 'the keys folder cannot be read: keys are as they were');
+        else log.info({}, 'the keys folder can be read again');
+      },
+    });
+    undo.push(() => keys.close());
+    keys.adopt(ledger.formerKeys());
+    const keyLimits = new KeyLimits({
+      gateway_folder: config.gateway_folder,
+      ledger,
+      log,
+      exchange_ms: times.limits_ms,
+    });
+    undo.push(() => keyLimits.close());
+    await keyLimits.start(keys.list());
+    const workload = new WorkloadMeter(config.gateway_folder, log);
+    undo.push(() => workload.close());
 
     const registry = await RendezvousRegistry.open(config.mesh_folder, {
       create: true,
@@ -125,20 +153,43 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
           .filter(({ reachable }) => reachable)
           .flatMap(({ replicas }) => replicas.map((replica) => ({ ...replica, model: replica.served.name }))),
       ledgerFailing: () => ledger.failure !== undefined,
+      workloads: () => workload.workloads(),
     });
     const availability = new Availability(config.deployments_folder, table, log);
-    const door = new FrontDoor({
+    const serviceTimes = new ServiceTimes();
+    const router = new Router({
       table,
-      policy: leastLoad(limits.queue_length),
+      policy: routingPolicy(config.routing ?? 'by-engine', limits.queue_length),
+      serviceTimes,
+      wait_max_s: config.wait_max_s ?? 120,
+      expectedTokens: (model) => workload.expectedTokens(model),
+      explainAbsence: (model) => availability.explain(model),
+    });
+    const door = new FrontDoor({
+      router,
       ledger,
+      keys,
+      keyLimits,
+      workload,
       metrics,
       log,
       journals: new JournalMemory(),
-      serviceTimes: new ServiceTimes(),
+      serviceTimes,
       continue_ms: times.continue_ms,
-      explainAbsence: (model) => availability.explain(model),
     });
-    const services = { table, ledger, metrics, availability, admin_token, log };
+    const services = {
+      table,
+      router,
+      records: () => registry.snapshot(),
+      ledger,
+      keys,
+      keyLimits,
+      workload,
+      metrics,
+      availability,
+      admin_token,
+      log,
+    };
     let server: Server | undefined;
     const api = createApi(
       services,
@@ -192,6 +243,9 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
         await found.close();
         await own.leave();
         await registry.close();
+        await keyLimits.close();
+        keys.close();
+        await workload.close();
         await ledger.close();
         lock.release();
         log.info({}, 'gateway stopped');

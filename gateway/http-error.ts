@@ -6,7 +6,10 @@ import { headers, type OpenAiError } from '../spec/wire.ts';
 const openAiCodes: Partial<Record<HpcserveError['code'], string>> = {
   E_REQUEST_KEY: 'invalid_api_key',
   E_MODEL_UNKNOWN: 'model_not_found',
+  E_MODEL_EXCLUDED: 'model_not_found',
   E_REPLICA_BUSY: 'rate_limit_exceeded',
+  E_KEY_RATE: 'rate_limit_exceeded',
+  E_KEY_BUDGET: 'insufficient_quota',
   E_REQUEST_INVALID: 'invalid_value',
 };
 
@@ -34,6 +37,7 @@ export function errorEvent(error: HpcserveError): string {
 
 function errorType(status: number): string {
   if (status === 401) return 'authentication_error';
+  if (status === 403) return 'permission_error';
   if (status === 429) return 'rate_limit_error';
   return status < 500 ? 'invalid_request_error' : 'server_error';
 }

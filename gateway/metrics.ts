@@ -1,5 +1,6 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { RequestRecord } from '../ledger/index.ts';
+import type { MeasuredWorkload } from '../spec/workload.ts';
 
 /** Upper bounds of the time buckets, seconds: from an instant answer to a long generation. */
 const timeBuckets_s = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
@@ -25,6 +26,8 @@ interface Distribution {
 export interface MetricsSource {
   sessions(): { reachable: number; unreachable: number };
   replicas(): { model: string; running: number; waiting: number; max_sequences: number }[];
+  /** What this gateway measured of the load. */
+  workloads(): MeasuredWorkload[];
   /** 1 while requests are refused because the ledger cannot be written. */
   ledgerFailing(): boolean;
 }
@@ -116,6 +119,34 @@ export class GatewayMetrics {
           this.inc({ model, kind: 'running' }, running);
           this.inc({ model, kind: 'waiting' }, waiting);
           this.inc({ model, kind: 'capacity' }, max_sequences);
+        }
+      },
+    });
+    new Gauge({
+      name: 'hpcserve_workload_requests_per_second',
+      help: 'Requests that arrive for a model, exponentially weighted',
+      labelNames: ['model', 'kind'],
+      registers,
+      collect() {
+        this.reset();
+        for (const { model, rate_per_s, refused_per_s } of source.workloads()) {
+          this.set({ model, kind: 'arrived' }, rate_per_s);
+          this.set({ model, kind: 'refused' }, refused_per_s);
+        }
+      },
+    });
+    new Gauge({
+      name: 'hpcserve_workload_tokens',
+      help: 'Lengths of requests of a model: mean, and coefficient of variation',
+      labelNames: ['model', 'kind', 'statistic'],
+      registers,
+      collect() {
+        this.reset();
+        for (const { model, input_tokens, output_tokens, input_cv, output_cv } of source.workloads()) {
+          this.set({ model, kind: 'input', statistic: 'mean' }, input_tokens);
+          this.set({ model, kind: 'input', statistic: 'cv' }, input_cv);
+          this.set({ model, kind: 'output', statistic: 'mean' }, output_tokens);
+          this.set({ model, kind: 'output', statistic: 'cv' }, output_cv);
         }
       },
     });

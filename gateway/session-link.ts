@@ -31,8 +31,6 @@ export interface LinkEvents {
 /** The way to one session: connections for requests, and the watch stream that tells whether it lives. */
 export class SessionLink {
   readonly facts: SessionFacts;
-  /** Header pairs that every answer of this session carries. */
-  readonly answerHeaders: readonly string[];
   /** The `host` field of requests to it. */
   readonly host: string;
   #record: SessionRecord;
@@ -57,14 +55,6 @@ export class SessionLink {
     if (deployment !== undefined) this.facts.deployment = deployment;
     if (job_id !== undefined) this.facts.job_id = job_id;
     if (slurm_account !== undefined) this.facts.slurm_account = slurm_account;
-    this.answerHeaders = [
-      'x-hpcserve-node',
-      node,
-      'x-hpcserve-engine',
-      engine ?? 'unknown',
-      'x-hpcserve-session',
-      record.session_id,
-    ];
     this.host = sessionServerName(record.session_id);
     this.#requests = this.#newPool();
     this.#watch = new Pool(sessionOrigin(record), {

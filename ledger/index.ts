@@ -1,6 +1,7 @@
 export { filesystemOf, filesystemOfMagic } from './filesystem.ts';
+export { KeyStore } from './key-store.ts';
 export type { ApiKey } from './keys.ts';
-export { type Ledger, openLedger } from './ledger.ts';
+export { dayOf, type Ledger, openLedger } from './ledger.ts';
 export { openLedgerReader } from './reader.ts';
 export type { RequestRecord, SessionFacts } from './record.ts';
-export { type UsageDimension, type UsageRow, usageDimensions } from './usage.ts';
+export { addUsage, type UsageDimension, type UsageRow, usageDimensions } from './usage.ts';

@@ -1,4 +1,5 @@
 import { hash, randomBytes } from 'node:crypto';
+import type { KeySettings } from '../spec/key-settings.ts';
 
 /** Every API key starts so: people and secret scanners recognize it. */
 const keyPrefix = 'hsk-';
@@ -15,6 +16,7 @@ export interface ApiKey {
   name: string;
   created_at_ms: number;
   revoked_at_ms?: number;
+  settings: KeySettings;
 }
 
 /** `hsk-` and 32 random bytes in base62. */

@@ -1,10 +1,10 @@
 import { chmodSync, closeSync, existsSync, openSync } from 'node:fs';
 import { dirname } from 'node:path';
 import Database from 'better-sqlite3';
-import { HpcserveError } from '../spec/errors/error.ts';
+import type { HpcserveError } from '../spec/errors/error.ts';
 import { Checkpointer } from './checkpointer.ts';
 import { type Filesystem, filesystemOf } from './filesystem.ts';
-import { type ApiKey, generateKey, generateKeyId, hashKey } from './keys.ts';
+import type { ApiKey } from './keys.ts';
 import { ledgerError } from './ledger-error.ts';
 import type { RequestRecord, SessionFacts } from './record.ts';
 import { findDamage, isDamage, type RepairReport, setAsideAndSave } from './repair.ts';
@@ -101,7 +101,7 @@ interface Pending {
 }
 
 /**
- * The record of who used what: API keys and answered requests. Records are committed in groups; the gateway
+ * The record of who used what: answered requests, and the sums of each key. Records are committed in groups; the gateway
  * sends the last bytes of an answer only after `committed` ran, so that even `kill -9` loses no answered request.
  */
 export class Ledger {
@@ -114,8 +114,8 @@ export class Ledger {
   readonly #insertSession: Database.Statement;
   readonly #begin: Database.Statement;
   readonly #commit: Database.Statement;
-  readonly #keysByHash = new Map<string, ApiKey>();
-  readonly #keysById = new Map<string, ApiKey>();
+  readonly #insertSpent: Database.Statement;
+  readonly #spentSince: Database.Statement;
   /** Rows of `sessions` by the gateway's own object, so that the hot path compares no strings. */
   readonly #sessionRefs = new WeakMap<SessionFacts, number>();
   readonly #checkpointer: Checkpointer | undefined;
@@ -143,12 +143,13 @@ export class Ledger {
       VALUES (?, ?, ?, ?, ?, ?, ?, ?)
       ON CONFLICT (session_id) DO UPDATE SET node = excluded.node RETURNING ref`,
     );
-    for (const row of db
-      .prepare('SELECT id, name, hash, created_at_ms, revoked_at_ms FROM keys')
-      .all() as (Omit<ApiKey, 'revoked_at_ms'> & { hash: string; revoked_at_ms: number | null })[]) {
-      const { hash, revoked_at_ms, ...rest } = row;
-      this.#remember(hash, revoked_at_ms === null ? rest : { ...rest, revoked_at_ms });
-    }
+    this.#insertSpent = db.prepare(
+      `INSERT INTO spent (key_id, day, requests, tokens) VALUES (?, ?, ?, ?)
+      ON CONFLICT (key_id, day) DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens`,
+    );
+    this.#spentSince = db.prepare(
+      'SELECT coalesce(sum(requests), 0) AS requests, coalesce(sum(tokens), 0) AS tokens FROM spent WHERE key_id = ? AND day >= ?',
+    );
     this.#checkpointer = filesystem.network ? undefined : new Checkpointer(db, path);
   }
 
@@ -157,42 +158,23 @@ export class Ledger {
     return this.#failure;
   }
 
-  /** The valid key of this secret; undefined where it is unknown or revoked. */
-  findKey(secret: string): ApiKey | undefined {
-    const key = this.#keysByHash.get(hashKey(secret));
-    return key?.revoked_at_ms === undefined ? key : undefined;
-  }
-
-  /** Makes a key. `secret` is returned here once and can never be had again. */
-  createKey(name: string): { key: ApiKey; secret: string } {
-    const secret = generateKey();
-    const hash = hashKey(secret);
-    const key: ApiKey = { id: generateKeyId(), name, created_at_ms: this.#now_ms() };
-    this.#write(() =>
-      this.#db
-        .prepare('INSERT INTO keys (id, name, hash, created_at_ms) VALUES (?, ?, ?, ?)')
-        .run(key.id, key.name, hash, key.created_at_ms),
+  /** Keys as they were kept before they had a folder of their own: see `KeyStore.adopt`. */
+  formerKeys(): (Omit<ApiKey, 'settings'> & { hash: string })[] {
+    const rows = this.#db.prepare('SELECT id, name, hash, created_at_ms, revoked_at_ms FROM keys').all() as {
+      id: string;
+      name: string;
+      hash: string;
+      created_at_ms: number;
+      revoked_at_ms: number | null;
+    }[];
+    return rows.map(({ revoked_at_ms, ...row }) =>
+      revoked_at_ms === null ? row : { ...row, revoked_at_ms },
     );
-    this.#remember(hash, key);
-    return { key, secret };
   }
 
-  /** Every key, revoked ones included, oldest first. */
-  listKeys(): ApiKey[] {
-    return [...this.#keysById.values()].sort((a, b) => a.created_at_ms - b.created_at_ms);
-  }
-
-  /** Ends a key's validity at once; its requests stay recorded. Throws E_KEY_UNKNOWN. */
-  revokeKey(id: string): ApiKey {
-    const key = this.#keysById.get(id);
-    if (!key) throw new HpcserveError('E_KEY_UNKNOWN', { what: `there is no key ${id.slice(0, 64)}` });
-    if (key.revoked_at_ms !== undefined) return key;
-    const revoked_at_ms = this.#now_ms();
-    this.#write(() =>
-      this.#db.prepare('UPDATE keys SET revoked_at_ms = ? WHERE id = ?').run(revoked_at_ms, id),
-    );
-    key.revoked_at_ms = revoked_at_ms;
-    return key;
+  /** What a key has used since a day, counted from 1970 in UTC. */
+  spentSince(key_id: string, day: number): { requests: number; tokens: number } {
+    return this.#spentSince.get(key_id, day) as { requests: number; tokens: number };
   }
 
   usage(query: UsageQuery): UsageRow[] {
@@ -227,6 +209,7 @@ export class Ledger {
     try {
       this.#begin.run();
       for (const { record } of group) this.#insertRecord(record);
+      this.#addSpent(group);
       this.#commit.run();
     } catch (error) {
       failure = ledgerError(error, this.path);
@@ -258,6 +241,20 @@ export class Ledger {
       record.finish_reason ?? null,
       record.error_code ?? null,
     );
+  }
+
+  #addSpent(group: readonly Pending[]): void {
+    const sums = new Map<string, { key_id: string; day: number; requests: number; tokens: number }>();
+    for (const { record } of group) {
+      const { key_id, time_ms, prompt_tokens = 0, completion_tokens = 0 } = record;
+      const day = dayOf(time_ms);
+      const sum = sums.get(`${day} ${key_id}`) ?? { key_id, day, requests: 0, tokens: 0 };
+      sum.requests++;
+      sum.tokens += prompt_tokens + completion_tokens;
+      sums.set(`${day} ${key_id}`, sum);
+    }
+    for (const { key_id, day, requests, tokens } of sums.values())
+      this.#insertSpent.run(key_id, day, requests, tokens);
   }
 
   #sessionRef(session: SessionFacts, time_ms: number): number {
@@ -310,17 +307,9 @@ export class Ledger {
       this.#setFailure(ledgerError(error, this.path));
     }
   };
+}
 
-  #remember(hash: string, key: ApiKey): void {
-    this.#keysByHash.set(hash, key);
-    this.#keysById.set(key.id, key);
-  }
-
-  #write(statement: () => void): void {
-    try {
-      statement();
-    } catch (error) {
-      throw ledgerError(error, this.path);
-    }
-  }
+/** Days since 1970 in UTC. */
+export function dayOf(time_ms: number): number {
+  return Math.floor(time_ms / 86_400_000);
 }

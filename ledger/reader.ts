@@ -3,7 +3,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import Database from 'better-sqlite3';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { ApiKey } from './keys.ts';
 import { ledgerError } from './ledger-error.ts';
 import { findDamage, isDamage } from './repair.ts';
 import { requireKnownVersion } from './schema.ts';
@@ -12,8 +11,6 @@ import { queryUsage, type UsageQuery, type UsageRow } from './usage.ts';
 /** Read-only view of a ledger, also while a gateway writes it. */
 export interface LedgerReader {
   usage(query: UsageQuery): UsageRow[];
-  /** Every key without its secret, oldest first. */
-  keys(): ApiKey[];
   close(): void;
 }
 
@@ -93,12 +90,6 @@ function fingerprint(path: string): string | undefined {
 function readerOf(db: Database.Database, closed: () => void): LedgerReader {
   return {
     usage: (query) => queryUsage(db, query),
-    keys: () =>
-      (
-        db
-          .prepare('SELECT id, name, created_at_ms, revoked_at_ms FROM keys ORDER BY created_at_ms')
-          .all() as (Omit<ApiKey, 'revoked_at_ms'> & { revoked_at_ms: number | null })[]
-      ).map(({ revoked_at_ms, ...key }) => (revoked_at_ms === null ? key : { ...key, revoked_at_ms })),
     close: () => {
       db.close();
       closed();

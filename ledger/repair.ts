@@ -1,6 +1,6 @@
 import { existsSync, renameSync } from 'node:fs';
 import Database from 'better-sqlite3';
-import { migrate } from './schema.ts';
+import { migrate, sumSpent } from './schema.ts';
 
 /** What was done with a ledger that failed its integrity check. */
 export interface RepairReport {
@@ -54,6 +54,7 @@ export function setAsideAndSave(path: string, reason: string, now_ms: number): R
       // Requests whose session was lost still count; the reference is kept, since nothing else says who answered.
       fresh.pragma('foreign_keys = OFF');
       report.requests_saved = saveTable(old, fresh, 'requests', 'sequence');
+      fresh.exec(sumSpent);
     } finally {
       old.close();
     }

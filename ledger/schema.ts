@@ -1,11 +1,20 @@
 import type Database from 'better-sqlite3';
 import { HpcserveError } from '../spec/errors/error.ts';
 
+/** What every key used on each day: sums of `requests`, made anew. */
+export const sumSpent = `
+  INSERT INTO spent (key_id, day, requests, tokens)
+  SELECT key_id, CAST(time_ms / 86400000 AS INTEGER), count(*),
+    coalesce(sum(coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)), 0)
+  FROM requests GROUP BY 1, 2;
+`;
+
 /**
  * One entry a version of the schema; `PRAGMA user_version` counts how many were applied. Entries are never
  * changed once released: a new version appends one.
  *
- * `sessions` holds what a request shares with thousands of others (node, job, account), so that a row of
+ * `spent` holds the sums that budgets are about, so that no budget needs all requests to be read. Days are counted
+ * from 1970 in UTC. `sessions` holds what a request shares with thousands of others (node, job, account), so that a row of
  * `requests` stays small and can be joined with Slurm's job records.
  */
 const migrations: readonly string[] = [
@@ -51,6 +60,17 @@ const migrations: readonly string[] = [
     error_code TEXT
   ) STRICT;
   CREATE INDEX requests_by_time ON requests(time_ms);
+  `,
+  // Keys have a folder of their own since: `keys` stays for those that were made before.
+  `
+  CREATE TABLE spent (
+    key_id TEXT NOT NULL,
+    day INTEGER NOT NULL,
+    requests INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,
+    PRIMARY KEY (key_id, day)
+  ) STRICT, WITHOUT ROWID;
+  ${sumSpent}
   `,
 ];
 

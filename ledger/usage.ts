@@ -15,8 +15,6 @@ export interface UsageQuery {
 export interface UsageRow {
   /** Model as served, key id, UTC day (YYYY-MM-DD), or deployment (`-` where none is known). */
   group: string;
-  /** For keys: the key's name. */
-  name?: string;
   requests: number;
   /** Requests that ended with an error. */
   errors: number;
@@ -39,10 +37,9 @@ const groupExpression: Record<UsageDimension, string> = {
 
 /** Usage by one dimension, ordered by it. */
 export function queryUsage(db: Database.Database, query: UsageQuery): UsageRow[] {
-  const rows = db
+  return db
     .prepare(
       `SELECT ${groupExpression[query.by]} AS "group",
-        ${query.by === 'key' ? '(SELECT name FROM keys WHERE id = r.key_id)' : 'NULL'} AS name,
         count(*) AS requests,
         sum(r.error_code IS NOT NULL) AS errors,
         coalesce(sum(r.prompt_tokens), 0) AS prompt_tokens,
@@ -56,8 +53,31 @@ export function queryUsage(db: Database.Database, query: UsageQuery): UsageRow[]
       WHERE r.time_ms >= ? AND r.time_ms < ?
       GROUP BY 1 ORDER BY 1`,
     )
-    .all(query.since_ms ?? 0, query.until_ms ?? Number.MAX_SAFE_INTEGER) as (UsageRow & {
-    name: string | null;
-  })[];
-  return rows.map(({ name, ...row }) => (name === null ? row : { ...row, name }));
+    .all(query.since_ms ?? 0, query.until_ms ?? Number.MAX_SAFE_INTEGER) as UsageRow[];
 }
+
+/** The sums of several ledgers, of one query, as one. */
+export function addUsage(ledgers: readonly (readonly UsageRow[])[]): UsageRow[] {
+  const byGroup = new Map<string, UsageRow>();
+  for (const row of ledgers.flat()) {
+    const sum = byGroup.get(row.group);
+    if (!sum) {
+      byGroup.set(row.group, { ...row });
+      continue;
+    }
+    for (const field of summed) sum[field] += row[field];
+    sum.first_ms = Math.min(sum.first_ms, row.first_ms);
+    sum.last_ms = Math.max(sum.last_ms, row.last_ms);
+  }
+  return [...byGroup.values()].sort((a, b) => (a.group < b.group ? -1 : 1));
+}
+
+const summed = [
+  'requests',
+  'errors',
+  'prompt_tokens',
+  'completion_tokens',
+  'cached_tokens',
+  'reasoning_tokens',
+  'duration_ms',
+] as const satisfies (keyof UsageRow)[];

@@ -14,6 +14,7 @@ const label = z
   .string()
   .max(256)
   .regex(/^[\x20-\x7e]*$/, 'is not printable ASCII');
+const positive = z.number().positive().finite();
 const count = z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
 
 const address = z.object({
@@ -37,6 +38,7 @@ const model = z.object({
   state: z.enum(['pending', 'loading', 'serving', 'draining', 'failed', 'unloaded']),
   precision: text,
   context_tokens: count,
+  slo: z.object({ ttft_ms: positive.optional(), tpot_ms: positive.optional() }).optional(),
   error: z.string().max(8192).regex(printable, 'has control characters').optional(),
   bytes_loaded: count.optional(),
   bytes_total: count.optional(),
@@ -59,6 +61,7 @@ export const sessionRecordSchema: z.ZodType<SessionRecord> = z.object({
     node: label,
     hostname: text,
     site: text,
+    region: text.optional(),
     provider: text,
     tier: z.enum(['stable', 'scavenger']),
     engine: label.optional(),

@@ -38,6 +38,7 @@ export const launchSchema = z.strictObject({
   deployment: z.string(),
   site: z.string(),
   provider: z.string(),
+  region: z.string().optional(),
   tier: z.enum(['stable', 'scavenger']),
   node_kind: z.string(),
   node_count: z.int().min(1),

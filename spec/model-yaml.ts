@@ -91,7 +91,12 @@ const timeoutsSchema = z.strictObject({
 
 export const modelSchema = z.strictObject({
   name: servedName.describe('The name clients put into "model".'),
-  aliases: z.array(servedName).default([]).describe('Further names for the same model.'),
+  aliases: z
+    .array(servedName)
+    .default([])
+    .describe(
+      'Further names. Models may share one: the gateway then chooses one that keeps its slo, else the least loaded.',
+    ),
   source: z
     .string()
     .min(1)

@@ -18,6 +18,8 @@ export interface ServedModel {
   state: ModelState;
   precision: string;
   context_tokens: number;
+  /** What its deployment promises; gateways choose by it where several models share an alias. */
+  slo?: { ttft_ms?: number; tpot_ms?: number };
   /** Set where `state` is failed: what happened, in one line. The whole error stands in the agent's state. */
   error?: string;
   bytes_loaded?: number;
@@ -52,6 +54,8 @@ export interface SessionMetadata {
   node: string;
   hostname: string;
   site: string;
+  /** Where the site is, as its config says: `eu`, `ch`. */
+  region?: string;
   /** Who provides the device: `user@site`. */
   provider: string;
   tier: 'stable' | 'scavenger';

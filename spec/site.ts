@@ -349,6 +349,10 @@ export const penaltiesSchema = z.strictObject({
 });
 export type PlacementPenalties = z.infer<typeof penaltiesSchema>;
 
+/** Routing policies of the gateway; see docs/gateway.md. */
+export const routingPolicyNames = ['by-engine', 'least-load'] as const;
+export type RoutingPolicyName = (typeof routingPolicyNames)[number];
+
 export const siteSchema = z
   .strictObject({
     name: z
@@ -361,7 +365,9 @@ export const siteSchema = z
       .describe('slurm: jobs are submitted. local: agents run on this machine.'),
     region: oneWord
       .optional()
-      .describe('Where the nodes are, such as eu or ch; requests may ask for it (`region` of x-hpcserve-qos).'),
+      .describe(
+        'Where the nodes are, such as eu or ch; requests may ask for it (`region` of x-hpcserve-qos).',
+      ),
     provider: oneWord.optional().describe('Who offers these nodes to others. Default: the name of the site.'),
     state_dir: path
       .default('~/.hpcserve')
@@ -422,6 +428,19 @@ export const siteSchema = z
         port: z.int().min(0).max(65_535).default(0).describe('Port it listens on; 0: a free one, then kept.'),
         partition: partitions.optional().describe('Partition of the gateway’s job.'),
         time_limit: duration.optional().describe('Wall time of the gateway’s job.'),
+        routing: z
+          .enum(routingPolicyNames)
+          .default('by-engine')
+          .describe(
+            'Who answers a request. by-engine: native replicas on CPUs first and the fullest batch that fits, wrapped engines by the beginning of the prompt. least-load: the least load.',
+          ),
+        wait_max_s: z
+          .number()
+          .positive()
+          .default(120)
+          .describe(
+            'Longest time that a request may be expected to wait for a place, where one answer takes less; beyond it is refused with 429. Lower: overload shows sooner; higher: bursts are outlived.',
+          ),
         cpus: z.int().min(1).default(2).describe('CPUs of the gateway’s job.'),
         memory_gb: z.number().positive().default(4).describe('Memory of the gateway’s job, in GB.'),
       })

@@ -3,6 +3,7 @@
  * 0700. One place knows these names; everybody else asks here.
  */
 import { join } from 'node:path';
+import type { RoutingPolicyName } from './site.ts';
 
 export interface StateLayout {
   /** `<state_dir>/<site>`. */
@@ -40,6 +41,8 @@ export const gatewayFiles = {
   ledger: 'ledger.sqlite',
   /** WorkloadFile, written by the gateway. */
   workload: 'workload.json',
+  /** What keys with limits used, for the other gateways of the site; written by the gateway. */
+  spent: 'spent.json',
   log: 'gateway.log',
 } as const;
 
@@ -84,6 +87,12 @@ export interface GatewayConfig {
   tls?: { certificate_file: string; key_file: string };
   /** Where deployments' pending jobs can be looked up, for honest 503 answers. */
   deployments_folder: string;
+  /** API keys, which all gateways of a site share. Default: `keys` beside the gateway's folder. */
+  keys_folder?: string;
+  /** Routing policy by name; see docs/gateway.md. Default: by-engine. */
+  routing?: RoutingPolicyName;
+  /** Longest expected wait for a place at a replica, beyond which requests are refused. Default: 120. */
+  wait_max_s?: number;
 }
 
 /** Where a gateway answers: `endpoint.json`. */

@@ -8,7 +8,7 @@ export const agentPaths = {
 } as const;
 
 export const headers = {
-  /** Served name the gateway resolved, so that an agent need not parse the body. */
+  /** Served name the gateway resolved, so that an agent need not parse the body; on answers: the model that answered. */
   model: 'x-hpcserve-model',
   request_id: 'x-request-id',
   /** On answers: who computed it. */
@@ -16,8 +16,12 @@ export const headers = {
   engine: 'x-hpcserve-engine',
   session: 'x-hpcserve-session',
   precision: 'x-hpcserve-precision',
-  /** Asked in a request: quality of service, see docs/gateway.md. */
+  device: 'x-hpcserve-device',
+  provider: 'x-hpcserve-provider',
+  site: 'x-hpcserve-site',
+  /** Asked in a request: quality of service, and the providers it trusts; see docs/gateway.md. */
   qos: 'x-hpcserve-qos',
+  providers: 'x-hpcserve-providers',
   /** `1` asks a native replica for the token ids of every chunk, in `hpcserve_token_ids`; the gateway removes them again. */
   token_ids: 'x-hpcserve-token-ids',
 } as const;

@@ -97,9 +97,14 @@ export class Models {
     this.compute.send({ type: 'unload', name });
   }
 
-  /** @throws HpcserveError E_MODEL_NOT_SERVED, E_MODEL_NOT_READY */
-  find(name: string): ServedModel {
-    const model = this.models.get(name) ?? this.all.find(({ config }) => config.aliases.includes(name));
+  /**
+   * @param routed of the models that share the alias `name`, the one the gateway chose, as in `headers.model`
+   * @throws HpcserveError E_MODEL_NOT_SERVED, E_MODEL_NOT_READY
+   */
+  find(name: string, routed?: string): ServedModel {
+    const aliased = this.all.filter(({ config }) => config.aliases.includes(name));
+    const model =
+      this.models.get(name) ?? aliased.find(({ config }) => encodeURI(config.name) === routed) ?? aliased[0];
     if (!model) {
       const names = this.all.map(({ config }) => config.name);
       const near = nearest(name, names);

@@ -26,6 +26,7 @@ export function pendingModel(unit: UnitSpec): ServedModel {
     state: 'pending',
     precision: unit.model.precision,
     context_tokens: unit.context_tokens,
+    ...(Object.keys(unit.model.slo).length === 0 ? {} : { slo: unit.model.slo }),
   };
 }
 

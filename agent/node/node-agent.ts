@@ -190,6 +190,7 @@ export class NodeAgent {
       hostname: this.#identity.hostname,
       site: launch.site,
       provider: launch.provider,
+      ...(launch.region === undefined ? {} : { region: launch.region }),
       tier: launch.tier,
       ...(this.#identity.job_end_time_ms === undefined
         ? {}

@@ -1,7 +1,16 @@
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { openLedgerReader, type UsageDimension, type UsageRow, usageDimensions } from '../../ledger/index.ts';
-import { gatewayFiles } from '../../spec/state-layout.ts';
+import {
+  addUsage,
+  KeyStore,
+  openLedgerReader,
+  type UsageDimension,
+  type UsageRow,
+  usageDimensions,
+} from '../../ledger/index.ts';
+import { listGatewayFolders } from '../../spec/gateway-folders.ts';
+import { gatewayFiles, type StateLayout } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
 import { formatDuration } from '../format/quantities.ts';
 import { formatTable } from '../format/table.ts';
@@ -26,12 +35,15 @@ const columns = [
   'duration_ms',
   'first_ms',
   'last_ms',
-] as const satisfies (keyof UsageRow)[];
+] as const satisfies (keyof NamedRow)[];
+
+/** Sums of a key have its name beside its id. */
+type NamedRow = UsageRow & { name?: string };
 
 export function registerUsage(program: Command, context: CliContext): void {
   program
     .command('usage')
-    .description('Sum up who used what, from the ledger of the gateway')
+    .description('Sum up who used what, from the ledgers of all gateways')
     .addOption(
       new Option('--by <dimension>', 'what to sum by').choices([...usageDimensions]).default('model'),
     )
@@ -47,18 +59,9 @@ Examples:
   $ hpcserve usage --by key --since 7d
   $ hpcserve usage --by day --since 2026-01-01 --csv > usage.csv`,
     )
-    .action((options: UsageOptions) => {
+    .action(async (options: UsageOptions) => {
       const { layout } = openSite(context);
-      const reader = openLedgerReader(join(layout.gateway_folder, gatewayFiles.ledger));
-      let usage: UsageRow[];
-      try {
-        usage = reader.usage({
-          by: options.by,
-          ...(options.since === undefined ? {} : { since_ms: options.since }),
-        });
-      } finally {
-        reader.close();
-      }
+      const usage = await readUsage(layout, options);
       if (context.json) return context.out(JSON.stringify({ by: options.by, usage }));
       if (options.csv) {
         context.out(columns.join(','));
@@ -83,6 +86,31 @@ Examples:
       ))
         context.out(line);
     });
+}
+
+/** @throws E_LEDGER_MISSING where no gateway has run yet */
+async function readUsage(layout: StateLayout, { by, since }: UsageOptions): Promise<NamedRow[]> {
+  const ledgers = listGatewayFolders(layout.root)
+    .map(({ folder }) => join(folder, gatewayFiles.ledger))
+    .filter((path) => existsSync(path));
+  // With none, opening the first says so in the words of the registry.
+  if (ledgers.length === 0) ledgers.push(join(layout.gateway_folder, gatewayFiles.ledger));
+  const usage = addUsage(
+    ledgers.map((path) => {
+      const reader = openLedgerReader(path);
+      try {
+        return reader.usage({ by, ...(since === undefined ? {} : { since_ms: since }) });
+      } finally {
+        reader.close();
+      }
+    }),
+  );
+  if (by !== 'key') return usage;
+  const names = new Map((await KeyStore.read(layout.keys_folder)).map(({ id, name }) => [id, name]));
+  return usage.map((row) => {
+    const name = names.get(row.group);
+    return name === undefined ? row : { ...row, name };
+  });
 }
 
 /** RFC 4180, and no cell that a spreadsheet would run as a formula. */

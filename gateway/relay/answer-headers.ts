@@ -12,10 +12,6 @@ const own = new Set([
   'date',
   'server',
   'x-request-id',
-  'x-hpcserve-node',
-  'x-hpcserve-engine',
-  'x-hpcserve-session',
-  'x-hpcserve-precision',
   // A replica must not plant state in clients of a shared gateway, nor open it to web pages.
   'set-cookie',
   'access-control-allow-origin',
@@ -23,6 +19,9 @@ const own = new Set([
   'strict-transport-security',
   'alt-svc',
 ]);
+
+/** Who answered is said by the gateway, which knows it; a replica could say anything. */
+const ownPrefix = 'x-hpcserve-';
 
 export interface AnswerHeaders {
   /** Pairs to pass on. */
@@ -40,7 +39,7 @@ export function answerHeaders(fields: readonly string[]): AnswerHeaders {
   let shouldRetry: string | undefined;
   for (let index = 0; index + 1 < fields.length; index += 2) {
     const name = fields[index]!;
-    if (own.has(name)) continue;
+    if (own.has(name) || name.startsWith(ownPrefix)) continue;
     const value = fields[index + 1]!;
     if (name === 'content-type') contentType = value.toLowerCase();
     else if (name === 'x-should-retry') shouldRetry = value.toLowerCase();

@@ -1,7 +1,7 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers } from '../../spec/wire.ts';
 import { errorCodeHeader, errorEnvelope } from '../http-error.ts';
-import type { Replica } from '../routing/table.ts';
+import type { Replica } from '../routing/replica.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { AnswerHead } from '../upstream/answer-parser.ts';
 import type { AnswerReceiver } from '../upstream/connection.ts';
@@ -249,7 +249,7 @@ export class Attempt implements AnswerReceiver {
         request_id,
         errorCodeHeader,
         error.code,
-        ...this.replica.session.answerHeaders,
+        ...this.replica.answerHeaders,
       ]);
       response.end(text);
     });
@@ -258,8 +258,7 @@ export class Attempt implements AnswerReceiver {
   #writeHead(contentLength: number | undefined): void {
     const { response, request_id } = this.#owner.of;
     const pairs = this.#answer!.pairs;
-    pairs.push(headers.request_id, request_id, ...this.replica.session.answerHeaders);
-    pairs.push(headers.precision, this.replica.served.precision);
+    pairs.push(headers.request_id, request_id, ...this.replica.answerHeaders);
     if (contentLength !== undefined) pairs.push('content-length', String(contentLength));
     response.writeHead(this.#status, pairs);
   }

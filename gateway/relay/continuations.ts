@@ -1,5 +1,5 @@
-import type { RoutingPolicy } from '../routing/policy.ts';
-import type { Replica, RoutingTable } from '../routing/table.ts';
+import type { Replica } from '../routing/replica.ts';
+import type { RouteRequest, Router } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { ContinuedRequest, StreamJournal } from './journal/journal.ts';
 import type { JournalMemory } from './journal/journal-memory.ts';
@@ -22,17 +22,16 @@ interface Stream {
   /** Who began it. */
   replica: Replica<SessionLink>;
   parsed: ParsedRequest;
+  route: RouteRequest;
   path: string;
   dialect: StreamDialect;
 }
 
 interface Services {
   journals: JournalMemory;
-  table: RoutingTable<SessionLink>;
-  policy: RoutingPolicy;
+  router: Router;
   /** How long to wait for a replica that can go on. */
   wait_ms: number;
-  seed(): number;
 }
 
 /** Who goes on, and with what. */
@@ -105,24 +104,23 @@ export class Continuations {
   }
 
   #look(request: ContinuedRequest, found: (continuation: Continuation | string) => void): void {
-    const { wait_ms, policy, seed } = this.#services;
+    const { wait_ms } = this.#services;
     const now_ms = performance.now();
-    const candidates = this.#candidates();
     const replica =
-      policy.choose(candidates, this.#failed, seed()) ??
-      (now_ms - this.#failed_ms > again_ms ? policy.choose(candidates, [], seed()) : undefined);
+      this.#choose(this.#failed) ?? (now_ms - this.#failed_ms > again_ms ? this.#choose([]) : undefined);
     if (replica) found({ replica, request });
     else if (now_ms - this.#broke_ms >= wait_ms)
       found(`none was there within ${Math.round(wait_ms / 1000)} s`);
     else this.#timer = setTimeout(() => this.#look(request, found), look_ms);
   }
 
-  #candidates(): Replica<SessionLink>[] {
-    const { replica: first, parsed } = this.#stream;
-    const candidates = this.#services.table.find(parsed.model)?.candidates ?? [];
-    return candidates.filter(
-      ({ session, served }) =>
-        served.name === first.served.name && this.journal!.accepts(session.facts.engine, served.precision),
+  #choose(failed: readonly string[]): Replica<SessionLink> | undefined {
+    const { replica, route } = this.#stream;
+    return this.#services.router.chooseToContinue(
+      route,
+      replica.served.name,
+      ({ session, served }) => this.journal!.accepts(session.facts.engine, served.precision),
+      failed,
     );
   }
 

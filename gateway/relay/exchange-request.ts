@@ -1,5 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { ApiKey } from '../../ledger/index.ts';
+import type { RouteFilter } from '../../solver/routing/filter.ts';
+import type { Reservation } from '../keys/key-limits.ts';
 import type { Endpoint } from './endpoints.ts';
 import type { ParsedRequest } from './request-body.ts';
 import type { TokenUsage } from './usage.ts';
@@ -12,6 +14,10 @@ export interface ExchangeRequest {
   key: ApiKey;
   endpoint: Endpoint;
   parsed: ParsedRequest;
+  /** Who may answer; absent: everybody. */
+  filter: RouteFilter | undefined;
+  /** What the limits of its key hold for it; absent where it has none. */
+  reservation: Reservation | undefined;
   /** Unix ms, and on the monotonic clock. */
   time_ms: number;
   began_ms: number;

@@ -1,13 +1,14 @@
 import type { Ledger, RequestRecord } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { errorEvent, sendError } from '../http-error.ts';
+import type { KeyLimits } from '../keys/key-limits.ts';
 import type { GatewayLog } from '../log.ts';
 import type { GatewayMetrics } from '../metrics.ts';
-import type { RoutingPolicy } from '../routing/policy.ts';
-import { retryAfter_s } from '../routing/retry-after.ts';
+import type { Replica } from '../routing/replica.ts';
+import type { RouteRequest, Router } from '../routing/router.ts';
 import type { ServiceTimes } from '../routing/service-times.ts';
-import type { Replica, RoutingTable } from '../routing/table.ts';
 import type { SessionLink } from '../session-link.ts';
+import type { WorkloadMeter } from '../workload/workload-meter.ts';
 import { Attempt, type AttemptOwner, brokeOff } from './attempt.ts';
 import { Continuations } from './continuations.ts';
 import type { ExchangeRequest, Outcome } from './exchange-request.ts';
@@ -17,21 +18,23 @@ import type { TokenUsage } from './usage.ts';
 
 /** What the exchanges of one gateway share. */
 export interface ExchangeServices {
-  table: RoutingTable<SessionLink>;
-  policy: RoutingPolicy;
+  router: Router;
   ledger: Ledger;
   metrics: GatewayMetrics;
   log: GatewayLog;
   journals: JournalMemory;
   serviceTimes: ServiceTimes;
+  workload: WorkloadMeter;
+  keyLimits: KeyLimits;
   /** How long a broken stream waits for a replica that can go on with it. */
   continue_ms: number;
-  /** Why nobody can answer for a model, and when to try again. */
-  explainAbsence(model: string): Promise<{ error: HpcserveError; retry_after_s?: number }>;
 }
 
-/** Further replicas tried after the first. Lower: failures show sooner; higher: a poisonous request does more harm. */
+/** Further replicas tried after the first that failed. Lower: failures show sooner; higher: a poisonous request does more harm. */
 const retries = 2;
+/** Replicas asked at most, those included that are full: being asked in vain costs each a little. */
+const mostAsked = 16;
+const tooManyRequests = 429;
 /** A client that takes no bytes for so long is cut off; its replica could compute for others. */
 const stall_ms = 60_000;
 /** Status of a client that went away, by nginx's custom; only logs and ledger see it. */
@@ -43,6 +46,7 @@ const retryAfterFailure_s = 2;
 export class Exchange implements AttemptOwner {
   readonly #of: ExchangeRequest;
   readonly #services: ExchangeServices;
+  readonly #route: RouteRequest;
   readonly #tried: string[] = [];
   readonly #onClose = (): void => this.#clientClosed();
   #attempt: Attempt | undefined;
@@ -50,12 +54,16 @@ export class Exchange implements AttemptOwner {
   #continuations: Continuations | undefined;
   #ttft_ms: number | undefined;
   #stall: NodeJS.Timeout | undefined;
+  /** Replicas that failed; those that were only full do not count. */
+  #failures = 0;
   /** An outcome is decided: being recorded, or sent. */
   #decided = false;
 
   constructor(of: ExchangeRequest, services: ExchangeServices) {
     this.#of = of;
     this.#services = services;
+    const { parsed, filter } = of;
+    this.#route = { model: parsed.model, filter, prompt: parsed.prompt };
   }
 
   get of(): ExchangeRequest {
@@ -81,11 +89,10 @@ export class Exchange implements AttemptOwner {
 
   /** Sends the request to the best replica not yet tried; false where there is none or none may be tried. */
   #next(): boolean {
-    if (this.#tried.length > retries) return false;
-    const route = this.#services.table.find(this.#of.parsed.model);
-    if (!route) return false;
-    const replica = this.#services.policy.choose(route.candidates, this.#tried, seed());
+    if (this.#failures > retries || this.#tried.length >= mostAsked) return false;
+    const replica = this.#services.router.choose(this.#route, this.#tried);
     if (!replica) return false;
+    if (this.#tried.length === 0) this.#services.workload.arrived(replica.served.name);
     this.#begin(new Attempt(this, replica));
     return true;
   }
@@ -97,19 +104,13 @@ export class Exchange implements AttemptOwner {
   }
 
   async #noReplica(): Promise<void> {
-    const { model } = this.#of.parsed;
-    const candidates = this.#services.table.find(model)?.candidates ?? [];
-    if (candidates.length > 0) {
-      const error = new HpcserveError('E_REPLICA_BUSY', {
-        what: `all ${candidates.length} replicas of ${model} are full`,
-      });
-      const wait_s = retryAfter_s(candidates, this.#services.policy.queue_length, (replica) =>
-        this.#services.serviceTimes.of(replica.served.name),
-      );
-      this.fail(error, ['retry-after', String(wait_s)]);
-      return;
+    const { router, workload } = this.#services;
+    const { error, retry_after_s } = await router.refusal(this.#route);
+    if (error.code === 'E_REPLICA_BUSY' || error.code === 'E_MODEL_NO_REPLICA') {
+      const model = router.modelOf(this.#route.model);
+      workload.arrived(model);
+      workload.refused(model);
     }
-    const { error, retry_after_s } = await this.#services.explainAbsence(model);
     this.fail(error, retry_after_s === undefined ? [] : ['retry-after', String(retry_after_s)]);
   }
 
@@ -118,11 +119,11 @@ export class Exchange implements AttemptOwner {
     options: Pick<StreamRelayOptions, 'onFirst' | 'onReplicaFailed'>,
   ): StreamRelay {
     const { response, parsed, endpoint } = this.#of;
-    const { journals, table, policy, continue_ms } = this.#services;
+    const { journals, router, continue_ms } = this.#services;
     this.#continuations?.release();
     this.#continuations = new Continuations(
-      { replica, parsed, path: endpoint.path, dialect: endpoint.dialect },
-      { journals, table, policy, wait_ms: continue_ms, seed },
+      { replica, parsed, route: this.#route, path: endpoint.path, dialect: endpoint.dialect },
+      { journals, router, wait_ms: continue_ms },
     );
     this.#stream = new StreamRelay(response, {
       ...options,
@@ -141,6 +142,7 @@ export class Exchange implements AttemptOwner {
       'replica failed before its answer',
     );
     this.#services.metrics.retried(attempt.replica.served.name);
+    this.#failures++;
     if (this.#next()) return;
     this.fail(
       new HpcserveError('E_REPLICA_FAILED', {
@@ -152,7 +154,9 @@ export class Exchange implements AttemptOwner {
   }
 
   retryInstead(attempt: Attempt, status: number): boolean {
-    if (this.#decided || !this.#next()) return false;
+    if (this.#decided) return false;
+    if (status !== tooManyRequests) this.#failures++;
+    if (!this.#next()) return false;
     this.#services.log.warn(
       { request_id: this.#of.request_id, session: attempt.replica.session_id, status },
       'replica answered with an error; asked another',
@@ -208,12 +212,16 @@ export class Exchange implements AttemptOwner {
     if (this.#decided) return;
     this.#decided = true;
     this.#clearStall();
-    const { ledger, metrics, serviceTimes } = this.#services;
+    const { ledger, metrics, serviceTimes, workload, keyLimits } = this.#services;
     const record = this.#record(outcome);
     this.#continuations?.release();
     metrics.answered(record);
-    if (record.status < 300 && record.served_model !== undefined)
-      serviceTimes.answered(record.served_model, record.duration_ms / 1000);
+    if (record.status < 300 && record.served_model !== undefined) {
+      serviceTimes.answered(record.served_model, record);
+      workload.answered(record.served_model, record);
+    } else if (record.status === tooManyRequests && record.served_model !== undefined)
+      workload.refused(record.served_model);
+    keyLimits.settle(this.#of.reservation, record);
     ledger.record(record, (error) => {
       this.#of.response.off('close', this.#onClose);
       if (this.#of.response.destroyed) return;
@@ -297,9 +305,4 @@ export class Exchange implements AttemptOwner {
     }
     return record;
   }
-}
-
-/** Any 32-bit integer, for policies. */
-function seed(): number {
-  return (Math.random() * 0x1_0000_0000) >>> 0;
 }

@@ -1,5 +1,7 @@
+import type { PromptKeys } from '../../solver/routing/candidate.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { topLevelSpan } from './json-span.ts';
+import { promptKeysOf } from './prompt-text.ts';
 
 /** What the gateway reads of a request's body; the rest is the replica's business. */
 export interface ParsedRequest {
@@ -9,6 +11,7 @@ export interface ParsedRequest {
   wantsUsage: boolean;
   /** What travels to the replica: the client's own bytes, or those with usage asked for. */
   body: Buffer;
+  prompt: PromptKeys | undefined;
 }
 
 /** Endpoints whose streams report usage only where `stream_options.include_usage` asks for it. */
@@ -37,16 +40,17 @@ export function parseRequest(body: Buffer, dialect: StreamDialect): ParsedReques
   if (stream !== undefined && stream !== null && typeof stream !== 'boolean') {
     throw invalid('`stream` must be true or false', 'stream');
   }
-  if (stream !== true) return { model, stream: false, wantsUsage: true, body };
-  if (dialect !== 'completions') return { model, stream: true, wantsUsage: true, body };
+  const prompt = dialect === 'none' ? undefined : promptKeysOf(json as Record<string, unknown>);
+  if (stream !== true) return { model, stream: false, wantsUsage: true, body, prompt };
+  if (dialect !== 'completions') return { model, stream: true, wantsUsage: true, body, prompt };
   if (stream_options !== undefined && stream_options !== null) {
     if (typeof stream_options !== 'object' || Array.isArray(stream_options)) {
       throw invalid('`stream_options` must be an object', 'stream_options');
     }
     const asked = (stream_options as Record<string, unknown>).include_usage;
-    if (asked === true) return { model, stream: true, wantsUsage: true, body };
+    if (asked === true) return { model, stream: true, wantsUsage: true, body, prompt };
   }
-  return { model, stream: true, wantsUsage: false, body: withUsage(body, stream_options) };
+  return { model, stream: true, wantsUsage: false, body: withUsage(body, stream_options), prompt };
 }
 
 /** The same bytes but for `stream_options`, so that large numbers, order and spelling of the rest stay as sent. */

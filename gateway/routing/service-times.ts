@@ -3,16 +3,47 @@ const weight = 0.1;
 /** Assumed of a model of which no answer is known yet. */
 const unknown_s = 10;
 
-/** How long answers of each model take from arrival to end, as a moving average. */
+/** Moving averages over the answers of one model, seconds. */
+interface Means {
+  duration_s: number;
+  /** Of streams: until the first byte, and between two tokens. */
+  ttft_s?: number;
+  tpot_s?: number;
+}
+
+export interface TimedAnswer {
+  duration_ms: number;
+  stream: boolean;
+  ttft_ms?: number | undefined;
+  completion_tokens?: number | undefined;
+}
+
+/** How long answers of each model take from arrival to end, and how fast their tokens come. */
 export class ServiceTimes {
-  readonly #mean_s = new Map<string, number>();
+  readonly #means = new Map<string, Means>();
 
-  answered(model: string, duration_s: number): void {
-    const mean_s = this.#mean_s.get(model);
-    this.#mean_s.set(model, mean_s === undefined ? duration_s : mean_s + weight * (duration_s - mean_s));
+  answered(model: string, answer: TimedAnswer): void {
+    const { duration_ms, stream, ttft_ms, completion_tokens } = answer;
+    const means = this.#means.get(model) ?? { duration_s: duration_ms / 1000 };
+    this.#means.set(model, means);
+    means.duration_s += weight * (duration_ms / 1000 - means.duration_s);
+    if (!stream || ttft_ms === undefined) return;
+    means.ttft_s = moved(means.ttft_s, ttft_ms / 1000);
+    if (completion_tokens === undefined || completion_tokens < 2) return;
+    means.tpot_s = moved(means.tpot_s, (duration_ms - ttft_ms) / 1000 / (completion_tokens - 1));
   }
 
+  /** Undefined where no answer is known yet. */
+  measured(model: string): Readonly<Means> | undefined {
+    return this.#means.get(model);
+  }
+
+  /** Mean duration of an answer, seconds. */
   of(model: string): number {
-    return this.#mean_s.get(model) ?? unknown_s;
+    return this.#means.get(model)?.duration_s ?? unknown_s;
   }
+}
+
+function moved(mean: number | undefined, value: number): number {
+  return mean === undefined ? value : mean + weight * (value - mean);
 }

@@ -1,45 +1,17 @@
 import type { ModelLoad } from '../../spec/agent-state.ts';
-import type { ServedModel, SessionRecord } from '../../spec/session-record.ts';
-import type { Candidate } from './policy.ts';
-
-/** One model on one session, as the router sees it. `T` is what the gateway keeps of a session. */
-export class Replica<T> implements Candidate {
-  readonly session: T;
-  readonly session_id: string;
-  readonly served: ServedModel;
-  /** The model's name as a header field carries it: names may hold any character. */
-  readonly modelField: string;
-  state: ServedModel['state'];
-  running = 0;
-  waiting = 0;
-  max_sequences = 1;
-  unreported = 0;
-
-  constructor(session: T, session_id: string, served: ServedModel) {
-    this.session = session;
-    this.session_id = session_id;
-    this.served = served;
-    this.modelField = encodeURI(served.name);
-    this.state = served.state;
-  }
-
-  report(load: ModelLoad): void {
-    this.state = load.state;
-    this.running = load.running;
-    this.waiting = load.waiting;
-    this.max_sequences = Math.max(1, load.max_sequences);
-    this.unreported = 0;
-  }
-}
+import type { SessionRecord } from '../../spec/session-record.ts';
+import { Replica } from './replica.ts';
 
 /** Where requests for one name may go. */
 export interface Route<T> {
   /** The name as asked for: a model's own, or an alias of it. */
-  name: string;
+  readonly name: string;
   /** Replicas that can answer now. */
-  candidates: Replica<T>[];
+  readonly candidates: readonly Replica<T>[];
   /** Those that cannot: weights loading, failed, session unreachable or ending. */
-  others: Replica<T>[];
+  readonly others: readonly Replica<T>[];
+  /** Names of the models behind it: several where they share an alias. */
+  readonly models: readonly string[];
 }
 
 interface Entry<T> {
@@ -59,13 +31,8 @@ export class RoutingTable<T> {
     const known = this.#entries.get(record.session_id);
     const replicas = record.metadata.models.map((served) => {
       const old = known?.replicas.find((replica) => replica.served.name === served.name);
-      const replica = new Replica(session, record.session_id, served);
-      if (old) {
-        replica.running = old.running;
-        replica.waiting = old.waiting;
-        replica.max_sequences = old.max_sequences;
-        replica.unreported = old.unreported;
-      }
+      const replica = new Replica(session, record, served);
+      if (old) replica.inherit(old);
       return replica;
     });
     this.#entries.set(record.session_id, { record, reachable: known?.reachable ?? false, replicas });
@@ -111,22 +78,31 @@ export class RoutingTable<T> {
   }
 
   #rebuild(): void {
-    const routes = new Map<string, Route<T>>();
+    const byName = new Map<string, { candidates: Replica<T>[]; others: Replica<T>[]; own: boolean }>();
+    const add = (name: string, replica: Replica<T>, answers: boolean, own: boolean): void => {
+      let route = byName.get(name);
+      if (!route || (own && !route.own)) {
+        // A model's own name is no other's alias, whoever gave it.
+        route = { candidates: [], others: [], own };
+        byName.set(name, route);
+      } else if (route.own && !own) return;
+      const list = answers ? route.candidates : route.others;
+      // An alias may be listed twice.
+      if (list.at(-1) !== replica) list.push(replica);
+    };
     for (const { record, reachable, replicas } of this.#entries.values()) {
       for (const replica of replicas) {
         const answers = reachable && record.lifecycle === 'SERVING' && replica.state === 'serving';
-        for (const name of [replica.served.name, ...replica.served.aliases]) {
-          let route = routes.get(name);
-          if (!route) {
-            route = { name, candidates: [], others: [] };
-            routes.set(name, route);
-          }
-          const list = answers ? route.candidates : route.others;
-          // A model may list its own name among its aliases.
-          if (!list.includes(replica)) list.push(replica);
-        }
+        const { name, aliases } = replica.served;
+        add(name, replica, answers, true);
+        for (const alias of aliases) add(alias, replica, answers, false);
       }
     }
-    this.#routes = routes;
+    this.#routes = new Map(
+      [...byName].map(([name, { candidates, others }]) => {
+        const models = [...new Set([...candidates, ...others].map(({ served }) => served.name))].sort();
+        return [name, { name, candidates, others, models }];
+      }),
+    );
   }
 }

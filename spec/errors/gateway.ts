@@ -62,6 +62,18 @@ export const gatewayErrors = defineErrors({
     http_status: 401,
     exit_code: 12,
   },
+  E_REQUEST_QOS: {
+    cause: 'The quality of service that a request or a key asks for (`x-hpcserve-qos`) cannot be read.',
+    fix: 'write terms as docs/gateway.md describes them: quantization>=8bit; devices=gpu; tier=stable; region=eu',
+    http_status: 400,
+    exit_code: 2,
+  },
+  E_REQUEST_PROVIDERS: {
+    cause: 'The trusted providers that a request or a key names (`x-hpcserve-providers`) cannot be read.',
+    fix: 'name them as user@site, or *@site for everybody of a site, with commas between them',
+    http_status: 400,
+    exit_code: 2,
+  },
   E_REQUEST_ADMIN: {
     cause: 'An administrative path was asked without the admin token of this gateway.',
     fix: "send `authorization: Bearer` with the content of admin.token in the gateway's folder",
@@ -81,8 +93,15 @@ export const gatewayErrors = defineErrors({
     http_status: 503,
     exit_code: 7,
   },
+  E_MODEL_EXCLUDED: {
+    cause: 'Replicas of the model exist, and the filters of the request or its key allow none of them.',
+    fix: 'ask for less: the message says which filter excludes whom',
+    http_status: 404,
+    exit_code: 9,
+  },
   E_REPLICA_BUSY: {
-    cause: 'Every replica of the model has as many requests waiting as it may hold.',
+    cause:
+      'Every replica of the model has as many requests waiting as it may hold, or the wait would be too long.',
     fix: 'try again after the time that `retry-after` gives, or deploy more replicas',
     http_status: 429,
     exit_code: 7,
@@ -131,9 +150,34 @@ export const gatewayErrors = defineErrors({
   },
   E_KEY_UNKNOWN: {
     cause: 'No API key has this id or name.',
-    fix: 'list the keys with `hpcserve key list`',
+    fix: 'list the keys with `hpcserve keys list`',
     http_status: 404,
     exit_code: 9,
+  },
+  E_KEY_MODEL: {
+    cause: 'An API key may not be used for the model that is asked for.',
+    fix: 'use one of the models that GET /v1/models lists for this key, or ask the operator of the gateway',
+    http_status: 403,
+    exit_code: 12,
+  },
+  E_KEY_RATE: {
+    cause:
+      'More was asked with an API key within a minute than its limits allow, over all gateways of the site.',
+    fix: 'try again after the time that `retry-after` gives',
+    http_status: 429,
+    exit_code: 7,
+  },
+  E_KEY_BUDGET: {
+    cause: 'The tokens that an API key may use are used up, over all gateways of the site.',
+    fix: 'wait for the next day or month where the budget is for one, or ask the operator of the gateway for more',
+    http_status: 429,
+    exit_code: 7,
+  },
+  E_KEY_FOLDER: {
+    cause: 'The folder of the API keys cannot be read or written.',
+    fix: 'check that the filesystem is mounted, has space and quota, and that the folder is yours',
+    http_status: 503,
+    exit_code: 12,
   },
   E_LEDGER_MISSING: {
     cause: 'The ledger file does not exist: no gateway of this site has run yet.',

@@ -48,12 +48,17 @@ it('refuses stable replicas that cannot be', () => {
   expect(refusal({ replicas: 'auto', min_stable_replicas: 2 })).toBe('');
 });
 
-it('refuses two models of one name', () => {
-  const models = [
-    { name: 'm', source: '/m' },
-    { name: 'n', source: '/n', aliases: ['m'] },
-  ];
-  expect(() => checkModels(deploymentSchema.parse({ name: 'd', models }), 'here', kinds)).toThrow(/"m"/);
+it('refuses two models of one name, and an alias that is another’s name; an alias may be shared', () => {
+  const check = (...models: { name: string; aliases?: string[] }[]): void =>
+    checkModels(
+      deploymentSchema.parse({ name: 'd', models: models.map((model) => ({ source: '/m', ...model })) }),
+      'here',
+      kinds,
+    );
+  expect(() => check({ name: 'm' }, { name: 'n', aliases: ['m'] })).toThrow(/"m"/);
+  expect(() => check({ name: 'n', aliases: ['m'] }, { name: 'm' })).toThrow(/"m"/);
+  expect(() => check({ name: 'm' }, { name: 'm' })).toThrow(/"m"/);
+  check({ name: 'm', aliases: ['m', 'shared'] }, { name: 'n', aliases: ['shared'] });
 });
 
 it('says which settings an engine does not act on', () => {

@@ -55,11 +55,13 @@ async function reachable(model: string, replicas: number): Promise<void> {
       headers: { authorization: `Bearer ${gateway.admin_token}` },
     });
     const { sessions } = (await answer.json()) as {
-      sessions: { reachable: boolean; models: { name: string; state: string }[] }[];
+      sessions: { reachable: boolean; lifecycle: string; models: { name: string; state: string }[] }[];
     };
     const those = sessions.filter(
-      ({ reachable: there, models }) =>
-        there && models.some(({ name, state }) => name === model && state === 'serving'),
+      ({ reachable: there, lifecycle, models }) =>
+        there &&
+        lifecycle === 'SERVING' &&
+        models.some(({ name, state }) => name === model && state === 'serving'),
     );
     return those.length === replicas;
   }, `${replicas} replicas of ${model}`);

@@ -5,7 +5,6 @@ import { topLevelSpan } from '../../gateway/relay/json-span.ts';
 import { parseRequest } from '../../gateway/relay/request-body.ts';
 import { EventSplitter } from '../../gateway/relay/sse-events.ts';
 import { findFinishReason, findUsage } from '../../gateway/relay/usage.ts';
-import { leastLoad } from '../../gateway/routing/least-load.ts';
 import { AnswerParser } from '../../gateway/upstream/answer-parser.ts';
 
 /** A text cut into pieces at arbitrary places. */
@@ -196,61 +195,5 @@ describe('asking for usage', () => {
     const text = '{"a":{"k":1},"\\u006b":[1,"]}",{"k":2}] ,"z":-1e5}';
     const { start, end } = topLevelSpan(Buffer.from(text), 'k');
     expect(text.slice(start, end)).toBe('[1,"]}",{"k":2}]');
-  });
-});
-
-describe('least load', () => {
-  const candidate = (
-    session_id: string,
-    running: number,
-    waiting: number,
-    max_sequences: number,
-    unreported = 0,
-  ) => ({
-    session_id,
-    running,
-    waiting,
-    max_sequences,
-    unreported,
-  });
-
-  it('chooses none that is excluded or full, and no better one exists', () => {
-    const one = fc.record({
-      running: fc.nat(20),
-      waiting: fc.nat(20),
-      max_sequences: fc.integer({ min: 1, max: 20 }),
-      unreported: fc.integer({ min: -5, max: 5 }),
-    });
-    fc.assert(
-      fc.property(fc.array(one, { maxLength: 6 }), fc.nat(), fc.nat(5), (loads, seed, excludedIndex) => {
-        const candidates = loads.map((load, index) => ({ session_id: String(index), ...load }));
-        const excluded = [String(excludedIndex)];
-        const policy = leastLoad(10);
-        const chosen = policy.choose(candidates, excluded, seed);
-        const requests = (c: (typeof candidates)[number]): number =>
-          Math.max(0, c.running + c.waiting + c.unreported);
-        const possible = candidates.filter(
-          (c) => !excluded.includes(c.session_id) && requests(c) < c.max_sequences + 10,
-        );
-        if (possible.length === 0) expect(chosen).toBeUndefined();
-        else {
-          expect(possible).toContain(chosen);
-          const least = Math.min(...possible.map((c) => requests(c) / c.max_sequences));
-          expect(requests(chosen!) / chosen!.max_sequences).toBe(least);
-        }
-        expect(policy.choose(candidates, excluded, seed)).toBe(chosen);
-      }),
-    );
-  });
-
-  it('spreads over equals evenly', () => {
-    const candidates = ['a', 'b', 'c'].map((id) => candidate(id, 1, 0, 4));
-    const counts = new Map<string, number>();
-    for (let seed = 0; seed < 3000; seed++) {
-      const { session_id } = leastLoad(10).choose(candidates, [], seed)!;
-      counts.set(session_id, (counts.get(session_id) ?? 0) + 1);
-    }
-    for (const count of counts.values()) expect(Math.abs(count - 1000)).toBeLessThan(150);
-    expect(counts.size).toBe(3);
   });
 });

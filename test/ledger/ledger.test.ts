@@ -7,6 +7,8 @@ import Database from 'better-sqlite3';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import {
+  addUsage,
+  dayOf,
   filesystemOf,
   filesystemOfMagic,
   type Ledger,
@@ -63,42 +65,12 @@ function write(ledger: Ledger, record: RequestRecord): Promise<void> {
   );
 }
 
-describe('keys', () => {
-  it('are shown once, stored as hashes only, and found again by another process', async () => {
-    const { ledger } = opened();
-    const { key, secret } = ledger.createKey('alice');
-    expect(secret).toMatch(/^hsk-[0-9A-Za-z]{43}$/);
-    expect(ledger.findKey(secret)?.id).toBe(key.id);
-    await closed(ledger);
-    for (const file of readdirSync(folder)) {
-      expect(readFileSync(join(folder, file)).includes(secret.slice(4))).toBe(false);
-    }
-    expect(opened().ledger.findKey(secret)).toMatchObject({ id: key.id, name: 'alice' });
-  });
-
-  it('end at once when revoked, also after a restart', async () => {
-    const { ledger } = opened();
-    const { key, secret } = ledger.createKey('alice');
-    const other = ledger.createKey('bob');
-    ledger.revokeKey(key.id);
-    expect(ledger.findKey(secret)).toBeUndefined();
-    expect(ledger.findKey(other.secret)?.name).toBe('bob');
-    await closed(ledger);
-    const again = opened().ledger;
-    expect(again.findKey(secret)).toBeUndefined();
-    expect(again.listKeys().map(({ name, revoked_at_ms }) => [name, revoked_at_ms !== undefined])).toEqual([
-      ['alice', true],
-      ['bob', false],
-    ]);
-    expect(() => again.revokeKey('key_none')).toThrow(expect.objectContaining({ code: 'E_KEY_UNKNOWN' }));
-  });
-
-  it('do not resemble each other', () => {
-    const { ledger } = opened();
-    const secrets = new Set(Array.from({ length: 50 }, (_, index) => ledger.createKey(`k${index}`).secret));
-    expect(secrets.size).toBe(50);
-  });
-});
+/** A key as ledgers held them before keys had a folder of their own. */
+function writeFormerKey(id: string): void {
+  const db = new Database(path);
+  db.prepare("INSERT INTO keys VALUES (?, 'alice', 'h', 5, NULL, NULL)").run(id);
+  db.close();
+}
 
 describe('records', () => {
   it('are on disk when committed is called, with who computed them', async () => {
@@ -208,6 +180,71 @@ describe('records', () => {
   });
 });
 
+describe('what a key used', () => {
+  it('is summed by day, as the requests are, also of a ledger from before sums were kept', async () => {
+    const arbitrary = fc.record({
+      key_id: fc.constantFrom('k1', 'k2'),
+      time_ms: fc.integer({ min: Date.UTC(2026, 0, 1), max: Date.UTC(2026, 0, 5) }),
+      prompt_tokens: fc.option(fc.nat(1000), { nil: undefined }),
+      completion_tokens: fc.option(fc.nat(1000), { nil: undefined }),
+    });
+    let round = 0;
+    await fc.assert(
+      fc.asyncProperty(fc.array(arbitrary, { maxLength: 30 }), fc.nat(5), async (rows, after) => {
+        path = join(folder, `spent-${round++}.sqlite`);
+        const { ledger } = opened();
+        await Promise.all(rows.map((row) => write(ledger, recordOf(row))));
+        const first_day = dayOf(Date.UTC(2026, 0, 1)) + after;
+        const counted = rows.filter(({ key_id, time_ms }) => key_id === 'k1' && dayOf(time_ms) >= first_day);
+        const expected = {
+          requests: counted.length,
+          tokens: counted.reduce(
+            (sum, { prompt_tokens = 0, completion_tokens = 0 }) => sum + prompt_tokens + completion_tokens,
+            0,
+          ),
+        };
+        expect(ledger.spentSince('k1', first_day)).toEqual(expected);
+        await closed(ledger);
+        const db = new Database(path);
+        db.exec('DROP TABLE spent; PRAGMA user_version = 1');
+        db.close();
+        const migrated = opened().ledger;
+        expect(migrated.spentSince('k1', first_day)).toEqual(expected);
+        await closed(migrated);
+      }),
+      { numRuns: 25 },
+    );
+  });
+
+  it('adds up over ledgers', () => {
+    const row = {
+      group: 'a',
+      requests: 1,
+      errors: 0,
+      prompt_tokens: 2,
+      completion_tokens: 3,
+      cached_tokens: 0,
+      reasoning_tokens: 1,
+      duration_ms: 10,
+      first_ms: 5,
+      last_ms: 6,
+    };
+    expect(addUsage([[{ ...row, group: 'b' }, row], [{ ...row, first_ms: 1, last_ms: 2 }]])).toEqual([
+      {
+        ...row,
+        requests: 2,
+        prompt_tokens: 4,
+        completion_tokens: 6,
+        reasoning_tokens: 2,
+        duration_ms: 20,
+        first_ms: 1,
+        last_ms: 6,
+      },
+      { ...row, group: 'b' },
+    ]);
+  });
+});
+
 describe('network filesystems', () => {
   it('are recognized by their magic', () => {
     expect(filesystemOfMagic(0x6969)).toEqual(network);
@@ -219,14 +256,13 @@ describe('network filesystems', () => {
 
   it('get no write-ahead log, one writer, and readers all the same', async () => {
     const { ledger } = opened({ filesystem: network });
-    const { key } = ledger.createKey('alice');
-    await write(ledger, recordOf({ key_id: key.id }));
+    await write(ledger, recordOf({ key_id: 'key_7' }));
     expect(readdirSync(folder).some((file) => file.endsWith('-wal') || file.endsWith('-shm'))).toBe(false);
     expect(() => openLedger(path, { filesystem: network })).toThrow(
       expect.objectContaining({ code: 'E_LEDGER_BUSY' }),
     );
     const reader = openLedgerReader(path);
-    expect(reader.usage({ by: 'key' })).toMatchObject([{ group: key.id, name: 'alice', requests: 1 }]);
+    expect(reader.usage({ by: 'key' })).toMatchObject([{ group: 'key_7', requests: 1 }]);
     reader.close();
   });
 
@@ -244,9 +280,11 @@ describe('network filesystems', () => {
 describe('damage', () => {
   it('of pages: the file is set aside, keys and readable requests are saved', async () => {
     const { ledger } = opened();
-    const { secret } = ledger.createKey('alice');
+    writeFormerKey('key_former');
     await Promise.all(
-      Array.from({ length: 3000 }, (_, index) => write(ledger, recordOf({ request_id: `req_${index}` }))),
+      Array.from({ length: 3000 }, (_, index) =>
+        write(ledger, recordOf({ request_id: `req_${index}`, prompt_tokens: 2 })),
+      ),
     );
     await closed(ledger);
     const bytes = readFileSync(path);
@@ -259,17 +297,21 @@ describe('damage', () => {
     expect(repair!.keys_saved).toBe(1);
     expect(repair!.requests_saved).toBeGreaterThan(2000);
     expect(repair!.requests_saved).toBeLessThanOrEqual(3000);
-    expect(saved.findKey(secret)?.name).toBe('alice');
+    expect(saved.formerKeys()).toEqual([{ id: 'key_former', name: 'alice', hash: 'h', created_at_ms: 5 }]);
+    expect(saved.spentSince('key_1', 0)).toEqual({
+      requests: repair!.requests_saved,
+      tokens: 2 * repair!.requests_saved,
+    });
     expect(saved.usage({ by: 'model' })[0]?.requests).toBe(repair!.requests_saved);
     await write(saved, recordOf());
   });
 
-  it('of everything: a new ledger starts beside the old file', () => {
+  it('of everything: a new ledger starts beside the old file', async () => {
     writeFileSync(path, 'this was never a database, but it is long enough to be looked at'.repeat(100));
     const { ledger, repair } = opened();
     expect(repair).toMatchObject({ keys_saved: 0, requests_saved: 0 });
     expect(readFileSync(repair!.set_aside, 'utf8')).toContain('never a database');
-    ledger.createKey('works');
+    await write(ledger, recordOf());
   });
 
   it('a newer version is left alone', async () => {

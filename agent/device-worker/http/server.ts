@@ -114,7 +114,8 @@ export class WorkerServer {
     const body = new BodyReader(await readJson(request));
     const name = body.string('model');
     if (name === undefined) return body.refuse('model', 'is required');
-    const model = this.models.find(name);
+    const routed = request.headers[headerNames.model];
+    const model = this.models.find(name, typeof routed === 'string' ? routed : undefined);
     if (response.destroyed) return;
     model.borrow();
     response.on('close', () => model.release());

@@ -1,5 +1,4 @@
-import { requestsAt } from './least-load.ts';
-import type { Candidate } from './policy.ts';
+import { type Candidate, requestsAt } from './candidate.ts';
 
 /** Bounds: a client must not come back at once, nor be sent away for longer than an estimate is worth. */
 const least_s = 1;
@@ -10,17 +9,18 @@ const most_s = 120;
  * each for D seconds, ends c/D requests a second (Little's law), so its first free place is
  * (requests − places + 1) · D / c away; the nearest one counts.
  *
- * @param queue_length as the policy has it
+ * @param queue_length requests that may wait at a candidate: as the policy has it, or as many as are ended within
+ *   the longest wait that is allowed
  * @param serviceTime_s mean time of an answer of a candidate's model
  */
 export function retryAfter_s<T extends Candidate>(
   candidates: readonly T[],
-  queue_length: number,
+  queue_length: (candidate: T) => number,
   serviceTime_s: (candidate: T) => number,
 ): number {
   let nearest_s = most_s;
   for (const candidate of candidates) {
-    const excess = requestsAt(candidate) - candidate.max_sequences - queue_length + 1;
+    const excess = requestsAt(candidate) - candidate.max_sequences - queue_length(candidate) + 1;
     nearest_s = Math.min(nearest_s, (excess * serviceTime_s(candidate)) / candidate.max_sequences);
   }
   return Math.max(least_s, Math.ceil(nearest_s));

@@ -1,0 +1,267 @@
+import { readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { type ApiKey, dayOf, type Ledger } from '../../ledger/index.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { listGatewayFolders } from '../../spec/gateway-folders.ts';
+import { gatewayFiles } from '../../spec/state-layout.ts';
+import type { GatewayLog } from '../log.ts';
+import { replaceFile } from '../replace-file.ts';
+import {
+  lastMinute,
+  minuteOf,
+  monthBegin,
+  type Spent,
+  type SpentFile,
+  spentAt,
+  spentFileSchema,
+  sumSpent,
+  untilBelow_s,
+} from './spending.ts';
+
+export interface KeyLimitsOptions {
+  /** Of this gateway; the folders of the others are beside it. */
+  gateway_folder: string;
+  ledger: Pick<Ledger, 'spentSince'>;
+  log: GatewayLog;
+  now_ms?: () => number;
+  /**
+   * Between two exchanges with the other gateways. What one answered counts at the others after at most two of these
+   * and the time that the filesystem takes to show a file. Lower: limits hold more exactly; higher: less to write.
+   */
+  exchange_ms?: number;
+}
+
+/** What is held for a request until its answer is known. */
+export interface Reservation {
+  key_id: string;
+  tokens: number;
+}
+
+/** Gateways are looked for again after so many exchanges. */
+const lookEvery = 10;
+
+/** Keeps the limits of API keys, for all gateways of a site together. */
+export class KeyLimits {
+  readonly #options: KeyLimitsOptions;
+  readonly #now_ms: () => number;
+  readonly #own = new Map<string, Spent>();
+  readonly #reserved = new Map<string, number>();
+  #others = new Map<string, SpentFile>();
+  #exchanges = 0;
+  #dirty = false;
+  #exchanging: Promise<void> = Promise.resolve();
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(options: KeyLimitsOptions) {
+    this.#options = options;
+    this.#now_ms = options.now_ms ?? Date.now;
+  }
+
+  /** Tells the others what the ledger knows of these keys, and learns the same of them. */
+  async start(keys: readonly ApiKey[]): Promise<void> {
+    for (const key of keys) if (isLimited(key)) this.#of(key.id);
+    this.#dirty = this.#own.size > 0;
+    await this.exchange();
+    this.#timer = setInterval(() => void this.exchange(), this.#options.exchange_ms ?? 1000).unref();
+  }
+
+  /**
+   * Takes a request of a key in, or says why not. Until its answer is known, it counts with what is expected.
+   *
+   * @throws E_KEY_RATE, E_KEY_BUDGET, with `retry_after_s` in the details where it makes sense to come back
+   */
+  admit(key: ApiKey, expected_tokens: number): Reservation | undefined {
+    if (!isLimited(key)) {
+      // Without limits nothing is counted: should it be given some again, the ledger knows.
+      if (this.#own.size > 0) this.#own.delete(key.id);
+      return undefined;
+    }
+    const now_ms = this.#now_ms();
+    const own = spentAt(this.#of(key.id), now_ms);
+    const held = this.#reserved.get(key.id) ?? 0;
+    const all = sumSpent([own, ...this.#ofOthers(key.id)], now_ms);
+    this.#require(key, all, held, now_ms);
+    own.requests++;
+    this.#own.set(key.id, own);
+    this.#reserved.set(key.id, held + expected_tokens);
+    this.#dirty = true;
+    return { key_id: key.id, tokens: expected_tokens };
+  }
+
+  /** The answer is known: what it used counts instead of what was held for it. */
+  settle(
+    reservation: Reservation | undefined,
+    used: { prompt_tokens?: number | undefined; completion_tokens?: number | undefined },
+  ): void {
+    if (!reservation) return;
+    const { key_id, tokens } = reservation;
+    const held = (this.#reserved.get(key_id) ?? 0) - tokens;
+    if (held > 0) this.#reserved.set(key_id, held);
+    else this.#reserved.delete(key_id);
+    const spent = spentAt(this.#of(key_id), this.#now_ms());
+    const more = (used.prompt_tokens ?? 0) + (used.completion_tokens ?? 0);
+    this.#own.set(key_id, {
+      ...spent,
+      tokens: spent.tokens + more,
+      day_tokens: spent.day_tokens + more,
+      month_tokens: spent.month_tokens + more,
+      total_tokens: spent.total_tokens + more,
+    });
+    this.#dirty = true;
+  }
+
+  /** What a key has used of its limits on all gateways; undefined where it has none. */
+  spent(key: ApiKey): Spent | undefined {
+    if (!isLimited(key)) return undefined;
+    const now_ms = this.#now_ms();
+    return sumSpent([spentAt(this.#of(key.id), now_ms), ...this.#ofOthers(key.id)], now_ms);
+  }
+
+  /** Writes what this gateway has to tell, and reads what the others tell. Failures are for the next time. */
+  async exchange(): Promise<void> {
+    this.#exchanging = this.#exchanging
+      .then(() => Promise.all([this.#publish(), this.#readOthers()]))
+      .then(
+        () => {},
+        (error: Error) =>
+          this.#options.log.warn(
+            { reason: error.message },
+            'what keys used cannot be told to other gateways',
+          ),
+      );
+    await this.#exchanging;
+  }
+
+  async close(): Promise<void> {
+    clearInterval(this.#timer);
+    await this.exchange();
+  }
+
+  #require({ name, settings }: ApiKey, all: Spent, held: number, now_ms: number): void {
+    const { requests_per_minute, tokens_per_minute, budget } = settings;
+    if (budget) {
+      const used = all[`${budget.window}_tokens`];
+      if (used + held >= budget.tokens) throw budgetError(name, used, held, budget, now_ms);
+    }
+    if (requests_per_minute !== undefined) {
+      const { requests, previous_requests } = all;
+      if (lastMinute(requests, previous_requests, now_ms) + 1 > requests_per_minute)
+        throw new HpcserveError('E_KEY_RATE', {
+          what: `the key ${name} may be used for ${requests_per_minute} requests a minute, and they are used up`,
+          details: {
+            retry_after_s: untilBelow_s(requests, previous_requests, requests_per_minute, now_ms),
+          },
+        });
+    }
+    if (tokens_per_minute !== undefined) {
+      const { tokens, previous_tokens } = all;
+      if (lastMinute(tokens, previous_tokens, now_ms) + held >= tokens_per_minute)
+        throw new HpcserveError('E_KEY_RATE', {
+          what: `the key ${name} may be used for ${tokens_per_minute} tokens a minute, and they are used up`,
+          ...(held > 0 ? { because: `${Math.ceil(held)} of them are held for requests that run` } : {}),
+          details: {
+            retry_after_s: untilBelow_s(tokens, previous_tokens, tokens_per_minute, now_ms),
+          },
+        });
+    }
+  }
+
+  #of(key_id: string): Spent {
+    let spent = this.#own.get(key_id);
+    if (!spent) {
+      const now_ms = this.#now_ms();
+      const day = dayOf(now_ms);
+      const since = (first: number): number => this.#options.ledger.spentSince(key_id, first).tokens;
+      spent = {
+        minute: minuteOf(now_ms),
+        requests: 0,
+        tokens: 0,
+        previous_requests: 0,
+        previous_tokens: 0,
+        day,
+        day_tokens: since(day),
+        month_tokens: since(monthBegin(day)),
+        total_tokens: since(0),
+      };
+      this.#own.set(key_id, spent);
+    }
+    return spent;
+  }
+
+  #ofOthers(key_id: string): Spent[] {
+    const all: Spent[] = [];
+    for (const { keys } of this.#others.values()) if (Object.hasOwn(keys, key_id)) all.push(keys[key_id]!);
+    return all;
+  }
+
+  async #publish(): Promise<void> {
+    if (!this.#dirty) return;
+    this.#dirty = false;
+    const file: SpentFile = { format: 1, keys: Object.fromEntries(this.#own) };
+    try {
+      await replaceFile(join(this.#options.gateway_folder, gatewayFiles.spent), `${JSON.stringify(file)}\n`);
+    } catch (error) {
+      this.#dirty = true;
+      throw error;
+    }
+  }
+
+  async #readOthers(): Promise<void> {
+    const { gateway_folder } = this.#options;
+    if (this.#exchanges++ % lookEvery === 0) {
+      const found = listGatewayFolders(dirname(gateway_folder)).filter(
+        ({ folder }) => folder !== gateway_folder,
+      );
+      this.#others = new Map(
+        found.map(({ folder }) => [folder, this.#others.get(folder) ?? { format: 1, keys: {} }]),
+      );
+    }
+    for (const folder of this.#others.keys()) {
+      let text: string;
+      try {
+        text = await readFile(join(folder, gatewayFiles.spent), 'utf8');
+      } catch (error) {
+        // It has told nothing yet. What it told before stays counted.
+        if ((error as NodeJS.ErrnoException).code === 'ENOENT') continue;
+        throw error;
+      }
+      const parsed = spentFileSchema.safeParse(JSON.parse(text));
+      if (parsed.success) this.#others.set(folder, parsed.data);
+    }
+  }
+}
+
+function isLimited({ settings }: ApiKey): boolean {
+  return (
+    settings.budget !== undefined ||
+    settings.requests_per_minute !== undefined ||
+    settings.tokens_per_minute !== undefined
+  );
+}
+
+function budgetError(
+  name: string,
+  used: number,
+  held: number,
+  { tokens, window }: NonNullable<ApiKey['settings']['budget']>,
+  now_ms: number,
+): HpcserveError {
+  const running = held > 0 ? `, and ${Math.ceil(held)} are held for requests that run` : '';
+  const period = window === 'total' ? '' : window === 'day' ? ' of this day (UTC)' : ' of this month (UTC)';
+  const end_s = windowEnd_s(window, now_ms);
+  return new HpcserveError('E_KEY_BUDGET', {
+    what: `the budget${period} of the key ${name} is used up`,
+    because: `${used} of ${tokens} tokens were used${running}`,
+    details: end_s === undefined ? {} : { retry_after_s: end_s },
+  });
+}
+
+function windowEnd_s(window: 'day' | 'month' | 'total', now_ms: number): number | undefined {
+  if (window === 'total') return undefined;
+  const date = new Date(now_ms);
+  const end_ms =
+    window === 'day'
+      ? (dayOf(now_ms) + 1) * 86_400_000
+      : Date.UTC(date.getUTCFullYear(), date.getUTCMonth() + 1, 1);
+  return Math.ceil((end_ms - now_ms) / 1000);
+}

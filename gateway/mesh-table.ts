@@ -1,0 +1,118 @@
+import { z } from 'zod';
+import type { ApiKey } from '../ledger/index.ts';
+import { isDevice, isProvider } from '../solver/routing/filter.ts';
+import type { DeviceDescription, SessionRecord } from '../spec/session-record.ts';
+import { allowsModel } from './front-door.ts';
+import type { Replica } from './routing/replica.ts';
+import type { RoutingTable } from './routing/table.ts';
+import type { SessionLink } from './session-link.ts';
+
+/** What `GET /mesh/table` may be asked for; all of it must be true of a session. */
+export const tableQuery = z.strictObject({
+  /** Catalog name of a GPU or MIG slice, or its beginning; `any` for all of them. */
+  gpu: z.string().min(1).max(128).optional(),
+  /** Memory of one of its devices (one that `gpu` names, where it does), in GB of 10⁹ bytes. */
+  memory_gb_min: z.coerce.number().positive().optional(),
+  /** Name or alias of a model. */
+  model: z.string().min(1).max(256).optional(),
+  /** `user@site`, or `*@site`. */
+  provider: z.string().min(1).max(256).optional(),
+  tier: z.enum(['stable', 'scavenger']).optional(),
+});
+export type TableQuery = z.infer<typeof tableQuery>;
+
+/** Sessions that serve models, as this gateway sees them, with the loads they last reported. */
+export function sessionRows(
+  table: RoutingTable<SessionLink>,
+  query: TableQuery = {},
+  key?: ApiKey | undefined,
+): object[] {
+  return table.sessions().flatMap(({ record, reachable, replicas }) => {
+    const { metadata } = record;
+    if (!isAsked(record, query) || !isTrusted(metadata.provider, key)) return [];
+    const models = replicas.filter(({ served }) => maySee(served, key));
+    if (models.length === 0 && replicas.length > 0) return [];
+    return [
+      {
+        session_id: record.session_id,
+        lifecycle: record.lifecycle,
+        reachable,
+        node: metadata.node,
+        site: metadata.site,
+        region: metadata.region,
+        provider: metadata.provider,
+        tier: metadata.tier,
+        engine: metadata.engine,
+        engine_version: metadata.engine_version,
+        deployment: metadata.deployment,
+        job_id: metadata.job_id,
+        job_end_time_ms: metadata.job_end_time_ms,
+        started_at_ms: record.started_at_ms,
+        devices: metadata.devices,
+        models: models.map(modelRow),
+      },
+    ];
+  });
+}
+
+/** Gateways of the mesh, wherever they are. */
+export function gatewayRows(records: readonly SessionRecord[]): object[] {
+  return records
+    .filter(({ metadata, lifecycle }) => metadata.role === 'gateway' && lifecycle !== 'LEFT')
+    .map(({ session_id, lifecycle, started_at_ms, metadata: { node, site, provider, addresses } }) => ({
+      session_id,
+      lifecycle,
+      node,
+      site,
+      provider,
+      addresses,
+      started_at_ms,
+    }));
+}
+
+function modelRow({ served, ...load }: Replica<SessionLink>): object {
+  return {
+    name: served.name,
+    aliases: served.aliases,
+    precision: served.precision,
+    context_tokens: served.context_tokens,
+    slo: served.slo,
+    error: served.error,
+    state: load.state,
+    running: load.running,
+    waiting: load.waiting,
+    max_sequences: load.max_sequences,
+    unreported: load.unreported,
+    kv_tokens_total: load.kv_tokens_total,
+    kv_tokens_used: load.kv_tokens_used,
+  };
+}
+
+function isAsked(
+  { metadata }: SessionRecord,
+  { gpu, memory_gb_min, model, provider, tier }: TableQuery,
+): boolean {
+  if (tier !== undefined && metadata.tier !== tier) return false;
+  if (provider !== undefined && !isProvider(provider, metadata.provider)) return false;
+  if (model !== undefined && !metadata.models.some(({ name, aliases }) => [name, ...aliases].includes(model)))
+    return false;
+  if (gpu === undefined && memory_gb_min === undefined) return true;
+  return metadata.devices.some(
+    (device) =>
+      (gpu === undefined || isGpu(gpu, device)) &&
+      (memory_gb_min === undefined || device.memory_bytes >= memory_gb_min * 1e9),
+  );
+}
+
+function isGpu(asked: string, device: DeviceDescription): boolean {
+  return device.kind !== 'cpu' && (asked === 'any' || isDevice(asked, device));
+}
+
+function isTrusted(provider: string, key: ApiKey | undefined): boolean {
+  const trusted = key?.settings.providers;
+  return trusted === undefined || trusted.some((one) => isProvider(one, provider));
+}
+
+function maySee({ name, aliases }: { name: string; aliases: string[] }, key: ApiKey | undefined): boolean {
+  return key === undefined || [name, ...aliases].some((each) => allowsModel(key, each));
+}

@@ -1,0 +1,89 @@
+import type { Candidate } from '../../solver/routing/candidate.ts';
+import type { FilteredFacts } from '../../solver/routing/filter.ts';
+import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { DeviceDescription, ServedModel, SessionRecord } from '../../spec/session-record.ts';
+import { headers } from '../../spec/wire.ts';
+
+/** One model on one session, as the router sees it. `T` is what the gateway keeps of a session. */
+export class Replica<T> implements Candidate {
+  readonly session: T;
+  readonly session_id: string;
+  readonly served: ServedModel;
+  /** The model's name as a header field carries it: names may hold any character. */
+  readonly modelField: string;
+  /** Header pairs that every answer of this replica carries. */
+  readonly answerHeaders: readonly string[];
+  readonly facts: FilteredFacts;
+  readonly native: boolean;
+  readonly cpu: boolean;
+  readonly job_end_time_ms: number | undefined;
+  state: ServedModel['state'];
+  running = 0;
+  waiting = 0;
+  max_sequences = 1;
+  kv_tokens_total = 0;
+  kv_tokens_used = 0;
+  unreported = 0;
+
+  constructor(session: T, record: SessionRecord, served: ServedModel) {
+    const { metadata, session_id } = record;
+    const { devices, engine, provider, region, site, tier, node } = metadata;
+    this.session = session;
+    this.session_id = session_id;
+    this.served = served;
+    this.modelField = encodeURI(served.name);
+    this.state = served.state;
+    this.facts = { site, region, provider, tier, devices, precision: served.precision };
+    this.native = engine === 'native';
+    this.cpu = devices.length > 0 && devices.every(({ kind, emulated }) => kind === 'cpu' && !emulated);
+    this.job_end_time_ms = metadata.job_end_time_ms;
+    const fields = [
+      [headers.node, node],
+      [headers.engine, engine ?? 'unknown'],
+      [headers.session, session_id],
+      [headers.precision, served.precision],
+      [headers.model, this.modelField],
+      [headers.device, deviceWords(devices)],
+      [headers.provider, provider],
+      [headers.site, site],
+    ] as const;
+    this.answerHeaders = fields.flatMap(([name, value]) => [name, fieldText(value)]);
+  }
+
+  report(load: ModelLoad): void {
+    this.state = load.state;
+    this.running = load.running;
+    this.waiting = load.waiting;
+    this.max_sequences = Math.max(1, load.max_sequences);
+    this.kv_tokens_total = load.kv_tokens_total;
+    this.kv_tokens_used = load.kv_tokens_used;
+    this.unreported = 0;
+  }
+
+  /** What is known of its load, where only the record of its session changed. */
+  inherit(old: Replica<T>): void {
+    this.running = old.running;
+    this.waiting = old.waiting;
+    this.max_sequences = old.max_sequences;
+    this.kv_tokens_total = old.kv_tokens_total;
+    this.kv_tokens_used = old.kv_tokens_used;
+    this.unreported = old.unreported;
+  }
+}
+
+/** `4x A100-40GB`, `GH200 (emulated)`; what stands in for a device is said. */
+function deviceWords(devices: readonly DeviceDescription[]): string {
+  const counts = new Map<string, number>();
+  for (const { model, emulated } of devices) {
+    const words = emulated ? `${model} (emulated)` : model;
+    counts.set(words, (counts.get(words) ?? 0) + 1);
+  }
+  return (
+    [...counts].map(([words, count]) => (count > 1 ? `${count}x ${words}` : words)).join(', ') || 'unknown'
+  );
+}
+
+/** Header fields are ASCII here: what is not would be read differently by every client. */
+function fieldText(value: string): string {
+  return value.replace(/[^\x20-\x7e]/g, '?');
+}

@@ -1,0 +1,213 @@
+import { type AliasMember, expectedWait, orderMembers } from '../../solver/routing/alias.ts';
+import { type PromptKeys, type RoutingPolicy, requestsAt } from '../../solver/routing/candidate.ts';
+import { filtered, type RouteFilter } from '../../solver/routing/filter.ts';
+import { retryAfter_s } from '../../solver/routing/retry-after.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { SessionLink } from '../session-link.ts';
+import type { Replica } from './replica.ts';
+import type { ServiceTimes } from './service-times.ts';
+import type { Route, RoutingTable } from './table.ts';
+
+/** What the router is told of a request. */
+export interface RouteRequest {
+  model: string;
+  /** Absent: everybody may answer. Compared by identity: requests that ask for the same share one object. */
+  filter?: RouteFilter | undefined;
+  prompt?: PromptKeys | undefined;
+}
+
+export interface RouterParts {
+  table: RoutingTable<SessionLink>;
+  policy: RoutingPolicy;
+  serviceTimes: ServiceTimes;
+  /** Longest time that a request may be expected to wait for its turn, where that is longer than one answer takes. */
+  wait_max_s: number;
+  /** Mean length of prompt and answer together. */
+  expectedTokens(model: string): number;
+  /** Why nobody can answer for a model, and when to try again. */
+  explainAbsence(model: string): Promise<Refusal>;
+}
+
+export interface Refusal {
+  error: HpcserveError;
+  retry_after_s?: number;
+}
+
+type Link = Replica<SessionLink>;
+
+/** Brings table, filters and policy together: who is to answer a request. */
+export class Router {
+  readonly #parts: RouterParts;
+  /** Who may answer, by route and filter: a table that changes has new routes. */
+  readonly #allowed = new WeakMap<Route<SessionLink>, WeakMap<RouteFilter, Link[]>>();
+
+  constructor(parts: RouterParts) {
+    this.#parts = parts;
+  }
+
+  /** The replica to send a new request to; undefined where there is none, or the wait would be too long. */
+  choose(request: RouteRequest, tried: readonly string[]): Link | undefined {
+    const route = this.#parts.table.find(request.model);
+    if (!route) return undefined;
+    const candidates = this.#of(route, request.filter);
+    if (route.models.length === 1) return this.#ask(candidates, route.models[0]!, request, tried);
+    for (const { model, candidates: own } of this.#members(candidates)) {
+      const chosen = this.#ask(own, model, request, tried);
+      if (chosen) return chosen;
+    }
+    return undefined;
+  }
+
+  /** Replicas that would answer now. */
+  candidates({ model, filter }: RouteRequest): readonly Link[] {
+    const route = this.#parts.table.find(model);
+    return route ? this.#of(route, filter) : [];
+  }
+
+  /** Of the models that share a name, the one that a refused request is counted for; the name where it has none. */
+  modelOf(name: string): string {
+    return this.#parts.table.find(name)?.models[0] ?? name;
+  }
+
+  /** The replica that goes on with an answer of `model`; waiting counts less than what the client already has. */
+  chooseToContinue(
+    request: RouteRequest,
+    model: string,
+    accepts: (replica: Link) => boolean,
+    tried: readonly string[],
+  ): Link | undefined {
+    const route = this.#parts.table.find(request.model);
+    if (!route) return undefined;
+    const candidates = this.#of(route, request.filter).filter(
+      (replica) => replica.served.name === model && accepts(replica),
+    );
+    return this.#parts.policy.choose(candidates, this.#routed(model, request), tried, seed());
+  }
+
+  /** Why nobody takes a request. */
+  async refusal({ model, filter }: RouteRequest): Promise<Refusal> {
+    const { table, explainAbsence } = this.#parts;
+    const route = table.find(model);
+    if (!route) return explainAbsence(model);
+    const candidates = this.#of(route, filter);
+    if (candidates.length > 0) return this.#busy(model, candidates);
+    const excluded = filter ? excludedBy([...route.candidates, ...route.others], filter) : undefined;
+    if (excluded && excluded.kept === 0)
+      return {
+        error: new HpcserveError('E_MODEL_EXCLUDED', {
+          what: `none of the ${excluded.all} replicas of ${model} is one that this request may go to`,
+          because: excluded.reasons,
+        }),
+      };
+    const absence = await explainAbsence(model);
+    if (!excluded || excluded.reasons.length === 0) return absence;
+    const { error } = absence;
+    return {
+      ...absence,
+      error: new HpcserveError(error.code, {
+        what: error.message,
+        because: [...error.because, ...excluded.reasons],
+        details: error.details,
+      }),
+    };
+  }
+
+  #of(route: Route<SessionLink>, filter: RouteFilter | undefined): readonly Link[] {
+    if (!filter) return route.candidates;
+    let byFilter = this.#allowed.get(route);
+    if (!byFilter) {
+      byFilter = new WeakMap();
+      this.#allowed.set(route, byFilter);
+    }
+    let allowed = byFilter.get(filter);
+    if (!allowed) {
+      allowed = filtered(route.candidates, ({ facts }) => facts, filter).kept;
+      byFilter.set(filter, allowed);
+    }
+    return allowed;
+  }
+
+  #ask(
+    candidates: readonly Link[],
+    model: string,
+    request: RouteRequest,
+    tried: readonly string[],
+  ): Link | undefined {
+    const chosen = this.#parts.policy.choose(candidates, this.#routed(model, request), tried, seed());
+    return chosen && requestsAt(chosen) - chosen.max_sequences >= this.#queue(chosen) ? undefined : chosen;
+  }
+
+  #routed(model: string, { prompt }: RouteRequest): Parameters<RoutingPolicy['choose']>[1] {
+    return {
+      now_ms: Date.now(),
+      expected_ms: this.#parts.serviceTimes.of(model) * 1000,
+      expected_tokens: this.#parts.expectedTokens(model),
+      prompt,
+    };
+  }
+
+  /** Requests that may wait at a replica: as many as it begins with within the longest wait, at least one batch. */
+  #queue({ served, max_sequences }: Link): number {
+    const { policy, serviceTimes, wait_max_s } = this.#parts;
+    const measured = serviceTimes.measured(served.name);
+    if (!measured) return policy.queue_length;
+    const batches = Math.max(1, wait_max_s / measured.duration_s);
+    return Math.min(policy.queue_length, Math.floor(batches * max_sequences));
+  }
+
+  #members(candidates: readonly Link[]): AliasMember<Link>[] {
+    const byModel = new Map<string, Link[]>();
+    for (const candidate of candidates) {
+      const own = byModel.get(candidate.served.name);
+      if (own) own.push(candidate);
+      else byModel.set(candidate.served.name, [candidate]);
+    }
+    return orderMembers(
+      [...byModel].map(([model, own]) => {
+        const means = this.#parts.serviceTimes.measured(model);
+        return {
+          model,
+          candidates: own,
+          slo: own[0]!.served.slo,
+          ttft_ms: inMs(means?.ttft_s),
+          tpot_ms: inMs(means?.tpot_s),
+          duration_ms: inMs(means?.duration_s),
+        };
+      }),
+    );
+  }
+
+  #busy(model: string, candidates: readonly Link[]): Refusal {
+    const { serviceTimes } = this.#parts;
+    const wait_s = expectedWait(candidates, serviceTimes.of(candidates[0]!.served.name));
+    return {
+      error: new HpcserveError('E_REPLICA_BUSY', {
+        what: `all ${candidates.length} replicas of ${model} are full`,
+        because: `a request would wait for about ${Math.ceil(wait_s)} s`,
+      }),
+      retry_after_s: retryAfter_s(
+        candidates,
+        (replica) => this.#queue(replica),
+        ({ served }) => serviceTimes.of(served.name),
+      ),
+    };
+  }
+}
+
+function excludedBy(
+  replicas: readonly Link[],
+  filter: RouteFilter,
+): { all: number; kept: number; reasons: string[] } {
+  const { kept, excluded } = filtered(replicas, ({ facts }) => facts, filter);
+  const reasons = [...excluded].map(([words, count]) => `${words} (${count} of ${replicas.length})`);
+  return { all: replicas.length, kept: kept.length, reasons };
+}
+
+function inMs(value_s: number | undefined): number | undefined {
+  return value_s === undefined ? undefined : value_s * 1000;
+}
+
+/** Any 32-bit integer, for policies. */
+function seed(): number {
+  return (Math.random() * 0x1_0000_0000) >>> 0;
+}

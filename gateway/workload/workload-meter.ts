@@ -1,0 +1,233 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { gatewayFiles } from '../../spec/state-layout.ts';
+import {
+  combineWorkloads,
+  type SiteWorkload,
+  type WorkloadClass,
+  type WorkloadFile,
+  workloadFileSchema,
+  workloadWrite_ms,
+} from '../../spec/workload.ts';
+import type { GatewayLog } from '../log.ts';
+import { replaceFile } from '../replace-file.ts';
+import { DecayingMean, window_s } from './decaying-mean.ts';
+
+/** A rate over less time would make ten requests a second of one. */
+const rateOver_s = 10;
+/** Models kept; the oldest go. Lower: less to write; names come from deployments. */
+const modelsMax = 1000;
+
+const lengthsSchema = z.object({
+  input: DecayingMean.schema,
+  output: DecayingMean.schema,
+  requests: z.number().min(0),
+});
+const stateSchema = z.object({
+  since_ms: z.number(),
+  arrivals: DecayingMean.schema,
+  refusals: DecayingMean.schema,
+  plain: lengthsSchema,
+  reasoning: lengthsSchema,
+});
+/** The file as this gateway writes it: what it needs to go on after a restart stands beside what others read. */
+const ownFileSchema = workloadFileSchema.extend({ state: z.record(z.string(), stateSchema) });
+
+interface Lengths {
+  input: DecayingMean;
+  output: DecayingMean;
+  requests: number;
+}
+
+interface ModelLoad {
+  since_ms: number;
+  arrivals: DecayingMean;
+  refusals: DecayingMean;
+  plain: Lengths;
+  reasoning: Lengths;
+}
+
+/** What an answer tells of its model's load. */
+export interface MeasuredAnswer {
+  prompt_tokens?: number | undefined;
+  completion_tokens?: number | undefined;
+  reasoning_tokens?: number | undefined;
+}
+
+/** Measures what one gateway is asked: rate and lengths of each model, with their spread. */
+export class WorkloadMeter {
+  readonly #path: string;
+  readonly #log: GatewayLog;
+  readonly #now_ms: () => number;
+  readonly #models: Map<string, ModelLoad>;
+  #timer: NodeJS.Timeout | undefined;
+  #writing: Promise<void> = Promise.resolve();
+
+  constructor(folder: string, log: GatewayLog, now_ms: () => number = Date.now) {
+    this.#path = join(folder, gatewayFiles.workload);
+    this.#log = log;
+    this.#now_ms = now_ms;
+    this.#models = this.#read();
+    this.#timer = setInterval(() => this.#write(), workloadWrite_ms).unref();
+  }
+
+  /** A request for a model that is deployed has arrived. */
+  arrived(model: string): void {
+    this.#of(model).arrivals.add(1, this.#now_ms());
+  }
+
+  /** It was refused for want of room. */
+  refused(model: string): void {
+    this.#of(model).refusals.add(1, this.#now_ms());
+  }
+
+  /** It was answered; lengths that its replica did not tell are not made up. */
+  answered(model: string, { prompt_tokens, completion_tokens, reasoning_tokens }: MeasuredAnswer): void {
+    if (prompt_tokens === undefined) return;
+    const load = this.#of(model);
+    const lengths = reasoning_tokens !== undefined && reasoning_tokens > 0 ? load.reasoning : load.plain;
+    const now_ms = this.#now_ms();
+    lengths.input.add(prompt_tokens, now_ms);
+    lengths.output.add(completion_tokens ?? 0, now_ms);
+    lengths.requests++;
+  }
+
+  /** Mean length of prompt and answer together; 0 where nothing was measured. */
+  expectedTokens(model: string): number {
+    const load = this.#models.get(model);
+    if (!load) return 0;
+    const { plain, reasoning } = load;
+    const now_ms = this.#now_ms();
+    const [a, b] = [plain.input.weightAt(now_ms), reasoning.input.weightAt(now_ms)];
+    if (a + b === 0) return 0;
+    return (
+      (a * (plain.input.mean + plain.output.mean) + b * (reasoning.input.mean + reasoning.output.mean)) /
+      (a + b)
+    );
+  }
+
+  /** What this gateway measured, as others read it. */
+  file(): WorkloadFile {
+    const now_ms = this.#now_ms();
+    const classes = [...this.#models].flatMap(([model, load]) => classesOf(model, load, now_ms));
+    return { format: 1, measured_at_ms: now_ms, classes };
+  }
+
+  workloads(): SiteWorkload[] {
+    return [...combineWorkloads([this.file()]).values()];
+  }
+
+  async close(): Promise<void> {
+    clearInterval(this.#timer);
+    this.#write();
+    await this.#writing;
+  }
+
+  #of(model: string): ModelLoad {
+    let load = this.#models.get(model);
+    if (!load) {
+      if (this.#models.size >= modelsMax) this.#models.delete(this.#models.keys().next().value!);
+      load = {
+        since_ms: this.#now_ms(),
+        arrivals: new DecayingMean(),
+        refusals: new DecayingMean(),
+        plain: { input: new DecayingMean(), output: new DecayingMean(), requests: 0 },
+        reasoning: { input: new DecayingMean(), output: new DecayingMean(), requests: 0 },
+      };
+      this.#models.set(model, load);
+    }
+    return load;
+  }
+
+  #write(): void {
+    const file: z.infer<typeof ownFileSchema> = {
+      ...this.file(),
+      state: Object.fromEntries([...this.#models].map(([model, load]) => [model, stateOf(load)])),
+    };
+    this.#writing = this.#writing
+      .then(() => replaceFile(this.#path, `${JSON.stringify(file)}\n`))
+      .catch((error: Error) =>
+        // The next write tries again; a plan works without it.
+        this.#log.warn({ file: this.#path, reason: error.message }, 'measured load cannot be written'),
+      );
+  }
+
+  #read(): Map<string, ModelLoad> {
+    let json: unknown;
+    try {
+      json = JSON.parse(readFileSync(this.#path, 'utf8'));
+    } catch (error) {
+      if (!(error instanceof SyntaxError) && (error as NodeJS.ErrnoException).code !== 'ENOENT')
+        this.#log.warn({ file: this.#path, reason: (error as Error).message }, 'measured load not readable');
+      return new Map();
+    }
+    const parsed = ownFileSchema.safeParse(json);
+    if (!parsed.success) return new Map();
+    return new Map(
+      Object.entries(parsed.data.state).map(([model, load]) => [
+        model,
+        {
+          since_ms: load.since_ms,
+          arrivals: DecayingMean.from(load.arrivals),
+          refusals: DecayingMean.from(load.refusals),
+          plain: lengthsFrom(load.plain),
+          reasoning: lengthsFrom(load.reasoning),
+        },
+      ]),
+    );
+  }
+}
+
+function stateOf({ since_ms, arrivals, refusals, plain, reasoning }: ModelLoad): z.infer<typeof stateSchema> {
+  const sums = ({ input, output, requests }: Lengths): z.infer<typeof lengthsSchema> => ({
+    input: input.sums,
+    output: output.sums,
+    requests,
+  });
+  return {
+    since_ms,
+    arrivals: arrivals.sums,
+    refusals: refusals.sums,
+    plain: sums(plain),
+    reasoning: sums(reasoning),
+  };
+}
+
+function lengthsFrom({ input, output, requests }: z.infer<typeof lengthsSchema>): Lengths {
+  return { input: DecayingMean.from(input), output: DecayingMean.from(output), requests };
+}
+
+/** Whether an arrival will be of one class or the other shows at its end: their shares are those of the answers. */
+function classesOf(model: string, load: ModelLoad, now_ms: number): WorkloadClass[] {
+  const elapsed_s = Math.max(rateOver_s, (now_ms - load.since_ms) / 1000);
+  // The weights of a constant rate r, so long after the first request, sum up to r times this.
+  const full_s = window_s * (1 - Math.exp(-elapsed_s / window_s));
+  const rate_per_s = load.arrivals.weightAt(now_ms) / full_s;
+  const refused_per_s = Math.min(rate_per_s, load.refusals.weightAt(now_ms) / full_s);
+  const weights = {
+    plain: load.plain.input.weightAt(now_ms),
+    reasoning: load.reasoning.input.weightAt(now_ms),
+  };
+  const all = weights.plain + weights.reasoning;
+  return (['plain', 'reasoning'] as const).flatMap((kind) => {
+    const { input, output, requests } = load[kind];
+    if (requests === 0 && (kind === 'reasoning' || load.reasoning.requests > 0)) return [];
+    const share = all > 0 ? weights[kind] / all : 1;
+    return [
+      {
+        model,
+        reasoning: kind === 'reasoning',
+        rate_per_s: rate_per_s * share,
+        refused_per_s: refused_per_s * share,
+        input_tokens: input.mean,
+        output_tokens: output.mean,
+        input_cv: input.cv,
+        output_cv: output.cv,
+        requests,
+        window_s,
+        measured_at_ms: now_ms,
+      },
+    ];
+  });
+}

@@ -1,0 +1,59 @@
+import { type Candidate, type PromptKeys, requestsAt } from './candidate.ts';
+import { emptyHash, hashText, mix } from './hash.ts';
+
+/**
+ * How much fuller than the mean a replica may become by affinity: c of Mirrokni et al. Lower: loads stay even; higher:
+ * more prompts find their beginning computed.
+ */
+const overMean = 1.25;
+/** Up to this share of its sequences a replica is never too full: with few requests the mean says little. */
+const alwaysRoom = 0.25;
+
+/**
+ * Rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2018): every gateway finds the
+ * same replica for the same beginning without a word between them, a replica that comes or goes moves only its own
+ * prompts, and none is overrun for a beginning that all prompts share. What does not fit goes where the rest of
+ * its conversation goes.
+ *
+ * @param candidates those with room for one more
+ * @param ofAll all that share the load, whether or not they have room
+ */
+export function byPrefix<T extends Candidate>(
+  candidates: readonly T[],
+  ofAll: readonly Candidate[],
+  prompt: PromptKeys,
+): T | undefined {
+  let requests = 1;
+  let places = 0;
+  for (const candidate of ofAll) {
+    requests += requestsAt(candidate);
+    places += candidate.max_sequences;
+  }
+  const bound = ({ max_sequences }: Candidate): number =>
+    Math.ceil(Math.max(max_sequences * alwaysRoom, (max_sequences * overMean * requests) / places));
+  let home: T | undefined;
+  let homeWeight = -1;
+  for (const candidate of candidates) {
+    const weight = weightOf(candidate, prompt.prefix);
+    if (weight > homeWeight) {
+      home = candidate;
+      homeWeight = weight;
+    }
+  }
+  if (home && requestsAt(home) < bound(home)) return home;
+  let other: T | undefined;
+  let otherWeight = -1;
+  for (const candidate of candidates) {
+    if (candidate === home || requestsAt(candidate) >= bound(candidate)) continue;
+    const weight = weightOf(candidate, prompt.conversation);
+    if (weight > otherWeight) {
+      other = candidate;
+      otherWeight = weight;
+    }
+  }
+  return other;
+}
+
+function weightOf({ session_id }: Candidate, key: number): number {
+  return mix(hashText(emptyHash, session_id, 0, session_id.length), key);
+}

@@ -1,0 +1,41 @@
+import type { PromptKeys } from './candidate.ts';
+import { emptyHash, hashText } from './hash.ts';
+
+/**
+ * Units of text in the first block: about 256 tokens. Shorter prompts are no worth looking for, since computing them
+ * takes less than waiting for a busier replica. Lower: shorter common beginnings are found; higher: they scatter.
+ */
+const firstBlock = 1024;
+/** Hashed of a prompt at most: what is alike this far is alike enough. */
+const longest = firstBlock * 32;
+
+/**
+ * Hashes of a prompt's text by which replicas that know its beginning can be found. The prefix is that of the
+ * largest block 1024·2^k that the prompt fills: prompts with a long common beginning agree in it whatever follows, and
+ * a conversation keeps it until its length doubles, so all its turns together compute no more than twice its text
+ * anew. Blocks of one size would need a memory of who has which.
+ *
+ * @param parts the prompt's text in order, such as contents of messages
+ * @param opening how many of them open the conversation: up to the first that a person wrote
+ * @returns undefined where the prompt is too short to matter
+ */
+export function promptKeys(parts: readonly string[], opening: number): PromptKeys | undefined {
+  let length = 0;
+  for (const part of parts) length += part.length;
+  if (length < firstBlock) return undefined;
+  let block = firstBlock;
+  while (block * 2 <= length && block < longest) block *= 2;
+  let hash = emptyHash;
+  let conversation = emptyHash;
+  let left = block;
+  for (const [index, part] of parts.entries()) {
+    const taken = Math.min(left, part.length);
+    hash = hashText(hash, part, 0, taken);
+    left -= taken;
+    // A long opening is told from others by its end: that is where the person's words are.
+    if (index < opening)
+      conversation = hashText(conversation, part, Math.max(0, part.length - firstBlock), part.length);
+    else if (left === 0) break;
+  }
+  return { prefix: hash, conversation };
+}

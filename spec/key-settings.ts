@@ -1,0 +1,39 @@
+/** What an API key may be used for, and how much. Nothing set: everything, without limit. */
+import { z } from 'zod';
+
+const tokens = z.number().int().min(1).max(1e15);
+const perMinute = z.number().int().min(1).max(1e9);
+
+/** `total`: ever. Days and months are those of UTC. */
+const budgetWindows = ['day', 'month', 'total'] as const;
+
+export const keySettingsSchema = z.strictObject({
+  /** Names (or aliases) it may ask for. */
+  models: z.array(z.string().min(1).max(256)).min(1).max(256).optional(),
+  /** Providers it trusts: `user@site`, or `*@site`. A request may only narrow them. */
+  providers: z.array(z.string().min(1).max(256)).min(1).max(64).optional(),
+  /** Quality of service where a request asks for none: see docs/gateway.md. Terms of a request go first. */
+  qos: z.string().max(1024).optional(),
+  requests_per_minute: perMinute.optional(),
+  /** Tokens of prompts and answers together, here and in `budget`. */
+  tokens_per_minute: perMinute.optional(),
+  budget: z.strictObject({ tokens, window: z.enum(budgetWindows) }).optional(),
+});
+export type KeySettings = z.infer<typeof keySettingsSchema>;
+
+/** Changes of settings: `null` takes one away, what is absent stays. */
+export const keyChangesSchema = z.strictObject({
+  models: keySettingsSchema.shape.models.nullable(),
+  providers: keySettingsSchema.shape.providers.nullable(),
+  qos: keySettingsSchema.shape.qos.nullable(),
+  requests_per_minute: keySettingsSchema.shape.requests_per_minute.nullable(),
+  tokens_per_minute: keySettingsSchema.shape.tokens_per_minute.nullable(),
+  budget: keySettingsSchema.shape.budget.nullable(),
+});
+export type KeyChanges = z.infer<typeof keyChangesSchema>;
+
+export function changedSettings(settings: KeySettings, changes: KeyChanges): KeySettings {
+  return Object.fromEntries(
+    Object.entries({ ...settings, ...changes }).filter(([, value]) => value !== null && value !== undefined),
+  );
+}
