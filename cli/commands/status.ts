@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
+import { type KeeperSight, lookAtKeeper } from '../../control/keeper/keeper-process.ts';
 import type { Operations } from '../../control/operations.ts';
 import {
   type DeploymentReport,
@@ -60,6 +61,7 @@ Examples:
 interface Report {
   site: string;
   gateway: GatewayReport;
+  keeper: KeeperSight;
   deployments: DeploymentReport[];
 }
 
@@ -69,7 +71,12 @@ async function look(operations: Operations, name: string | undefined, nodeKinds:
     name === undefined ? store.list().flatMap((each) => store.load(each) ?? []) : [store.require(name)];
   const deployments: DeploymentReport[] = [];
   for (const state of states) deployments.push(await reportDeployment(operations, state, nodeKinds));
-  return { site: loaded.site.name, gateway: await reportGateway(operations), deployments };
+  return {
+    site: loaded.site.name,
+    gateway: await reportGateway(operations),
+    keeper: lookAtKeeper(store.layout),
+    deployments,
+  };
 }
 
 /** On a terminal the screen is redrawn; elsewhere each change follows the last. */
@@ -89,10 +96,15 @@ const phaseStyle: Record<DeploymentReport['phase'], StyleName> = {
   stopped: 'dim',
 };
 
-function render(context: CliContext, { site, gateway, deployments }: Report, whole: boolean): string[] {
+function render(
+  context: CliContext,
+  { site, gateway, keeper, deployments }: Report,
+  whole: boolean,
+): string[] {
   const colour = context.colour && context.tty.stdout;
   const lines = [
     `gateway of ${site}: ${gateway.state.replace('_', ' ')}${gateway.url ? ` at ${gateway.url}` : ''}${gateway.because ? ` (${gateway.because})` : ''}`,
+    ...keeperLine(keeper, deployments),
   ];
   if (deployments.length === 0) lines.push('no deployments; start one with: hpcserve deploy model.yaml');
   for (const report of deployments) {
@@ -141,4 +153,12 @@ function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
     unit.engine,
     unit.device ?? launch.node_kind,
   ]);
+}
+
+/** Silent where nothing wants to be kept: then nobody misses it. */
+function keeperLine(keeper: KeeperSight, deployments: readonly DeploymentReport[]): string[] {
+  if (keeper.state === 'running')
+    return [`keeper: process ${keeper.pid} on ${keeper.host} replaces and renews jobs`];
+  const wanted = deployments.some(({ phase }) => phase !== 'stopped' && phase !== 'failed');
+  return wanted ? ['keeper: none runs; jobs that end are replaced by the next `deploy` only'] : [];
 }

@@ -8,7 +8,7 @@ import {
   type PlacementQuestion,
 } from '../../spec/plan.ts';
 
-export const gib = 1024 ** 3;
+const gib = 1024 ** 3;
 
 /** Published shapes, by billions of parameters. */
 const shapes = {
