@@ -19,6 +19,7 @@ const deploymentState = z.object({
     z.object({
       phase: z.string(),
       superseded: z.boolean().default(false),
+      submitting_since_ms: z.number().optional(),
       job_id: z.string().optional(),
       last: z
         .object({
@@ -84,7 +85,12 @@ export class Availability {
         const { pending, estimated_start_ms, state } = launch.last ?? {};
         const job = launch.job_id === undefined ? 'a job' : `job ${launch.job_id}`;
         if (pending) {
-          reasons.push(`${job} of deployment ${name} is pending: ${pending.explanation} (${pending.reason})`);
+          const since =
+            launch.submitting_since_ms === undefined ? '' : ` since ${inUtc(launch.submitting_since_ms)}`;
+          const start = estimated_start_ms === undefined ? '' : `, expected at ${inUtc(estimated_start_ms)}`;
+          reasons.push(
+            `${job} of deployment ${name} is pending${since}${start}: ${pending.explanation} (${pending.reason})`,
+          );
         } else if (launch.phase !== 'submitted')
           reasons.push(`${job} of deployment ${name} is being submitted`);
         else if (state !== undefined) reasons.push(`${job} of deployment ${name} is ${state}`);
@@ -157,6 +163,11 @@ export class Availability {
       return undefined;
     }
   }
+}
+
+/** To the minute; Slurm's estimates are no better. */
+function inUtc(time_ms: number): string {
+  return `${new Date(time_ms).toISOString().slice(0, 16)}Z`;
 }
 
 function namesOf(entry: { name: string; aliases: string[] }): string[] {

@@ -180,18 +180,21 @@ describe('models that cannot answer now', () => {
     expect((await errorOf(answer)).message).toMatch(/cannot be reached|loading its weights \(30 %\)/);
   });
 
-  it('say why their job is pending, and when it may start', async () => {
+  it('say why their job is pending, since when, and when it may start', async () => {
+    const submitting_since_ms = Date.UTC(2026, 2, 1, 9, 30, 12);
+    const estimated_start_ms = Date.now() + 600_000;
     writeDeployment(stage.config, 'queued', {
       spec: { models: [{ name: 'queued-model', aliases: ['q'] }] },
       launches: [
         {
           phase: 'submitted',
           job_id: '99',
+          submitting_since_ms,
           last: {
             phase: 'pending',
             state: 'PENDING',
             pending: { reason: 'Priority', explanation: 'other jobs come first' },
-            estimated_start_ms: Date.now() + 600_000,
+            estimated_start_ms,
           },
         },
       ],
@@ -201,7 +204,7 @@ describe('models that cannot answer now', () => {
     expect(answer.status).toBe(503);
     expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(500);
     expect((await errorOf(answer)).message).toContain(
-      'job 99 of deployment queued is pending: other jobs come first (Priority)',
+      `job 99 of deployment queued is pending since 2026-03-01T09:30Z, expected at ${new Date(estimated_start_ms).toISOString().slice(0, 16)}Z: other jobs come first (Priority)`,
     );
   });
 });

@@ -10,7 +10,8 @@ import { pino } from 'pino';
 import { type GatewayTimes, type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import { authorizePeer, OwnSession, RendezvousRegistry, sessionTlsServerOptions } from '../../mesh/index.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
-import type { ServedModel } from '../../spec/session-record.ts';
+import type { KeySettings } from '../../spec/key-settings.ts';
+import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
 import { agentPaths } from '../../spec/wire.ts';
 
@@ -24,8 +25,12 @@ export interface UpstreamRequest {
 
 export type Answer = (request: UpstreamRequest, response: ServerResponse) => void | Promise<void>;
 
-/** What a session serves, as far as a test wants it otherwise. */
-export type TestModel = Partial<ServedModel> & { node?: string; engine?: string };
+/** What a session serves, and what it is, as far as a test wants it otherwise. */
+export type TestModel = Partial<ServedModel> & {
+  node?: string;
+  engine?: string;
+  metadata?: Partial<SessionMetadata>;
+};
 
 /** One serving session: a TLS server, its record, and what it was asked. */
 export class TestSession {
@@ -48,7 +53,7 @@ export class TestSession {
   static async start(
     registry: RendezvousRegistry,
     answer: Answer,
-    { name = 'tiny', node = 'node1', engine = 'native', ...model }: TestModel = {},
+    { name = 'tiny', node = 'node1', engine = 'native', metadata = {}, ...model }: TestModel = {},
   ): Promise<TestSession> {
     const own = await OwnSession.join(registry, {
       role: 'engine',
@@ -63,6 +68,7 @@ export class TestSession {
       devices: [],
       models: [{ name, aliases: [], state: 'serving', precision: 'f16', context_tokens: 2048, ...model }],
       addresses: [],
+      ...metadata,
     });
     const server = createHttpsServer(
       sessionTlsServerOptions((id) => (id === own.id ? own.identity : undefined)),
@@ -164,12 +170,17 @@ export interface Stage {
   /** JSON lines the gateway logged so far. */
   logged: string[];
   session(answer: Answer, model?: TestModel): Promise<TestSession>;
+  /** A further API key. */
+  newKey(settings: KeySettings): Promise<{ id: string; key: string }>;
   admin(path: string, init?: { method?: string; body?: unknown }): Promise<Response>;
   post(path: string, body: unknown, headers?: Record<string, string>): Promise<Response>;
   close(): Promise<void>;
 }
 
-export async function startStage(times: Partial<GatewayTimes> = {}): Promise<Stage> {
+export async function startStage(
+  times: Partial<GatewayTimes> = {},
+  change: Partial<GatewayConfig> = {},
+): Promise<Stage> {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-gateway-test-'));
   const config: GatewayConfig = {
     format: 1,
@@ -180,11 +191,15 @@ export async function startStage(times: Partial<GatewayTimes> = {}): Promise<Sta
     mesh_folder: join(folder, 'mesh'),
     gateway_folder: join(folder, 'gateway'),
     deployments_folder: join(folder, 'deployments'),
+    ...change,
   };
   const registry = await RendezvousRegistry.open(config.mesh_folder, { create: true, poll_ms: 50 });
   const logged: string[] = [];
   const log = pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) });
-  const gateway = await startGateway(config, { log, times: { poll_ms: 50, drain_ms: 2000, ...times } });
+  const gateway = await startGateway(config, {
+    log,
+    times: { poll_ms: 50, drain_ms: 2000, keys_ms: 50, limits_ms: 50, ...times },
+  });
   const { url } = gateway.endpoint;
   const sessions: TestSession[] = [];
   const admin: Stage['admin'] = (path, { method = 'GET', body } = {}) =>
@@ -209,6 +224,14 @@ export async function startStage(times: Partial<GatewayTimes> = {}): Promise<Sta
     key_id: made.id,
     logged,
     admin,
+    newKey: async (settings) => {
+      const answer = await admin('/hpcserve/v1/keys', {
+        method: 'POST',
+        body: { name: 'another', settings },
+      });
+      if (answer.status !== 201) throw new Error(`no key was made: ${await answer.text()}`);
+      return (await answer.json()) as { id: string; key: string };
+    },
     session: async (answer, model) => {
       const session = await TestSession.start(registry, answer, model);
       sessions.push(session);
@@ -233,9 +256,11 @@ export async function startStage(times: Partial<GatewayTimes> = {}): Promise<Sta
 async function untilReachable(admin: Stage['admin'], session_id: string): Promise<void> {
   await until(async () => {
     const { sessions } = (await (await admin('/hpcserve/v1/table')).json()) as {
-      sessions: { session_id: string; reachable: boolean }[];
+      sessions: { session_id: string; reachable: boolean; lifecycle: string }[];
     };
-    return sessions.some((session) => session.session_id === session_id && session.reachable);
+    return sessions.some(
+      (session) => session.session_id === session_id && session.reachable && session.lifecycle === 'SERVING',
+    );
   }, `session ${session_id} to be reachable`);
 }
 
