@@ -1,0 +1,217 @@
+/**
+ * Whether a device takes a request: shadow validation of its compute, and a shadow check of its memory (LLM-Mesh §4, §6.4).
+ * Pure; the device worker calls it with its own state and has the last word.
+ */
+import type { DeviceView, InstanceView, ModelOnDevice, RequestView } from './device-view.ts';
+import { type KvDemand, kvDemand, raiseTo } from './kv-budget.ts';
+import { addPrompt, advance, estimateDecode, type Lane, laneOf, waitingPrompt } from './lanes.ts';
+import type { SharingSettings } from './settings.ts';
+import { type Violation, validate } from './shadow-validation.ts';
+
+/** What other instances of the device must give up first. */
+export type Release =
+  | { instance: string; kv_to_bytes: number }
+  /** It has no requests: it goes before its keep-alive is over. */
+  | { instance: string; recycle: true };
+
+export interface Admitted {
+  admit: true;
+  /** KV budget of the instance from now on. */
+  kv_bytes: number;
+  /** Only M_require fits, not M_recommend (§6.4). */
+  compromise: boolean;
+  releases: Release[];
+  because: string;
+}
+
+export interface Refused {
+  admit: false;
+  limit: 'compute' | 'memory' | 'instances';
+  violation?: Violation;
+  because: string;
+}
+
+export type Admission = Admitted | Refused;
+
+/** Limits that are not looked at: what would happen if this one were lifted? */
+export interface Ignored {
+  memory?: boolean;
+}
+
+/** A request to an instance that stands. */
+export function admitTo(
+  device: DeviceView,
+  instance: InstanceView,
+  request: RequestView,
+  now_ms: number,
+  settings: SharingSettings,
+  ignored: Ignored = {},
+): Admission {
+  const demand = kvDemand(instance.requests, instance.kv_bytes_per_token, settings, request);
+  const memory = ignored.memory
+    ? { kv_bytes: demand.required_bytes, compromise: true, releases: [] }
+    : room(device, instance.kv_bytes, demand, 0, settings, instance.id);
+  if (!('releases' in memory)) return refuse('memory', memory.because);
+  const lanes = lanesNow(device, now_ms, settings, memory.releases);
+  const lane = lanes.find((candidate) => candidate.instance === instance.id)!;
+  addPrompt(lane, waitingPrompt(request, now_ms));
+  const verdict = validate(lanes, request.id, startOf(device, now_ms), settings);
+  if (!verdict.ok) return refuse('compute', verdict.because, verdict.violation);
+  const batch = instance.requests.length + 1;
+  return {
+    admit: true,
+    ...memory,
+    because: `${instance.id} takes it as ${ordinal(batch)} of its batch${describe(memory.compromise)}`,
+  };
+}
+
+/** A request to an instance that is to be made for it. */
+export function admitNew(
+  device: DeviceView,
+  model: ModelOnDevice,
+  request: RequestView,
+  now_ms: number,
+  settings: SharingSettings,
+): Admission {
+  if (device.instances_max !== undefined && device.instances.length >= device.instances_max)
+    return refuse(
+      'instances',
+      `${device.id} runs ${device.instances.length} of ${device.instances_max} instances`,
+    );
+  const demand = kvDemand([], model.kv_bytes_per_token, settings, request);
+  const memory = room(device, 0, demand, model.weight_bytes, settings);
+  if (!('releases' in memory)) return refuse('memory', memory.because);
+  const lanes = lanesNow(device, now_ms, settings, memory.releases);
+  const instance: InstanceView = {
+    id: `${model.model} on ${device.id}`,
+    model: model.model,
+    profile: model.profile,
+    ready_at_ms: now_ms + model.load_ms,
+    weight_bytes: model.weight_bytes,
+    kv_bytes: memory.kv_bytes,
+    kv_bytes_per_token: model.kv_bytes_per_token,
+    requests: [request],
+  };
+  lanes.push(laneOf(instance, now_ms, settings));
+  const verdict = validate(lanes, request.id, startOf(device, now_ms), settings);
+  if (!verdict.ok) return refuse('compute', verdict.because, verdict.violation);
+  return {
+    admit: true,
+    ...memory,
+    because: `${device.id} (${device.compute}) loads ${model.model} for it in ${Math.round(model.load_ms)} ms${describe(memory.compromise)}`,
+  };
+}
+
+/** The device's lanes as they will stand when the iteration that runs now is over. */
+export function lanesNow(
+  device: DeviceView,
+  now_ms: number,
+  settings: SharingSettings,
+  releases: readonly Release[] = [],
+): Lane[] {
+  const lanes: Lane[] = [];
+  for (const instance of device.instances) {
+    if (releases.some((release) => 'recycle' in release && release.instance === instance.id)) continue;
+    const lane = laneOf(instance, now_ms, settings);
+    const { running } = device;
+    if (running?.instance === instance.id) {
+      const prompt = lane.prompts.find(({ request }) => request === running.request);
+      // A request that was taken away while its iteration ran has no prompt here any more.
+      if (running.request === undefined ? lane.batch > 0 : prompt !== undefined)
+        advance(lane, prompt, running.tokens, running.ends_ms, settings);
+      else estimateDecode(lane, settings);
+    }
+    lanes.push(lane);
+  }
+  return lanes;
+}
+
+/** When the device is free for its next iteration. */
+export function startOf(device: DeviceView, now_ms: number): number {
+  return Math.max(now_ms, device.running?.ends_ms ?? now_ms);
+}
+
+type Room = { kv_bytes: number; compromise: boolean; releases: Release[] } | { because: string };
+
+/**
+ * M_recommend where it fits, M_require where only that fits; else neighbours without requests go, and neighbours' budgets
+ * shrink, first to what is recommended for them, then to what they require: what is held beyond that is comfort.
+ */
+function room(
+  device: DeviceView,
+  kv_bytes: number,
+  demand: KvDemand,
+  weight_bytes: number,
+  settings: SharingSettings,
+  own?: string,
+): Room {
+  const free_bytes = device.pool_bytes - device.budget_bytes - weight_bytes;
+  const wanted_bytes = raiseTo(kv_bytes, demand);
+  if (wanted_bytes - kv_bytes <= free_bytes)
+    return { kv_bytes: wanted_bytes, compromise: false, releases: [] };
+  const releases: Release[] = [];
+  let short_bytes = demand.required_bytes - kv_bytes - free_bytes;
+  if (short_bytes > 0) {
+    const neighbours = device.instances.filter(({ id }) => id !== own);
+    for (const idle of neighbours.filter(({ requests }) => requests.length === 0)) {
+      if (short_bytes <= 0) break;
+      releases.push({ instance: idle.id, recycle: true });
+      short_bytes -= idle.weight_bytes + idle.kv_bytes;
+    }
+    const busy = neighbours
+      .filter(({ requests }) => requests.length > 0)
+      .map((instance) => ({
+        instance,
+        demand: kvDemand(instance.requests, instance.kv_bytes_per_token, settings),
+      }));
+    for (const level of ['recommended_bytes', 'required_bytes'] as const)
+      for (const { instance, demand: theirs } of busy) {
+        if (short_bytes <= 0) break;
+        const before = releases.findIndex((release) => release.instance === instance.id);
+        const held = before < 0 ? instance.kv_bytes : theirs.recommended_bytes;
+        if (held <= theirs[level]) continue;
+        if (before >= 0) releases.splice(before, 1);
+        releases.push({ instance: instance.id, kv_to_bytes: theirs[level] });
+        short_bytes -= held - theirs[level];
+      }
+  }
+  if (short_bytes > 0)
+    return {
+      because: `${gib(demand.required_bytes + weight_bytes - kv_bytes)} more are required, ${gib(short_bytes)} more than ${device.id} can give`,
+    };
+  return { kv_bytes: Math.max(kv_bytes, demand.required_bytes), compromise: true, releases };
+}
+
+function refuse(limit: Refused['limit'], because: string, violation?: Violation): Refused {
+  return { admit: false, limit, ...(violation === undefined ? {} : { violation }), because };
+}
+
+/**
+ * When a refusal might turn out otherwise, in milliseconds: until the first of the device's requests is expected to end
+ * (tokens left times a round of steps), and what loads is ready.
+ */
+export function retryAfter(device: DeviceView, now_ms: number, settings: SharingSettings): number {
+  let round_ms = 0;
+  let tokens = Number.POSITIVE_INFINITY;
+  let ready_ms = 0;
+  for (const instance of device.instances) {
+    round_ms += laneOf(instance, now_ms, settings).decode_ms;
+    ready_ms = Math.max(ready_ms, instance.ready_at_ms - now_ms);
+    for (const { expected_output_tokens, output_tokens } of instance.requests)
+      tokens = Math.min(tokens, Math.max(1, expected_output_tokens - output_tokens));
+  }
+  return tokens === Number.POSITIVE_INFINITY ? ready_ms : Math.max(ready_ms, Math.ceil(tokens * round_ms));
+}
+
+function describe(compromise: boolean): string {
+  return compromise ? ', with the KV it requires and no watermark' : '';
+}
+
+function ordinal(count: number): string {
+  const tail = count % 100 >= 11 && count % 100 <= 13 ? 'th' : (['th', 'st', 'nd', 'rd'][count % 10] ?? 'th');
+  return `${count}${tail}`;
+}
+
+function gib(bytes: number): string {
+  return `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+}

@@ -1,0 +1,88 @@
+/**
+ * What the decisions of this folder see of a device: plain data, which a worker keeps of what it runs and a gateway
+ * hears from workers. Times are milliseconds of one clock, bytes are bytes, lengths are tokens.
+ */
+import type { IterationProfile } from './profile.ts';
+import type { TimedRequest } from './service-level.ts';
+
+export interface RequestView extends TimedRequest {
+  id: string;
+  input_tokens: number;
+  /** Tokens of the whole answer, as history says (`OutputLengths`). */
+  expected_output_tokens: number;
+  /** Tokens of prompt and answer that are not computed yet: 0 while it decodes. After a move it is all of them again. */
+  prefill_tokens_left: number;
+  /** When it can run at all: its parked KV is being restored until then. */
+  available_at_ms: number;
+}
+
+/** A model on a device, with the requests it runs there. */
+export interface InstanceView {
+  id: string;
+  model: string;
+  profile: IterationProfile;
+  /** When its weights are there. */
+  ready_at_ms: number;
+  /** Set aside by the reservation station for weights and for KV. */
+  weight_bytes: number;
+  kv_bytes: number;
+  kv_bytes_per_token: number;
+  /** In the order in which they came. */
+  requests: RequestView[];
+  /** Since when it has had no request; undefined while it has one. */
+  idle_since_ms?: number;
+}
+
+export interface RunningIteration {
+  instance: string;
+  /** The request whose prompt it computes; absent: a decode step of all that decode. */
+  request?: string;
+  /** Prompt tokens of it. */
+  tokens: number;
+  /** Estimated end. */
+  ends_ms: number;
+}
+
+export interface DeviceView {
+  id: string;
+  /** CPUs come first wherever they meet the service level. */
+  kind: 'cpu' | 'gpu';
+  /** Instruction set or device in use, for people: `AMX`, `AVX-512`, `A100`. */
+  compute: string;
+  instances: InstanceView[];
+  /** The iteration that runs now; its tokens are not yet counted in the requests. */
+  running?: RunningIteration;
+  /** The device's memory pool, and how much of it is promised (`ReservationStation`). */
+  pool_bytes: number;
+  budget_bytes: number;
+  /** Most instances beside each other; absent: as many as memory and time allow. */
+  instances_max?: number;
+}
+
+/** A model as an instance of it would run on a certain device. */
+export interface ModelOnDevice {
+  model: string;
+  profile: IterationProfile;
+  weight_bytes: number;
+  kv_bytes_per_token: number;
+  /** From the order to load until its first iteration; bytes that lie there already take no time. */
+  load_ms: number;
+}
+
+/** What a model is on a device; undefined where it cannot run there at all. */
+export type ModelLookup = (model: string, device: DeviceView) => ModelOnDevice | undefined;
+
+/** A request that asks to be taken. */
+export interface ArrivingRequest extends RequestView {
+  model: string;
+}
+
+/** Tokens of a request that are in the KV cache, or will be once its prompt is done. */
+export function lengthOf(request: RequestView): number {
+  return request.input_tokens + request.output_tokens;
+}
+
+/** Tokens it is expected to have at its end: I + max(O, Ō) of LLM-Mesh Eq. 2. */
+export function finalLengthOf(request: RequestView): number {
+  return request.input_tokens + Math.max(request.output_tokens, request.expected_output_tokens);
+}

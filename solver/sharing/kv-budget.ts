@@ -1,0 +1,45 @@
+/**
+ * How much KV memory an instance should have (LLM-Mesh §6.1, §6.2). The bytes are budget over blocks that are taken on
+ * demand, so that raising and lowering copies nothing; the watermark keeps budgets from moving with every request.
+ */
+import { finalLengthOf, type InstanceView, lengthOf, type RequestView } from './device-view.ts';
+import type { SharingSettings } from './settings.ts';
+
+export interface KvDemand {
+  /** M_require, Eq. 2. */
+  required_bytes: number;
+  /** M_recommend = M_require · (1 + w). */
+  recommended_bytes: number;
+}
+
+/** @param newcomer a request that is about to be taken */
+export function kvDemand(
+  requests: readonly RequestView[],
+  kv_bytes_per_token: number,
+  settings: SharingSettings,
+  newcomer?: RequestView,
+): KvDemand {
+  let tokens = newcomer === undefined ? 0 : finalLengthOf(newcomer);
+  for (const request of requests) tokens += finalLengthOf(request);
+  const required_bytes = Math.ceil(kv_bytes_per_token * Math.max(tokens, settings.kv_tokens_min));
+  return { required_bytes, recommended_bytes: Math.ceil(required_bytes * (1 + settings.kv_watermark)) };
+}
+
+/** Bytes whose tokens are computed, or will be with the prompts at hand. */
+export function kvUsed_bytes(instance: InstanceView): number {
+  let tokens = 0;
+  for (const request of instance.requests) tokens += lengthOf(request);
+  return tokens * instance.kv_bytes_per_token;
+}
+
+/** Early up: where what there is falls short of what is required, straight to what is recommended. */
+export function raiseTo(kv_bytes: number, demand: KvDemand): number {
+  return kv_bytes < demand.required_bytes ? demand.recommended_bytes : kv_bytes;
+}
+
+/** Lazy down: only where even the recommended, by a watermark more, is less than what there is. */
+export function lowerTo(kv_bytes: number, demand: KvDemand, settings: SharingSettings): number {
+  return demand.recommended_bytes * (1 + settings.kv_watermark) < kv_bytes
+    ? demand.recommended_bytes
+    : kv_bytes;
+}

@@ -1,0 +1,110 @@
+/** Requests of one instance that are to run elsewhere (LLM-Mesh §7.1): a place for all of them, or for none. */
+import { type Admitted, admitNew, admitTo } from './admission.ts';
+import { newCandidates, standingCandidates } from './candidates.ts';
+import {
+  type ArrivingRequest,
+  type DeviceView,
+  type InstanceView,
+  lengthOf,
+  type ModelLookup,
+  type RequestView,
+} from './device-view.ts';
+import { decideKvFate, type ParkingPlace } from './eviction.ts';
+import type { SharingSettings } from './settings.ts';
+
+/** Requests that are moved at once: each takes a validation per candidate, and its KV a transfer. */
+export const moves_max = 8;
+
+/** A request that changes its device; its tokens are computed again there, or its KV is restored. */
+export interface Move {
+  request: string;
+  device: string;
+  /** Absent: a new instance of its model. */
+  instance?: string;
+  admission: Admitted;
+}
+
+/**
+ * A place for each of the instance's requests, the most urgent first; undefined where one finds none.
+ * @param devices where to look: not the instance's own
+ * @param models absent: only instances that stand
+ */
+export function findPlaces(
+  victim: InstanceView,
+  devices: readonly DeviceView[],
+  models: ModelLookup | undefined,
+  now_ms: number,
+  settings: SharingSettings,
+  parking: ParkingPlace | undefined,
+): Move[] | undefined {
+  // Each move is seen by the ones after it.
+  const views = devices.map((device) => ({ ...device, instances: [...device.instances] }));
+  const moves: Move[] = [];
+  const urgent = [...victim.requests].sort((a, b) => a.arrival_ms - b.arrival_ms);
+  for (const request of urgent) {
+    const moved = movedRequest(request, victim, now_ms, parking);
+    const move = findPlace(moved, views, models, now_ms, settings);
+    if (move === undefined) return undefined;
+    moves.push(move);
+  }
+  return moves;
+}
+
+/** A request as it arrives elsewhere: its KV follows it, or is computed again there. */
+export function movedRequest(
+  request: RequestView,
+  from: InstanceView,
+  now_ms: number,
+  parking: ParkingPlace | undefined,
+): ArrivingRequest {
+  const fate = decideKvFate(request, from.kv_bytes_per_token, from.profile, parking);
+  const { model } = from;
+  return fate.do === 'park'
+    ? { ...request, model, prefill_tokens_left: 0, available_at_ms: now_ms + fate.restore_ms }
+    : { ...request, model, prefill_tokens_left: lengthOf(request), available_at_ms: 0 };
+}
+
+function findPlace(
+  request: ArrivingRequest,
+  views: DeviceView[],
+  models: ModelLookup | undefined,
+  now_ms: number,
+  settings: SharingSettings,
+): Move | undefined {
+  for (const { device, instance } of standingCandidates(request.model, views, settings)) {
+    const admission = admitTo(device, instance, request, now_ms, settings);
+    // Two moves must not count on the same release.
+    if (!admission.admit || admission.releases.length > 0) continue;
+    replace(device, instance, {
+      ...instance,
+      kv_bytes: admission.kv_bytes,
+      requests: [...instance.requests, request],
+    });
+    device.budget_bytes += admission.kv_bytes - instance.kv_bytes;
+    return { request: request.id, device: device.id, instance: instance.id, admission };
+  }
+  if (models === undefined) return undefined;
+  for (const device of newCandidates(views, settings)) {
+    const model = models(request.model, device);
+    if (model === undefined) continue;
+    const admission = admitNew(device, model, request, now_ms, settings);
+    if (!admission.admit || admission.releases.length > 0) continue;
+    device.instances.push({
+      id: `new:${request.model}:${device.id}`,
+      model: request.model,
+      profile: model.profile,
+      ready_at_ms: now_ms + model.load_ms,
+      weight_bytes: model.weight_bytes,
+      kv_bytes: admission.kv_bytes,
+      kv_bytes_per_token: model.kv_bytes_per_token,
+      requests: [request],
+    });
+    device.budget_bytes += model.weight_bytes + admission.kv_bytes;
+    return { request: request.id, device: device.id, admission };
+  }
+  return undefined;
+}
+
+function replace(device: DeviceView, old: InstanceView, now: InstanceView): void {
+  device.instances[device.instances.indexOf(old)] = now;
+}
