@@ -10,6 +10,7 @@ import { registerConnect } from './commands/connect.ts';
 import { registerDeploy } from './commands/deploy.ts';
 import { registerDoctor } from './commands/doctor.ts';
 import { registerEndpoint } from './commands/endpoint.ts';
+import { registerGateway } from './commands/gateway.ts';
 import { registerInit } from './commands/init.ts';
 import { registerKeep } from './commands/keep.ts';
 import { registerKeys } from './commands/keys.ts';
@@ -125,6 +126,7 @@ Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 
     registerModels,
     registerModelCommands,
     registerEndpoint,
+    registerGateway,
     registerConnect,
     registerKeys,
     registerUsage,

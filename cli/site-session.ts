@@ -3,7 +3,7 @@ import { userInfo } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { CredentialFile } from '../control/credentials.ts';
 import { baseUrl } from '../control/gateway.ts';
-import { lookAtGateway } from '../control/gateway-process.ts';
+import { type GatewaySight, lookAtGateway, lookAtGateways } from '../control/gateway-process.ts';
 import { type Operations, openOperations } from '../control/operations.ts';
 import { type LoadedSite, loadSite, type SitePlaces } from '../control/site-files.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -14,6 +14,7 @@ import {
   type ModelSpec,
   type SlurmOverrides,
 } from '../spec/model-yaml.ts';
+import type { StateLayout } from '../spec/state-layout.ts';
 import { readYamlFile } from '../spec/yaml-document.ts';
 import type { ConfigKey } from './config/config-schema.ts';
 import type { CliContext } from './context.ts';
@@ -105,6 +106,17 @@ export function credentialFile(context: CliContext): CredentialFile {
   return new CredentialFile(join(context.configuration.user_folder, 'credentials.json'));
 }
 
+/** The first gateway of the site that answers, with the layout as it sees it; else how the first of all is. */
+export async function anyGateway(layout: StateLayout): Promise<{ layout: StateLayout; sight: GatewaySight }> {
+  const gateways = await lookAtGateways(layout);
+  return (
+    gateways.find(({ sight }) => sight.state === 'running') ?? {
+      layout,
+      sight: gateways[0]?.sight ?? (await lookAtGateway(layout)),
+    }
+  );
+}
+
 /** Where to send requests, and with which key. */
 export interface Door {
   url: string;
@@ -132,7 +144,7 @@ export async function openDoor(context: CliContext): Promise<Door> {
     return withKey(url, credentials.find({ url })?.key);
   }
   const { layout } = openSite(context);
-  const sight = await lookAtGateway(layout);
+  const { sight } = await anyGateway(layout);
   if (sight.state !== 'running')
     throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
       what: 'the gateway of the site cannot be reached',

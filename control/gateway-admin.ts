@@ -1,6 +1,7 @@
 /** Requests to a gateway: its administration (with the admin token) and its public API (with a key). */
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { type KeyChanges, type KeySettings, keySettingsSchema } from '../spec/key-settings.ts';
 import { reasonOf } from './gateway-process.ts';
 
 const keySchema = z.object({
@@ -8,6 +9,9 @@ const keySchema = z.object({
   name: z.string(),
   created_at_ms: z.number(),
   revoked_at_ms: z.number().optional(),
+  settings: keySettingsSchema.default({}),
+  /** What it has used of its limits, over all gateways; absent where it has none. */
+  spent: z.object({ day_tokens: z.number(), month_tokens: z.number(), total_tokens: z.number() }).optional(),
 });
 export type KeyFacts = z.infer<typeof keySchema>;
 const createdKeySchema = keySchema.extend({ key: z.string() });
@@ -23,8 +27,12 @@ export class GatewayAdmin {
   }
 
   /** Makes a key; its text is given this once. */
-  async createKey(name: string): Promise<z.infer<typeof createdKeySchema>> {
-    return this.#ask('POST', '/hpcserve/v1/keys', createdKeySchema, { name });
+  async createKey(name: string, settings: KeySettings = {}): Promise<z.infer<typeof createdKeySchema>> {
+    return this.#ask('POST', '/hpcserve/v1/keys', createdKeySchema, { name, settings });
+  }
+
+  async changeKey(id: string, changes: KeyChanges): Promise<KeyFacts> {
+    return this.#ask('PATCH', `/hpcserve/v1/keys/${encodeURIComponent(id)}`, keySchema, changes);
   }
 
   async listKeys(): Promise<KeyFacts[]> {
@@ -50,6 +58,62 @@ export async function listModels(baseUrl: string, key: string, signal?: AbortSig
     modelsSchema,
   );
   return answer.data;
+}
+
+/** What a gateway says of the mesh, as far as commands use it. */
+const tableSchema = z.object({
+  sessions: z.array(
+    z.looseObject({
+      session_id: z.string(),
+      lifecycle: z.string(),
+      reachable: z.boolean(),
+      node: z.string(),
+      site: z.string(),
+      provider: z.string(),
+      tier: z.string(),
+      engine: z.string().optional(),
+      job_end_time_ms: z.number().optional(),
+      devices: z.array(
+        z.looseObject({ model: z.string(), memory_bytes: z.number(), emulated: z.string().optional() }),
+      ),
+      models: z.array(
+        z.looseObject({
+          name: z.string(),
+          aliases: z.array(z.string()),
+          precision: z.string(),
+          context_tokens: z.number(),
+          state: z.string(),
+          running: z.number(),
+          waiting: z.number(),
+          max_sequences: z.number(),
+        }),
+      ),
+    }),
+  ),
+});
+export type MeshSession = z.infer<typeof tableSchema>['sessions'][number];
+
+/** What `GET /mesh/table` may be asked for; see docs/gateway.md. */
+export interface MeshQuery {
+  gpu?: string;
+  memory_gb_min?: number;
+  model?: string;
+  provider?: string;
+  tier?: string;
+}
+
+/** `GET /mesh/table`, by a client's key. */
+export async function meshSessions(
+  baseUrl: string,
+  key: string,
+  query: MeshQuery,
+  signal?: AbortSignal,
+): Promise<MeshSession[]> {
+  const url = new URL('/mesh/table', baseUrl);
+  for (const [name, value] of Object.entries(query))
+    if (value !== undefined) url.searchParams.set(name, String(value));
+  const ask = { method: 'GET', bearer: key, ...(signal ? { signal } : {}) };
+  return (await askGateway(url, ask, tableSchema)).sessions;
 }
 
 const modelsSchema = z.object({ data: z.array(z.looseObject({ id: z.string() })) });

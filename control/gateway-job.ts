@@ -6,9 +6,9 @@ import type { SlurmClient } from '../slurm/client.ts';
 import { buildJobScript } from '../slurm/job-script.ts';
 import { directivesOf, renderJobScript } from '../slurm/render.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
+import { type GatewayEndpoint, gatewayFiles, type StateLayout } from '../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
-import { lookAtGateway, writeGatewayConfig } from './gateway-process.ts';
+import { lookAtGateway, type WantedAddress, writeGatewayConfig } from './gateway-process.ts';
 import { lastWords } from './log-files.ts';
 import type { Operations } from './operations.ts';
 import { commonScriptInput, programOf } from './slurm-runner.ts';
@@ -29,21 +29,24 @@ const start_ms = 30 * 60_000;
 export class GatewayJob {
   readonly #operations: Operations;
   readonly #client: SlurmClient;
+  readonly #layout: StateLayout;
 
-  constructor(operations: Operations, client: SlurmClient) {
+  /** @param layout of the gateway that is meant, where it is not the first */
+  constructor(operations: Operations, client: SlurmClient, layout = operations.store.layout) {
     this.#operations = operations;
     this.#client = client;
+    this.#layout = layout;
   }
 
   /** Submits the job unless one is queued already, and waits until the gateway answers. */
-  async start(): Promise<GatewayEndpoint> {
-    const { store, runner, signal } = this.#operations;
+  async start(address?: WantedAddress): Promise<GatewayEndpoint> {
+    const { runner, signal } = this.#operations;
     let known = this.#read();
     const alive = known && (await this.#liveJobs(known));
-    if (!known || !alive || alive.length === 0) known = await this.#submit();
+    if (!known || !alive || alive.length === 0) known = await this.#submit(address);
     const endpoint = await waitUntil(
       async () => {
-        const sight = await lookAtGateway(store.layout);
+        const sight = await lookAtGateway(this.#layout);
         if (sight.state === 'running') return { endpoint: sight.endpoint };
         const jobs = await this.#client.jobs([known.job_id!]);
         return jobs.length > 0 && jobs.every((job) => job.phase === 'ended')
@@ -53,7 +56,7 @@ export class GatewayJob {
       { timeout_ms: start_ms, interval_ms: Math.min(runner.poll_interval_ms, 5_000), signal },
     );
     if (endpoint?.endpoint) return endpoint.endpoint;
-    const log = join(store.layout.gateway_folder, gatewayFiles.log);
+    const log = join(this.#layout.gateway_folder, gatewayFiles.log);
     const words = lastWords(log);
     throw new HpcserveError('E_GATEWAY_START', {
       what: `the gateway's job ${known.job_id} does not answer`,
@@ -88,11 +91,11 @@ export class GatewayJob {
     rmSync(this.#path, { force: true });
   }
 
-  async #submit(): Promise<GatewayJobFile> {
-    const { loaded, facts, store } = this.#operations;
-    const { layout } = store;
+  async #submit(address: WantedAddress | undefined): Promise<GatewayJobFile> {
+    const { loaded, facts } = this.#operations;
+    const layout = this.#layout;
     mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
-    const config = writeGatewayConfig(loaded.site, layout);
+    const config = writeGatewayConfig(loaded.site, layout, address);
     const launch_id = randomBytes(8).toString('hex');
     const script = buildJobScript({
       ...commonScriptInput(loaded, facts.environment),
@@ -134,7 +137,7 @@ export class GatewayJob {
   }
 
   get #path(): string {
-    return join(this.#operations.store.layout.gateway_folder, jobFile);
+    return join(this.#layout.gateway_folder, jobFile);
   }
 
   #read(): GatewayJobFile | undefined {

@@ -1,9 +1,10 @@
 /** The gateway of a site as a process of this machine: looked at, started, stopped. */
 import { spawn } from 'node:child_process';
-import { closeSync, fstatSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { closeSync, fstatSync, mkdirSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { gatewayFolderOf, listGatewayFolders } from '../spec/gateway-folders.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import {
@@ -46,11 +47,41 @@ export async function lookAtGateway(layout: StateLayout): Promise<GatewaySight> 
       because: identity ? `process ${endpoint.pid} is gone` : 'it was stopped',
       predecessor: endpoint.session_id,
     };
+  if (!here && endpoint.job_id === undefined && isLoopback(endpoint.host))
+    // What answers there from here is another process, which must not be given a key.
+    return {
+      state: 'elsewhere',
+      endpoint,
+      because: `it belongs to ${endpoint.hostname} and listens on ${endpoint.host} there`,
+    };
   const health = await askHealth(endpoint);
   if (health === undefined) return { state: 'running', endpoint };
   return here
     ? { state: 'silent', endpoint, because: health }
     : { state: 'elsewhere', endpoint, because: `it belongs to ${endpoint.hostname}; from here: ${health}` };
+}
+
+/** The layout of the site as its gateway of this number sees it, from 1. */
+export function layoutOf(layout: StateLayout, number: number): StateLayout {
+  return { ...layout, gateway_folder: gatewayFolderOf(layout.root, number) };
+}
+
+/** Every gateway of the site that has ever run, with how it is now. */
+export async function lookAtGateways(
+  layout: StateLayout,
+): Promise<{ number: number; layout: StateLayout; sight: GatewaySight }[]> {
+  return Promise.all(
+    listGatewayFolders(layout.root).map(async ({ number }) => {
+      const own = layoutOf(layout, number);
+      return { number, layout: own, sight: await lookAtGateway(own) };
+    }),
+  );
+}
+
+/** Where it is to listen, if not where the site config says. */
+export interface WantedAddress {
+  host?: string | undefined;
+  port?: number | undefined;
 }
 
 /**
@@ -62,8 +93,10 @@ export async function startGatewayProcess(
   site: SiteConfig,
   layout: StateLayout,
   signal?: AbortSignal,
+  address?: WantedAddress,
 ): Promise<GatewayEndpoint> {
-  const config = writeGatewayConfig(site, layout);
+  mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
+  const config = writeGatewayConfig(site, layout, address);
   const logPath = join(layout.gateway_folder, gatewayFiles.log);
   const log = openSync(logPath, 'a', 0o600);
   const before = fstatSync(log).size;
@@ -132,14 +165,25 @@ export function shouldRun(layout: StateLayout): boolean {
   return readIdentity(layout) !== undefined;
 }
 
-/** Writes the gateway's configuration. @returns its path. */
-export function writeGatewayConfig(site: SiteConfig, layout: StateLayout): string {
+/**
+ * Writes the gateway's configuration. A further gateway stays where it was told to listen once; the port of the site
+ * config is the first one's.
+ * @returns its path.
+ */
+export function writeGatewayConfig(
+  site: SiteConfig,
+  layout: StateLayout,
+  address: WantedAddress = {},
+): string {
+  const path = join(layout.gateway_folder, gatewayFiles.config);
+  const first = layout.gateway_folder === gatewayFolderOf(layout.root, 1);
+  const before = first ? undefined : (readJsonIfThere(path) as GatewayConfig | undefined);
   const config: GatewayConfig = {
     format: 1,
     site: site.name,
     provider: site.provider ?? site.name,
-    host: site.gateway.host,
-    port: site.gateway.port,
+    host: address.host ?? before?.host ?? site.gateway.host,
+    port: address.port ?? before?.port ?? (first ? site.gateway.port : 0),
     mesh_folder: layout.mesh_folder,
     gateway_folder: layout.gateway_folder,
     deployments_folder: layout.deployments_folder,
@@ -147,7 +191,6 @@ export function writeGatewayConfig(site: SiteConfig, layout: StateLayout): strin
     routing: site.gateway.routing,
     wait_max_s: site.gateway.wait_max_s,
   };
-  const path = join(layout.gateway_folder, gatewayFiles.config);
   writeFileAtomically(path, `${JSON.stringify(config, null, 2)}\n`);
   return path;
 }
@@ -185,6 +228,10 @@ async function askHealth(endpoint: GatewayEndpoint): Promise<string | undefined>
   } catch (error) {
     return `${url}: ${reasonOf(error)}`;
   }
+}
+
+function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || /^127\./.test(host);
 }
 
 /** fetch hides the system's reason in `cause`. */

@@ -1,4 +1,5 @@
 /** The gateway of a site as deployments see it: there is one when something is served, with a key to use it. */
+import { hostname } from 'node:os';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { GatewayEndpoint } from '../spec/state-layout.ts';
 import type { CredentialFile } from './credentials.ts';
@@ -6,7 +7,16 @@ import { liveLaunches } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { GatewayAdmin, listModels } from './gateway-admin.ts';
 import { GatewayJob } from './gateway-job.ts';
-import { lookAtGateway, readAdminToken, startGatewayProcess, stopGatewayProcess } from './gateway-process.ts';
+import {
+  layoutOf,
+  lookAtGateway,
+  lookAtGateways,
+  readAdminToken,
+  shouldRun,
+  startGatewayProcess,
+  stopGatewayProcess,
+  type WantedAddress,
+} from './gateway-process.ts';
 import type { Operations } from './operations.ts';
 import { retireSessions } from './retire-sessions.ts';
 import { waitUntil } from './wait-until.ts';
@@ -21,19 +31,24 @@ export function baseUrl(endpoint: Pick<GatewayEndpoint, 'url'>): string {
 
 /**
  * The running gateway, started if there is none.
+ * @param number which of the site, from 1
+ * @param address where a new one is to listen, if not as the site config, or its own of before, says
  * @returns it, and whether this call started it.
  * @throws E_GATEWAY_START, E_GATEWAY_UNREACHABLE.
  */
 export async function ensureGateway(
   operations: Operations,
+  number = 1,
+  address?: WantedAddress,
 ): Promise<{ endpoint: GatewayEndpoint; started: boolean }> {
   const { store, loaded, signal } = operations;
-  const first = await lookAtGateway(store.layout);
+  const layout = layoutOf(store.layout, number);
+  const first = await lookAtGateway(layout);
   if (first.state === 'running' || first.state === 'elsewhere')
     return { endpoint: first.endpoint, started: false };
   const lock = await store.lockGateway({ command: operations.command, timeout_ms: lockWait_ms, signal });
   try {
-    const sight = await lookAtGateway(store.layout);
+    const sight = await lookAtGateway(layout);
     if (sight.state === 'running' || sight.state === 'elsewhere')
       return { endpoint: sight.endpoint, started: false };
     if (sight.state === 'silent')
@@ -44,31 +59,57 @@ export async function ensureGateway(
       });
     if (sight.predecessor !== undefined)
       await retireSessions(
-        store.layout.mesh_folder,
+        layout.mesh_folder,
         ({ session_id }) => session_id === sight.predecessor,
         'the gateway ended, another one takes its place',
       );
     if (loaded.site.gateway.place === 'job' && operations.slurm)
-      return { endpoint: await new GatewayJob(operations, operations.slurm).start(), started: true };
-    return { endpoint: await startGatewayProcess(loaded.site, store.layout, signal), started: true };
+      return {
+        endpoint: await new GatewayJob(operations, operations.slurm, layout).start(address),
+        started: true,
+      };
+    return { endpoint: await startGatewayProcess(loaded.site, layout, signal, address), started: true };
   } finally {
     lock.release();
   }
 }
 
-/** Ends the gateway, wherever it runs. */
-export async function stopGateway(operations: Operations): Promise<void> {
+/**
+ * Ends the gateways of the site, or one of them. One that runs on another host as no job can only be ended there: of
+ * all, that is a warning.
+ * @throws E_DEPLOYMENT_STOP where it is the one that was meant.
+ */
+export async function stopGateway(operations: Operations, number?: number): Promise<void> {
   const { store } = operations;
   const lock = await store.lockGateway({
     command: operations.command,
     timeout_ms: lockWait_ms,
     signal: operations.signal,
   });
+  const left: HpcserveError[] = [];
   try {
-    if (operations.slurm) await new GatewayJob(operations, operations.slurm).stop();
-    await stopGatewayProcess(store.layout);
+    for (const gateway of await lookAtGateways(store.layout)) {
+      if (number !== undefined && gateway.number !== number) continue;
+      const { layout, sight } = gateway;
+      if (operations.slurm) await new GatewayJob(operations, operations.slurm, layout).stop();
+      const { endpoint } = sight.state === 'not_running' ? {} : sight;
+      if (endpoint && endpoint.hostname !== hostname() && endpoint.job_id === undefined && shouldRun(layout))
+        left.push(
+          new HpcserveError('E_DEPLOYMENT_STOP', {
+            what: `gateway ${gateway.number} cannot be ended from here`,
+            because: `it runs on ${endpoint.hostname}`,
+            try: `log in to ${endpoint.hostname} and run \`hpcserve gateway stop ${gateway.number}\``,
+          }),
+        );
+      else await stopGatewayProcess(layout);
+    }
   } finally {
     lock.release();
+  }
+  for (const error of left) {
+    if (number !== undefined) throw error;
+    const message = [error.message, ...error.because, ...error.try].join('; ');
+    operations.emit({ at_ms: operations.now_ms(), kind: 'warning', message });
   }
 }
 

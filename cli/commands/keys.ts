@@ -1,11 +1,12 @@
-import type { Command } from 'commander';
+import { type Command, InvalidArgumentError } from 'commander';
 import { baseUrl } from '../../control/gateway.ts';
-import { GatewayAdmin } from '../../control/gateway-admin.ts';
-import { lookAtGateway, readAdminToken } from '../../control/gateway-process.ts';
+import { GatewayAdmin, type KeyFacts } from '../../control/gateway-admin.ts';
+import { readAdminToken } from '../../control/gateway-process.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { changedSettings, type KeyChanges, type KeySettings } from '../../spec/key-settings.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
-import { credentialFile, openSite } from '../site-session.ts';
+import { anyGateway, credentialFile, openSite } from '../site-session.ts';
 
 export function registerKeys(program: Command, context: CliContext): void {
   const keys = program
@@ -21,14 +22,25 @@ Examples:
   $ hpcserve keys list
   $ hpcserve keys revoke key_0ab…`,
     );
-  keys
-    .command('create <name>')
-    .description('Make a key; it is shown this once and kept as a hash')
-    .option('--save', 'also keep it as your own key for this gateway')
-    .addHelpText('after', '\nExamples:\n  $ hpcserve keys create alice\n  $ hpcserve keys create me --save')
-    .action(async (name: string, options: { save?: true }) => {
+  addSettingOptions(
+    keys
+      .command('create <name>')
+      .description('Make a key; it is shown this once and kept as a hash')
+      .option('--save', 'also keep it as your own key for this gateway'),
+  )
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ hpcserve keys create alice
+  $ hpcserve keys create me --save
+  $ hpcserve keys create course --models small --requests-per-minute 60 --budget 5000000/month
+  $ hpcserve keys create careful --providers '*@juelich' --ask 'quantization>=8bit; tier=stable'`,
+    )
+    .action(async (name: string, options: SettingOptions & { save?: true }) => {
+      const settings = changedSettings({}, changesOf(options));
       const { admin, url, gateway_folder, site } = await openAdmin(context);
-      const made = await admin.createKey(name);
+      const made = await admin.createKey(name, settings);
       if (options.save)
         credentialFile(context).save({
           url,
@@ -44,6 +56,32 @@ Examples:
         context.note(`${made.id} for ${made.name}; use it with ${url}. It cannot be shown again.`);
       }
     });
+  addSettingOptions(
+    keys
+      .command('set <id>')
+      .description('Change what a key may be used for, and how much; `none` takes a setting away'),
+  )
+    .addHelpText(
+      'after',
+      `
+Other gateways of the site know within two seconds, where the shared filesystem shows files at once.
+
+Examples:
+  $ hpcserve keys set key_0ab… --budget 100000/day --tokens-per-minute 20000
+  $ hpcserve keys set key_0ab… --models none`,
+    )
+    .action(async (id: string, options: SettingOptions) => {
+      const changes = changesOf(options);
+      if (Object.keys(changes).length === 0)
+        throw new HpcserveError('E_USAGE', {
+          what: 'what is to be set?',
+          try: `hpcserve keys set ${id} --budget 100000/day`,
+        });
+      const { admin } = await openAdmin(context);
+      const key = await admin.changeKey(id, changes);
+      if (context.json) context.out(JSON.stringify(key));
+      else context.note(`${key.id} of ${key.name}: ${settingWords(key.settings) || 'no limits'}`);
+    });
   keys
     .command('list')
     .description('List the keys, without the keys themselves')
@@ -55,19 +93,21 @@ Examples:
       const date = (time_ms: number): string =>
         new Date(time_ms).toISOString().slice(0, 16).replace('T', ' ');
       for (const line of formatTable(
-        [{ title: 'KEY' }, { title: 'NAME' }, { title: 'MADE (UTC)' }, { title: 'STATE' }],
+        ['KEY', 'NAME', 'MADE (UTC)', 'STATE', 'MAY', 'USED'].map((title) => ({ title })),
         all.map((key) => [
           key.id,
           key.name,
           date(key.created_at_ms),
           key.revoked_at_ms === undefined ? 'valid' : `revoked ${date(key.revoked_at_ms)}`,
+          settingWords(key.settings),
+          usedWords(key),
         ]),
       ))
         context.out(line);
     });
   keys
     .command('revoke <id>')
-    .description('Make a key invalid at once')
+    .description('Make a key invalid: at this gateway at once, at others when they look next (2 s)')
     .addHelpText('after', '\nExamples:\n  $ hpcserve keys revoke key_0ab…')
     .action(async (id: string) => {
       const { admin } = await openAdmin(context);
@@ -80,8 +120,8 @@ Examples:
 async function openAdmin(
   context: CliContext,
 ): Promise<{ admin: GatewayAdmin; url: string; gateway_folder: string; site: string }> {
-  const { layout, site } = openSite(context);
-  const sight = await lookAtGateway(layout);
+  const { layout: all, site } = openSite(context);
+  const { layout, sight } = await anyGateway(all);
   if (sight.state !== 'running')
     throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
       what: `the gateway of ${site.name} cannot be reached`,
@@ -91,7 +131,89 @@ async function openAdmin(
   return {
     admin: new GatewayAdmin(endpoint.url, readAdminToken(layout)),
     url: baseUrl(endpoint),
-    gateway_folder: layout.gateway_folder,
+    gateway_folder: all.gateway_folder,
     site: site.name,
   };
+}
+
+/** Settings as options give them; `none` takes one away. (Commander makes an empty text of null.) */
+interface SettingOptions {
+  models?: string[] | 'none';
+  providers?: string[] | 'none';
+  ask?: string;
+  requestsPerMinute?: number | 'none';
+  tokensPerMinute?: number | 'none';
+  budget?: NonNullable<KeySettings['budget']> | 'none';
+}
+
+function addSettingOptions(command: Command): Command {
+  return command
+    .option('--models <names>', 'names it may ask for, with commas', orNone(parseNames))
+    .option('--providers <names>', 'providers it trusts, with commas: user@site, *@site', orNone(parseNames))
+    .option('--ask <terms>', 'quality of service where a request asks for none', orNone(String))
+    .option('--requests-per-minute <n>', 'requests a minute', orNone(parseAmount))
+    .option('--tokens-per-minute <n>', 'tokens a minute, of prompts and answers', orNone(parseAmount))
+    .option(
+      '--budget <tokens/window>',
+      'tokens a day, a month, or in all: 100000/day, 5e6/total',
+      orNone(parseBudget),
+    );
+}
+
+function changesOf(options: SettingOptions): KeyChanges {
+  const { models, providers, ask, requestsPerMinute, tokensPerMinute, budget } = options;
+  const named = {
+    models,
+    providers,
+    qos: ask,
+    requests_per_minute: requestsPerMinute,
+    tokens_per_minute: tokensPerMinute,
+    budget,
+  };
+  return Object.fromEntries(
+    Object.entries(named).flatMap(([name, value]) =>
+      value === undefined ? [] : [[name, value === 'none' ? null : value]],
+    ),
+  );
+}
+
+function orNone<T>(parse: (text: string) => T): (text: string) => T | 'none' {
+  return (text) => (text === 'none' ? 'none' : parse(text));
+}
+
+function parseNames(text: string): string[] {
+  const names = text.split(',').map((name) => name.trim());
+  if (names.includes('')) throw new InvalidArgumentError('names with commas between them, or none.');
+  return names;
+}
+
+function parseAmount(text: string): number {
+  const amount = Number(text);
+  if (!Number.isSafeInteger(amount) || amount < 1) throw new InvalidArgumentError('a whole number, or none.');
+  return amount;
+}
+
+function parseBudget(text: string): NonNullable<KeySettings['budget']> {
+  const match = /^([^/]+)\/(day|month|total)$/.exec(text);
+  if (!match)
+    throw new InvalidArgumentError('tokens and a window: 100000/day, 5e6/month, 1e9/total, or none.');
+  return { tokens: parseAmount(match[1]!), window: match[2] as 'day' | 'month' | 'total' };
+}
+
+function settingWords(settings: KeySettings): string {
+  const { models, providers, qos, requests_per_minute, tokens_per_minute, budget } = settings;
+  return [
+    models && `models ${models.join(',')}`,
+    providers && `providers ${providers.join(',')}`,
+    qos !== undefined && `ask ${qos}`,
+    requests_per_minute !== undefined && `${requests_per_minute} requests/min`,
+    tokens_per_minute !== undefined && `${tokens_per_minute} tokens/min`,
+    budget && `${budget.tokens} tokens/${budget.window}`,
+  ]
+    .filter((word) => typeof word === 'string')
+    .join(', ');
+}
+
+function usedWords({ settings: { budget }, spent }: KeyFacts): string {
+  return budget && spent ? `${spent[`${budget.window}_tokens`]} tokens` : '';
 }

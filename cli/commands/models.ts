@@ -1,39 +1,100 @@
 import type { Command } from 'commander';
-import { listModels } from '../../control/gateway-admin.ts';
+import { listModels, type MeshSession, type ModelEntry, meshSessions } from '../../control/gateway-admin.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
+import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
 import { openDoor } from '../site-session.ts';
 
 export function registerModels(program: Command, context: CliContext): void {
-  program
-    .command('models')
-    .description('List the models that the gateway answers for')
-    .option('--url <url>', 'base URL of a gateway, instead of that of the site')
+  addMeshOptions(
+    program
+      .command('models')
+      .description('List the models that the gateway answers for')
+      .option('--url <url>', 'base URL of a gateway, instead of that of the site'),
+  )
     .addHelpText(
       'after',
-      '\nExamples:\n  $ hpcserve models\n  $ HPCSERVE_API_KEY=hsk-… hpcserve models --url http://gw:8000/v1 --json',
+      `
+Filters leave the replicas that they name, and the models of those.
+
+Examples:
+  $ hpcserve models
+  $ hpcserve models --gpu GH200 --tier stable
+  $ HPCSERVE_API_KEY=hsk-… hpcserve models --url http://gw:8000/v1 --json`,
     )
-    .action(async () => {
+    .action(async (options: MeshOptions) => {
       const { url, key } = await openDoor(context);
-      const models = await listModels(url, key, context.signal);
-      if (context.json) return context.out(JSON.stringify({ url, models }));
-      if (models.length === 0) return context.note('no model is served now; see hpcserve status');
-      const facts = [...new Set(models.flatMap((model) => Object.keys(model)))].filter(
-        (name) => !['id', 'object', 'created', 'owned_by'].includes(name),
-      );
+      const query = meshQuery(options);
+      const [listed, sessions] = await Promise.all([
+        listModels(url, key, context.signal),
+        meshSessions(url, key, query, context.signal),
+      ]);
+      const models = listed.flatMap((entry) => {
+        const replicas = replicasOf(entry.id, sessions);
+        return Object.keys(query).length > 0 && replicas.length === 0 ? [] : [{ entry, replicas }];
+      });
+      if (context.json) return context.out(JSON.stringify({ url, models: models.map(({ entry }) => entry) }));
+      if (models.length === 0)
+        return context.note(
+          listed.length > 0
+            ? 'no model is served by what you ask for'
+            : 'no model is served now; see hpcserve status',
+        );
+      const titles = [
+        'MODEL',
+        'IS',
+        'REPLICAS',
+        'REQUESTS',
+        'PRECISION',
+        'CONTEXT',
+        'DEVICES',
+        'ENGINES',
+        'PROVIDERS',
+      ];
       for (const line of formatTable(
-        [{ title: 'MODEL' }, ...facts.map((name) => ({ title: name.toUpperCase().replaceAll('_', ' ') }))],
-        models.map((model) => [
-          model.id,
-          ...facts.map((name) => words((model as Record<string, unknown>)[name])),
-        ]),
+        titles.map((title) => ({ title })),
+        models.map(({ entry, replicas }) => rowOf(entry, replicas)),
       ))
         context.out(line);
     });
 }
 
-function words(value: unknown): string {
-  if (value === undefined || value === null) return '-';
-  if (Array.isArray(value)) return value.map(words).join(', ') || '-';
-  return typeof value === 'object' ? JSON.stringify(value) : String(value);
+interface Replica {
+  session: MeshSession;
+  model: MeshSession['models'][number];
+}
+
+/** Replicas that answer for a name. */
+function replicasOf(name: string, sessions: readonly MeshSession[]): Replica[] {
+  const all = sessions
+    .filter(({ reachable, lifecycle }) => reachable && lifecycle === 'SERVING')
+    .flatMap((session) => session.models.map((model) => ({ session, model })))
+    .filter(({ model }) => model.state === 'serving');
+  const own = all.filter(({ model }) => model.name === name);
+  return own.length > 0 ? own : all.filter(({ model }) => model.aliases.includes(name));
+}
+
+function rowOf(entry: ModelEntry, replicas: readonly Replica[]): string[] {
+  const names = distinct(replicas.map(({ model }) => model.name));
+  const sum = (of: (replica: Replica) => number): number =>
+    replicas.reduce((total, one) => total + of(one), 0);
+  return [
+    entry.id,
+    names.length === 1 && names[0] === entry.id ? '' : `alias of ${names.join(', ')}`,
+    String(replicas.length),
+    `${sum(({ model }) => model.running + model.waiting)}/${sum(({ model }) => model.max_sequences)}`,
+    distinct(replicas.map(({ model }) => model.precision)).join(', '),
+    distinct(replicas.map(({ model }) => String(model.context_tokens))).join(', '),
+    distinct(
+      replicas.flatMap(({ session }) =>
+        session.devices.map(({ model, emulated }) => (emulated ? `${model} (emulated)` : model)),
+      ),
+    ).join(', '),
+    distinct(replicas.map(({ session }) => session.engine ?? '-')).join(', '),
+    distinct(replicas.map(({ session }) => session.provider)).join(', '),
+  ];
+}
+
+function distinct(values: readonly string[]): string[] {
+  return [...new Set(values)].sort();
 }

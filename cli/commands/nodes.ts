@@ -1,42 +1,149 @@
 import type { Command } from 'commander';
+import { type MeshQuery, type MeshSession, meshSessions } from '../../control/gateway-admin.ts';
+import { lookAtGateways } from '../../control/gateway-process.ts';
 import { liveFacts } from '../../control/operations.ts';
 import { offersOf } from '../../control/site-offers.ts';
+import { isDevice } from '../../solver/routing/filter.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import type { NodeKindOffer } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
+import type { StateLayout } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { formatTable } from '../format/table.ts';
-import { openSession } from '../site-session.ts';
+import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
+import { openDoor, openSession } from '../site-session.ts';
 
 export function registerNodes(program: Command, context: CliContext): void {
-  program
-    .command('nodes')
-    .description('Show the kinds of nodes of the site: what they have, how many there are and are idle')
-    .addHelpText('after', '\nExamples:\n  $ hpcserve nodes\n  $ hpcserve nodes --site perlmutter --json')
-    .action(async () => {
+  addMeshOptions(
+    program
+      .command('nodes')
+      .description('Show the kinds of nodes of the site, and the nodes that serve models now'),
+  )
+    .addHelpText(
+      'after',
+      `
+Node kinds are what the site offers. Nodes in the mesh are those that serve now, as a gateway of the site sees them;
+only they have models and providers.
+
+Examples:
+  $ hpcserve nodes
+  $ hpcserve nodes --gpu GH200 --memory-gb 80
+  $ hpcserve nodes --model my-model --json
+  $ hpcserve nodes --site perlmutter --json`,
+    )
+    .action(async (options: MeshOptions) => {
       const operations = openSession(context, { command: 'hpcserve nodes' });
+      const query = meshQuery(options);
+      const ofMesh = query.model !== undefined || query.provider !== undefined;
       const live = await liveFacts(operations);
-      const offers = offersOf(operations.loaded.site, live, context.environment);
+      const offers = ofMesh
+        ? []
+        : offersOf(operations.loaded.site, live, context.environment).filter((offer) =>
+            isAsked(offer, query),
+          );
+      const { nodes, because } = await nodesInMesh(context, operations.loaded.layout, query);
       if (context.json)
-        return context.out(JSON.stringify({ site: operations.loaded.site.name, node_kinds: offers }));
-      const titles = [
-        'NODE KIND',
-        'TIER',
-        'PARTITION',
-        'NODES',
-        'IDLE',
-        'CPUS',
-        'MEMORY',
-        'DEVICES',
-        'LONGEST',
-        'ENGINES',
-      ];
-      for (const line of formatTable(
-        titles.map((title) => ({ title })),
-        offers.map(rowOf),
-      ))
-        context.out(line);
+        return context.out(
+          JSON.stringify({
+            site: operations.loaded.site.name,
+            ...(ofMesh ? {} : { node_kinds: offers }),
+            ...(nodes ? { nodes } : {}),
+          }),
+        );
+      if (!ofMesh) for (const line of formatTable(titled(kindTitles), offers.map(rowOf))) context.out(line);
+      if (because !== undefined) return context.note(`nodes that serve are not known: ${because}`);
+      if (!nodes || nodes.length === 0) return context.note('no node in the mesh is like that');
+      if (!ofMesh) context.out('');
+      for (const line of formatTable(titled(nodeTitles), nodes.map(nodeRow))) context.out(line);
     });
+}
+
+const kindTitles = [
+  'NODE KIND',
+  'TIER',
+  'PARTITION',
+  'NODES',
+  'IDLE',
+  'CPUS',
+  'MEMORY',
+  'DEVICES',
+  'LONGEST',
+  'ENGINES',
+];
+const nodeTitles = ['NODE', 'SITE', 'PROVIDER', 'TIER', 'DEVICES', 'MODELS', 'UNTIL'];
+
+function titled(titles: readonly string[]): { title: string }[] {
+  return titles.map((title) => ({ title }));
+}
+
+/** A node as the mesh knows it: all sessions there together. */
+interface MeshNode {
+  node: string;
+  site: string;
+  provider: string;
+  tier: string;
+  devices: MeshSession['devices'];
+  models: { name: string; state: string; precision: string; reachable: boolean }[];
+  job_end_time_ms?: number;
+}
+
+/** Nodes that serve, as a gateway sees them; none and no reason where the site has no gateway. */
+async function nodesInMesh(
+  context: CliContext,
+  layout: StateLayout,
+  query: MeshQuery,
+): Promise<{ nodes?: MeshNode[]; because?: string }> {
+  const gateways = await lookAtGateways(layout);
+  if (gateways.every(({ sight }) => sight.state === 'not_running')) return { nodes: [] };
+  try {
+    const { url, key } = await openDoor(context);
+    const byNode = new Map<string, MeshNode>();
+    for (const session of await meshSessions(url, key, query, context.signal)) {
+      const { node, site, provider, tier, devices, models, reachable, job_end_time_ms } = session;
+      const id = `${node} ${site} ${provider}`;
+      const known = byNode.get(id) ?? { node, site, provider, tier, devices: [], models: [] };
+      known.devices.push(...devices);
+      known.models.push(
+        ...models.map(({ name, state, precision }) => ({ name, state, precision, reachable })),
+      );
+      if (job_end_time_ms !== undefined) known.job_end_time_ms = job_end_time_ms;
+      byNode.set(id, known);
+    }
+    return { nodes: [...byNode.values()].sort((a, b) => (a.node < b.node ? -1 : 1)) };
+  } catch (thrown) {
+    const error = HpcserveError.from(thrown);
+    if (error.code !== 'E_GATEWAY_UNREACHABLE' && error.code !== 'E_CREDENTIALS') throw error;
+    return { because: [error.message, ...error.because].join(': ') };
+  }
+}
+
+function nodeRow({ node, site, provider, tier, devices, models, job_end_time_ms }: MeshNode): string[] {
+  const counts = new Map<string, number>();
+  for (const { model, memory_bytes, emulated } of devices) {
+    const words = `${model} ${formatBytes(memory_bytes)}${emulated ? ' (emulated)' : ''}`;
+    counts.set(words, (counts.get(words) ?? 0) + 1);
+  }
+  return [
+    node,
+    site,
+    provider,
+    tier,
+    [...counts].map(([words, count]) => `${count}× ${words}`).join(', ') || '-',
+    models
+      .map(({ name, state, reachable }) =>
+        state === 'serving' && reachable ? name : `${name} (${reachable ? state : 'unreachable'})`,
+      )
+      .join(', '),
+    job_end_time_ms === undefined ? '-' : `${new Date(job_end_time_ms).toISOString().slice(0, 16)}Z`,
+  ];
+}
+
+/** Whether a kind of nodes has what is asked for. */
+function isAsked({ devices, tier }: NodeKindOffer, { gpu, memory_gb_min, tier: wanted }: MeshQuery): boolean {
+  if (wanted !== undefined && tier !== wanted) return false;
+  if (memory_gb_min !== undefined && devices.memory_bytes < memory_gb_min * 1e9) return false;
+  return gpu === undefined || (devices.kind !== 'cpu' && (gpu === 'any' || isDevice(gpu, devices)));
 }
 
 function rowOf(offer: NodeKindOffer): string[] {

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { isGatewayNeeded, stopGateway } from '../../control/gateway.ts';
-import { lookAtGateway } from '../../control/gateway-process.ts';
+import { lookAtGateways } from '../../control/gateway-process.ts';
 import { stopDeployment } from '../../control/stop.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
@@ -22,7 +22,7 @@ export function registerStop(program: Command, context: CliContext): void {
     .description('End a deployment: its jobs, its processes, and the gateway with the last one')
     .option('--all', 'end all deployments of the site')
     .option('--keep-gateway', 'leave the gateway running')
-    .option('--gateway', 'end only the gateway; jobs go on')
+    .option('--gateway', 'end only the gateways; jobs go on')
     .option('-y, --yes', 'do not ask with --all')
     .option('--timeout <time>', 'how long jobs may take to end (default 180s)', parseSeconds)
     .addHelpText(
@@ -61,9 +61,9 @@ Examples:
             keep_gateway: true,
             ...(options.timeout === undefined ? {} : { timeout_ms: options.timeout * 1000 }),
           });
-        const gateway = await lookAtGateway(store.layout);
-        if (!options.keepGateway && !isGatewayNeeded(store) && gateway.state !== 'not_running')
-          await stopGateway(operations);
+        const gateways = await lookAtGateways(store.layout);
+        const running = gateways.some(({ sight }) => sight.state !== 'not_running');
+        if (!options.keepGateway && !isGatewayNeeded(store) && running) await stopGateway(operations);
       } finally {
         view.close();
       }

@@ -6,10 +6,11 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { defaultKeepSettings, type KeepSettings } from '../../solver/keeping/keep.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
+import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { slurmSettings } from '../../spec/site.ts';
 import type { DeploymentState } from '../deployment-state.ts';
 import { ensureGateway, isGatewayNeeded } from '../gateway.ts';
-import { shouldRun } from '../gateway-process.ts';
+import { layoutOf, shouldRun } from '../gateway-process.ts';
 import { type Operations, type OperationsInput, openOperations } from '../operations.ts';
 import { Reconciler } from '../reconciler.ts';
 import { keepDeployment } from './keep-deployment.ts';
@@ -90,8 +91,10 @@ export class Keeper {
     }
     await this.#guarded('the gateway', async () => {
       // `stop --gateway` means it: only what died is started again.
-      if (any && isGatewayNeeded(store) && shouldRun(store.layout)) {
-        const { endpoint, started } = await ensureGateway(this.#operations);
+      if (!any || !isGatewayNeeded(store)) return;
+      for (const { number } of listGatewayFolders(store.layout.root)) {
+        if (!shouldRun(layoutOf(store.layout, number))) continue;
+        const { endpoint, started } = await ensureGateway(this.#operations, number);
         if (started) this.#options.emit({ at_ms: now_ms(), kind: 'gateway_up', url: endpoint.url });
       }
     });

@@ -15,7 +15,7 @@ import {
   spentAt,
   spentFileSchema,
   sumSpent,
-  untilBelow_s,
+  untilWithin_s,
 } from './spending.ts';
 
 export interface KeyLimitsOptions {
@@ -149,7 +149,7 @@ export class KeyLimits {
         throw new HpcserveError('E_KEY_RATE', {
           what: `the key ${name} may be used for ${requests_per_minute} requests a minute, and they are used up`,
           details: {
-            retry_after_s: untilBelow_s(requests, previous_requests, requests_per_minute, now_ms),
+            retry_after_s: untilWithin_s(requests, previous_requests, requests_per_minute - 1, now_ms),
           },
         });
     }
@@ -160,7 +160,7 @@ export class KeyLimits {
           what: `the key ${name} may be used for ${tokens_per_minute} tokens a minute, and they are used up`,
           ...(held > 0 ? { because: `${Math.ceil(held)} of them are held for requests that run` } : {}),
           details: {
-            retry_after_s: untilBelow_s(tokens, previous_tokens, tokens_per_minute, now_ms),
+            retry_after_s: untilWithin_s(tokens, previous_tokens, tokens_per_minute - 1, now_ms),
           },
         });
     }

@@ -96,12 +96,12 @@ export function lastMinute(current: number, previous: number, now_ms: number): n
   return current + previous * (1 - (now_ms % 60_000) / 60_000);
 }
 
-/** Seconds until `lastMinute` is below a limit if nothing more is asked. */
-export function untilBelow_s(current: number, previous: number, limit: number, now_ms: number): number {
+/** Seconds until `lastMinute` is no more than a limit if nothing more is asked. */
+export function untilWithin_s(current: number, previous: number, limit: number, now_ms: number): number {
   const passed = (now_ms % 60_000) / 60_000;
   // Within this minute the previous one fades; after it, the current one does.
   const share = previous > 0 ? 1 - (limit - current) / previous : Number.POSITIVE_INFINITY;
   const minutes =
-    current < limit && share <= 1 ? share - passed : 1 - passed + Math.max(0, 1 - limit / current);
+    current <= limit && share <= 1 ? share - passed : 1 - passed + Math.max(0, 1 - limit / current);
   return Math.max(1, Math.ceil(minutes * 60));
 }

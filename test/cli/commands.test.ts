@@ -191,7 +191,7 @@ describe('completion', () => {
 
   it('offers commands, options, choices and sites', () => {
     expect(words('st')).toEqual(['status', 'stop']);
-    expect(words('keys', '')).toEqual(['create', 'list', 'revoke']);
+    expect(words('keys', '')).toEqual(['create', 'list', 'revoke', 'set']);
     expect(words('deploy', '--st')).toEqual(['--state-dir', '--stop-first']);
     expect(words('usage', '--by', '')).toEqual(['day', 'deployment', 'key', 'model']);
     expect(words('status', '--site', 'lo')).toEqual(['local']);

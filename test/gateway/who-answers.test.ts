@@ -343,7 +343,9 @@ describe('the table of the mesh', () => {
     expect(workload!.output_tokens).toBeCloseTo(3, 9);
     expect(workload!.rate_per_s).toBeGreaterThan(0.1);
     const metrics = await (await stage.admin('/metrics')).text();
-    expect(metrics).toMatch(/hpcserve_workload_tokens\{model="measured",kind="output",statistic="mean"\} (3|2\.99)/);
+    expect(metrics).toMatch(
+      /hpcserve_workload_tokens\{model="measured",kind="output",statistic="mean"\} (3|2\.99)/,
+    );
     expect(metrics).toMatch(/hpcserve_workload_requests_per_second\{model="measured",kind="arrived"\} 0\.\d/);
   });
 });

@@ -1,0 +1,133 @@
+import { type Command, InvalidArgumentError } from 'commander';
+import { baseUrl, ensureGateway, stopGateway } from '../../control/gateway.ts';
+import { lookAtGateways } from '../../control/gateway-process.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { CliContext } from '../context.ts';
+import { formatTable } from '../format/table.ts';
+import { progressView } from '../progress/view.ts';
+import { openSession } from '../site-session.ts';
+
+interface StartOptions {
+  number?: number;
+  host?: string;
+  port?: number;
+}
+
+export function registerGateway(program: Command, context: CliContext): void {
+  const gateway = program
+    .command('gateway')
+    .description('Start, list and stop further gateways of the site')
+    .addHelpText(
+      'after',
+      `
+\`deploy\` starts the first one. All of them serve the same models to the same keys; each has a URL of its own, and
+goes on when another ends.
+
+Examples:
+  $ hpcserve gateway start --host login2.cluster
+  $ hpcserve gateway list
+  $ hpcserve gateway stop 2`,
+    );
+  gateway
+    .command('start')
+    .description(
+      'Start a gateway beside those that run, on this machine or as a job, as the site config says',
+    )
+    .option('--number <n>', 'which one; default: the first that does not run', parseNumber)
+    .option('--host <address>', 'address it listens on; default: as in the site config')
+    .option('--port <port>', 'port it listens on; default: a free one, then kept', parsePort)
+    .addHelpText('after', '\nExamples:\n  $ hpcserve gateway start\n  $ hpcserve gateway start --port 8001')
+    .action(async (options: StartOptions) => {
+      const view = progressView(context);
+      try {
+        const operations = openSession(context, {
+          command: 'hpcserve gateway start',
+          emit: (event) => view.show(event),
+        });
+        const number = options.number ?? firstFree(await lookAtGateways(operations.store.layout));
+        const { endpoint, started } = await ensureGateway(operations, number, {
+          host: options.host,
+          port: options.port,
+        });
+        const url = baseUrl(endpoint);
+        if (context.json) return context.out(JSON.stringify({ number, url, started }));
+        context.out(url);
+        context.note(
+          started ? `gateway ${number} runs` : `gateway ${number} ran already, and was left as it is`,
+        );
+      } finally {
+        view.close();
+      }
+    });
+  gateway
+    .command('list')
+    .description('List the gateways of the site, and whether they answer')
+    .addHelpText('after', '\nExamples:\n  $ hpcserve gateway list\n  $ hpcserve gateway list --json')
+    .action(async () => {
+      const operations = openSession(context, { command: 'hpcserve gateway list' });
+      const gateways = (await lookAtGateways(operations.store.layout)).map(({ number, layout, sight }) => ({
+        number,
+        state: sight.state,
+        ...(sight.state === 'not_running'
+          ? {}
+          : {
+              url: baseUrl(sight.endpoint),
+              hostname: sight.endpoint.hostname,
+              job_id: sight.endpoint.job_id,
+            }),
+        ...('because' in sight ? { because: sight.because } : {}),
+        folder: layout.gateway_folder,
+      }));
+      if (context.json) return context.out(JSON.stringify({ gateways }));
+      if (gateways.length === 0) return context.note('no gateway of this site has run yet');
+      for (const line of formatTable(
+        ['GATEWAY', 'STATE', 'URL', 'HOST', 'BECAUSE'].map((title) => ({ title })),
+        gateways.map(({ number, state, url, hostname, because }) => [
+          String(number),
+          state.replace('_', ' '),
+          url ?? '-',
+          hostname ?? '-',
+          because ?? '',
+        ]),
+      ))
+        context.out(line);
+    });
+  gateway
+    .command('stop <number>')
+    .description('End one gateway; the others go on')
+    .addHelpText('after', '\nExamples:\n  $ hpcserve gateway stop 2')
+    .action(async (text: string) => {
+      const number = parseNumber(text);
+      const operations = openSession(context, { command: 'hpcserve gateway stop' });
+      const known = await lookAtGateways(operations.store.layout);
+      if (!known.some((each) => each.number === number))
+        throw new HpcserveError('E_USAGE', {
+          what: `there is no gateway ${number}`,
+          because:
+            known.length > 0 ? `there is ${known.map((each) => each.number).join(', ')}` : 'none has run yet',
+        });
+      await stopGateway(operations, number);
+      if (context.json) context.out(JSON.stringify({ number, stopped: true }));
+      else context.note(`gateway ${number} is stopped`);
+    });
+}
+
+function firstFree(gateways: Awaited<ReturnType<typeof lookAtGateways>>): number {
+  const taken = new Set(
+    gateways.filter(({ sight }) => sight.state !== 'not_running').map(({ number }) => number),
+  );
+  let number = 1;
+  while (taken.has(number)) number++;
+  return number;
+}
+
+function parseNumber(text: string): number {
+  if (!/^[1-9]\d{0,3}$/.test(text)) throw new InvalidArgumentError('a number from 1 to 9999.');
+  return Number(text);
+}
+
+function parsePort(text: string): number {
+  const port = Number(text);
+  if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new InvalidArgumentError('a port.');
+  return port;
+}

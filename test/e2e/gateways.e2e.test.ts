@@ -1,0 +1,163 @@
+/** Several gateways, keys with limits, and questions to the mesh, as people type them; real processes on this machine. */
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import type { GatewayEndpoint } from '../../spec/state-layout.ts';
+import { type Home, temporaryHome } from '../cli/process.ts';
+
+let home: Home;
+let key: string;
+
+beforeAll(async () => {
+  home = temporaryHome();
+  const made = await home.run(['model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1']);
+  expect(made.code, made.stderr).toBe(0);
+  const model = (name: string): string =>
+    `  - name: ${name}\n    aliases: [assistant]\n    source: ./toy.gguf\n    cpu_threads: 1\n    context_tokens: 512\n    max_sequences: 4\n    slo:\n      tpot_ms: 5000\n`;
+  writeFileSync(join(home.folder, 'model.yaml'), `name: demo\nmodels:\n${model('one')}${model('two')}`);
+  const deployed = await home.run(['deploy', 'model.yaml', '--timeout', '60s']);
+  expect(deployed.code, deployed.stderr).toBe(0);
+  key = /key +(\S+)/.exec(deployed.stdout)![1]!;
+}, 120_000);
+afterAll(async () => {
+  await home.run(['stop', '--all', '--yes']);
+  home.dispose();
+});
+
+interface ListedGateway {
+  number: number;
+  state: string;
+  url?: string;
+}
+
+async function gateways(): Promise<ListedGateway[]> {
+  return JSON.parse((await home.run(['gateway', 'list', '--json'])).stdout).gateways;
+}
+
+async function ask(
+  url: string,
+  as: string,
+  model = 'one',
+  headers: Record<string, string> = {},
+): Promise<Response> {
+  const answer = await fetch(`${url}/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${as}`, 'content-type': 'application/json', ...headers },
+    body: JSON.stringify({ model, max_tokens: 4, messages: [{ role: 'user', content: 'Hello' }] }),
+  });
+  await answer.text();
+  return answer;
+}
+
+it('a second gateway serves the same keys, and goes on when the first is killed', async () => {
+  const started = await home.run(['gateway', 'start', '--json']);
+  expect(started.code, started.stderr).toBe(0);
+  const second = JSON.parse(started.stdout) as { number: number; url: string; started: boolean };
+  expect(second).toMatchObject({ number: 2, started: true });
+  const [first] = await gateways();
+  expect(first!.url).not.toBe(second.url);
+  await expect.poll(async () => (await ask(second.url, key)).status, { timeout: 20_000 }).toBe(200);
+  expect((await ask(first!.url!, key)).status).toBe(200);
+  const again = JSON.parse((await home.run(['gateway', 'start', '--number', '2', '--json'])).stdout);
+  expect(again).toEqual({ ...second, started: false });
+
+  // The keeper would start it again, and does in the end; the second serves meanwhile.
+  const file = join(home.folder, '.hpcserve/local/gateway/endpoint.json');
+  process.kill((JSON.parse(readFileSync(file, 'utf8')) as GatewayEndpoint).pid, 'SIGKILL');
+  expect((await ask(second.url, key)).status).toBe(200);
+  await expect
+    .poll(async () => (await gateways()).map(({ state }) => state), { timeout: 30_000 })
+    .toEqual(['running', 'running']);
+  const usage = JSON.parse((await home.run(['usage', '--by', 'key', '--json'])).stdout).usage;
+  expect(usage).toHaveLength(1);
+  expect(usage[0].requests).toBeGreaterThanOrEqual(3);
+  expect(usage[0].name).toBeTruthy();
+}, 90_000);
+
+it('keys are made with limits, changed, and refused in their words', async () => {
+  const [first] = await gateways();
+  const made = JSON.parse(
+    (
+      await home.run([
+        'keys',
+        'create',
+        'course',
+        '--models',
+        'one,assistant',
+        '--requests-per-minute',
+        '2',
+        '--json',
+      ])
+    ).stdout,
+  );
+  expect(made.settings).toEqual({ models: ['one', 'assistant'], requests_per_minute: 2 });
+  expect((await ask(first!.url!, made.key, 'two')).status).toBe(403);
+  expect(
+    [await ask(first!.url!, made.key), await ask(first!.url!, made.key)].map(({ status }) => status),
+  ).toEqual([200, 200]);
+  const refused = await ask(first!.url!, made.key);
+  expect([refused.status, refused.headers.get('x-hpcserve-error')]).toEqual([429, 'E_KEY_RATE']);
+  expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0);
+  const set = await home.run([
+    'keys',
+    'set',
+    made.id,
+    '--requests-per-minute',
+    'none',
+    '--budget',
+    '1/total',
+  ]);
+  expect(set.code, set.stderr).toBe(0);
+  const over = await ask(first!.url!, made.key);
+  expect([over.status, over.headers.get('x-hpcserve-error')]).toEqual([429, 'E_KEY_BUDGET']);
+  const { stdout } = await home.run(['keys', 'list']);
+  expect(stdout).toMatch(/course .* valid +models one,assistant, 1 tokens\/total +\d+ tokens/);
+  const bad = await home.run(['keys', 'set', made.id, '--ask', 'colour=blue']);
+  expect(bad.code).not.toBe(0);
+  expect(bad.stderr).toMatch(/terms are quantization, devices, tier, region/);
+}, 60_000);
+
+it('nodes and models are asked by what they have', async () => {
+  const nodes = JSON.parse((await home.run(['nodes', '--json'])).stdout);
+  expect(nodes.node_kinds).toHaveLength(1);
+  expect(nodes.nodes.length).toBeGreaterThan(0);
+  expect(
+    nodes.nodes
+      .flatMap(({ models }: { models: { name: string }[] }) => models.map(({ name }) => name))
+      .sort(),
+  ).toEqual(['one', 'two']);
+  expect(JSON.parse((await home.run(['nodes', '--gpu', 'any', '--json'])).stdout)).toMatchObject({
+    node_kinds: [],
+    nodes: [],
+  });
+  const ofTwo = JSON.parse((await home.run(['nodes', '--model', 'two', '--json'])).stdout);
+  expect(ofTwo.node_kinds).toBeUndefined();
+  expect(ofTwo.nodes).toHaveLength(1);
+  expect((await home.run(['nodes'])).stdout).toMatch(
+    /NODE KIND[\s\S]*this-machine[\s\S]*NODE +SITE[\s\S]*one/,
+  );
+  const models = (await home.run(['models'])).stdout;
+  expect(models).toMatch(/^assistant +alias of one, two +2 /m);
+  expect(models).toMatch(/^one +1 /m);
+  expect(JSON.parse((await home.run(['models', '--tier', 'scavenger', '--json'])).stdout).models).toEqual([]);
+}, 60_000);
+
+it('an alias of two models that share a device worker is answered by either, and says which', async () => {
+  const [first] = await gateways();
+  const answer = await ask(first!.url!, key, 'assistant');
+  expect(answer.status).toBe(200);
+  expect(['one', 'two']).toContain(answer.headers.get('x-hpcserve-model'));
+  expect(answer.headers.get('x-hpcserve-provider')).toMatch(/@local$/);
+  expect((await ask(first!.url!, key, 'one', { 'x-hpcserve-qos': 'devices=gpu' })).status).toBe(404);
+  const measured = join(home.folder, '.hpcserve/local/gateway-2/workload.json');
+  await expect.poll(() => existsSync(measured), { timeout: 15_000 }).toBe(true);
+}, 30_000);
+
+it('stop ends all of them', async () => {
+  expect((await home.run(['gateway', 'stop', '2'])).code).toBe(0);
+  expect((await gateways()).map(({ state }) => state)).toEqual(['running', 'not_running']);
+  expect((await home.run(['gateway', 'start', '--number', '2'])).code).toBe(0);
+  expect((await home.run(['gateway', 'stop', '7'])).code).toBe(2);
+  expect((await home.run(['stop', '--all', '--yes'])).code).toBe(0);
+  expect((await gateways()).map(({ state }) => state)).toEqual(['not_running', 'not_running']);
+}, 60_000);
