@@ -145,6 +145,10 @@ export const model = z.strictObject({
   object: z.literal('model'),
   created: count,
   owned_by: z.string(),
+  // Ours: the models behind an alias of several; official clients ignore it.
+  hpcserve: z
+    .strictObject({ models: z.array(z.string()), precisions: z.array(z.string()), replicas: count })
+    .optional(),
   /** Ours, as vLLM names them. */
   root: z.string(),
   max_model_len: count,

@@ -28,7 +28,7 @@ describe('model.yaml', () => {
     expect(file.value.models[0]).toMatchObject({
       engine: 'auto',
       replicas: 1,
-      parallel: { tensor: 1, pipeline: 1 },
+      parallel: { tensor: 'auto', pipeline: 1 },
     });
     expect(file.provenance('slurm.account')).toBe('model.yaml:7:3');
     expect(file.provenance('models.0.source')).toBe('model.yaml:4:5');
