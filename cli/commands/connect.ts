@@ -147,14 +147,28 @@ class Tunnel {
     this.#sockets.add(socket);
     socket.once('close', () => this.#sockets.delete(socket));
     socket.on('error', () => socket.destroy());
-    if (this.#connection === undefined) await new Promise<void>((resolve) => this.#wake.push(resolve));
-    try {
-      const stream = await this.#connection!.forward(this.#options.host, this.#options.port);
-      pipeline(socket, stream, () => socket.destroy());
-      pipeline(stream, socket, () => stream.destroy());
-    } catch (error) {
-      this.#options.say(HpcserveError.from(error).message);
-      socket.destroy();
+    for (;;) {
+      if (this.#connection === undefined) await new Promise<void>((resolve) => this.#wake.push(resolve));
+      if (socket.destroyed) return;
+      const connection = this.#connection!;
+      try {
+        const stream = await connection.forward(this.#options.host, this.#options.port);
+        pipeline(socket, stream, () => socket.destroy());
+        pipeline(stream, socket, () => stream.destroy());
+        return;
+      } catch (error) {
+        // Nothing was passed on yet: where the connection itself broke, the next one carries it.
+        if (connection !== this.#connection || (await isClosed(connection))) continue;
+        this.#options.say(HpcserveError.from(error).message);
+        socket.destroy();
+        return;
+      }
     }
   }
+}
+
+/** Whether it is gone, given a moment to notice. */
+async function isClosed(connection: SshConnection): Promise<boolean> {
+  const moment = sleep(200).then(() => false);
+  return Promise.race([connection.closed.then(() => true), moment]);
 }

@@ -87,13 +87,14 @@ export class SshConnection {
    * @throws E_SSH_CONNECT where the connection ends before the command does
    */
   async exec(argv: readonly string[], options: ExecOptions = {}): Promise<ExecResult> {
-    const channel = await new Promise<ClientChannel>((resolve, reject) => {
+    const opened = new Promise<ClientChannel>((resolve, reject) => {
       this.#client.exec(argv.map(shellQuote).join(' '), (error, stream) =>
         error ? reject(error) : resolve(stream),
       );
     }).catch((error: Error) => {
       throw lost(this.target.host, error.message);
     });
+    const channel = await this.#orLost(opened);
     const out = { stdout: '', stderr: '' };
     const take =
       (name: 'stdout' | 'stderr', tell: ((text: string) => void) | undefined) => (chunk: string) => {
@@ -153,9 +154,17 @@ export class SshConnection {
     return true;
   }
 
-  /** A byte stream to a port that listens there (or that can be reached from there). */
+  /** A byte stream to a port that listens there (or that can be reached from there). @throws E_SSH_CONNECT */
   forward(host: string, port: number): Promise<Duplex> {
-    return forwardOut(this.#client, host, port);
+    return this.#orLost(forwardOut(this.#client, host, port));
+  }
+
+  /** ssh2 forgets what it was asked for when the connection closes: nobody would ever hear of it. */
+  #orLost<T>(asked: Promise<T>): Promise<T> {
+    const gone = this.closed.then((): never => {
+      throw lost(this.target.host, 'it was closed');
+    });
+    return Promise.race([asked, gone]);
   }
 
   close(): void {
@@ -183,10 +192,15 @@ async function sha256(path: string): Promise<string> {
 
 function forwardOut(client: Client, host: string, port: number): Promise<Duplex> {
   return new Promise((resolve, reject) => {
-    client.forwardOut('127.0.0.1', 0, host, port, (error, stream) => {
-      if (error === undefined) resolve(stream);
-      else reject(lost(`${host}:${port}`, error.message));
-    });
+    try {
+      client.forwardOut('127.0.0.1', 0, host, port, (error, stream) => {
+        if (error === undefined) resolve(stream);
+        else reject(lost(`${host}:${port}`, error.message));
+      });
+    } catch (error) {
+      // Thrown where the connection is known to be closed.
+      reject(lost(`${host}:${port}`, (error as Error).message));
+    }
   });
 }
 
