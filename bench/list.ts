@@ -5,6 +5,8 @@ export const benches: Record<string, () => Promise<Bench>> = {
   engine: async () => (await import('./engine/index.ts')).engineBench,
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
   chaos: async () => (await import('./chaos/index.ts')).chaosBench,
+  mesh: async () => (await import('./mesh/index.ts')).meshBench,
   solver: async () => (await import('./solver/index.ts')).solverBench,
   simulator: async () => (await import('./simulator/index.ts')).simulatorBench,
+  sharing: async () => (await import('./sharing/index.ts')).sharingBench,
 };
