@@ -177,11 +177,11 @@ export class SharedServing {
     }
   }
 
-  /** A fragment goes where its requests fit onto a larger instance of its model. */
-  #consolidate(): void {
+  /** A fragment goes where its requests fit onto a larger instance of its model; false where there is none such. */
+  #consolidate(): boolean {
     const { settings, parking } = this.#options;
     const plan = planConsolidation(this.#devices, this.#now_ms, settings, parking);
-    if (plan === undefined) return;
+    if (plan === undefined) return false;
     const device = this.#devices.find(({ id }) => id === plan.device.id)!;
     const instance = device.instances.find(({ id }) => id === plan.instance.id)!;
     const moved = [...instance.requests];
@@ -189,6 +189,7 @@ export class SharedServing {
     this.#remove(device, instance);
     this.#move(moved, plan.moves);
     this.counters.consolidations++;
+    return true;
   }
 
   #start(device: SimulatedDevice, request: SimulatedRequest, admission: Admitted): void {
@@ -233,7 +234,6 @@ export class SharedServing {
 
   #attach(device: SimulatedDevice, instance: SimulatedInstance, request: SimulatedRequest): void {
     delete instance.idle_since_ms;
-    request.placed = true;
     if (request.output_tokens === 0)
       request.outcome.cold_start_ms += Math.max(0, instance.ready_at_ms - this.#now_ms);
     instance.requests.push(request);
@@ -243,7 +243,6 @@ export class SharedServing {
   /** A request leaves its instance without having ended; its KV is parked or lost. */
   #detach(instance: SimulatedInstance, request: SimulatedRequest): void {
     instance.requests.splice(instance.requests.indexOf(request), 1);
-    request.placed = false;
     request.outcome.moves++;
     const arrives = movedRequest(request, instance, this.#now_ms, this.#options.parking);
     request.prefill_tokens_left = arrives.prefill_tokens_left;
@@ -415,7 +414,7 @@ export class SharedServing {
 
   #wait(request: SimulatedRequest): void {
     this.#waiting.push(request);
-    this.#retryAt(this.#now_ms + retry_ms.late);
+    this.#retryAt(this.#now_ms + retry_ms.soon);
   }
 
   #retrySoon(): void {
@@ -430,7 +429,7 @@ export class SharedServing {
 
   /** Most urgent first. Who could not have a first token in time any more is given up, unless it has begun. */
   #retry(): void {
-    if (this.#options.settings.consolidation) this.#consolidate();
+    if (this.#options.settings.consolidation) for (let left = 3; left > 0 && this.#consolidate(); left--);
     const waiting = this.#waiting.sort((a, b) => tokenDeadline(a) - tokenDeadline(b));
     this.#waiting = [];
     const refused = new Set<string>();

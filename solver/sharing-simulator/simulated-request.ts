@@ -8,8 +8,6 @@ export interface SimulatedRequest extends ArrivingRequest {
   /** Where the answer really ends. */
   target_tokens: number;
   outcome: RequestOutcome;
-  /** Since when it waits for a place; undefined while it has one. */
-  placed: boolean;
 }
 
 export function simulatedRequest(request: WorkloadRequest, model: string): SimulatedRequest {
@@ -26,7 +24,6 @@ export function simulatedRequest(request: WorkloadRequest, model: string): Simul
     service_level,
     target_tokens: request.output_tokens,
     outcome: { request, service_level, cold_start_ms: 0, moves: 0 },
-    placed: false,
   };
 }
 

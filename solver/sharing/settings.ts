@@ -25,6 +25,8 @@ export interface SharingSettings {
    * time leaves no room for newcomers.
    */
   drain_headroom_ms: number;
+  /** False takes whatever fits into memory, as schedulers without deadlines do: for comparison. */
+  shadow_validation: boolean;
   /** Iterations that a validation simulates at most; a request whose prompt is not done by then is refused. */
   validation_iterations_max: number;
   /** Watermark w of LLM-Mesh §6.2: room for KV beyond what is required. Higher: fewer resizes, more memory held. */
@@ -50,6 +52,7 @@ export const defaultSharingSettings: SharingSettings = {
   prefill_chunk_tokens_min: 256,
   early_prefill: true,
   drain_headroom_ms: 1000,
+  shadow_validation: true,
   validation_iterations_max: 128,
   kv_watermark: 0.25,
   kv_tokens_min: 4096,

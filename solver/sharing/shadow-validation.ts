@@ -35,6 +35,7 @@ export function validate(
   start_ms: number,
   settings: SharingSettings,
 ): Verdict {
+  if (!settings.shadow_validation) return { ok: true };
   // The cheapest test first: at their expected lengths, with every prompt among them, do decode steps keep the pace?
   const round = decodeRound(lanes, settings);
   if (round !== undefined) return round;

@@ -1,0 +1,97 @@
+/** The systems that are compared on the same requests and the same simulated devices, and the parts of ours one by one. */
+import { defaultSharingSettings, type SharingSettings } from '../../solver/sharing/settings.ts';
+import { ExclusiveServing } from '../../solver/sharing-simulator/exclusive-serving.ts';
+import { report, type ServingReport } from '../../solver/sharing-simulator/outcome.ts';
+import { SharedServing, type SharedServingOptions } from '../../solver/sharing-simulator/shared-serving.ts';
+import { type TestbedModel, testbed } from '../../solver/sharing-simulator/testbed.ts';
+import type { WorkloadRequest } from '../../solver/sharing-simulator/workload.ts';
+
+/** Iterations scatter by so much around the measured times (standard deviation of the logarithm). */
+const noise = 0.03;
+const seed = 1;
+/** §8.1. */
+const counts = { cpus: 4, gpus: 4 };
+const keep_alive_ms = 1000;
+
+export type System = (models: readonly TestbedModel[], requests: readonly WorkloadRequest[]) => ServingReport;
+
+function exclusive(cpus: number): System {
+  return (models, requests) => {
+    const serving = new ExclusiveServing({
+      devices: testbed({ ...counts, cpus }),
+      models,
+      keep_alive_ms,
+      noise,
+      seed,
+    });
+    return report(serving.run(requests), serving.counters);
+  };
+}
+
+interface Changes {
+  settings?: Partial<SharingSettings>;
+  cpus?: number;
+  gpus?: number;
+  instances_max?: number;
+  turns?: SharedServingOptions['turns'];
+  parking?: false;
+}
+
+function shared(changes: Changes = {}): System {
+  return (models, requests) => {
+    const serving = new SharedServing({
+      devices: testbed({ cpus: changes.cpus ?? counts.cpus, gpus: changes.gpus ?? counts.gpus }),
+      models,
+      settings: { ...defaultSharingSettings, keep_alive_ms, ...changes.settings },
+      noise,
+      seed,
+      ...(changes.instances_max === undefined ? {} : { instances_max: changes.instances_max }),
+      ...(changes.turns === undefined ? {} : { turns: changes.turns }),
+      // KV of a moved sequence goes through host memory and a 100 Gbit/s network.
+      ...(changes.parking === false
+        ? {}
+        : { parking: { free_bytes: 64 * 2 ** 30, bytes_per_s: 10e9, latency_ms: 5 } }),
+    });
+    return report(serving.run(requests), serving.counters);
+  };
+}
+
+export const systems = {
+  'exclusive GPUs': exclusive(0),
+  'exclusive GPUs and CPUs': exclusive(counts.cpus),
+  ours: shared(),
+} as const satisfies Record<string, System>;
+
+/** Only what the paper describes: what this project adds is switched off. */
+const asPublished: Partial<SharingSettings> = {
+  early_prefill: false,
+  drain_headroom_ms: Number.POSITIVE_INFINITY,
+  consolidation: false,
+  growth_share: 0,
+};
+
+/** Ours without one part each. */
+export const ablations: Readonly<Record<string, System>> = {
+  'without sharing (one instance a device)': shared({ instances_max: 1 }),
+  'without CPUs': shared({ cpus: 0 }),
+  'without GPUs': shared({ gpus: 0 }),
+  'without CPUs first (asked in no order)': shared({ settings: { cpu_first: false } }),
+  'without defragmentation (spread, no preemption, no moves)': shared({
+    settings: { bin_packing: false, preemption: false, consolidation: false },
+  }),
+  'without preemption': shared({ settings: { preemption: false } }),
+  'without moving fragments': shared({ settings: { consolidation: false } }),
+  'without turns by headroom (round robin, prompts first)': shared({ turns: 'round_robin' }),
+  'without shadow validation (whatever memory takes)': shared({ settings: { shadow_validation: false } }),
+  'without chunks (whole prompts)': shared({
+    settings: { prefill_chunk_tokens_min: 8192, prefill_chunk_tokens_max: 8192 },
+  }),
+  'without early prompts': shared({ settings: { early_prefill: false } }),
+  'without draining': shared({ settings: { drain_headroom_ms: Number.POSITIVE_INFINITY } }),
+  'without elastic KV (16 384 tokens for each instance)': shared({
+    settings: { kv_tokens_min: 16_384, kv_watermark: 0 },
+  }),
+  'without watermark': shared({ settings: { kv_watermark: 0 } }),
+  'without parking (moved KV is computed again)': shared({ parking: false }),
+  'only what the paper describes': shared({ settings: asPublished, parking: false }),
+};
