@@ -67,18 +67,16 @@ function sizeOf(args: readonly string[]): ChaosSize {
 
 export async function runChaos(size: ChaosSize, { log }: Pick<BenchOptions, 'log'>): Promise<ChaosOutcome> {
   const stage = await Stage.open({ replicas: size.replicas, step_ms });
-  let gateways: Gateways | undefined;
   try {
     log(`deploying ${size.replicas} replicas`);
     for (const name of stage.deployments) await stage.must('deploy', stage.deploymentFile(name), '--detach');
     for (const name of stage.deployments)
       await stage.must('deploy', stage.deploymentFile(name), '--timeout', '90s');
-    gateways = await Gateways.open(stage);
+    const gateways = await Gateways.open(stage);
     const questions = await undisturbed(gateways);
     log(`${questions.length} answers of an undisturbed run are known`);
     return await measure(size, stage, gateways, questions, log);
   } finally {
-    await gateways?.close();
     await stage.close();
   }
 }

@@ -158,9 +158,9 @@ class Dealer {
     for (let index = 0; index < tensors.length; index++) {
       const tensor = tensors[index]!;
       const bytes = this.#sizes[tensor]!;
-      const roomier = left >= right ? left : right;
+      const roomier = Math.max(left, right);
       if (bytes > roomier) return false;
-      const smaller = left >= right ? right : left;
+      const smaller = Math.min(left, right);
       const goesToSmaller = tight && bytes <= smaller;
       if (left >= right !== goesToSmaller) {
         this.#left[this.#lefts++] = tensor;

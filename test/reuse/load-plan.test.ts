@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { type LoadPlan, planLoad } from '../../solver/reuse/load-plan.ts';
+import { defaultPlanningSettings, type LoadPlan, planLoad } from '../../solver/reuse/load-plan.ts';
 import { packByPartitionedGain } from '../../solver/reuse/packing.ts';
 import type { RegionView } from '../../solver/reuse/region-view.ts';
 import { seededRandom } from '../../solver/simulator/random.ts';
@@ -16,7 +16,7 @@ const free = (bytes: number): RegionView => ({ kind: 'free', bytes });
 const fixed = (bytes: number): RegionView => ({ kind: 'fixed', bytes });
 
 function planOf(regions: readonly RegionView[], wanted: readonly number[]): LoadPlan {
-  const plan = planLoad(regions, wanted);
+  const plan = planLoad(regions, wanted, defaultPlanningSettings);
   if (!plan) throw new Error('there is no plan');
   const counted = carryOut(regions, wanted, plan);
   expect(plan.cost_s).toBeCloseTo(counted.cost_s, 9);
