@@ -122,7 +122,7 @@ export class FolderLock {
 const stale_ms_default = 60_000;
 
 /** Who holds a lock now; undefined where nobody does, or its owner is gone. */
-export function holderOf(path: string): { host: string; pid: number; command: string } | undefined {
+export function holderOf(path: string): (ProcessIdentity & { host: string }) | undefined {
   if (!existsSync(path) || isStale(path, stale_ms_default)) return undefined;
   return readOwner(path);
 }

@@ -47,7 +47,7 @@ export const gatewayFiles = {
 } as const;
 
 /** Files of the keeper's folder. */
-export const keeperFiles = { log: 'keeper.log', process: 'process.json', lock: 'lock' } as const;
+export const keeperFiles = { log: 'keeper.log', lock: 'lock' } as const;
 
 /** Files of one deployment's folder `deployments/<name>/`. */
 export const deploymentFiles = {

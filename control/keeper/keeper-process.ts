@@ -1,15 +1,14 @@
 /** The keeper as a process of this machine: looked at, started, ended. */
 import { spawn } from 'node:child_process';
-import { closeSync, fstatSync, mkdirSync, openSync, rmSync } from 'node:fs';
+import { closeSync, fstatSync, mkdirSync, openSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
-import { readJsonIfThere, writeFileAtomically } from '../atomic-file.ts';
 import { holderOf } from '../folder-lock.ts';
 import { lastWords } from '../log-files.ts';
-import { identityOf, isAlive, type ProcessIdentity, signalProcess } from '../process-identity.ts';
+import { isAlive, signalProcess } from '../process-identity.ts';
 import type { LoadedSite } from '../site-files.ts';
 import { waitUntil } from '../wait-until.ts';
 
@@ -58,9 +57,6 @@ export async function ensureKeeper(loaded: LoadedSite, signal: AbortSignal): Pro
     });
     await new Promise<void>((resolve, reject) => child.once('spawn', resolve).once('error', reject));
     child.unref();
-    const identity = identityOf(child.pid!);
-    if (identity)
-      writeFileAtomically(join(layout.keeper_folder, keeperFiles.process), `${JSON.stringify(identity)}\n`);
   } finally {
     closeSync(log);
   }
@@ -86,14 +82,12 @@ export async function ensureKeeper(loaded: LoadedSite, signal: AbortSignal): Pro
 
 /** Ends the keeper of this host and waits until it is gone. One on another host ends by itself when nothing is left. */
 export async function stopKeeper(layout: StateLayout): Promise<void> {
-  const path = join(layout.keeper_folder, keeperFiles.process);
-  const identity = readJsonIfThere(path) as ProcessIdentity | undefined;
-  const holder = holderOf(join(layout.keeper_folder, keeperFiles.lock));
-  if (identity && holder?.host === hostname() && isAlive(identity)) {
+  // Whoever holds the lock is the one: of two that were started at once, the other ended by itself.
+  const identity = holderOf(join(layout.keeper_folder, keeperFiles.lock));
+  if (identity?.host === hostname() && isAlive(identity)) {
     signalProcess(identity.pid, 'SIGTERM');
     const gone = (): true | undefined => (isAlive(identity) ? undefined : true);
     if (!(await waitUntil(gone, { timeout_ms: stop_ms, interval_ms: 50 })))
       signalProcess(identity.pid, 'SIGKILL');
   }
-  rmSync(path, { force: true });
 }

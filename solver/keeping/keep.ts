@@ -106,7 +106,7 @@ export function keep(launches: readonly KeptLaunch[], now_ms: number, settings: 
         launch_id,
         because: `${ended}; ${tries} launches in a row came to nothing`,
       });
-    else if (due((launch.ended_at_ms ?? now_ms) + pause(tries, settings)))
+    else if (launch.ended_at_ms === undefined || due(launch.ended_at_ms + pause(tries, settings)))
       actions.push({ do: 'replace', launch_id, tries, because: `its job ended: ${ended}` });
   }
   return { actions, next_at_ms, lead_ms, gpu_hours_used };
