@@ -42,15 +42,9 @@ function speeds(log: (line: string) => void): BenchResult[] {
   return (['gpu', 'cpu'] as const).flatMap((kind) => {
     const speed: ValidationSpeed = validationSpeed(kind);
     log(
-      `shadow validation on a ${kind} with ${speed.requests} running requests: median ${speed.median_us.toFixed(1)} µs, 99th percentile ${speed.p99_us.toFixed(1)} µs; choosing an iteration ${speed.choice_us.toFixed(1)} µs of ${(speed.iteration_us / 1000).toFixed(0)} ms; ${Math.round(100 * speed.admitted_share)} % admitted`,
+      `shadow validation on a ${kind} with ${speed.requests} running requests: median ${speed.median_us.toFixed(1)} µs, slowest state ${speed.slowest_us.toFixed(1)} µs; choosing an iteration ${speed.choice_us.toFixed(1)} µs of ${(speed.iteration_us / 1000).toFixed(0)} ms; ${Math.round(100 * speed.admitted_share)} % admitted`,
     );
-    const stated = (
-      what: string,
-      unit: string,
-      ours: number,
-      bar: string,
-      holds: boolean | null,
-    ): BenchResult => ({
+    const stated = (what: string, unit: string, ours: number, bar: string, holds: boolean): BenchResult => ({
       what,
       unit,
       ours,
@@ -69,7 +63,7 @@ function speeds(log: (line: string) => void): BenchResult[] {
         '≤ 50 µs',
         speed.median_us <= 50,
       ),
-      stated(`the same, 99th percentile`, 'µs', speed.p99_us, '', null),
+      stated('the same, slowest of 400 states', 'µs', speed.slowest_us, '≤ 50 µs', speed.slowest_us <= 50),
       stated(`scheduling, share of the iteration on a ${kind}`, '%', share, '≤ 2 %', share <= 2),
     ];
   });

@@ -16,7 +16,8 @@ export interface ValidationSpeed {
   requests: number;
   /** Microseconds of one admission, memory check and building of the lanes included. */
   median_us: number;
-  p99_us: number;
+  /** Of the slowest of all states. */
+  slowest_us: number;
   /** Of one choice of the next iteration, and of the iteration that it chooses. */
   choice_us: number;
   iteration_us: number;
@@ -37,24 +38,31 @@ export function validationSpeed(kind: 'cpu' | 'gpu', requests = 64, states = 400
   const times: number[] = [];
   let admitted = 0;
   for (const one of cases) {
-    const repeats = 20;
-    const start = performance.now();
-    let yes = 0;
-    for (let repeat = 0; repeat < repeats; repeat++) if (once(one)) yes++;
-    times.push(((performance.now() - start) * 1000) / repeats);
-    if (yes > 0) admitted++;
+    // The median of one state's repeats: what others do on this machine is not the state's doing.
+    const repeats = Array.from({ length: 21 }, () => {
+      const start = performance.now();
+      once(one);
+      return (performance.now() - start) * 1000;
+    }).sort((a, b) => a - b);
+    times.push(repeats[10]!);
+    if (once(one)) admitted++;
   }
   times.sort((a, b) => a - b);
-  const start = performance.now();
   let iteration_ms = 0;
-  for (const { device } of cases) {
-    const next = nextIteration(lanesOf(device.instances, now_ms, settings), now_ms, settings);
-    if ('ms' in next) iteration_ms += next.ms;
-  }
+  const choose = (): void => {
+    iteration_ms = 0;
+    for (const { device } of cases) {
+      const next = nextIteration(lanesOf(device.instances, now_ms, settings), now_ms, settings);
+      if ('ms' in next) iteration_ms += next.ms;
+    }
+  };
+  choose();
+  const start = performance.now();
+  choose();
   return {
     requests,
     median_us: times[Math.floor(times.length / 2)]!,
-    p99_us: times[Math.floor(0.99 * times.length)]!,
+    slowest_us: times.at(-1)!,
     choice_us: ((performance.now() - start) * 1000) / cases.length,
     iteration_us: (iteration_ms * 1000) / cases.length,
     admitted_share: admitted / cases.length,
@@ -83,6 +91,8 @@ function busyDevice(kind: 'cpu' | 'gpu', requests: number, random: () => number)
     instances,
     pool_bytes: 128 * gib,
     budget_bytes: instances.length * 9 * gib,
+    held_bytes: instances.length * 9 * gib,
+    release_ms: 50,
   };
 }
 

@@ -3,7 +3,7 @@
  * call, under a simulated clock. What an iteration really takes is the measured time and noise; what decisions know is the
  * profile.
  */
-import type { Admitted } from '../sharing/admission.ts';
+import { type Admitted, loadTime } from '../sharing/admission.ts';
 import { planConsolidation } from '../sharing/consolidation.ts';
 import type { ModelLookup, ModelOnDevice } from '../sharing/device-view.ts';
 import { chooseEvictions, type ParkingPlace } from '../sharing/eviction.ts';
@@ -197,7 +197,11 @@ export class SharedServing {
     this.#release(device, admission);
     device.used_since_ms ??= this.#now_ms;
     const truth = this.#known(this.#truths, request.model, device.id).profile;
-    const instance = device.addInstance(model, truth, this.#now_ms);
+    const instance = device.addInstance(
+      model,
+      truth,
+      this.#now_ms + loadTime(device, model, admission.kv_bytes),
+    );
     this.counters.loads++;
     const kv = device.submitKv(instance, admission.kv_bytes);
     const weights = device.submitWeights(instance, model.weight_bytes);

@@ -38,8 +38,10 @@ export class SimulatedDevice implements DeviceView {
   wake_at_ms = Number.POSITIVE_INFINITY;
   /** Since when it has had an instance. */
   used_since_ms?: number;
-  /** As the station has it: a property, since decisions copy views. */
+  /** As the station has them: properties, since decisions copy views. */
   budget_bytes = 0;
+  held_bytes = 0;
+  readonly release_ms = unload_ms;
   readonly #station: ReservationStation;
   #operations = new Map<number, SimulatedInstance | undefined>();
   #made = 0;
@@ -53,17 +55,13 @@ export class SimulatedDevice implements DeviceView {
     this.#station = new ReservationStation(device.pool_bytes);
   }
 
-  get held_bytes(): number {
-    return this.#station.held_bytes;
-  }
-
-  addInstance(model: ModelOnDevice, truth: IterationProfile, now_ms: number): SimulatedInstance {
+  addInstance(model: ModelOnDevice, truth: IterationProfile, ready_at_ms: number): SimulatedInstance {
     const instance: SimulatedInstance = {
       id: `${model.model}@${this.id}#${++this.#made}`,
       model: model.model,
       profile: model.profile,
       truth,
-      ready_at_ms: now_ms + model.load_ms,
+      ready_at_ms,
       load_ms: model.load_ms,
       loading: true,
       weight_bytes: model.weight_bytes,
@@ -83,20 +81,27 @@ export class SimulatedDevice implements DeviceView {
   submitKv(instance: SimulatedInstance, to_bytes: number): Submission {
     const submission = this.#station.submit(`${instance.id}/kv`, to_bytes);
     if (submission.accepted) instance.kv_bytes = to_bytes;
-    this.budget_bytes = this.#station.budget_bytes;
+    this.#account();
     return submission;
   }
 
   submitWeights(instance: SimulatedInstance, to_bytes: number): Submission {
     const submission = this.#station.submit(`${instance.id}/weights`, to_bytes);
     if (submission.accepted) this.#operations.set(submission.id, instance);
-    this.budget_bytes = this.#station.budget_bytes;
+    this.#account();
     return submission;
   }
 
   complete(operation: MemoryOperation): MemoryOperation[] {
     this.#operations.delete(operation.id);
-    return this.#station.complete(operation.id);
+    const run = this.#station.complete(operation.id);
+    this.#account();
+    return run;
+  }
+
+  #account(): void {
+    this.budget_bytes = this.#station.budget_bytes;
+    this.held_bytes = this.#station.held_bytes;
   }
 
   /** The instance that loads or unloads by it; undefined for KV. */

@@ -86,7 +86,7 @@ export function admitNew(
     id: `${model.model} on ${device.id}`,
     model: model.model,
     profile: model.profile,
-    ready_at_ms: now_ms + model.load_ms,
+    ready_at_ms: now_ms + loadTime(device, model, memory.kv_bytes),
     weight_bytes: model.weight_bytes,
     kv_bytes: memory.kv_bytes,
     kv_bytes_per_token: model.kv_bytes_per_token,
@@ -98,8 +98,14 @@ export function admitNew(
   return {
     admit: true,
     ...memory,
-    because: `${device.id} (${device.compute}) loads ${model.model} for it in ${Math.round(model.load_ms)} ms${describe(memory.compromise)}`,
+    because: `${device.id} (${device.compute}) loads ${model.model} for it in ${Math.round(loadTime(device, model, memory.kv_bytes))} ms${describe(memory.compromise)}`,
   };
+}
+
+/** From the order until weights are there; what others still have to give up comes first. */
+export function loadTime(device: DeviceView, model: ModelOnDevice, kv_bytes: number): number {
+  const waits = device.held_bytes + model.weight_bytes + kv_bytes > device.pool_bytes;
+  return model.load_ms + (waits ? device.release_ms : 0);
 }
 
 /** The device's lanes as they will stand when the iteration that runs now is over. */

@@ -52,9 +52,12 @@ export interface DeviceView {
   instances: InstanceView[];
   /** The iteration that runs now; its tokens are not yet counted in the requests. */
   running?: RunningIteration;
-  /** The device's memory pool, and how much of it is promised (`ReservationStation`). */
+  /** The device's memory pool; how much of it is promised, and how much is in use until all is given up that shall be. */
   pool_bytes: number;
   budget_bytes: number;
+  held_bytes: number;
+  /** How long memory takes to be given up. */
+  release_ms: number;
   /** Most instances beside each other; absent: as many as memory and time allow. */
   instances_max?: number;
 }

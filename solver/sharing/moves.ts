@@ -1,5 +1,5 @@
 /** Requests of one instance that are to run elsewhere (LLM-Mesh §7.1): a place for all of them, or for none. */
-import { type Admitted, admitNew, admitTo } from './admission.ts';
+import { type Admitted, admitNew, admitTo, loadTime } from './admission.ts';
 import { newCandidates, standingCandidates } from './candidates.ts';
 import {
   type ArrivingRequest,
@@ -93,7 +93,7 @@ function findPlace(
       id: `new:${request.model}:${device.id}`,
       model: request.model,
       profile: model.profile,
-      ready_at_ms: now_ms + model.load_ms,
+      ready_at_ms: now_ms + loadTime(device, model, admission.kv_bytes),
       weight_bytes: model.weight_bytes,
       kv_bytes: admission.kv_bytes,
       kv_bytes_per_token: model.kv_bytes_per_token,

@@ -81,13 +81,16 @@ export function instance(
 }
 
 export function device(id: string, instances: InstanceView[], changes: Partial<DeviceView> = {}): DeviceView {
+  const used_bytes = instances.reduce((sum, { weight_bytes, kv_bytes }) => sum + weight_bytes + kv_bytes, 0);
   return {
     id,
     kind: 'gpu',
     compute: 'A100',
     instances,
     pool_bytes: 100_000,
-    budget_bytes: instances.reduce((sum, { weight_bytes, kv_bytes }) => sum + weight_bytes + kv_bytes, 0),
+    budget_bytes: used_bytes,
+    held_bytes: used_bytes,
+    release_ms: 0,
     ...changes,
   };
 }

@@ -250,6 +250,21 @@ describe('shadow validation', () => {
     expect(late).toMatchObject({ admit: false, violation: 'own_first_token' });
   });
 
+  it('waits for memory that is still being given up', () => {
+    const model = {
+      model: 'm',
+      profile: formulaProfile(gpuSpeed),
+      weight_bytes: 10_000,
+      kv_bytes_per_token: 1,
+      load_ms: 1900,
+    };
+    const ask = (held_bytes: number): boolean =>
+      admitNew(device('d', [], { held_bytes, release_ms: 90 }), model, request('new'), 0, exact).admit;
+    // 10 000 bytes and 5120 for KV: they fit, or start 90 ms later and make the first token late.
+    expect(ask(84_880)).toBe(true);
+    expect(ask(84_881)).toBe(false);
+  });
+
   it('keeps the overestimate in hand: what just fits exactly does not fit with it', () => {
     const view = device('d', [instance('a@d', [], { profile: formulaProfile(cpuSpeed) })]);
     // 60 ms and 0.5 ms a token: 3870 tokens take 1995 ms in one chunk.
