@@ -71,6 +71,28 @@ export interface SequenceRequest {
 
 export type FinishReason = 'stop' | 'length' | 'cancelled' | 'error';
 
+/** What an iteration is to compute. */
+export interface Turn {
+  /** A token of every sequence that decodes. */
+  decode: boolean;
+  /** Prompt tokens at most; 0 for none, and never more than `prefill_chunk_tokens`. */
+  prefill_tokens: number;
+  /** The sequence whose prompt comes first; the others follow in the order in which they came. */
+  first?: number;
+}
+
+/** How far a live sequence is. */
+export interface SequenceProgress {
+  id: number;
+  /** It has no place yet: no slot, or no KV for its tokens. */
+  waiting: boolean;
+  /** Prompt and answer so far. */
+  tokens: number;
+  generated_tokens: number;
+  /** Tokens without keys and values; 1 while it decodes. */
+  pending_tokens: number;
+}
+
 /** What one iteration produced for one sequence. */
 export interface SequenceOutput {
   id: number;
@@ -124,8 +146,10 @@ export interface Engine {
   add(request: SequenceRequest): void;
   /** Frees the sequence's KV before it returns; unknown ids are ignored (it may have just finished). */
   cancel(id: number): void;
-  /** One iteration: every running decode plus at most one budget of prefill chunks. */
-  step(): StepReport;
+  /** One iteration. @param turn absent: every running decode plus at most one budget of prefill chunks */
+  step(turn?: Turn): StepReport;
+  /** Live sequences: those that run, then those that wait, each in the order in which they came. */
+  progress(): SequenceProgress[];
   /** True while a step would do work. */
   readonly busy: boolean;
   stats(): EngineStats;

@@ -12,8 +12,10 @@ import type {
   FinishReason,
   ModelInfo,
   SequenceOutput,
+  SequenceProgress,
   SequenceRequest,
   StepReport,
+  Turn,
 } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { finishPooled, poolRows } from './embedding.ts';
@@ -103,13 +105,13 @@ export class NativeEngine implements Engine {
     }
   }
 
-  step(): StepReport {
+  step(turn: Turn = { decode: true, prefill_tokens: this.#options.prefill_chunk_tokens }): StepReport {
     const started = performance.now();
     const outputs: SequenceOutput[] = this.#cancelled
       .splice(0)
       .map((id) => ({ id, finish: 'cancelled' as const }));
-    this.#admit();
-    const batch = this.#plan();
+    this.#admit(turn.first);
+    const batch = this.#plan(turn);
     let prefill_tokens = 0;
     let decode_tokens = 0;
     if (batch.length > 0) {
@@ -137,6 +139,16 @@ export class NativeEngine implements Engine {
       running: this.#running.length,
       waiting: this.#waiting.length,
       kv_tokens_total: this.#blocks.n_blocks * kv_block_tokens,
+  progress(): SequenceProgress[] {
+    return [...this.#running, ...this.#waiting].map((sequence) => ({
+      id: sequence.id,
+      waiting: sequence.kv === undefined,
+      tokens: sequence.tokens.length,
+      generated_tokens: sequence.n_generated,
+      pending_tokens: sequence.pending,
+    }));
+  }
+
       kv_tokens_used: this.#blocks.used_blocks * kv_block_tokens,
       weight_bytes: this.#stage.weight_bytes,
       kv_bytes: this.#stage.kv.bytes,
@@ -164,7 +176,9 @@ export class NativeEngine implements Engine {
   }
 
   /** Moves waiting sequences to the running ones while slots and blocks for all their tokens are free. */
-  #admit(): void {
+  #admit(first: number | undefined): void {
+    const at = this.#waiting.findIndex(({ id }) => id === first);
+    if (at > 0) this.#waiting.unshift(...this.#waiting.splice(at, 1));
     while (this.#waiting.length > 0 && this.#running.length < this.#options.max_sequences) {
       const sequence = this.#waiting[0]!;
       const list = this.#blocks.open(blocksFor(sequence.tokens_max));
@@ -184,14 +198,16 @@ export class NativeEngine implements Engine {
   }
 
   /** The segments of one iteration: every decoding sequence, then prompt chunks up to the budget. */
-  #plan(): Planned[] {
+  #plan(turn: Turn): Planned[] {
     const planned: Planned[] = [];
-    for (const sequence of [...this.#running]) {
+    for (const sequence of turn.decode ? [...this.#running] : []) {
       if (sequence.pending !== 1 || sequence.n_generated === 0) continue;
       if (this.#reserve(sequence)) planned.push({ sequence, segment: segmentOf(sequence, 1) });
     }
-    let budget = this.#options.prefill_chunk_tokens;
-    for (const sequence of this.#running) {
+    let budget = Math.min(turn.prefill_tokens, this.#options.prefill_chunk_tokens);
+    const first = this.#running.find(({ id }) => id === turn.first);
+    const others = this.#running.filter((sequence) => sequence !== first);
+    for (const sequence of first ? [first, ...others] : others) {
       if (budget === 0) break;
       if (sequence.pending === 1 && sequence.n_generated > 0) continue;
       const most = sequence.request.prompt_logprobs !== undefined ? logprob_rows_max : budget;

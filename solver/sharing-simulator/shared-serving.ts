@@ -375,7 +375,7 @@ export class SharedServing {
   /** After an end: the KV budget falls, lazily; an instance without requests waits for its keep-alive to pass. */
   #shrink(device: SimulatedDevice, instance: SimulatedInstance): void {
     const { settings } = this.#options;
-    const demand = kvDemand(instance.requests, instance.kv_bytes_per_token, settings);
+    const demand = kvDemand(instance, settings);
     const to_bytes = lowerTo(instance.kv_bytes, demand, settings);
     if (to_bytes < instance.kv_bytes) {
       const submission = device.submitKv(instance, to_bytes);
@@ -395,7 +395,7 @@ export class SharedServing {
   #ensureKv(device: SimulatedDevice, instance: SimulatedInstance): void {
     const used_bytes = kvUsed_bytes(instance);
     if (used_bytes <= instance.kv_bytes) return;
-    const demand = kvDemand(instance.requests, instance.kv_bytes_per_token, this.#options.settings);
+    const demand = kvDemand(instance, this.#options.settings);
     for (const to_bytes of [demand.recommended_bytes, demand.required_bytes]) {
       const submission = device.submitKv(instance, to_bytes);
       if (!submission.accepted) continue;

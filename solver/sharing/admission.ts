@@ -47,7 +47,7 @@ export function admitTo(
   settings: SharingSettings,
   ignored: Ignored = {},
 ): Admission {
-  const demand = kvDemand(instance.requests, instance.kv_bytes_per_token, settings, request);
+  const demand = kvDemand(instance, settings, request);
   const memory = ignored.memory
     ? { kv_bytes: demand.required_bytes, compromise: true, releases: [] }
     : room(device, instance.kv_bytes, demand, 0, settings, instance.id);
@@ -78,7 +78,7 @@ export function admitNew(
       'instances',
       `${device.id} runs ${device.instances.length} of ${device.instances_max} instances`,
     );
-  const demand = kvDemand([], model.kv_bytes_per_token, settings, request);
+  const demand = kvDemand({ ...model, requests: [] }, settings, request);
   const memory = room(device, 0, demand, model.weight_bytes, settings);
   if (!('releases' in memory)) return refuse('memory', memory.because);
   const lanes = lanesNow(device, now_ms, settings, memory.releases);
@@ -168,7 +168,7 @@ function room(
       .filter(({ requests }) => requests.length > 0)
       .map((instance) => ({
         instance,
-        demand: kvDemand(instance.requests, instance.kv_bytes_per_token, settings),
+        demand: kvDemand(instance, settings),
       }));
     for (const level of ['recommended_bytes', 'required_bytes'] as const)
       for (const { instance, demand: theirs } of busy) {

@@ -14,6 +14,11 @@ export interface RequestView extends TimedRequest {
   prefill_tokens_left: number;
   /** When it can run at all: its parked KV is being restored until then. */
   available_at_ms: number;
+  /**
+   * Nothing is promised to it: it has turns by its level as others do, but only while no promise breaks by them. So are
+   * all requests of an instance, or prompts that are not followed by decode steps: steps of one batch are one.
+   */
+  background?: boolean;
 }
 
 /** A model on a device, with the requests it runs there. */
@@ -27,6 +32,10 @@ export interface InstanceView {
   weight_bytes: number;
   kv_bytes: number;
   kv_bytes_per_token: number;
+  /** Longest sequence that it takes; absent: the settings' least KV room is what counts. */
+  tokens_max?: number;
+  /** Most prompt tokens of one of its iterations, where that is less than the settings say. */
+  prefill_chunk_tokens_max?: number;
   /** In the order in which they came. */
   requests: RequestView[];
   /** Since when it has had no request; undefined while it has one. */
@@ -68,6 +77,8 @@ export interface ModelOnDevice {
   profile: IterationProfile;
   weight_bytes: number;
   kv_bytes_per_token: number;
+  /** Longest sequence that it takes. */
+  tokens_max?: number;
   /** From the order to load until its first iteration; bytes that lie there already take no time. */
   load_ms: number;
 }

@@ -5,6 +5,9 @@
 import { finalLengthOf, type InstanceView, lengthOf, type RequestView } from './device-view.ts';
 import type { SharingSettings } from './settings.ts';
 
+/** What of an instance its demand depends on; L_min is never more than the longest sequence that it takes. */
+type KvHolder = Pick<InstanceView, 'requests' | 'kv_bytes_per_token' | 'tokens_max'>;
+
 export interface KvDemand {
   /** M_require, Eq. 2. */
   required_bytes: number;
@@ -14,14 +17,14 @@ export interface KvDemand {
 
 /** @param newcomer a request that is about to be taken */
 export function kvDemand(
-  requests: readonly RequestView[],
-  kv_bytes_per_token: number,
+  { requests, kv_bytes_per_token, tokens_max }: KvHolder,
   settings: SharingSettings,
   newcomer?: RequestView,
 ): KvDemand {
   let tokens = newcomer === undefined ? 0 : finalLengthOf(newcomer);
   for (const request of requests) tokens += finalLengthOf(request);
-  const required_bytes = Math.ceil(kv_bytes_per_token * Math.max(tokens, settings.kv_tokens_min));
+  const least_tokens = Math.min(settings.kv_tokens_min, tokens_max ?? settings.kv_tokens_min);
+  const required_bytes = Math.ceil(kv_bytes_per_token * Math.max(tokens, least_tokens));
   return { required_bytes, recommended_bytes: Math.ceil(required_bytes * (1 + settings.kv_watermark)) };
 }
 

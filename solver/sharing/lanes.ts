@@ -22,6 +22,8 @@ export interface WaitingPrompt {
   first: boolean;
   /** Its level was broken already: nothing is promised to it any more. */
   late: boolean;
+  /** Nothing was ever promised to it. */
+  background: boolean;
 }
 
 export interface Lane {
@@ -36,10 +38,14 @@ export interface Lane {
   deadline_ms: number;
   /** The fastest pace among them. */
   tpot_ms: number;
-  /** All of them had their level broken before. */
+  /** All of them had their level broken before, or have none that is promised. */
   late: boolean;
+  /** Nothing was ever promised to any of them. */
+  background: boolean;
   /** Estimated time of the next decode step, overestimate included; 0 where none decodes. */
   decode_ms: number;
+  /** Most prompt tokens of one iteration. */
+  chunk_tokens_max: number;
   /** By deadline. */
   prompts: WaitingPrompt[];
 }
@@ -72,10 +78,16 @@ export function laneOf(instance: InstanceView, now_ms: number, settings: Sharing
     deadline_ms: Number.POSITIVE_INFINITY,
     tpot_ms: Number.POSITIVE_INFINITY,
     late: true,
+    background: true,
     decode_ms: 0,
+    chunk_tokens_max: Math.min(
+      settings.prefill_chunk_tokens_max,
+      instance.prefill_chunk_tokens_max ?? settings.prefill_chunk_tokens_max,
+    ),
     prompts: [],
   };
   let late_deadline_ms = Number.POSITIVE_INFINITY;
+  let background_tpot_ms = Number.POSITIVE_INFINITY;
   for (const request of instance.requests) {
     if (request.prefill_tokens_left > 0 || request.available_at_ms > now_ms) {
       addPrompt(lane, waitingPrompt(request, now_ms));
@@ -86,14 +98,21 @@ export function laneOf(instance: InstanceView, now_ms: number, settings: Sharing
     lane.batch++;
     lane.tokens += lengthOf(request);
     lane.growth_tokens += finalLengthOf(request) - lengthOf(request);
-    if (tpot_ms < lane.tpot_ms) lane.tpot_ms = tpot_ms;
-    if (deadline_ms >= now_ms) {
+    if (request.background === true) {
+      if (tpot_ms < background_tpot_ms) background_tpot_ms = tpot_ms;
+    } else {
+      lane.background = false;
+      if (tpot_ms < lane.tpot_ms) lane.tpot_ms = tpot_ms;
+    }
+    if (deadline_ms >= now_ms && request.background !== true) {
       lane.late = false;
       if (deadline_ms < lane.deadline_ms) lane.deadline_ms = deadline_ms;
     } else if (lane.late)
       late_deadline_ms = Math.min(late_deadline_ms, effectiveDeadline(deadline_ms, tpot_ms, now_ms));
   }
   if (lane.late) lane.deadline_ms = late_deadline_ms;
+  // Who is promised nothing sets no pace for those who are.
+  if (lane.background) lane.tpot_ms = background_tpot_ms;
   estimateDecode(lane, settings);
   return lane;
 }
@@ -111,6 +130,7 @@ export function waitingPrompt(request: RequestView, now_ms: number): WaitingProm
     tpot_ms,
     first: request.output_tokens === 0,
     late: deadline_ms < now_ms,
+    background: request.background === true,
   };
 }
 
@@ -160,12 +180,16 @@ export function advance(
 }
 
 function join(lane: Lane, prompt: WaitingPrompt): void {
-  if (lane.batch === 0 || (lane.late && !prompt.late)) {
+  const late = prompt.late || prompt.background;
+  if (lane.batch === 0 || (lane.late && !late)) {
     lane.deadline_ms = prompt.deadline_ms;
-    lane.late = prompt.late;
-  } else if (lane.late === prompt.late) lane.deadline_ms = Math.min(lane.deadline_ms, prompt.deadline_ms);
+    lane.late = late;
+  } else if (lane.late === late) lane.deadline_ms = Math.min(lane.deadline_ms, prompt.deadline_ms);
+  if (lane.batch === 0 || (lane.background && !prompt.background)) {
+    lane.tpot_ms = prompt.tpot_ms;
+    lane.background = prompt.background;
+  } else if (lane.background === prompt.background) lane.tpot_ms = Math.min(lane.tpot_ms, prompt.tpot_ms);
   lane.batch++;
   lane.tokens += prompt.done_tokens;
   lane.growth_tokens += prompt.growth_tokens;
-  lane.tpot_ms = Math.min(lane.tpot_ms, prompt.tpot_ms);
 }

@@ -1,6 +1,7 @@
 /**
  * Whose turn it is (LLM-Mesh §5.1): one iteration at a time goes to the instance whose most urgent request has the least
- * headroom. Prompts are cut into chunks, so that nobody waits for a long one.
+ * headroom. Prompts are cut into chunks, so that nobody waits for a long one. Requests that nothing is promised to take
+ * their turns by the same order, but only in time that every promise can spare.
  */
 import type { Lane, WaitingPrompt } from './lanes.ts';
 import type { SharingSettings } from './settings.ts';
@@ -25,6 +26,19 @@ export function nextIteration(
   now_ms: number,
   settings: SharingSettings,
 ): Iteration | Idle {
+  const next = leastHeadroom(lanes, now_ms, settings, true);
+  if ('at_ms' in next || !(next.prompt ?? lanes[next.lane]!).background) return next;
+  if (next.ms <= spareTime(lanes, now_ms, settings)) return next;
+  const promised = leastHeadroom(lanes, now_ms, settings, false);
+  return 'at_ms' in promised ? next : promised;
+}
+
+function leastHeadroom(
+  lanes: readonly Lane[],
+  now_ms: number,
+  settings: SharingSettings,
+  background: boolean,
+): Iteration | Idle {
   let urgent = -1;
   let urgent_ms = Number.POSITIVE_INFINITY;
   let waiting: WaitingPrompt | undefined;
@@ -36,11 +50,12 @@ export function nextIteration(
       if (lane.batch > 0 || lane.prompts.length > 0) at_ms = Math.min(at_ms, lane.ready_at_ms);
       continue;
     }
-    if (lane.batch > 0 && lane.deadline_ms < urgent_ms) {
+    if (lane.batch > 0 && lane.deadline_ms < urgent_ms && (background || !lane.background)) {
       urgent = index;
       urgent_ms = lane.deadline_ms;
     }
     for (const prompt of lane.prompts) {
+      if (!background && prompt.background) continue;
       if (prompt.available_at_ms > now_ms) {
         at_ms = Math.min(at_ms, prompt.available_at_ms);
         continue;
@@ -97,7 +112,7 @@ function slack(lanes: readonly Lane[], now_ms: number): number {
   order.length = 0;
   for (let index = 0; index < lanes.length; index++) {
     const lane = lanes[index]!;
-    if (lane.batch === 0 || lane.ready_at_ms > now_ms) continue;
+    if (lane.batch === 0 || lane.background || lane.ready_at_ms > now_ms) continue;
     let at = order.length;
     order.push(index);
     while (at > 0 && lanes[order[at - 1]!]!.deadline_ms > lane.deadline_ms) {
@@ -116,9 +131,34 @@ function slack(lanes: readonly Lane[], now_ms: number): number {
   return slack_ms;
 }
 
+/**
+ * Time that can go to requests without a promise: what the streams can wait, and the prompts that wait too, which get
+ * what the streams leave them (1 − Σ step/TPOT).
+ */
+function spareTime(lanes: readonly Lane[], now_ms: number, settings: SharingSettings): number {
+  let share = 0;
+  const prompts: { deadline_ms: number; ms: number }[] = [];
+  for (const lane of lanes) {
+    if (lane.batch > 0 && !lane.background) share += lane.decode_ms / lane.tpot_ms;
+    for (const { background, late, deadline_ms, done_tokens, left_tokens } of lane.prompts)
+      if (!background && !late)
+        prompts.push({
+          deadline_ms,
+          ms: lane.profile.chunk_ms(done_tokens, left_tokens) * (1 + settings.overestimate),
+        });
+  }
+  let spare_ms = slack(lanes, now_ms);
+  let work_ms = 0;
+  for (const { deadline_ms, ms } of prompts.sort((a, b) => a.deadline_ms - b.deadline_ms)) {
+    work_ms += ms;
+    spare_ms = Math.min(spare_ms, deadline_ms - now_ms - work_ms / Math.max(1e-3, 1 - share));
+  }
+  return spare_ms;
+}
+
 /** The longest chunk that the others' slack allows, within the settings' bounds and by halves. */
 function chunkTokens(lane: Lane, prompt: WaitingPrompt, slack_ms: number, settings: SharingSettings): number {
-  let tokens = Math.min(prompt.left_tokens, settings.prefill_chunk_tokens_max);
+  let tokens = Math.min(prompt.left_tokens, lane.chunk_tokens_max);
   while (
     tokens > settings.prefill_chunk_tokens_min &&
     lane.profile.chunk_ms(prompt.done_tokens, tokens) * (1 + settings.overestimate) > slack_ms

@@ -7,6 +7,14 @@ export interface ServiceLevel {
   tpot_ms: number;
 }
 
+/** What a model's deployment promises; absent members are those of an interactive request. */
+export type PromisedLevel = Partial<ServiceLevel>;
+
+/** The level of a request of `input_tokens`: what its deployment says, else an interactive request's. */
+export function levelOf(promised: PromisedLevel, input_tokens: number): ServiceLevel {
+  return { ...interactiveLevel(input_tokens), ...promised };
+}
+
 /** Targets of an interactive request: max(2, L/512) s and 0.25 s a token, L the prompt's tokens (LLM-Mesh §2.1). */
 export function interactiveLevel(input_tokens: number): ServiceLevel {
   return { ttft_ms: Math.max(2000, (input_tokens / 512) * 1000), tpot_ms: 250 };

@@ -24,6 +24,16 @@ export type Verdict =
 
 const tolerance_ms = 1e-6;
 
+function hasBackground(lane: Lane): boolean {
+  return (lane.background && lane.batch > 0) || lane.prompts.some(({ background }) => background);
+}
+
+/** Requests without a promise run in time that promises spare, so that they break none: they are left out. */
+function onlyPromised(lane: Lane): boolean {
+  lane.prompts = lane.prompts.filter(({ background }) => !background);
+  return !lane.background || lane.prompts.length > 0;
+}
+
 /**
  * @param lanes are run ahead: hand over copies
  * @param subject the newcomer's id
@@ -36,6 +46,7 @@ export function validate(
   settings: SharingSettings,
 ): Verdict {
   if (!settings.shadow_validation) return { ok: true };
+  if (lanes.some(hasBackground)) lanes = lanes.filter(onlyPromised);
   // The cheapest test first: at their expected lengths, with every prompt among them, do decode steps keep the pace?
   const round = decodeRound(lanes, settings);
   if (round !== undefined) return round;
@@ -138,7 +149,8 @@ function decodeRound(lanes: readonly Lane[], settings: SharingSettings): Verdict
   let slowest_share = -1;
   let tightest_ms = Number.POSITIVE_INFINITY;
   for (const lane of lanes) {
-    let { batch, tokens, growth_tokens, tpot_ms } = lane;
+    let { batch, tokens, growth_tokens } = lane;
+    let tpot_ms = lane.background ? Number.POSITIVE_INFINITY : lane.tpot_ms;
     for (const prompt of lane.prompts) {
       batch++;
       tokens += prompt.done_tokens + prompt.left_tokens;

@@ -70,19 +70,19 @@ describe('admission to memory', () => {
             const held = Array.from({ length: requests }, (_, index) =>
               decoding(`${at}.${index}`, { first_token_ms: 5000, arrival_ms: 3000 }),
             );
-            const least = kvDemand(held, 1, settings).required_bytes;
+            const least = kvDemand({ requests: held, kv_bytes_per_token: 1 }, settings).required_bytes;
             return instance(`n${at}@d`, held, { kv_bytes: Math.max(kv, least) });
           });
           const view = device('d', instances, {});
           view.pool_bytes = Math.max(pool, view.budget_bytes);
           const admission = admitNew(view, model, request('r'), 0, settings);
-          const required = model.weight_bytes + kvDemand([], 1, settings, request('r')).required_bytes;
+          const required =
+            model.weight_bytes +
+            kvDemand({ requests: [], kv_bytes_per_token: 1 }, settings, request('r')).required_bytes;
           const least = instances.reduce(
             (sum, one) =>
               sum +
-              (one.requests.length === 0
-                ? 0
-                : one.weight_bytes + kvDemand(one.requests, 1, settings).required_bytes),
+              (one.requests.length === 0 ? 0 : one.weight_bytes + kvDemand(one, settings).required_bytes),
             0,
           );
           expect(admission.admit).toBe(least + required <= view.pool_bytes);
@@ -94,7 +94,7 @@ describe('admission to memory', () => {
           const { budget_bytes, kept } = apply(view, admission);
           expect(budget_bytes + model.weight_bytes + admission.kv_bytes).toBeLessThanOrEqual(view.pool_bytes);
           for (const one of kept)
-            expect(one.kv_bytes).toBeGreaterThanOrEqual(kvDemand(one.requests, 1, settings).required_bytes);
+            expect(one.kv_bytes).toBeGreaterThanOrEqual(kvDemand(one, settings).required_bytes);
           for (const one of view.instances)
             if (!kept.some(({ id }) => id === one.id)) expect(one.requests).toEqual([]);
         },

@@ -12,10 +12,17 @@ describe('the KV budget', () => {
       decoding('a', { input_tokens: 3000, output_tokens: 50, expected_output_tokens: 220 }),
       decoding('b', { input_tokens: 1000, output_tokens: 900, expected_output_tokens: 220 }),
     ];
-    expect(kvDemand(requests, 10, settings)).toEqual({ required_bytes: 51_200, recommended_bytes: 64_000 });
-    expect(kvDemand([], 10, settings).required_bytes).toBe(40_960);
+    expect(kvDemand({ requests, kv_bytes_per_token: 10 }, settings)).toEqual({
+      required_bytes: 51_200,
+      recommended_bytes: 64_000,
+    });
+    expect(kvDemand({ requests: [], kv_bytes_per_token: 10 }, settings).required_bytes).toBe(40_960);
+    // A model that takes no longer sequences needs no more.
+    expect(kvDemand({ requests: [], kv_bytes_per_token: 10, tokens_max: 100 }, settings).required_bytes).toBe(
+      1000,
+    );
     const newcomer = request('c', { input_tokens: 80, expected_output_tokens: 100 });
-    expect(kvDemand(requests, 10, settings, newcomer).required_bytes).toBe(53_000);
+    expect(kvDemand({ requests, kv_bytes_per_token: 10 }, settings, newcomer).required_bytes).toBe(53_000);
     expect(kvUsed_bytes(instance('m@d', requests, { kv_bytes_per_token: 10 }))).toBe(49_500);
   });
 
@@ -27,11 +34,8 @@ describe('the KV budget', () => {
           let kv_bytes = 0;
           let changes = 0;
           for (const tokens of loads) {
-            const demand = kvDemand(
-              [request('a', { input_tokens: tokens, expected_output_tokens: 0 })],
-              1,
-              settings,
-            );
+            const requests = [request('a', { input_tokens: tokens, expected_output_tokens: 0 })];
+            const demand = kvDemand({ requests, kv_bytes_per_token: 1 }, settings);
             const next = lowerTo(raiseTo(kv_bytes, demand), demand, settings);
             if (next !== kv_bytes) changes++;
             kv_bytes = next;

@@ -68,6 +68,10 @@ export class PlainDevice {
   /** At the end of an iteration or, as live, in the middle of one: the decision sees the iteration that runs. */
   offer(at: number, request: RequestView): boolean {
     const instance = this.device.instances[at]!;
+    if (request.background === true) {
+      instance.requests.push(request);
+      return true;
+    }
     const admission = admitTo(this.device, instance, request, this.now_ms, this.#settings);
     if (admission.admit) {
       instance.requests.push(request);
@@ -78,7 +82,8 @@ export class PlainDevice {
 
   #token(request: RequestView): void {
     const late_ms = this.now_ms - tokenDeadline(request);
-    if (late_ms > 1e-3) this.late.push({ request: request.id, token: request.output_tokens, late_ms });
+    if (late_ms > 1e-3 && request.background !== true)
+      this.late.push({ request: request.id, token: request.output_tokens, late_ms });
     request.output_tokens++;
     request.first_token_ms ??= this.now_ms;
   }
