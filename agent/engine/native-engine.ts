@@ -134,11 +134,6 @@ export class NativeEngine implements Engine {
     };
   }
 
-  stats(): EngineStats {
-    return {
-      running: this.#running.length,
-      waiting: this.#waiting.length,
-      kv_tokens_total: this.#blocks.n_blocks * kv_block_tokens,
   progress(): SequenceProgress[] {
     return [...this.#running, ...this.#waiting].map((sequence) => ({
       id: sequence.id,
@@ -149,6 +144,11 @@ export class NativeEngine implements Engine {
     }));
   }
 
+  stats(): EngineStats {
+    return {
+      running: this.#running.length,
+      waiting: this.#waiting.length,
+      kv_tokens_total: this.#blocks.n_blocks * kv_block_tokens,
       kv_tokens_used: this.#blocks.used_blocks * kv_block_tokens,
       weight_bytes: this.#stage.weight_bytes,
       kv_bytes: this.#stage.kv.bytes,
