@@ -15,14 +15,14 @@ import type { BuiltGraph, GraphShape, SegmentInputs } from './graph-shape.ts';
 import { type KvMemory, kv_block_tokens } from './kv-memory.ts';
 import type { Operator } from './operators.ts';
 import type { PlannedLayer, PlannedWeight, WeightPlan } from './weight-plan.ts';
-import type { Weights } from './weights.ts';
+import type { LoadedWeights } from './weights.ts';
 
 export interface StageParts {
   ggml: Ggml;
   model: Architecture;
   operators: readonly Operator[];
   plan: WeightPlan;
-  weights: Weights;
+  weights: LoadedWeights;
   kv: KvMemory;
 }
 

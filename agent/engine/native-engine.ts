@@ -25,6 +25,7 @@ import { logprobsOf } from './logprobs.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
 import { Sequence } from './sequence.ts';
 import { type BatchSegment, Stage, type StageResult } from './stage.ts';
+import type { WeightSource } from './weights.ts';
 
 /** Prompt rows per iteration of a sequence whose every row needs logits: n_vocab floats each. */
 const logprob_rows_max = 32;
@@ -45,8 +46,11 @@ export class NativeEngine implements Engine {
   readonly #cancelled: number[] = [];
   #admissions = 0;
 
-  /** @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_* */
-  constructor(options: EngineOptions, ggml?: Ggml) {
+  /**
+   * @param weights where the weights lie; absent: in memory of their own
+   * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_*
+   */
+  constructor(options: EngineOptions, ggml?: Ggml, weights?: WeightSource) {
     checkOptions(options);
     const file = openModelFile(options.model_path);
     if (!ggml) probeNativeLibraries();
@@ -58,6 +62,7 @@ export class NativeEngine implements Engine {
       batch_invariant: options.batch_invariant,
       ...(options.stage && { range: options.stage }),
       ...(options.on_progress && { on_progress: options.on_progress }),
+      ...(weights && { weights }),
     });
     if (!this.#stage.takesTokens || !this.#stage.givesLogits) {
       this.#stage.free();

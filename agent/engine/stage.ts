@@ -15,7 +15,7 @@ import { KvMemory, kv_block_tokens } from './kv-memory.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
 import { planWeights } from './weight-plan.ts';
-import { Weights } from './weights.ts';
+import { type LoadedWeights, type WeightSource, Weights } from './weights.ts';
 
 export interface StageOptions {
   threads: number;
@@ -24,6 +24,8 @@ export interface StageOptions {
   batch_invariant: boolean;
   range?: StageRange;
   on_progress?: (progress: LoadProgress) => void;
+  /** Absent: memory of the stage's own. */
+  weights?: WeightSource;
 }
 
 /** Consecutive tokens of one sequence, and where its keys and values lie. */
@@ -83,7 +85,7 @@ export class Stage {
   readonly weight_bytes: number;
   readonly #parts: StageParts;
   readonly #ggml: Ggml;
-  readonly #weights: Weights;
+  readonly #weights: LoadedWeights;
   readonly #compute: Compute;
   readonly #allocator: Pointer;
   readonly #batchInvariant: boolean;
@@ -99,7 +101,9 @@ export class Stage {
     const layers = this.operators.flatMap((op) => (op.kind === 'attention' ? [op.layer] : []));
     this.kv = new KvMemory(ggml, file.model, layers, options.kv_tokens, options.kv_type);
     try {
-      this.#weights = Weights.load(ggml, file.gguf, plan, options.on_progress);
+      this.#weights = options.weights
+        ? options.weights.load(file.gguf, plan, options.on_progress)
+        : Weights.load(ggml, file.gguf, plan, options.on_progress);
     } catch (error) {
       this.kv.free();
       throw error;

@@ -16,7 +16,24 @@ import type { PlannedWeight, WeightPlan } from './weight-plan.ts';
 /** Bytes per read: large enough that a parallel filesystem streams, small enough for smooth progress. */
 const read_bytes_max = 16 * 1024 * 1024;
 
-export class Weights {
+/** Weights in memory, and where each of them lies. */
+export interface LoadedWeights {
+  readonly bytes: number;
+  /** The tensor of a planned weight. */
+  tensor(weight: PlannedWeight): Pointer;
+  free(): void;
+}
+
+/** Where the weights of a stage come from and lie: memory of their own, or a pool that several models share. */
+export interface WeightSource {
+  /**
+   * Places and reads all weights of the plan.
+   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_*, E_ENGINE_MODEL (the file shrank while it was read)
+   */
+  load(file: GgufFile, plan: WeightPlan, onProgress?: (progress: LoadProgress) => void): LoadedWeights;
+}
+
+export class Weights implements LoadedWeights {
   readonly bytes: number;
   readonly #ggml: Ggml;
   readonly #context: Pointer;
@@ -47,16 +64,10 @@ export class Weights {
     plan: WeightPlan,
     onProgress?: (progress: LoadProgress) => void,
   ): Weights {
-    const planned = plannedWeights(plan);
-    const overhead = Number(ggml.ggml_tensor_overhead());
-    const context = ggml.ggml_init({
-      mem_size: (planned.length + 1) * overhead,
-      mem_buffer: null,
-      no_alloc: true,
-    })!;
+    const context = weightContext(ggml, plan);
     const buffers: Pointer[] = [];
     try {
-      const places = placeWeights(ggml, context, planned);
+      const places = placeWeights(ggml, context, plan);
       const tensors = new Map<PlannedWeight, Pointer>();
       let bytes = 0;
       for (const [bufferType, members] of places) {
@@ -89,7 +100,7 @@ export class Weights {
   }
 }
 
-interface PlacedWeight {
+export interface PlacedWeight {
   weight: PlannedWeight;
   tensor: Pointer;
   bufferType: Pointer;
@@ -108,15 +119,21 @@ function plannedWeights(plan: WeightPlan): PlannedWeight[] {
   return found;
 }
 
+/** Room for the tensor structs of a plan; the caller frees it. */
+export function weightContext(ggml: Ggml, plan: WeightPlan): Pointer {
+  return ggml.ggml_init({
+    mem_size: (plannedWeights(plan).length + 1) * Number(ggml.ggml_tensor_overhead()),
+    mem_buffer: null,
+    no_alloc: true,
+  })!;
+}
+
 /**
  * Makes a tensor per weight and chooses its buffer type. The head is left out where it is the embedding
  * and lies in plain memory too: `shareTiedEmbedding` then gives it the embedding's tensor.
  */
-function placeWeights(
-  ggml: Ggml,
-  context: Pointer,
-  planned: readonly PlannedWeight[],
-): Map<Pointer, PlacedWeight[]> {
+export function placeWeights(ggml: Ggml, context: Pointer, plan: WeightPlan): Map<Pointer, PlacedWeight[]> {
+  const planned = plannedWeights(plan);
   const plain = ggml.ggml_backend_cpu_buffer_type()!;
   const embedding = planned.find((weight) => weight.use === 'rows');
   const places = new Map<Pointer, PlacedWeight[]>();
@@ -137,7 +154,8 @@ function isTiedHead(weight: PlannedWeight, embedding: PlannedWeight): boolean {
   return weight !== embedding && weight.parts.length === 1 && weight.parts[0] === embedding.parts[0];
 }
 
-function shareTiedEmbedding(plan: WeightPlan, tensors: Map<PlannedWeight, Pointer>): void {
+/** Gives a head that has no tensor of its own the embedding's. */
+export function shareTiedEmbedding(plan: WeightPlan, tensors: Map<PlannedWeight, Pointer>): void {
   if (plan.head && plan.embedding && !tensors.has(plan.head))
     tensors.set(plan.head, tensors.get(plan.embedding)!);
 }

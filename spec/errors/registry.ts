@@ -5,6 +5,7 @@ import { controlErrors } from './control.ts';
 import type { ErrorEntry } from './define.ts';
 import { engineErrors } from './engine.ts';
 import { gatewayErrors } from './gateway.ts';
+import { memoryErrors } from './memory.ts';
 import { modelErrors } from './model.ts';
 import { servingErrors } from './serving.ts';
 import { simulatorErrors } from './simulator.ts';
@@ -19,6 +20,7 @@ const entries = {
   ...controlErrors,
   ...agentErrors,
   ...engineErrors,
+  ...memoryErrors,
   ...servingErrors,
   ...gatewayErrors,
   ...cliErrors,

@@ -1,0 +1,26 @@
+/** A model file as it was when its tensors were described; what must not have changed when they are loaded. */
+import type { BigIntStats } from 'node:fs';
+
+export interface FileVersion {
+  path: string;
+  device: bigint;
+  inode: bigint;
+  size_bytes: bigint;
+  mtime_ns: bigint;
+  ctime_ns: bigint;
+}
+
+export function fileVersion(path: string, stats: BigIntStats): FileVersion {
+  const { dev, ino, size, mtimeNs, ctimeNs } = stats;
+  return { path, device: dev, inode: ino, size_bytes: size, mtime_ns: mtimeNs, ctime_ns: ctimeNs };
+}
+
+/** Names of what differs between two versions of a file; none where they are the same. */
+export function versionChanges(before: FileVersion, now: FileVersion): string[] {
+  return (Object.keys(now) as (keyof FileVersion)[]).filter((key) => now[key] !== before[key]);
+}
+
+/** Everything but the path, as text. */
+export function versionText({ device, inode, size_bytes, mtime_ns, ctime_ns }: FileVersion): string {
+  return [device, inode, size_bytes, mtime_ns, ctime_ns].join(':');
+}

@@ -1,0 +1,97 @@
+/**
+ * One load as its threads see it: plain data that can be sent to them, and counters in shared memory. Addresses
+ * are valid in every thread of the process.
+ */
+import type { Pointer } from '../../../native/signature.ts';
+import type { Unit } from './pieces.ts';
+
+export interface LoadWork {
+  /** An open model file. */
+  descriptor: number;
+  path: string;
+  /** Address of the whole file, mapped for reading; undefined: it is read by pread alone. */
+  mapping?: Pointer;
+  /** Per layout of the pool. */
+  layouts: readonly { buffer: Pointer; base: Pointer }[];
+  units: readonly Unit[];
+  /** See `LoadCounters`. */
+  counters: SharedArrayBuffer;
+}
+
+/** What failed, in the words of the thread that saw it. */
+export interface LoadFailure {
+  what: string;
+  because: string;
+}
+
+const words = { next: 0, active: 1, failed: 2, text_bytes: 3, count: 4 } as const;
+const text_bytes_max = 4096;
+/** Beyond every count of units: a counter set to it hands out none. */
+const no_more = 0x3fff_ffff;
+
+/**
+ * Counters of a load, shared by its threads. A thread enters before it takes its first unit and leaves after its
+ * last one, so that once no unit is left to be taken and nobody is inside, nobody writes to the pool any more.
+ */
+export class LoadCounters {
+  readonly shared: SharedArrayBuffer;
+  readonly #words: Int32Array;
+  readonly #bytes: BigInt64Array;
+  readonly #text: Uint8Array;
+
+  constructor(shared = new SharedArrayBuffer(4 * words.count + 8 + text_bytes_max)) {
+    this.shared = shared;
+    this.#words = new Int32Array(shared, 0, words.count);
+    this.#bytes = new BigInt64Array(shared, 4 * words.count, 1);
+    this.#text = new Uint8Array(shared, 4 * words.count + 8, text_bytes_max);
+  }
+
+  enter(): void {
+    Atomics.add(this.#words, words.active, 1);
+  }
+
+  leave(): void {
+    Atomics.sub(this.#words, words.active, 1);
+    Atomics.notify(this.#words, words.active);
+  }
+
+  /** @returns the index of a unit that nobody else has; undefined where none is left */
+  take(count: number): number | undefined {
+    if (Atomics.load(this.#words, words.next) >= count) return undefined;
+    const index = Atomics.add(this.#words, words.next, 1);
+    return index < count ? index : undefined;
+  }
+
+  finish(bytes: number): void {
+    Atomics.add(this.#bytes, 0, BigInt(bytes));
+  }
+
+  /** The first failure is kept, and nobody takes another unit. */
+  fail(failure: LoadFailure): void {
+    Atomics.store(this.#words, words.next, no_more);
+    if (Atomics.compareExchange(this.#words, words.failed, 0, 1) !== 0) return;
+    const text = Buffer.from(JSON.stringify(failure));
+    this.#text.set(text.subarray(0, text_bytes_max));
+    Atomics.store(this.#words, words.text_bytes, Math.min(text.length, text_bytes_max));
+  }
+
+  get active(): number {
+    return Atomics.load(this.#words, words.active);
+  }
+
+  get bytes(): number {
+    return Number(Atomics.load(this.#bytes, 0));
+  }
+
+  /** To be read once nobody is inside. */
+  get failure(): LoadFailure | undefined {
+    if (Atomics.load(this.#words, words.failed) === 0) return undefined;
+    const text = this.#text.slice(0, Atomics.load(this.#words, words.text_bytes));
+    return JSON.parse(Buffer.from(text).toString()) as LoadFailure;
+  }
+
+  /** Waits until the number of threads inside is no longer `active`, or the time is over. */
+  wait(active: number, timeout_ms: number): void {
+    Atomics.wait(this.#words, words.active, active, timeout_ms);
+  }
+}

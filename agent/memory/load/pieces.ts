@@ -1,0 +1,152 @@
+/**
+ * Cuts a load into pieces that threads take one after another. Plain tensors that are neighbours in the file and
+ * in the pool are copied together (Tangram §4); large ones are cut. A tensor with a special layout is converted in
+ * groups of rows where its layout allows it, so that a piece is converted while its bytes are in the cache.
+ */
+
+/** A tensor of a model file and its place in the pool. */
+export interface TensorLoad {
+  /** Bytes of the file that follow one another in the tensor: several where the engine joins projections. */
+  parts: readonly FileRange[];
+  /** ggml type id, contiguous extent, number of rows over all other dimensions, and of matrices (experts) in it. */
+  type: number;
+  row_elements: number;
+  rows: number;
+  planes: number;
+  /** Index into the pool's layouts; 0 is plain memory. */
+  layout: number;
+  pool_offset: number;
+  /** Bytes in the pool of one row; undefined where the layout can only be made from the whole tensor. */
+  pool_row_bytes?: number;
+}
+
+export interface FileRange {
+  offset_bytes: number;
+  size_bytes: number;
+}
+
+export type Piece = PlainPiece | ConvertedPiece;
+
+/** Bytes that lie in the pool as in the file. */
+export interface PlainPiece {
+  kind: 'plain';
+  file_offset: number;
+  pool_offset: number;
+  bytes: number;
+}
+
+/** Rows that ggml lays out anew. */
+export interface ConvertedPiece {
+  kind: 'converted';
+  layout: number;
+  type: number;
+  row_elements: number;
+  /** Of all planes together. */
+  rows: number;
+  planes: number;
+  ranges: FileRange[];
+  pool_offset: number;
+  bytes: number;
+}
+
+/** What a thread takes at once. */
+export type Unit = Piece[];
+
+/**
+ * Rows of a piece are a multiple of it: special layouts interleave groups of 4 to 32 rows (ggml's repack.cpp, amx).
+ */
+export const row_group = 32;
+
+/** @param unit_bytes most bytes of a unit, unless one indivisible piece has more */
+export function cutIntoUnits(tensors: readonly TensorLoad[], unit_bytes: number): Unit[] {
+  const units: Unit[] = [];
+  let unit: Unit = [];
+  let bytes = 0;
+  for (const piece of pieces(tensors, unit_bytes)) {
+    if (bytes > 0 && bytes + piece.bytes > unit_bytes) {
+      units.push(unit);
+      unit = [];
+      bytes = 0;
+    }
+    unit.push(piece);
+    bytes += piece.bytes;
+  }
+  if (unit.length > 0) units.push(unit);
+  return units;
+}
+
+function* pieces(tensors: readonly TensorLoad[], unit_bytes: number): Generator<Piece> {
+  yield* cutPlain(joinNeighbours(tensors.filter(({ layout }) => layout === 0)), unit_bytes);
+  for (const tensor of tensors) if (tensor.layout !== 0) yield* converted(tensor, unit_bytes);
+}
+
+function joinNeighbours(tensors: readonly TensorLoad[]): PlainPiece[] {
+  const ranges: PlainPiece[] = [];
+  for (const { parts, pool_offset } of tensors) {
+    let offset = pool_offset;
+    for (const { offset_bytes, size_bytes } of parts) {
+      ranges.push({ kind: 'plain', file_offset: offset_bytes, pool_offset: offset, bytes: size_bytes });
+      offset += size_bytes;
+    }
+  }
+  ranges.sort((a, b) => a.file_offset - b.file_offset);
+  const joined: PlainPiece[] = [];
+  for (const range of ranges) {
+    const last = joined.at(-1);
+    const follows =
+      last &&
+      range.file_offset === last.file_offset + last.bytes &&
+      range.pool_offset === last.pool_offset + last.bytes;
+    if (follows) last.bytes += range.bytes;
+    else joined.push({ ...range });
+  }
+  return joined;
+}
+
+function* cutPlain(ranges: readonly PlainPiece[], unit_bytes: number): Generator<PlainPiece> {
+  for (const { file_offset, pool_offset, bytes } of ranges)
+    for (let done = 0; done < bytes; done += unit_bytes)
+      yield {
+        kind: 'plain',
+        file_offset: file_offset + done,
+        pool_offset: pool_offset + done,
+        bytes: Math.min(unit_bytes, bytes - done),
+      };
+}
+
+function* converted(tensor: TensorLoad, unit_bytes: number): Generator<ConvertedPiece> {
+  const { layout, type, row_elements, rows, planes, pool_offset, pool_row_bytes, parts } = tensor;
+  const bytes = parts.reduce((sum, { size_bytes }) => sum + size_bytes, 0);
+  const row_bytes = bytes / rows;
+  const most =
+    pool_row_bytes === undefined
+      ? rows
+      : Math.max(row_group, Math.floor(unit_bytes / row_bytes / row_group) * row_group);
+  for (let row = 0; row < rows; row += most) {
+    const count = Math.min(most, rows - row);
+    yield {
+      kind: 'converted',
+      layout,
+      type,
+      row_elements,
+      rows: count,
+      planes: count === rows ? planes : 1,
+      ranges: slice(parts, row * row_bytes, count * row_bytes),
+      pool_offset: pool_offset + row * (pool_row_bytes ?? 0),
+      bytes: count * row_bytes,
+    };
+  }
+}
+
+/** `bytes` from `begin` of the concatenated parts. */
+function slice(parts: readonly FileRange[], begin: number, bytes: number): FileRange[] {
+  const found: FileRange[] = [];
+  let offset = 0;
+  for (const { offset_bytes, size_bytes } of parts) {
+    const from = Math.max(begin, offset);
+    const to = Math.min(begin + bytes, offset + size_bytes);
+    if (from < to) found.push({ offset_bytes: offset_bytes + from - offset, size_bytes: to - from });
+    offset += size_bytes;
+  }
+  return found;
+}

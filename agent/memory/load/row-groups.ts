@@ -1,0 +1,74 @@
+/**
+ * Whether a special layout can be made from a tensor group by group. ggml converts whole tensors only and says
+ * nothing of how rows lie in the result, so it is tried: a small tensor of the same type and row length, converted
+ * whole and in groups, must give the same bytes.
+ */
+import { type Ggml, memoryAt } from '../../../native/ggml.ts';
+import type { Pointer } from '../../../native/signature.ts';
+import { row_group } from './pieces.ts';
+
+const known = new Map<string, number | undefined>();
+
+/**
+ * @param rows of the tensor: layouts are chosen by what divides it, so that the trial has the same remainder
+ * @returns bytes of a row in the special layout; undefined where only whole tensors can be converted
+ */
+export function convertedRowBytes(
+  ggml: Ggml,
+  bufferType: Pointer,
+  type: number,
+  row_elements: number,
+  rows: number,
+): number | undefined {
+  const rest = rows % row_group;
+  const key = `${bufferType} ${type} ${row_elements} ${rest}`;
+  if (!known.has(key)) known.set(key, tryGroups(ggml, bufferType, type, row_elements, rest));
+  return known.get(key);
+}
+
+function tryGroups(
+  ggml: Ggml,
+  bufferType: Pointer,
+  type: number,
+  row_elements: number,
+  rest: number,
+): number | undefined {
+  const groups = [row_group, row_group, ...(rest > 0 ? [rest] : [])];
+  const rows = groups.reduce((sum, group) => sum + group, 0);
+  const context = ggml.ggml_init({
+    mem_size: (groups.length + 2) * Number(ggml.ggml_tensor_overhead()),
+    mem_buffer: null,
+    no_alloc: true,
+  })!;
+  const tensor = (count: number): Pointer => ggml.ggml_new_tensor_2d(context, type, row_elements, count)!;
+  const sizeOf = (of: Pointer): number => Number(ggml.ggml_backend_buft_get_alloc_size(bufferType, of));
+  const whole = tensor(rows);
+  const bytes = sizeOf(whole);
+  const buffer = ggml.ggml_backend_buft_alloc_buffer(bufferType, 2 * bytes + 64);
+  try {
+    const row_bytes = bytes / rows;
+    const parts = groups.map(tensor);
+    if (!buffer || parts.some((part, index) => sizeOf(part) !== groups[index]! * row_bytes)) return undefined;
+    const base = ggml.ggml_backend_buffer_get_base(buffer)!;
+    const second = base + BigInt(Math.ceil(bytes / 64) * 64);
+    // Numbers that differ everywhere, so that rows out of place show.
+    const file_bytes = Number(ggml.ggml_nbytes(whole));
+    const source = new Uint8Array(file_bytes);
+    for (let index = 0; index < file_bytes; index++) source[index] = (index * 2654435761) >>> 15;
+    ggml.ggml_backend_tensor_alloc(buffer, whole, base);
+    ggml.ggml_backend_tensor_set(whole, source, 0, file_bytes);
+    let row = 0;
+    parts.forEach((part, index) => {
+      const begin = (row * file_bytes) / rows;
+      const end = ((row + groups[index]!) * file_bytes) / rows;
+      ggml.ggml_backend_tensor_alloc(buffer, part, second + BigInt(row * row_bytes));
+      ggml.ggml_backend_tensor_set(part, source.subarray(begin, end), 0, end - begin);
+      row += groups[index]!;
+    });
+    const same = Buffer.compare(memoryAt(base, bytes), memoryAt(second, bytes)) === 0;
+    return same ? row_bytes : undefined;
+  } finally {
+    if (buffer) ggml.ggml_backend_buffer_free(buffer);
+    ggml.ggml_free(context);
+  }
+}

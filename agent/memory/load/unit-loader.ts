@@ -1,0 +1,158 @@
+/** What one thread does of a load: reads units, and converts those whose layout is not that of the file. */
+import koffi from 'koffi';
+import { leaseHolds } from '../../../native/file-lease.ts';
+import { type Ggml, tensorLayout } from '../../../native/ggml.ts';
+import { isInPageCache, pageBytes, populateForReading, readInto } from '../../../native/memory-map.ts';
+import type { Pointer } from '../../../native/signature.ts';
+import { LoadCounters, type LoadWork } from './load-work.ts';
+import type { ConvertedPiece, FileRange, Piece } from './pieces.ts';
+
+export class UnitLoader {
+  readonly #ggml: Ggml;
+  #staging: { address: Pointer; bytes: number } | undefined;
+
+  constructor(ggml: Ggml) {
+    this.#ggml = ggml;
+  }
+
+  /**
+   * Takes units until none are left. What fails is told through the counters.
+   * @param after is called after each unit
+   */
+  run(work: LoadWork, after: () => void = () => undefined): void {
+    const counters = new LoadCounters(work.counters);
+    const structs = new TensorStructs(this.#ggml, work);
+    counters.enter();
+    try {
+      for (;;) {
+        const index = counters.take(work.units.length);
+        if (index === undefined) return;
+        let bytes = 0;
+        for (const piece of work.units[index]!) {
+          this.#load(work, structs, piece);
+          bytes += piece.bytes;
+        }
+        counters.finish(bytes);
+        after();
+      }
+    } catch (error) {
+      // Whatever it is, the tensors are not whole, and the thread that waits must hear of it.
+      if (error instanceof ReadFailure) counters.fail({ what: error.message, because: error.because });
+      else counters.fail({ what: `loading ${work.path} failed`, because: stackOf(error) });
+    } finally {
+      structs.free();
+      counters.leave();
+    }
+  }
+
+  free(): void {
+    if (this.#staging) koffi.free(this.#staging.address);
+    this.#staging = undefined;
+  }
+
+  #load(work: LoadWork, structs: TensorStructs, piece: Piece): void {
+    if (piece.kind === 'plain') {
+      const target = work.layouts[0]!.base + BigInt(piece.pool_offset);
+      readFully(work, target, { offset_bytes: piece.file_offset, size_bytes: piece.bytes });
+      return;
+    }
+    const tensor = structs.at(piece);
+    const source = mappedSource(work, piece) ?? this.#stage(work, piece);
+    this.#ggml.ggml_backend_tensor_set(tensor, source, 0, piece.bytes);
+  }
+
+  #stage(work: LoadWork, piece: ConvertedPiece): Pointer {
+    if (!this.#staging || this.#staging.bytes < piece.bytes) {
+      this.free();
+      this.#staging = { address: koffi.alloc('uint8_t', piece.bytes) as Pointer, bytes: piece.bytes };
+    }
+    let { address } = this.#staging;
+    for (const range of piece.ranges) {
+      readFully(work, address, range);
+      address += BigInt(range.size_bytes);
+    }
+    return this.#staging.address;
+  }
+}
+
+/**
+ * The bytes of a piece in the page cache itself, which saves a copy; undefined where they must be read: they are
+ * not there yet, are in several places, or nothing keeps the file from being cut off meanwhile.
+ */
+function mappedSource({ mapping, descriptor }: LoadWork, { ranges }: ConvertedPiece): Pointer | undefined {
+  const [range, ...others] = ranges;
+  if (mapping === undefined || !range || others.length > 0) return undefined;
+  const page = pageBytes();
+  const begin = Math.floor(range.offset_bytes / page) * page;
+  const bytes = range.offset_bytes + range.size_bytes - begin;
+  const address = mapping + BigInt(begin);
+  if (!leaseHolds(descriptor)) return undefined;
+  if (!isInPageCache(address, bytes) || !populateForReading(address, bytes)) return undefined;
+  return mapping + BigInt(range.offset_bytes);
+}
+
+class ReadFailure extends Error {
+  readonly because: string;
+
+  constructor(message: string, because: string) {
+    super(message);
+    this.because = because;
+  }
+}
+
+function stackOf(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? error.message) : String(error);
+}
+
+function readFully({ descriptor, path }: LoadWork, address: Pointer, range: FileRange): void {
+  for (let done = 0; done < range.size_bytes; ) {
+    const offset = range.offset_bytes + done;
+    const count = readInto(address + BigInt(done), descriptor, offset, range.size_bytes - done);
+    if (count < 0)
+      throw new ReadFailure(`${path} cannot be read`, `pread at byte ${offset} failed with errno ${-count}`);
+    if (count === 0)
+      throw new ReadFailure(
+        `${path} ended while its weights were read`,
+        `byte ${offset} was asked for and is not there`,
+      );
+    done += count;
+  }
+}
+
+/** Tensor structs that are pointed at one place of the pool after another, one a shape and layout. */
+class TensorStructs {
+  readonly #ggml: Ggml;
+  readonly #work: LoadWork;
+  readonly #known = new Map<string, { context: Pointer; tensor: Pointer }>();
+
+  constructor(ggml: Ggml, work: LoadWork) {
+    this.#ggml = ggml;
+    this.#work = work;
+  }
+
+  at(piece: ConvertedPiece): Pointer {
+    const { layout, type, row_elements, rows, planes, pool_offset } = piece;
+    const { buffer, base } = this.#work.layouts[layout]!;
+    const address = base + BigInt(pool_offset);
+    const key = [layout, type, row_elements, rows, planes].join();
+    const known = this.#known.get(key);
+    if (known) {
+      koffi.encode(known.tensor, tensorLayout.data, 'void *', address);
+      return known.tensor;
+    }
+    const ggml = this.#ggml;
+    const context = ggml.ggml_init({
+      mem_size: 2 * Number(ggml.ggml_tensor_overhead()),
+      mem_buffer: null,
+      no_alloc: true,
+    })!;
+    const tensor = ggml.ggml_new_tensor_3d(context, type, row_elements, rows / planes, planes)!;
+    ggml.ggml_backend_tensor_alloc(buffer, tensor, address);
+    this.#known.set(key, { context, tensor });
+    return tensor;
+  }
+
+  free(): void {
+    for (const { context } of this.#known.values()) this.#ggml.ggml_free(context);
+  }
+}

@@ -1,0 +1,152 @@
+/**
+ * The memory of one device's pool, as ggml sees it. Weights with special layouts (repacked, AMX) must lie in
+ * buffers of special types, and everything else in plain ones; here all of these buffers are the same memory, so
+ * that the pool decides what lies where. ggml allocates the buffer of a special type itself; a memory file is
+ * then mapped over its pages. The plain buffer wraps the same addresses. Where a CPU has several special types,
+ * each has addresses of its own, and the pages behind them are the same.
+ */
+import type { Ggml } from '../../native/ggml.ts';
+import { BufferUsage, memoryAt } from '../../native/ggml.ts';
+import {
+  huge_page_bytes,
+  moveMemory,
+  type PageKind,
+  pageBytes,
+  populateForWriting,
+  restorePrivateMemory,
+  SharedMemory,
+  unmap,
+} from '../../native/memory-map.ts';
+import type { Pointer } from '../../native/signature.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+
+/** Of offsets in a pool: a cache line, and a multiple of what every buffer type of ggml asks for on a CPU. */
+export const pool_alignment_bytes = 64;
+
+/** One way in which bytes of the pool are laid out and addressed. */
+export interface PoolLayout {
+  /** ggml's name of the buffer type: `CPU`, `CPU_REPACK`, `AMX`. */
+  readonly name: string;
+  readonly bufferType: Pointer;
+  readonly buffer: Pointer;
+  /** Address of offset 0 of the pool. */
+  readonly base: Pointer;
+}
+
+export class PoolMemory {
+  readonly bytes: number;
+  readonly pages: PageKind;
+  /** Plain memory first. */
+  readonly layouts: readonly PoolLayout[];
+  /** The memory file, for transfers by sendfile or RDMA. */
+  readonly descriptor: number;
+  readonly #ggml: Ggml;
+  readonly #memory: SharedMemory;
+  /** Whether offset 0 has a mapping that no special buffer owns. */
+  readonly #ownMapping: Pointer | undefined;
+
+  /**
+   * @param bytes rounded up to whole huge pages; nothing of it is taken before it is written
+   * @throws HpcserveError E_NATIVE_MEMORY
+   */
+  constructor(ggml: Ggml, bytes: number) {
+    this.#ggml = ggml;
+    this.bytes = Math.ceil(bytes / huge_page_bytes) * huge_page_bytes;
+    this.#memory = SharedMemory.create('hpcserve-pool', this.bytes);
+    this.pages = this.#memory.pages;
+    this.descriptor = this.#memory.descriptor;
+    const special: PoolLayout[] = [];
+    try {
+      for (const bufferType of ggml.cpuExtraBufferTypes) special.push(this.#special(bufferType));
+      this.#ownMapping = special.length === 0 ? this.#memory.map() : undefined;
+      const base = this.#ownMapping ?? special[0]!.base;
+      this.layouts = [this.#plain(base), ...special];
+    } catch (error) {
+      for (const layout of special) this.#freeSpecial(layout);
+      this.#memory.close();
+      throw error;
+    }
+  }
+
+  get plain(): PoolLayout {
+    return this.layouts[0]!;
+  }
+
+  /** @param bufferType one of those in `layouts` */
+  layoutOf(bufferType: Pointer): PoolLayout {
+    const layout = this.layouts.find((candidate) => candidate.bufferType === bufferType);
+    if (!layout) throw new Error('the pool has no layout of that buffer type');
+    return layout;
+  }
+
+  /** The bytes as they are laid out, shared and not copied. Valid until `free`. */
+  view(offset: number, bytes: number): Uint8Array {
+    return memoryAt(this.plain.base + BigInt(offset), bytes);
+  }
+
+  /** Layouts do not depend on addresses, so that a tensor moves as bytes. The ranges may overlap. */
+  move(to_offset: number, from_offset: number, bytes: number): void {
+    const { base } = this.plain;
+    moveMemory(base + BigInt(to_offset), base + BigInt(from_offset), bytes);
+  }
+
+  /**
+   * Takes the pages of a range now: their first use is then as fast as every other.
+   * @throws HpcserveError E_NATIVE_MEMORY
+   */
+  populate(offset = 0, bytes = this.bytes - offset): void {
+    const page = BigInt(pageBytes());
+    const begin = ((this.plain.base + BigInt(offset)) / page) * page;
+    const end = this.plain.base + BigInt(offset + bytes);
+    populateForWriting(begin, Number(end - begin));
+  }
+
+  free(): void {
+    const [plain, ...special] = this.layouts;
+    this.#ggml.ggml_backend_buffer_free(plain!.buffer);
+    for (const layout of special) this.#freeSpecial(layout);
+    if (this.#ownMapping !== undefined) unmap(this.#ownMapping, this.bytes);
+    this.#memory.close();
+  }
+
+  #special(bufferType: Pointer): PoolLayout {
+    const ggml = this.#ggml;
+    const name = ggml.ggml_backend_buft_name(bufferType) ?? 'unnamed';
+    // Untouched memory of ggml's own costs addresses only; a huge page more lets the mapping begin at one.
+    const buffer = ggml.ggml_backend_buft_alloc_buffer(bufferType, this.bytes + huge_page_bytes);
+    if (!buffer) throw refused(name, this.bytes);
+    const start = ggml.ggml_backend_buffer_get_base(buffer)!;
+    const page = BigInt(huge_page_bytes);
+    const base = ((start + page - 1n) / page) * page;
+    ggml.ggml_backend_buffer_set_usage(buffer, BufferUsage.weights);
+    try {
+      this.#memory.mapOver(base);
+    } catch (error) {
+      ggml.ggml_backend_buffer_free(buffer);
+      throw error;
+    }
+    return { name, bufferType, buffer, base };
+  }
+
+  #freeSpecial({ base, buffer }: PoolLayout): void {
+    restorePrivateMemory(base, this.bytes);
+    this.#ggml.ggml_backend_buffer_free(buffer);
+  }
+
+  #plain(base: Pointer): PoolLayout {
+    const ggml = this.#ggml;
+    const bufferType = ggml.ggml_backend_cpu_buffer_type()!;
+    const name = ggml.ggml_backend_buft_name(bufferType) ?? 'CPU';
+    const buffer = ggml.ggml_backend_cpu_buffer_from_ptr(base, this.bytes);
+    if (!buffer) throw refused(name, this.bytes);
+    return { name, bufferType, buffer, base };
+  }
+}
+
+function refused(name: string, bytes: number): HpcserveError {
+  return new HpcserveError('E_NATIVE_MEMORY', {
+    what: `no address range of ${(bytes / 2 ** 30).toFixed(2)} GiB for a memory pool`,
+    because: `ggml made no buffer of the type ${name}`,
+    try: 'make the pool smaller, or raise the limit on virtual memory (ulimit -v)',
+  });
+}

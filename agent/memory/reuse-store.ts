@@ -1,0 +1,446 @@
+/**
+ * The Reuse Store of one device (Tangram §3.1): which tensors lie where in its pool. A tensor outlives the
+ * instance that loaded it and is found again by its fingerprint; models that have tensors in common have the same
+ * regions. Nothing is found before its load is committed, so that a load that ended half-way leaves nothing behind.
+ */
+import { type EvictionWeight, evictionCost } from '../../solver/reuse/eviction.ts';
+import { defaultPlanningSettings, type LoadPlan, planLoad } from '../../solver/reuse/load-plan.ts';
+import type { RegionView } from '../../solver/reuse/region-view.ts';
+import {
+  noRequests,
+  noteRequest,
+  type RequestHistory,
+  requestProbability,
+} from '../../solver/reuse/request-probability.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Region, RegionList } from './region-list.ts';
+
+export interface WantedTensor {
+  /** Its fingerprints, the strongest first: any of them finds it. */
+  keys: readonly string[];
+  /** In the pool. */
+  bytes: number;
+}
+
+export interface WantedModel {
+  /** Name under which its requests are counted. */
+  model: string;
+  /** α of Equation 2. */
+  latency_sensitivity: number;
+  /** In the order of the file. */
+  tensors: readonly WantedTensor[];
+}
+
+/** Who a region of the pool belongs to: a tensor, or a part of the pool that the store does not manage. */
+export type PoolOwner = StoredTensor | { readonly kind: 'reserved'; readonly what: string };
+
+interface StoredTensor {
+  readonly kind: 'tensor';
+  keys: string[];
+  region: Region<PoolOwner>;
+  state: 'loading' | 'ready';
+  /** Leases that hold it; it neither moves nor goes while there is one. */
+  users: number;
+  /** Models that have used it. */
+  readonly models: Set<string>;
+}
+
+export interface StoreStats {
+  pool_bytes: number;
+  /** Tensors that instances use. */
+  active_bytes: number;
+  /** Tensors that no instance uses now. */
+  reusable_bytes: number;
+  reserved_bytes: number;
+  free_bytes: number;
+  largest_free_bytes: number;
+  /** Share of the free bytes outside the largest free region. */
+  fragmentation: number;
+  regions: number;
+}
+
+/** What one load did. */
+export interface LoadOutcome {
+  reused_bytes: number;
+  missing_bytes: number;
+  evicted_bytes: number;
+  moved_bytes: number;
+  plan_ms: number;
+  move_ms: number;
+}
+
+/** Tensors of a model in the pool, for as long as an instance uses them. */
+export interface TensorLease {
+  /** Offset in the pool of each wanted tensor. */
+  readonly offsets: readonly number[];
+  /** The tensors stay where they are, for whoever wants them next. */
+  release(): void;
+}
+
+/** Room for a model whose missing tensors are to be loaded now. Ends with one of `commit`, `abort`, `abandon`. */
+export interface PendingLoad {
+  readonly offsets: readonly number[];
+  /** Indices of the wanted tensors that are not in the pool. */
+  readonly missing: readonly number[];
+  readonly outcome: LoadOutcome;
+  /**
+   * Every missing tensor is in its place.
+   * @param elapsed_ms what loading them took
+   */
+  commit(elapsed_ms: number): TensorLease;
+  /** Nothing of it is of use, and nobody writes to it any more. */
+  abort(): void;
+  /** As `abort`, but somebody may still write to it: its regions are not used again. */
+  abandon(): void;
+}
+
+/** Bytes per second before any were measured; only their proportion matters, and only until the first load. */
+const assumed_bandwidths: StoreBandwidths = { load: 2e9, copy: 10e9 };
+/** Weight of the newest measurement in a bandwidth. */
+const smoothing = 0.3;
+/** Loads and moves of fewer bytes say more of their overhead than of a bandwidth. */
+const measurable_bytes = 16 * 1024 * 1024;
+
+/** Bytes per second. */
+export interface StoreBandwidths {
+  /** Of bringing missing tensors into the pool. */
+  load: number;
+  /** Of moving a tensor within the pool. */
+  copy: number;
+}
+
+export class ReuseStore {
+  readonly #regions: RegionList<PoolOwner>;
+  readonly #move: (to_offset: number, from_offset: number, bytes: number) => void;
+  readonly #byKey = new Map<string, StoredTensor>();
+  readonly #leases = new Set<readonly StoredTensor[]>();
+  readonly #models = new Map<string, { latency_sensitivity: number; load_bandwidth: number }>();
+  #history: RequestHistory = noRequests;
+  readonly #loadBandwidth: number;
+  #copyBandwidth: number;
+
+  /**
+   * @param regions of the whole pool; what others have reserved there is respected
+   * @param move carries bytes to another place of the pool
+   * @param bandwidths to begin with; both are measured from then on
+   */
+  constructor(
+    regions: RegionList<PoolOwner>,
+    move: (to_offset: number, from_offset: number, bytes: number) => void,
+    bandwidths: StoreBandwidths = assumed_bandwidths,
+  ) {
+    this.#regions = regions;
+    this.#move = move;
+    this.#loadBandwidth = bandwidths.load;
+    this.#copyBandwidth = bandwidths.copy;
+  }
+
+  /** S′ of Equation 3: bytes of these tensors that are in the pool. */
+  reusableBytes(tensors: readonly WantedTensor[]): number {
+    const found = new Set<StoredTensor>();
+    for (const { keys } of tensors) {
+      const stored = this.#find(keys);
+      if (stored) found.add(stored);
+    }
+    let bytes = 0;
+    for (const { region } of found) bytes += region.bytes;
+    return bytes;
+  }
+
+  /**
+   * Notes a request for the model, keeps what is there of it, and makes room for the rest: by evicting and moving
+   * tensors that nobody uses.
+   * @throws HpcserveError E_POOL_FULL; then the pool is as it was
+   */
+  begin(wanted: WantedModel): PendingLoad {
+    this.#history = noteRequest(this.#history, wanted.model);
+    this.#models.set(wanted.model, {
+      latency_sensitivity: wanted.latency_sensitivity,
+      load_bandwidth: this.#models.get(wanted.model)?.load_bandwidth ?? this.#loadBandwidth,
+    });
+    const request = this.#lookUp(wanted);
+    for (const stored of request.found) stored.users++;
+    try {
+      return this.#makeRoom(wanted, request);
+    } catch (error) {
+      for (const stored of request.found) stored.users--;
+      throw error;
+    }
+  }
+
+  /** Makes what is stored under one key findable under another: its content became known. */
+  alias(known: string, key: string): void {
+    const stored = this.#byKey.get(known);
+    if (!stored || this.#byKey.has(key)) return;
+    stored.keys.push(key);
+    this.#byKey.set(key, stored);
+  }
+
+  /** Gives up every tensor that nobody uses. */
+  clear(): void {
+    for (const { owner } of [...this.#regions])
+      if (owner?.kind === 'tensor' && owner.state === 'ready' && owner.users === 0) this.#evict(owner);
+  }
+
+  stats(): StoreStats {
+    const stats = { active_bytes: 0, reusable_bytes: 0, reserved_bytes: 0 };
+    for (const { owner, bytes } of this.#regions) {
+      if (owner?.kind === 'reserved') stats.reserved_bytes += bytes;
+      else if (owner)
+        stats[owner.users > 0 || owner.state === 'loading' ? 'active_bytes' : 'reusable_bytes'] += bytes;
+    }
+    const { bytes, free_bytes, largest_free_bytes, fragmentation, count } = this.#regions;
+    return { pool_bytes: bytes, ...stats, free_bytes, largest_free_bytes, fragmentation, regions: count };
+  }
+
+  /**
+   * Compares regions, keys and leases with one another.
+   * @throws HpcserveError E_POOL_INTEGRITY
+   */
+  verify(): void {
+    this.#regions.verify();
+    const users = new Map<StoredTensor, number>();
+    for (const lease of this.#leases)
+      for (const stored of lease) users.set(stored, (users.get(stored) ?? 0) + 1);
+    const seen = new Set<StoredTensor>();
+    for (const region of this.#regions) {
+      const { owner } = region;
+      if (owner?.kind !== 'tensor') continue;
+      const at = `the tensor at ${region.offset}`;
+      if (owner.region !== region) throw damaged(`${at} says it lies at ${owner.region.offset}`);
+      if (owner.state === 'loading') continue;
+      if (owner.users !== (users.get(owner) ?? 0))
+        throw damaged(`${at} counts ${owner.users} users and has ${users.get(owner) ?? 0}`);
+      if (owner.keys.length === 0 && owner.users === 0) throw damaged(`${at} can never be found again`);
+      if (owner.keys.some((key) => this.#byKey.get(key) !== owner))
+        throw damaged(`${at} is not found by its keys`);
+      seen.add(owner);
+    }
+    for (const stored of [...this.#byKey.values(), ...users.keys()])
+      if (!seen.has(stored)) throw damaged(`a tensor at ${stored.region.offset} is known and has no region`);
+  }
+
+  #find(keys: readonly string[]): StoredTensor | undefined {
+    for (const key of keys) {
+      const stored = this.#byKey.get(key);
+      if (stored) return stored;
+    }
+    return undefined;
+  }
+
+  #lookUp({ tensors }: WantedModel): Request {
+    const found = new Set<StoredTensor>();
+    const missing: number[] = [];
+    // A model may want the same tensor twice; it is loaded once.
+    const sameAs = new Map<string, number>();
+    const slots = tensors.map(({ keys }, index): StoredTensor | number => {
+      const stored = this.#find(keys);
+      if (stored) {
+        found.add(stored);
+        return stored;
+      }
+      const first = keys.map((key) => sameAs.get(key)).find((known) => known !== undefined);
+      if (first !== undefined) return first;
+      for (const key of keys) sameAs.set(key, missing.length);
+      missing.push(index);
+      return missing.length - 1;
+    });
+    return { found: [...found], missing, slots };
+  }
+
+  #makeRoom(wanted: WantedModel, { found, missing, slots }: Request): PendingLoad {
+    const started = performance.now();
+    const sizes = missing.map((index) => this.#regions.aligned(wanted.tensors[index]!.bytes));
+    const regions = [...this.#regions];
+    const plan = planLoad(this.#view(regions), sizes, defaultPlanningSettings);
+    if (!plan) throw this.#full(wanted.model, sizes);
+    const planned = performance.now();
+    const evicted_bytes = plan.evict.reduce((sum, index) => sum + regions[index]!.bytes, 0);
+    const moved_bytes = this.#carryOut(plan, regions);
+    const outcome: LoadOutcome = {
+      reused_bytes: found.reduce((sum, { region }) => sum + region.bytes, 0),
+      missing_bytes: sizes.reduce((sum, bytes) => sum + bytes, 0),
+      evicted_bytes,
+      moved_bytes,
+      plan_ms: planned - started,
+      move_ms: performance.now() - planned,
+    };
+    this.#measureCopy(moved_bytes, outcome.move_ms);
+    const loading = missing.map((index, at) =>
+      this.#place(plan.offsets[at]!, wanted.model, wanted.tensors[index]!),
+    );
+    const tensors = slots.map((slot) => (typeof slot === 'number' ? loading[slot]! : slot));
+    return this.#pending(wanted, { found, missing, loading, tensors, outcome });
+  }
+
+  #pending(wanted: WantedModel, load: Load): PendingLoad {
+    const { found, missing, loading, tensors, outcome } = load;
+    let open = true;
+    const close = (): void => {
+      if (!open) throw new Error(`the load of ${wanted.model} has ended already`);
+      open = false;
+    };
+    const giveUp = (end: (stored: StoredTensor) => void): void => {
+      close();
+      for (const stored of found) stored.users--;
+      for (const stored of loading) end(stored);
+    };
+    return {
+      offsets: tensors.map(({ region }) => region.offset),
+      missing,
+      outcome,
+      commit: (elapsed_ms) => {
+        close();
+        this.#measureLoad(wanted.model, outcome.missing_bytes, elapsed_ms);
+        for (const stored of loading) this.#publish(stored);
+        for (const stored of found) this.#learn(stored, wanted, tensors);
+        return this.#lease(wanted.model, tensors);
+      },
+      abort: () => giveUp((stored) => this.#regions.free(stored.region)),
+      abandon: () => giveUp((stored) => this.#quarantine(stored)),
+    };
+  }
+
+  #lease(model: string, tensors: readonly StoredTensor[]): TensorLease {
+    const held = [...new Set(tensors)];
+    this.#leases.add(held);
+    for (const stored of held) stored.models.add(model);
+    const offsets = tensors.map(({ region }) => region.offset);
+    return {
+      offsets,
+      release: () => {
+        if (!this.#leases.delete(held)) throw new Error(`the tensors of ${model} were released already`);
+        for (const stored of held) {
+          stored.users--;
+          // Another load brought the same tensor first: this one is found by nobody.
+          if (stored.users === 0 && stored.keys.length === 0) this.#regions.free(stored.region);
+        }
+      },
+    };
+  }
+
+  #place(offset: number, model: string, { keys, bytes }: WantedTensor): StoredTensor {
+    const stored = {
+      kind: 'tensor' as const,
+      keys: [...keys],
+      state: 'loading' as const,
+      users: 1,
+      models: new Set([model]),
+    };
+    const owner = stored as unknown as StoredTensor;
+    owner.region = this.#regions.allocateAt(offset, bytes, owner);
+    return owner;
+  }
+
+  #publish(stored: StoredTensor): void {
+    stored.state = 'ready';
+    stored.keys = stored.keys.filter((key) => !this.#byKey.has(key));
+    for (const key of stored.keys) this.#byKey.set(key, stored);
+  }
+
+  /** What was found by one key is findable by the others from now on. */
+  #learn(stored: StoredTensor, { tensors: wanted }: WantedModel, tensors: readonly StoredTensor[]): void {
+    tensors.forEach((candidate, index) => {
+      if (candidate !== stored || stored.keys.length === 0) return;
+      for (const key of wanted[index]!.keys) this.alias(stored.keys[0]!, key);
+    });
+  }
+
+  #quarantine(stored: StoredTensor): void {
+    const { offset, bytes } = stored.region;
+    this.#regions.free(stored.region);
+    this.#regions.allocateAt(offset, bytes, { kind: 'reserved', what: 'a load that hangs' });
+  }
+
+  #evict(stored: StoredTensor): void {
+    for (const key of stored.keys) this.#byKey.delete(key);
+    this.#regions.free(stored.region);
+  }
+
+  /** @returns bytes moved */
+  #carryOut({ evict, moves }: LoadPlan, regions: readonly Region<PoolOwner>[]): number {
+    const tensorOf = (index: number): StoredTensor => {
+      const owner = regions[index]!.owner;
+      if (owner?.kind !== 'tensor') throw new Error(`region ${index} of a plan is no tensor`);
+      return owner;
+    };
+    const moving = moves.map(({ region, to_offset }) => ({ stored: tensorOf(region), to_offset }));
+    for (const stored of evict.map(tensorOf)) this.#evict(stored);
+    let bytes = 0;
+    for (const { stored, to_offset } of moving) {
+      const { offset: from, bytes: size } = stored.region;
+      stored.region = this.#regions.move(stored.region, to_offset);
+      this.#move(to_offset, from, size);
+      bytes += size;
+    }
+    return bytes;
+  }
+
+  #view(regions: readonly Region<PoolOwner>[]): RegionView[] {
+    const weights = new Map<string, EvictionWeight>();
+    for (const [model, { latency_sensitivity, load_bandwidth }] of this.#models)
+      weights.set(model, {
+        probability: requestProbability(this.#history, model),
+        latency_sensitivity,
+        load_bandwidth,
+      });
+    return regions.map(({ owner, bytes }): RegionView => {
+      if (owner === undefined) return { kind: 'free', bytes };
+      if (owner.kind === 'reserved' || owner.users > 0 || owner.state === 'loading')
+        return { kind: 'fixed', bytes };
+      const models = [...owner.models].map((model) => weights.get(model)!);
+      return {
+        kind: 'resident',
+        bytes,
+        evict_cost_s: evictionCost(bytes, models),
+        move_cost_s: bytes / this.#copyBandwidth,
+      };
+    });
+  }
+
+  #measureLoad(model: string, bytes: number, elapsed_ms: number): void {
+    const known = this.#models.get(model);
+    if (known && bytes >= measurable_bytes && elapsed_ms > 0)
+      known.load_bandwidth += smoothing * ((bytes * 1000) / elapsed_ms - known.load_bandwidth);
+  }
+
+  #measureCopy(bytes: number, elapsed_ms: number): void {
+    if (bytes >= measurable_bytes && elapsed_ms > 0)
+      this.#copyBandwidth += smoothing * ((bytes * 1000) / elapsed_ms - this.#copyBandwidth);
+  }
+
+  #full(model: string, sizes: readonly number[]): HpcserveError {
+    const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+    const { pool_bytes, active_bytes, reserved_bytes, free_bytes, reusable_bytes } = this.stats();
+    const missing = sizes.reduce((sum, bytes) => sum + bytes, 0);
+    return new HpcserveError('E_POOL_FULL', {
+      what: `the model ${model} does not fit into the memory pool`,
+      because: [
+        `${gib(missing)} of its weights are missing, and ${gib(free_bytes + reusable_bytes)} are free or reusable`,
+        `of ${gib(pool_bytes)}, ${gib(active_bytes)} hold weights in use and ${gib(reserved_bytes)} are reserved`,
+      ],
+      details: { missing_bytes: missing, pool_bytes, active_bytes, reserved_bytes },
+    });
+  }
+}
+
+interface Request {
+  /** In the pool, each once. */
+  found: StoredTensor[];
+  /** Indices of the wanted tensors to be loaded, each once. */
+  missing: number[];
+  /** Per wanted tensor: where it is, or which of the missing ones it is. */
+  slots: (StoredTensor | number)[];
+}
+
+interface Load {
+  found: StoredTensor[];
+  missing: number[];
+  loading: StoredTensor[];
+  tensors: StoredTensor[];
+  outcome: LoadOutcome;
+}
+
+function damaged(because: string): HpcserveError {
+  return new HpcserveError('E_POOL_INTEGRITY', { what: 'the reuse store contradicts itself', because });
+}

@@ -1,0 +1,277 @@
+/**
+ * The weights of many models in one pool: what an engine asks for is looked up in the reuse store, and only what
+ * is missing is read. When the engine is closed its tensors stay, so that the model comes back in the time that
+ * its missing tensors take.
+ */
+import { statSync } from 'node:fs';
+import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
+import type { GgufFile } from '../../native/formats/gguf-reader.ts';
+import type { Ggml } from '../../native/ggml.ts';
+import type { Pointer } from '../../native/signature.ts';
+import type { LoadProgress } from '../../spec/engine-contract.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ModelFile } from '../engine/model-file.ts';
+import { stageOperators } from '../engine/operators.ts';
+import { type PlannedWeight, planWeights, type WeightPlan } from '../engine/weight-plan.ts';
+import {
+  type LoadedWeights,
+  type PlacedWeight,
+  placeWeights,
+  shareTiedEmbedding,
+  type WeightSource,
+  weightContext,
+} from '../engine/weights.ts';
+import type { ContentHashCache } from './content-hashes.ts';
+import { type FileVersion, fileVersion } from './file-version.ts';
+import { fingerprints } from './fingerprint.ts';
+import { type FileRange, row_group, type TensorLoad } from './load/pieces.ts';
+import { convertedRowBytes } from './load/row-groups.ts';
+import { TensorLoader, type TensorLoaderOptions } from './load/tensor-loader.ts';
+import { type PoolLayout, PoolMemory, pool_alignment_bytes } from './pool-memory.ts';
+import { RegionList } from './region-list.ts';
+import {
+  type LoadOutcome,
+  type PoolOwner,
+  ReuseStore,
+  type StoreStats,
+  type WantedTensor,
+} from './reuse-store.ts';
+
+export interface WeightPoolOptions extends TensorLoaderOptions {
+  pool_bytes: number;
+  /** Takes all memory at once instead of as it is written: slower to start, and no load pays for it. Default false. */
+  populate?: boolean;
+  /** Where hashes of contents are kept; absent: tensors are told apart by their files. */
+  content_hashes?: ContentHashCache;
+}
+
+/** What a finished load did, and how long it took. */
+export interface WeightLoad extends LoadOutcome {
+  model: string;
+  /** Of reading and converting what was missing. */
+  read_ms: number;
+  /** From the request to the last byte. */
+  total_ms: number;
+}
+
+export interface ModelUse {
+  /** Name under which requests are counted; absent: the path of the file. */
+  model?: string;
+  /** α of Equation 2; default 1. */
+  latency_sensitivity?: number;
+  /** Hears of the load when it is over. */
+  on_loaded?: (load: WeightLoad) => void;
+}
+
+export class WeightPool {
+  readonly memory: PoolMemory;
+  readonly store: ReuseStore;
+  readonly #ggml: Ggml;
+  readonly #loader: TensorLoader;
+  readonly #hashes: ContentHashCache | undefined;
+
+  /** @throws HpcserveError E_NATIVE_MEMORY */
+  constructor(ggml: Ggml, options: WeightPoolOptions) {
+    this.#ggml = ggml;
+    this.#hashes = options.content_hashes;
+    this.memory = new PoolMemory(ggml, options.pool_bytes);
+    try {
+      if (options.populate) this.memory.populate();
+    } catch (error) {
+      this.memory.free();
+      throw error;
+    }
+    const regions = new RegionList<PoolOwner>(this.memory.bytes, pool_alignment_bytes);
+    this.store = new ReuseStore(regions, (to, from, bytes) => this.memory.move(to, from, bytes));
+    this.#loader = new TensorLoader(ggml, this.memory, options);
+  }
+
+  /** Weights of one engine, for its constructor. */
+  source(use: ModelUse = {}): WeightSource {
+    return { load: (file, plan, onProgress) => this.#load(file, plan, use, onProgress) };
+  }
+
+  /** S and S′ of Equation 3: bytes of a model in the pool, and how many of them are there. */
+  affinity(file: GgufFile, plan: WeightPlan): { model_bytes: number; reusable_bytes: number } {
+    const context = weightContext(this.#ggml, plan);
+    try {
+      const tensors = this.#describe(this.#version(file), plan, context);
+      const wanted = tensors.map((tensor) => tensor.wanted);
+      return {
+        model_bytes: wanted.reduce((sum, { bytes }) => sum + bytes, 0),
+        reusable_bytes: this.store.reusableBytes(wanted),
+      };
+    } finally {
+      this.#ggml.ggml_free(context);
+    }
+  }
+
+  /**
+   * Hashes the tensors of a model file in the background. From then on they are shared with every file that has the
+   * same ones: those that are in the pool now, and those of later loads.
+   * @throws HpcserveError E_POOL_LOAD
+   */
+  async learnContents({ gguf, model }: ModelFile): Promise<void> {
+    if (!this.#hashes) throw new Error('this pool keeps no hashes of contents');
+    const version = this.#version(gguf);
+    await this.#hashes.learn(version, gguf.tensors.map(rangeOf));
+    const plan = planWeights(gguf, model, stageOperators(model.n_layer));
+    const context = weightContext(this.#ggml, plan);
+    try {
+      for (const { wanted } of this.#describe(version, plan, context)) {
+        const [content, file] = wanted.keys;
+        if (content !== undefined && file !== undefined) this.store.alias(file, content);
+      }
+    } finally {
+      this.#ggml.ggml_free(context);
+    }
+  }
+
+  stats(): StoreStats {
+    return this.store.stats();
+  }
+
+  /** Ends the loading threads and frees the memory. No engine may use it any more. */
+  async close(): Promise<void> {
+    await this.#loader.close();
+    this.memory.free();
+  }
+
+  #load(
+    file: GgufFile,
+    plan: WeightPlan,
+    use: ModelUse,
+    onProgress?: (progress: LoadProgress) => void,
+  ): LoadedWeights {
+    const started = performance.now();
+    const ggml = this.#ggml;
+    const version = this.#version(file);
+    const context = weightContext(ggml, plan);
+    try {
+      const tensors = this.#describe(version, plan, context);
+      const model = use.model ?? file.path;
+      const pending = this.store.begin({
+        model,
+        latency_sensitivity: use.latency_sensitivity ?? 1,
+        tensors: tensors.map(({ wanted }) => wanted),
+      });
+      const loads = pending.missing.map((index) => tensors[index]!.at(pending.offsets[index]!));
+      const reading = performance.now();
+      try {
+        this.#loader.load(version, loads, onProgress);
+      } catch (error) {
+        if (error instanceof HpcserveError && error.details.still_writing === true) pending.abandon();
+        else pending.abort();
+        throw error;
+      }
+      const ended = performance.now();
+      const lease = pending.commit(ended - reading);
+      use.on_loaded?.({
+        model,
+        ...pending.outcome,
+        read_ms: ended - reading,
+        total_ms: ended - started,
+      });
+      const places = new Map<PlannedWeight, Pointer>();
+      tensors.forEach(({ weight, tensor, layout }, index) => {
+        ggml.ggml_backend_tensor_alloc(layout.buffer, tensor, layout.base + BigInt(lease.offsets[index]!));
+        places.set(weight, tensor);
+      });
+      shareTiedEmbedding(plan, places);
+      const bytes = tensors.reduce((sum, { wanted }) => sum + wanted.bytes, 0);
+      return {
+        bytes,
+        tensor: (weight) => {
+          const tensor = places.get(weight);
+          if (!tensor) throw new Error(`weight ${weight.name} was not loaded`);
+          return tensor;
+        },
+        free: () => {
+          lease.release();
+          ggml.ggml_free(context);
+        },
+      };
+    } catch (error) {
+      ggml.ggml_free(context);
+      throw error;
+    }
+  }
+
+  /** @throws HpcserveError E_POOL_LOAD: the file is no longer the one whose header was read */
+  #version(file: GgufFile): FileVersion {
+    const stats = statSync(file.path, { bigint: true, throwIfNoEntry: false });
+    const same =
+      stats &&
+      Number(stats.size) === file.file_bytes &&
+      Math.trunc(Number(stats.mtimeNs) / 1e6) === Math.trunc(file.mtime_ms);
+    if (stats && same) return fileVersion(file.path, stats);
+    throw new HpcserveError('E_POOL_LOAD', {
+      what: `${file.path} changed after its header was read`,
+      because: stats ? 'its size or time of modification is another' : 'it is gone',
+    });
+  }
+
+  /** In the order of the file. */
+  #describe(version: FileVersion, plan: WeightPlan, context: Pointer): PooledTensor[] {
+    const contents = this.#hashes?.read(version);
+    const placed = [...placeWeights(this.#ggml, context, plan).values()].flat();
+    placed.sort((a, b) => fileOffset(a) - fileOffset(b));
+    return placed.map((place): PooledTensor => {
+      const { weight, tensor, bufferType } = place;
+      const layout = this.memory.layoutOf(bufferType);
+      const { source, wanted } = this.#tensor(place, layout, (identity) =>
+        fingerprints(identity, version, contents),
+      );
+      return { weight, tensor, layout, wanted, at: (pool_offset) => ({ ...source, pool_offset }) };
+    });
+  }
+
+  #tensor(
+    { weight, tensor, bufferType }: PlacedWeight,
+    layout: PoolLayout,
+    keysOf: (identity: Parameters<typeof fingerprints>[0]) => string[],
+  ): { source: Omit<TensorLoad, 'pool_offset'>; wanted: WantedTensor } {
+    const [row_elements, ...others] = weight.shape as [number, ...number[]];
+    const rows = others.reduce((product, extent) => product * extent, 1);
+    const planes = others[1] ?? 1;
+    const type = ggmlTypeByName(weight.type).id;
+    const parts = weight.parts.map(rangeOf);
+    const divisible = layout !== this.memory.plain && (planes === 1 || (rows / planes) % row_group === 0);
+    const pool_row_bytes = divisible
+      ? convertedRowBytes(this.#ggml, bufferType, type, row_elements, rows)
+      : undefined;
+    return {
+      source: {
+        parts,
+        type,
+        row_elements,
+        rows,
+        planes,
+        layout: this.memory.layouts.indexOf(layout),
+        ...(pool_row_bytes !== undefined && { pool_row_bytes }),
+      },
+      wanted: {
+        keys: keysOf({ layout: layout.name, type: weight.type, row_elements, rows, parts }),
+        bytes: Number(this.#ggml.ggml_backend_buft_get_alloc_size(bufferType, tensor)),
+      },
+    };
+  }
+}
+
+interface PooledTensor {
+  weight: PlannedWeight;
+  tensor: Pointer;
+  layout: PoolLayout;
+  wanted: WantedTensor;
+  /** How it is loaded to an offset of the pool. */
+  at(pool_offset: number): TensorLoad;
+}
+
+/** Nothing but the range, so that it can be sent to a thread. */
+function rangeOf({ offset_bytes, size_bytes }: FileRange): FileRange {
+  return { offset_bytes, size_bytes };
+}
+
+function fileOffset({ weight }: PlacedWeight): number {
+  return weight.parts[0]!.offset_bytes;
+}
