@@ -14,7 +14,14 @@ import { type SessionIdentity, sessionIdOfKey } from './session-identity.ts';
 export const record_bytes_max = 128 * 1024;
 
 /** Why an envelope does not count; shown in status and metrics. */
-export type RejectReason = 'malformed' | 'foreign_key' | 'forged' | 'oversized' | 'wrong_name' | 'unreadable';
+export type RejectReason =
+  | 'malformed'
+  | 'foreign_key'
+  | 'forged'
+  | 'oversized'
+  | 'wrong_name'
+  | 'unreadable'
+  | 'replayed';
 
 export class RecordRejected extends Error {
   override readonly name = 'RecordRejected';

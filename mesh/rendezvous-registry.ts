@@ -2,12 +2,13 @@ import { type FSWatcher, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
-import { mergeRecords } from './merge.ts';
+import { hasLeft, openEntry } from './entry.ts';
 import { loadOrCreateNetworkKey, readNetworkKey } from './network-key.ts';
-import { openDeparture, openRecord, RecordRejected, sealDeparture, sealRecord } from './record-codec.ts';
+import { RecordRejected, sealDeparture, sealRecord } from './record-codec.ts';
 import type { Registry, RegistryChange, RegistryStatus } from './registry.ts';
 import { RendezvousFolder } from './rendezvous-folder.ts';
 import type { SessionIdentity } from './session-identity.ts';
+import { SessionTable } from './session-table.ts';
 
 export interface RendezvousOptions {
   /** Makes folder and network key where there are none. False on compute nodes: a missing folder there means an unmounted filesystem. */
@@ -28,11 +29,8 @@ export interface RendezvousOptions {
   now_ms?: () => number;
 }
 
-interface View {
-  /** As its own key signed it. */
-  record: SessionRecord;
-  /** As this member believes: LEFT where a peer said so. */
-  effective: SessionRecord;
+/** What this member noticed of a session's files. */
+interface Notice {
   left_since_ms?: number;
   missing_since_ms?: number;
 }
@@ -55,11 +53,10 @@ export class RendezvousRegistry implements Registry {
   readonly network_key: Uint8Array;
   readonly #folder: RendezvousFolder;
   readonly #options: Required<Omit<RendezvousOptions, 'create'>>;
-  readonly #views = new Map<string, View>();
-  readonly #departures = new Map<string, { evidence: string; since_ms: number }>();
+  readonly #table = new SessionTable();
+  readonly #notices = new Map<string, Notice>();
   readonly #own = new Map<string, OwnRecord>();
   readonly #temporary_since_ms = new Map<string, number>();
-  readonly #changeCallbacks = new Set<(changes: RegistryChange[]) => void>();
   readonly #statusCallbacks = new Set<(status: RegistryStatus) => void>();
   #status: RegistryStatus = { state: 'ok', rejected: {}, recent_rejections: [] };
   #watcher: FSWatcher | undefined;
@@ -118,7 +115,7 @@ export class RendezvousRegistry implements Registry {
     const envelope = sealRecord(record, identity, this.network_key);
     const session_id = record.session_id;
     // Read back what others will read: a record they would reject must fail here, where it is made.
-    this.#absorbRecord(openRecord(envelope, this.network_key), this.#changes());
+    this.#table.merge(openEntry({ record: envelope }, this.network_key), 'own');
     const own: OwnRecord = { session_id, envelope, stored: false };
     this.#own.set(session_id, own);
     await this.#exclusively(() => this.#storeOwn(own));
@@ -127,16 +124,16 @@ export class RendezvousRegistry implements Registry {
   async retire(sessionId: string, evidence: string, witness: SessionIdentity): Promise<void> {
     const departure = { session_id: sessionId, evidence: evidence.slice(0, 1024) };
     const envelope = sealDeparture(departure, witness, this.network_key);
-    this.#absorbDeparture(departure, this.#changes());
+    this.#table.merge(openEntry({ departure: envelope }, this.network_key), 'own');
     await this.#exclusively(() => this.#folder.write(sessionId, 'left', envelope));
   }
 
   snapshot(): SessionRecord[] {
-    return [...this.#views.values()].map((view) => view.effective);
+    return this.#table.snapshot();
   }
 
   get(sessionId: string): SessionRecord | undefined {
-    return this.#views.get(sessionId)?.effective;
+    return this.#table.get(sessionId);
   }
 
   status(): RegistryStatus {
@@ -148,8 +145,7 @@ export class RendezvousRegistry implements Registry {
   }
 
   onChange(callback: (changes: RegistryChange[]) => void): () => void {
-    this.#changeCallbacks.add(callback);
-    return () => this.#changeCallbacks.delete(callback);
+    return this.#table.onChange(callback);
   }
 
   onStatus(callback: (status: RegistryStatus) => void): () => void {
@@ -239,7 +235,6 @@ export class RendezvousRegistry implements Registry {
       const scan = await this.#folder.scan(thorough);
       if (thorough) this.#thorough_began_ms = now_ms;
 
-      const changes = this.#changes();
       for (const { file, rejection } of scan.rejected) {
         this.#reject(file, rejection);
         this.#expectOwn(file, undefined);
@@ -247,14 +242,11 @@ export class RendezvousRegistry implements Registry {
       for (const { file, bytes } of scan.changed) {
         this.#expectOwn(file.name, bytes);
         try {
-          if (file.kind === 'rec') {
-            const record = openRecord(bytes, this.network_key);
-            requireSame(record.session_id, file.session_id);
-            this.#absorbRecord(record, changes);
-          } else {
-            const departure = openDeparture(bytes, this.network_key);
-            requireSame(departure.session_id, file.session_id);
-            this.#absorbDeparture(departure, changes);
+          const sealed = file.kind === 'rec' ? { record: bytes } : { departure: bytes };
+          const entry = openEntry(sealed, this.network_key);
+          requireSame(entry.session_id, file.session_id);
+          if (this.#table.merge(entry, 'folder') === 'forgotten') {
+            throw new RecordRejected('replayed', 'its session is over and was compacted');
           }
         } catch (error) {
           if (!(error instanceof RecordRejected)) throw error;
@@ -264,7 +256,7 @@ export class RendezvousRegistry implements Registry {
       for (const own of this.#own.values()) {
         if (!own.stored || !scan.present.has(`${own.session_id}.rec`)) await this.#storeOwn(own);
       }
-      await this.#tidy(scan.present, scan.temporary, changes);
+      await this.#tidy(scan.present, scan.temporary);
       this.#report('ok');
       this.#watch();
     });
@@ -278,7 +270,7 @@ export class RendezvousRegistry implements Registry {
 
   async #storeOwn(own: OwnRecord): Promise<void> {
     if (this.#own.get(own.session_id) !== own) return; // a newer one is on its way
-    if (this.#departures.has(own.session_id)) return; // declared gone: the owner comes back under a new id
+    if (this.#table.entry(own.session_id)?.departure) return; // declared gone: the owner comes back under a new id
     if (this.#status.state === 'foreign_key') return;
     own.stored = false;
     await this.#folder.write(own.session_id, 'rec', own.envelope);
@@ -286,33 +278,26 @@ export class RendezvousRegistry implements Registry {
   }
 
   /** Forgets what is over, and removes its files; any member may, for a LEFT record changes no more. */
-  async #tidy(
-    present: ReadonlyMap<string, unknown>,
-    temporary: string[],
-    changes: RegistryChangeSet,
-  ): Promise<void> {
+  async #tidy(present: ReadonlyMap<string, unknown>, temporary: string[]): Promise<void> {
     const now_ms = this.#options.now_ms();
-    for (const [sessionId, view] of this.#views) {
-      if (view.effective.lifecycle === 'LEFT') {
-        view.left_since_ms ??= now_ms;
-        if (now_ms - view.left_since_ms < this.#options.compact_after_ms) continue;
-        await this.#folder.remove(`${sessionId}.rec`);
-        await this.#folder.remove(`${sessionId}.left`);
-        this.#departures.delete(sessionId);
-        this.#forget(sessionId, view, changes);
-      } else if (present.has(`${sessionId}.rec`) || this.#own.has(sessionId)) {
-        delete view.missing_since_ms;
+    for (const entry of [...this.#table.entries()]) {
+      const { session_id } = entry;
+      const notice = this.#notices.get(session_id) ?? {};
+      this.#notices.set(session_id, notice);
+      if (hasLeft(entry)) {
+        notice.left_since_ms ??= now_ms;
+        if (now_ms - notice.left_since_ms < this.#options.compact_after_ms) continue;
+        await this.#folder.remove(`${session_id}.rec`);
+        await this.#folder.remove(`${session_id}.left`);
+        this.#forget(session_id, true);
+      } else if (present.has(`${session_id}.rec`) || this.#own.has(session_id)) {
+        delete notice.missing_since_ms;
       } else {
-        view.missing_since_ms ??= now_ms;
-        if (now_ms - view.missing_since_ms >= this.#options.forget_after_ms) {
-          this.#forget(sessionId, view, changes);
+        notice.missing_since_ms ??= now_ms;
+        if (now_ms - notice.missing_since_ms >= this.#options.forget_after_ms) {
+          this.#forget(session_id, false);
         }
       }
-    }
-    for (const [sessionId, { since_ms }] of this.#departures) {
-      if (this.#views.has(sessionId) || now_ms - since_ms < this.#options.compact_after_ms) continue;
-      await this.#folder.remove(`${sessionId}.left`);
-      this.#departures.delete(sessionId);
     }
     for (const name of this.#temporary_since_ms.keys()) {
       if (!temporary.includes(name)) this.#temporary_since_ms.delete(name);
@@ -324,10 +309,10 @@ export class RendezvousRegistry implements Registry {
     }
   }
 
-  #forget(sessionId: string, view: View, changes: RegistryChangeSet): void {
-    this.#views.delete(sessionId);
+  #forget(sessionId: string, forGood: boolean): void {
+    this.#table.forget(sessionId, forGood);
+    this.#notices.delete(sessionId);
     this.#own.delete(sessionId);
-    changes.add({ session_id: sessionId, before: view.effective });
   }
 
   #watch(): void {
@@ -353,51 +338,6 @@ export class RendezvousRegistry implements Registry {
     watcher?.close();
   }
 
-  // --- the view --------------------------------------------------------------------------------------------
-
-  #absorbRecord(record: SessionRecord, changes: RegistryChangeSet): void {
-    const known = this.#views.get(record.session_id);
-    this.#believe(known ? mergeRecords(known.record, record) : record, changes);
-  }
-
-  #absorbDeparture(departure: { session_id: string; evidence: string }, changes: RegistryChangeSet): void {
-    if (this.#departures.has(departure.session_id)) return;
-    const since_ms = this.#options.now_ms();
-    this.#departures.set(departure.session_id, { evidence: departure.evidence, since_ms });
-    const known = this.#views.get(departure.session_id);
-    if (known) this.#believe(known.record, changes);
-  }
-
-  #believe(record: SessionRecord, changes: RegistryChangeSet): void {
-    const known = this.#views.get(record.session_id);
-    const departure = this.#departures.get(record.session_id);
-    const left = departure !== undefined && record.lifecycle !== 'LEFT';
-    if (known && known.record === record && (known.effective.lifecycle === 'LEFT' || !left)) return;
-    const effective: SessionRecord = left ? { ...record, lifecycle: 'LEFT' } : record;
-    this.#views.set(record.session_id, { ...known, record, effective });
-    changes.add({
-      session_id: record.session_id,
-      ...(known ? { before: known.effective } : {}),
-      after: effective,
-      ...(left ? { departure_evidence: departure.evidence } : {}),
-    });
-  }
-
-  /** Collects changes and tells them to the callbacks when the current turn has finished with the view. */
-  #changes(): RegistryChangeSet {
-    const changes: RegistryChange[] = [];
-    return {
-      add: (change) => {
-        changes.push(change);
-        if (changes.length > 1) return;
-        queueMicrotask(() => {
-          const told = changes.splice(0);
-          for (const callback of this.#changeCallbacks) callback(told);
-        });
-      },
-    };
-  }
-
   #reject(file: string, { reason, message }: RecordRejected): void {
     const rejected = { ...this.#status.rejected, [reason]: (this.#status.rejected[reason] ?? 0) + 1 };
     const recent = [...this.#status.recent_rejections, { file, reason, message }].slice(-rejections_kept);
@@ -419,10 +359,6 @@ export class RendezvousRegistry implements Registry {
     this.#status = status;
     for (const callback of this.#statusCallbacks) callback(status);
   }
-}
-
-interface RegistryChangeSet {
-  add(change: RegistryChange): void;
 }
 
 function requireSame(sessionId: string, nameOfFile: string): void {

@@ -2,7 +2,7 @@ import { createHmac } from 'node:crypto';
 import { decode, encode, rfc8949EncodeOptions } from 'cborg';
 import fc from 'fast-check';
 import { beforeAll, describe, expect, test } from 'vitest';
-import { mergeRecords, SessionIdentity } from '../../mesh/index.ts';
+import { SessionIdentity } from '../../mesh/index.ts';
 import {
   encodeRecord,
   openDeparture,
@@ -23,7 +23,6 @@ beforeAll(async () => {
   other = await SessionIdentity.create();
 });
 
-/** Records of one session; few distinct values, so that equal lifecycles, versions and contents are met. */
 function arbitraryRecord(): fc.Arbitrary<SessionRecord> {
   return fc
     .record({
@@ -35,31 +34,6 @@ function arbitraryRecord(): fc.Arbitrary<SessionRecord> {
       recordOf(identity, { lifecycle, version, metadata: { ...metadata, node } }),
     );
 }
-
-describe('merging records', () => {
-  test('is commutative, associative and idempotent', () => {
-    fc.assert(
-      fc.property(arbitraryRecord(), arbitraryRecord(), arbitraryRecord(), (a, b, c) => {
-        expect(mergeRecords(a, b)).toEqual(mergeRecords(b, a));
-        expect(mergeRecords(a, mergeRecords(b, c))).toEqual(mergeRecords(mergeRecords(a, b), c));
-        expect(mergeRecords(a, a)).toEqual(a);
-        expect(mergeRecords(mergeRecords(a, b), b)).toEqual(mergeRecords(a, b));
-      }),
-    );
-  });
-
-  test('puts lifecycle before version', () => {
-    const serving = recordOf(identity, { lifecycle: 'SERVING', version: 9 });
-    const down = recordOf(identity, { lifecycle: 'DOWN', version: 0 });
-    expect(mergeRecords(serving, down)).toBe(down);
-    const newer = recordOf(identity, { lifecycle: 'SERVING', version: 10 });
-    expect(mergeRecords(serving, newer)).toBe(newer);
-  });
-
-  test('refuses two sessions', () => {
-    expect(() => mergeRecords(recordOf(identity), recordOf(other))).toThrow(TypeError);
-  });
-});
 
 describe('the encoding of a record', () => {
   test('does not depend on the order or absence of keys', () => {

@@ -1,0 +1,181 @@
+import fc from 'fast-check';
+import { beforeAll, describe, expect, test } from 'vitest';
+import { type Entry, joinEntries, openEntry, sealedEntry } from '../../mesh/entry.ts';
+import { SessionIdentity } from '../../mesh/index.ts';
+import { sealDeparture, sealRecord } from '../../mesh/record-codec.ts';
+import type { RegistryChange } from '../../mesh/registry.ts';
+import { SessionTable } from '../../mesh/session-table.ts';
+import { lifecycles } from '../../spec/session-record.ts';
+import { metadata, recordOf } from './fixtures.ts';
+
+const networkKey = new Uint8Array(32).fill(7);
+/** Everything that can be said of three sessions, a few ways each: records alone, departures alone, both. */
+let sayings: Entry[][];
+let witness: SessionIdentity;
+
+beforeAll(async () => {
+  witness = await SessionIdentity.create();
+  const other = await SessionIdentity.create();
+  sayings = [];
+  for (let session = 0; session < 3; session++) {
+    const identity = await SessionIdentity.create();
+    const departures = [witness, other].map((by) =>
+      sealDeparture({ session_id: identity.session_id, evidence: 'gone' }, by, networkKey),
+    );
+    const records = lifecycles.flatMap((lifecycle) =>
+      [0, 1].flatMap((version) =>
+        // Two contents of one version: what a defective writer would say.
+        ['n1', 'n2'].map((node) =>
+          sealRecord(
+            recordOf(identity, { lifecycle, version, metadata: { ...metadata, node } }),
+            identity,
+            networkKey,
+          ),
+        ),
+      ),
+    );
+    sayings.push([
+      ...records.map((record) => openEntry({ record }, networkKey)),
+      ...departures.map((departure) => openEntry({ departure }, networkKey)),
+      openEntry({ record: records[3]!, departure: departures[0]! }, networkKey),
+    ]);
+  }
+});
+
+const saying = (session: number): fc.Arbitrary<Entry> => fc.nat(18).map((index) => sayings[session]![index]!);
+const ofOneSession = fc.array(saying(0), { minLength: 3, maxLength: 3 });
+const ofAnySession = fc.array(
+  fc.nat(2).chain((session) => saying(session)),
+  { maxLength: 40 },
+);
+
+function content(table: SessionTable): unknown {
+  return new Map(
+    [...table.entries()]
+      .map((entry) => [entry.session_id, sealedEntry(entry)] as const)
+      .sort(([a], [b]) => (a < b ? -1 : 1)),
+  );
+}
+
+function tableOf(entries: Iterable<Entry>): SessionTable {
+  const table = new SessionTable();
+  for (const entry of entries) table.merge(entry, 'gossip');
+  return table;
+}
+
+describe('joining what is known of a session', () => {
+  test('is commutative, associative and idempotent, for equal versions of different content too', () => {
+    fc.assert(
+      fc.property(ofOneSession, ([a, b, c]) => {
+        const sealed = (entry: Entry): unknown => sealedEntry(entry);
+        const join = (one: Entry, other: Entry): Entry => joinEntries(one, other);
+        expect(sealed(join(a!, b!))).toEqual(sealed(join(b!, a!)));
+        expect(sealed(join(a!, join(b!, c!)))).toEqual(sealed(join(join(a!, b!), c!)));
+        expect(join(a!, a!)).toBe(a);
+        const both = join(a!, b!);
+        expect(join(both, b!)).toBe(both);
+      }),
+    );
+  });
+
+  test('never goes back: what was believed of a lifecycle only grows', () => {
+    fc.assert(
+      fc.property(ofAnySession, (entries) => {
+        const table = new SessionTable();
+        const seen = new Map<string, number>();
+        for (const entry of entries) {
+          table.merge(entry, 'gossip');
+          const now = table.get(entry.session_id);
+          if (!now) continue;
+          const rank = lifecycles.indexOf(now.lifecycle);
+          expect(rank).toBeGreaterThanOrEqual(seen.get(entry.session_id) ?? 0);
+          seen.set(entry.session_id, rank);
+        }
+      }),
+    );
+  });
+
+  test('refuses two sessions', () => {
+    expect(() => joinEntries(sayings[0]![0]!, sayings[1]![0]!)).toThrow(TypeError);
+  });
+});
+
+describe('replicas of the table', () => {
+  test('are the same whatever the order, the grouping and the repetitions of merging', () => {
+    fc.assert(
+      fc.property(
+        ofAnySession.chain((entries) =>
+          fc.tuple(
+            fc.constant(entries),
+            fc.shuffledSubarray([...entries, ...entries], { minLength: 2 * entries.length }),
+            fc.nat(entries.length),
+          ),
+        ),
+        ([entries, shuffled, cut]) => {
+          const once = tableOf(entries);
+          const again = tableOf(shuffled);
+          expect(content(again)).toEqual(content(once));
+          expect(again.sums).toEqual(once.sums);
+          const parts = tableOf([
+            ...tableOf(entries.slice(cut)).entries(),
+            ...tableOf(entries.slice(0, cut)).entries(),
+          ]);
+          expect(content(parts)).toEqual(content(once));
+          expect(parts.sums).toEqual(once.sums);
+        },
+      ),
+    );
+  });
+
+  test('have equal sums only where they are equal', () => {
+    fc.assert(
+      fc.property(ofAnySession, ofAnySession, (a, b) => {
+        const [one, other] = [tableOf(a), tableOf(b)];
+        const equal =
+          JSON.stringify([...(content(one) as Map<string, unknown>)]) ===
+          JSON.stringify([...(content(other) as Map<string, unknown>)]);
+        expect(one.sums.every((sum, bucket) => sum === other.sums[bucket])).toBe(equal);
+      }),
+    );
+  });
+
+  test('say of each entry whether it was news', () => {
+    const [join0, , , , serving0, , serving1] = sayings[0]!;
+    const table = new SessionTable();
+    expect(table.merge(serving0!, 'gossip')).toBe('news');
+    expect(table.merge(serving0!, 'gossip')).toBe('known');
+    expect(table.merge(join0!, 'gossip')).toBe('stale');
+    expect(table.merge(serving1!, 'gossip')).toBe('news');
+  });
+
+  test('do not bring back a session that is over and was compacted', () => {
+    const [serving] = sayings[0]!;
+    const departure = sayings[0]![16]!;
+    const table = new SessionTable();
+    const empty = [...table.sums];
+    table.merge(serving!, 'gossip');
+    table.merge(departure, 'gossip');
+    table.forget(serving!.session_id, true);
+    expect(table.sums).toEqual(empty);
+    expect(table.merge(serving!, 'gossip')).toBe('forgotten');
+    expect(table.merge(departure, 'gossip')).toBe('forgotten');
+    expect(table.size).toBe(0);
+  });
+
+  test('tell readers of a departure with its evidence, once, also where it came before the record', async () => {
+    for (const order of [
+      [4, 16, 17],
+      [16, 17, 4],
+    ]) {
+      const table = new SessionTable();
+      const told: RegistryChange[] = [];
+      table.onChange((changes) => told.push(...changes));
+      for (const index of order) {
+        table.merge(sayings[0]![index]!, 'gossip');
+        await Promise.resolve();
+      }
+      expect(told.at(-1)).toMatchObject({ after: { lifecycle: 'LEFT' }, departure_evidence: 'gone' });
+      expect(told.filter(({ after }) => after?.lifecycle === 'LEFT')).toHaveLength(1);
+    }
+  });
+});
