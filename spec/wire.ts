@@ -5,6 +5,8 @@ export const agentPaths = {
   state: '/hpcserve/v1/state',
   watch: '/hpcserve/v1/watch',
   drain: '/hpcserve/v1/drain',
+  /** Of a device worker's session: a `DeviceReport`. */
+  device: '/hpcserve/v1/device',
 } as const;
 
 export const headers = {

@@ -9,11 +9,13 @@ import { loadLlama } from '../../native/llama.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { WorkerServer } from './http/server.ts';
+import { reportMemory, scriptBytes } from './memory-report.ts';
 import type { FromWorker, ToWorker } from './messages.ts';
 import { WorkerMetrics } from './metrics.ts';
 import { Models } from './models.ts';
+import { ProfileStore } from './profile-store.ts';
 import { WorkerLog } from './worker-log.ts';
-import { defaultLimits, type WorkerLimits } from './worker-options.ts';
+import { defaultLimits, type WorkerLimits, workerSharing } from './worker-options.ts';
 
 /** Exit code after `fatal`, as documented for engine failures. */
 const fatal_exit_code = 11;
@@ -90,18 +92,36 @@ class DeviceWorker {
     probeNativeLibraries();
     const llama = loadLlama();
     const metrics = new WorkerMetrics(device);
+    const step_ms_min = message.step_ms_min ?? 0;
+    const isa = [...llama.ggml.cpuFeatures];
+    const words = `${device}, ${threads} threads, ${isa.join(' ')}, ${llama.version}, ${step_ms_min} ms`;
+    const profiles = message.cache_dir === undefined ? undefined : new ProfileStore(message.cache_dir, words);
     const models = new Models({
       threads,
-      step_ms_min: message.step_ms_min ?? 0,
+      settings: { ...workerSharing, ...message.sharing },
+      step_ms_min,
+      ...(profiles && { profiles }),
+      profile_ms: this.limits.profile_ms,
+      warn: (text) => log.warn(text),
       metrics,
       tell: (told) => this.tell(told),
       failed: (error) => void this.fatal(error),
       stall_ms: this.limits.stall_ms,
     });
     this.models = models;
-    this.server = new WorkerServer(models, metrics, this.limits);
+    this.server = new WorkerServer(models, metrics, this.limits, async () => {
+      const { engine_bytes, script, ...schedule } = await models.report();
+      return {
+        format: 1,
+        at_ms: Date.now(),
+        pid: process.pid,
+        device: { name: device, threads, isa },
+        memory: await reportMemory([script, scriptBytes()], engine_bytes),
+        ...schedule,
+      };
+    });
     await this.server.listen(socket_path);
-    this.tell({ type: 'listening', library_version: llama.version, isa: [...llama.ggml.cpuFeatures] });
+    this.tell({ type: 'listening', library_version: llama.version, isa });
     this.heartbeat = setInterval(
       () => this.tell({ type: 'load_report', models: models.loads }),
       heartbeat_ms,

@@ -3,6 +3,7 @@
  * Requests for tokens do not travel here: the worker answers OpenAI's paths on a unix socket.
  */
 
+import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { KvType } from '../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
@@ -21,6 +22,8 @@ export interface NativeModel {
   kv_tokens: number;
   kv_type: KvType;
   batch_invariant: boolean;
+  /** What its deployment promises; absent: nothing, its requests run in time that promises spare. */
+  slo?: { ttft_ms?: number; tpot_ms?: number };
 }
 
 export type ToWorker =
@@ -37,6 +40,10 @@ export type ToWorker =
       device: string;
       /** Least time of an iteration, where the device is emulated and its speed declared, ms. */
       step_ms_min?: number;
+      /** Where what was learned of models on this device is kept; absent: nowhere. */
+      cache_dir?: string;
+      /** How the device is shared, where it differs from `workerSharing`. */
+      sharing?: Partial<SharingSettings>;
       /** Bounds that differ from `defaultLimits`. */
       limits?: Partial<WorkerLimits>;
     }

@@ -1,10 +1,13 @@
+import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { nearest } from '../../spec/nearest.ts';
+import { monotonic_ms } from './clock.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
-import type { FromCompute, Submission, TokenOutput } from './compute/messages.ts';
+import type { FromCompute, ScheduleReport, Submission, TokenOutput } from './compute/messages.ts';
 import type { FromWorker, NativeModel } from './messages.ts';
 import type { WorkerMetrics } from './metrics.ts';
+import type { ProfileStore } from './profile-store.ts';
 import { ServedModel } from './served-model.ts';
 
 /** Who submitted a sequence, and hears of it. After `refused`, `failed` or an output with `finish` nothing follows. */
@@ -27,18 +30,31 @@ export class Models {
   private readonly tell: (message: FromWorker) => void;
   private readonly metrics: WorkerMetrics;
   private readonly threads: number;
+  private readonly profiles: ProfileStore | undefined;
+  private readonly profile_ms: number;
+  private readonly warn: (text: string) => void;
+  private readonly reports = new Map<number, (report: ScheduleReport) => void>();
   private nextId = 1;
   private idle: (() => void)[] = [];
 
   constructor(options: {
     threads: number;
+    settings: SharingSettings;
     step_ms_min: number;
+    /** Absent: what is measured of models is forgotten with the worker. */
+    profiles?: ProfileStore;
+    /** Longest measurement of a model of which nothing is kept. */
+    profile_ms: number;
+    warn: (text: string) => void;
     tell: (message: FromWorker) => void;
     metrics: WorkerMetrics;
     failed: (error: HpcserveError) => void;
     stall_ms: number;
   }) {
     this.threads = options.threads;
+    this.profiles = options.profiles;
+    this.profile_ms = options.profile_ms;
+    this.warn = options.warn;
     this.tell = options.tell;
     this.metrics = options.metrics;
     this.compute = new ComputeThread((message) => this.receive(message), options.failed, options);
@@ -62,11 +78,16 @@ export class Models {
       const { vocabulary, utf8 } = model.openText();
       const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
         config;
+      const how = `${kv_type}${batch_invariant ? ', batch invariant' : ''}, chunks of ${prefill_chunk_tokens}`;
+      const profile = this.profiles?.read({ name, path: config.model_path }, how);
       this.compute.send({
         type: 'load',
         name,
         vocabulary: vocabulary.address,
         utf8,
+        ...(config.slo && { slo: config.slo }),
+        ...(profile && { profile }),
+        profile_ms: this.profile_ms,
         options: {
           model_path: config.model_path,
           threads: this.threads,
@@ -140,10 +161,10 @@ export class Models {
   }
 
   /** @returns the id with which to cancel. */
-  submit(submission: Omit<Submission, 'id'>, listener: SequenceListener): number {
+  submit(submission: Omit<Submission, 'id' | 'arrival_ms'>, listener: SequenceListener): number {
     const id = this.nextId++;
     this.live.set(id, { model: submission.model, listener });
-    this.compute.send({ type: 'submit', submission: { ...submission, id } });
+    this.compute.send({ type: 'submit', submission: { ...submission, id, arrival_ms: monotonic_ms() } });
     return id;
   }
 
@@ -153,6 +174,15 @@ export class Models {
     if (!live) return;
     this.end(id);
     this.compute.send({ type: 'cancel', model: live.model, id });
+  }
+
+  /** What the schedule says of itself, after the iteration that runs now. */
+  report(): Promise<ScheduleReport> {
+    const id = this.nextId++;
+    return new Promise((resolve) => {
+      this.reports.set(id, resolve);
+      this.compute.send({ type: 'report', id });
+    });
   }
 
   /** Resolves once no sequence is alive. */
@@ -191,6 +221,13 @@ export class Models {
       case 'step':
         this.takeStep(message);
         return;
+      case 'report':
+        this.reports.get(message.id)?.(message.report);
+        this.reports.delete(message.id);
+        return;
+      case 'profile':
+        this.keepProfile(message);
+        return;
     }
     const model = this.models.get(message.name);
     if (!model) return;
@@ -221,6 +258,14 @@ export class Models {
         model.closeText();
         this.tell({ type: 'model', name: message.name, state: 'unloaded' });
         return;
+    }
+  }
+
+  private keepProfile({ name, profile }: FromCompute & { type: 'profile' }): void {
+    try {
+      this.profiles?.write(name, profile);
+    } catch (error) {
+      this.warn(`what was learned of ${name} on this device cannot be kept: ${(error as Error).message}`);
     }
   }
 

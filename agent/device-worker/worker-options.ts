@@ -1,3 +1,5 @@
+import { defaultSharingSettings, type SharingSettings } from '../../solver/sharing/settings.ts';
+
 /** Bounds of a device worker that a `configure` message may change; the values here are what serves most people. */
 export interface WorkerLimits {
   /** Sequences of one model that may wait beyond those that run. Lower: refuses earlier, so that a gateway goes elsewhere; higher: longer waits. */
@@ -8,6 +10,8 @@ export interface WorkerLimits {
   drain_ms: number;
   /** Until the compute thread counts as stuck; see `ComputeWatchdog`. */
   stall_ms: number;
+  /** Longest measurement of a model that comes to a device for the first time. Lower: it serves sooner; higher: the first estimates are better. */
+  profile_ms: number;
 }
 
 export const defaultLimits: WorkerLimits = {
@@ -15,4 +19,11 @@ export const defaultLimits: WorkerLimits = {
   slow_client_ms: 60_000,
   drain_ms: 5_000,
   stall_ms: 300_000,
+  profile_ms: 500,
+};
+
+/** How a worker shares its device, where nothing else is said: as the paper does, with finer chunks for slow devices. */
+export const workerSharing: SharingSettings = {
+  ...defaultSharingSettings,
+  prefill_chunk_tokens_min: 32,
 };

@@ -1,3 +1,4 @@
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { ModelLoad } from '../../spec/agent-state.ts';
@@ -78,6 +79,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       ...coresOf(context),
       ...(context.library_dir === undefined ? {} : { library_dir: context.library_dir }),
       heartbeat_ms: context.heartbeat_ms,
+      cache_dir: cacheFolder(context.environment),
       device: describeDevices(context),
       ...(context.step_ms_min === undefined ? {} : { step_ms_min: context.step_ms_min }),
       // Slurm signals the worker together with the agent: both then give running answers the same time.
@@ -262,7 +264,13 @@ function nativeModel(unit: UnitSpec): NativeModel {
     kv_tokens: unit.kv_tokens,
     kv_type: model.kv_type,
     batch_invariant: model.batch_invariant,
+    ...(Object.keys(model.slo).length > 0 && { slo: model.slo }),
   };
+}
+
+/** The user's own, or where the job's script says that caches are to be. */
+function cacheFolder(environment: NodeJS.ProcessEnv): string {
+  return join(environment.XDG_CACHE_HOME ?? join(environment.HOME ?? homedir(), '.cache'), 'hpcserve');
 }
 
 /** Cores that are the worker's own: those of its CPU devices, unless they only stand in for others and are shared. */

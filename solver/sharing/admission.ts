@@ -49,7 +49,7 @@ export function admitTo(
 ): Admission {
   const demand = kvDemand(instance, settings, request);
   const memory = ignored.memory
-    ? { kv_bytes: demand.required_bytes, compromise: true, releases: [] }
+    ? { kv_bytes: demand.required_bytes, compromise: false, releases: [] }
     : room(device, instance.kv_bytes, demand, 0, settings, instance.id);
   if (!('releases' in memory)) return refuse('memory', memory.because);
   const lanes = lanesNow(device, now_ms, settings, memory.releases);

@@ -77,7 +77,7 @@ function leastHeadroom(
   const most_urgent = urgent < 0 || waiting.deadline_ms <= urgent_ms;
   if (urgent >= 0 && !most_urgent && !settings.early_prefill)
     return { lane: urgent, tokens: 0, ms: lanes[urgent]!.decode_ms };
-  const slack_ms = urgent < 0 ? Number.POSITIVE_INFINITY : slack(lanes, now_ms);
+  const slack_ms = urgent < 0 ? Number.POSITIVE_INFINITY : streamsSlack(lanes, now_ms);
   const tokens = chunkTokens(lane, waiting, slack_ms, settings);
   const ms = lane.profile.chunk_ms(waiting.done_tokens, tokens) * (1 + settings.overestimate);
   if (!most_urgent && ms > slack_ms) return { lane: urgent, tokens: 0, ms: lanes[urgent]!.decode_ms };
@@ -98,7 +98,9 @@ function nearestEnd(
       nearest = index;
   }
   if (nearest === urgent) return urgent;
-  return slack(lanes, now_ms) - lanes[nearest]!.decode_ms >= settings.drain_headroom_ms ? nearest : urgent;
+  return streamsSlack(lanes, now_ms) - lanes[nearest]!.decode_ms >= settings.drain_headroom_ms
+    ? nearest
+    : urgent;
 }
 
 /** Reused between calls: indices of lanes by deadline. */
@@ -108,7 +110,7 @@ const order: number[] = [];
  * How long every decode stream can wait and still have its next step in time: with steps in the order of their
  * deadlines, the least of deadline − now − all steps up to it.
  */
-function slack(lanes: readonly Lane[], now_ms: number): number {
+export function streamsSlack(lanes: readonly Lane[], now_ms: number): number {
   order.length = 0;
   for (let index = 0; index < lanes.length; index++) {
     const lane = lanes[index]!;
@@ -131,11 +133,16 @@ function slack(lanes: readonly Lane[], now_ms: number): number {
   return slack_ms;
 }
 
-/**
- * Time that can go to requests without a promise: what the streams can wait, and the prompts that wait too, which get
- * what the streams leave them (1 − Σ step/TPOT).
- */
+/** Time that can go to requests without a promise: what streams and waiting prompts can spare. */
 function spareTime(lanes: readonly Lane[], now_ms: number, settings: SharingSettings): number {
+  return Math.min(streamsSlack(lanes, now_ms), promptsSpare(lanes, now_ms, settings));
+}
+
+/**
+ * How long all waiting prompts can be put off and still be done in time, in the order of their deadlines, with what the
+ * streams leave them (1 − Σ step/TPOT).
+ */
+export function promptsSpare(lanes: readonly Lane[], now_ms: number, settings: SharingSettings): number {
   let share = 0;
   const prompts: { deadline_ms: number; ms: number }[] = [];
   for (const lane of lanes) {
@@ -147,7 +154,7 @@ function spareTime(lanes: readonly Lane[], now_ms: number, settings: SharingSett
           ms: lane.profile.chunk_ms(done_tokens, left_tokens) * (1 + settings.overestimate),
         });
   }
-  let spare_ms = slack(lanes, now_ms);
+  let spare_ms = Number.POSITIVE_INFINITY;
   let work_ms = 0;
   for (const { deadline_ms, ms } of prompts.sort((a, b) => a.deadline_ms - b.deadline_ms)) {
     work_ms += ms;

@@ -62,6 +62,13 @@ export const servingErrors = defineErrors({
     http_status: 429,
     exit_code: 11,
   },
+  E_SLO_REFUSED: {
+    cause:
+      'By a simulation of the device, this request or one that it already serves would miss its service level (`slo`).',
+    fix: 'try again after the seconds that Retry-After says, add a replica, or relax `slo` in model.yaml',
+    http_status: 429,
+    exit_code: 11,
+  },
   E_REQUEST_TOO_LARGE: {
     cause: 'The body of a request is larger than the limit.',
     fix: 'send less: the message says the limit in bytes',

@@ -69,7 +69,7 @@ export class WorkerHarness {
 
   async configure(
     limits: Partial<WorkerLimits> = {},
-    more: { step_ms_min?: number } = {},
+    more: { step_ms_min?: number; cache_dir?: string } = {},
   ): Promise<FromWorker & { type: 'listening' }> {
     this.send({
       type: 'configure',

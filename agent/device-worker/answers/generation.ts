@@ -66,6 +66,8 @@ export class Generation {
   private readonly choices: Choice[];
   private readonly stopTokens: ReadonlySet<number>;
   private admitted = 0;
+  /** The answer is under way: what it still needs is let in. */
+  private begun = false;
   /** Sequences that are submitted first, one a prompt. */
   private leaders = 0;
   private ended = false;
@@ -179,6 +181,7 @@ export class Generation {
 
   /** The answer may begin; choices that were complete when they were handed over end now. */
   private begin(): void {
+    this.begun = true;
     this.listener.admitted();
     for (const choice of this.choices) {
       if (choice.done || choice.ending === undefined) continue;
@@ -210,6 +213,8 @@ export class Generation {
           ...(request.logprobs !== undefined && { logprobs: request.logprobs }),
         },
         ...(request.grammar && { grammar: request.grammar }),
+        reasoning: request.reasoning !== undefined,
+        certain: this.begun || parameters.continued !== undefined,
         ...(request.reasoning?.limit && { reasoning_limit: request.reasoning.limit }),
         max_new_tokens: request.max_tokens[choice.prompt]! - known.length,
         stop_tokens: [...this.stopTokens],

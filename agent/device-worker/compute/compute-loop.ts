@@ -1,19 +1,27 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
+import { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
+import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { Engine, EngineOptions } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { monotonic_ms } from '../clock.ts';
+import { scriptBytes } from '../memory-report.ts';
+import { type ChosenTurn, DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
-import { type IterationOrder, RoundRobin } from './iteration-order.ts';
-import type { FromCompute, ToCompute } from './messages.ts';
+import type { FromCompute, ScheduleReport, ToCompute } from './messages.ts';
+import { measureProfile } from './profile-measurement.ts';
 import { pulse, pulseStates } from './watchdog.ts';
 
 /** Nobody wakes this: to wait on it is to sleep. */
 const noSignal = new Int32Array(new SharedArrayBuffer(4));
 /** Progress of a load is told at most this often. Lower: smoother; higher: fewer messages. */
 const progress_interval_ms = 250;
+/** Profiles are told to be kept at most this often while models compute. Higher: more is lost where a worker is killed. */
+const profile_interval_ms = 60_000;
 
 /**
  * The compute thread's life: between iterations it takes messages, then computes one iteration of one busy
- * engine; where nothing is busy it sleeps until the main thread wakes it. Everything here is synchronous.
+ * engine, the one that the schedule chooses; where nothing is busy it sleeps until the main thread wakes it.
+ * Everything here is synchronous.
  */
 export class ComputeLoop {
   private readonly port: MessagePort;
@@ -21,7 +29,8 @@ export class ComputeLoop {
   private readonly pulse: Int32Array;
   private readonly openEngine: (options: EngineOptions) => Engine;
   private readonly engines = new Map<string, HostedEngine>();
-  private readonly order: IterationOrder<HostedEngine> = new RoundRobin();
+  private readonly schedule: DeviceSchedule;
+  private profiles_told_ms = performance.now();
   /** Least time of an iteration, ms: the declared speed of an emulated device. */
   private readonly step_ms_min: number;
   private stopped = false;
@@ -30,8 +39,10 @@ export class ComputeLoop {
     port: MessagePort,
     words: Int32Array,
     openEngine: (options: EngineOptions) => Engine,
+    settings: SharingSettings,
     step_ms_min = 0,
   ) {
+    this.schedule = new DeviceSchedule(settings);
     this.step_ms_min = step_ms_min;
     this.port = port;
     this.pulse = words;
@@ -45,15 +56,25 @@ export class ComputeLoop {
       this.beat(pulseStates.computing);
       this.takeMessages();
       if (this.stopped) break;
-      const busy = [...this.engines.values()].filter(({ engine }) => engine.busy);
-      if (busy.length > 0) this.step(this.order.next(busy));
+      const chosen = this.choose();
+      if (chosen) this.step(...chosen);
       else {
         this.beat(pulseStates.idle);
         Atomics.wait(this.pulse, pulse.signal, seen);
       }
     }
+    this.tellProfiles();
     for (const hosted of this.engines.values()) hosted.close();
     this.engines.clear();
+  }
+
+  /** What the schedule says; else an engine that has something to tell, or sequences that only it can begin. */
+  private choose(): [HostedEngine, ChosenTurn | undefined] | undefined {
+    const chosen = this.schedule.choose(monotonic_ms());
+    const hosted = chosen && this.engines.get(chosen.model);
+    if (hosted) return [hosted, chosen];
+    for (const other of this.engines.values()) if (other.engine.busy) return [other, undefined];
+    return undefined;
   }
 
   /** Tells the watchdog that something new has begun. */
@@ -77,22 +98,29 @@ export class ComputeLoop {
         this.load(message);
         return;
       case 'unload':
+        this.tellProfile(message.name);
         this.engines.get(message.name)?.close();
         this.engines.delete(message.name);
+        this.schedule.remove(message.name);
         this.send({ type: 'unloaded', name: message.name });
         return;
       case 'submit':
         this.submit(message.submission);
         return;
       case 'cancel':
-        this.engines.get(message.model)?.cancel(message.id);
+        this.cancel(message.model, message.id);
         return;
+      case 'report': {
+        this.send({ type: 'report', id: message.id, report: this.report() });
+        return;
+      }
       case 'stop':
         this.stopped = true;
     }
   }
 
-  private load({ name, options, vocabulary, utf8 }: ToCompute & { type: 'load' }): void {
+  private load(message: ToCompute & { type: 'load' }): void {
+    const { name, options, vocabulary, utf8 } = message;
     let told = 0;
     try {
       const engine = this.openEngine({
@@ -104,6 +132,12 @@ export class ComputeLoop {
           this.send({ type: 'progress', name, bytes_loaded, bytes_total });
         },
       });
+      try {
+        this.enter(message, engine);
+      } catch (error) {
+        engine.close();
+        throw error;
+      }
       this.engines.set(name, new HostedEngine(name, engine, vocabulary, utf8));
       this.send({ type: 'loaded', name, info: engine.info, stats: engine.stats() });
     } catch (error) {
@@ -117,23 +151,65 @@ export class ComputeLoop {
     try {
       if (!hosted)
         throw new HpcserveError('E_MODEL_NOT_READY', { what: `the model ${model} is not loaded any more` });
-      hosted.add(submission);
+      this.schedule.admit(submission, monotonic_ms());
+      try {
+        hosted.add(submission);
+      } finally {
+        this.schedule.sync(model, hosted.engine.progress(), monotonic_ms());
+      }
       this.send({ type: 'admitted', id });
     } catch (error) {
       this.send({ type: 'refused', id, error: HpcserveError.from(error).toJSON() });
     }
   }
 
-  private step(hosted: HostedEngine): void {
+  private report(): ScheduleReport {
+    const { schedule } = this;
+    let engine_bytes = 0;
+    for (const { engine } of this.engines.values()) {
+      const { weight_bytes, kv_bytes, compute_bytes } = engine.stats();
+      engine_bytes += weight_bytes + kv_bytes + compute_bytes;
+    }
+    return {
+      instances: schedule.instances(monotonic_ms()),
+      scheduler: schedule.counted,
+      decisions: schedule.decisions.last,
+      engine_bytes,
+      script: scriptBytes(),
+    };
+  }
+
+  private cancel(model: string, id: number): void {
+    const hosted = this.engines.get(model);
+    if (!hosted) return;
+    hosted.cancel(id);
+    this.schedule.cancelled(model, id, hosted.engine.progress(), monotonic_ms());
+  }
+
+  private step(hosted: HostedEngine, chosen: ChosenTurn | undefined): void {
     const { name, engine } = hosted;
     const started_ms = performance.now();
     try {
-      const { outputs, prefill_tokens, decode_tokens, elapsed_us } = hosted.step();
+      const report = hosted.step(chosen?.turn);
+      const { outputs, prefill_tokens, decode_tokens, elapsed_us } = report;
       const stats = engine.stats();
       this.keepPace(started_ms);
+      const elapsed_ms = performance.now() - started_ms;
+      // Without a turn it did whatever it had: that says nothing of how long anything takes.
+      const turn = chosen?.turn ?? { decode: true, prefill_tokens: prefill_tokens + 1 };
+      this.schedule.ended(
+        { model: name, turn },
+        report,
+        engine.progress(),
+        stats,
+        elapsed_ms,
+        monotonic_ms(),
+      );
       this.send({ type: 'step', name, outputs, stats, prefill_tokens, decode_tokens, elapsed_us });
+      if (performance.now() - this.profiles_told_ms > profile_interval_ms) this.tellProfiles();
     } catch (error) {
       this.engines.delete(name);
+      this.schedule.remove(name);
       try {
         hosted.close();
       } finally {
@@ -141,6 +217,49 @@ export class ComputeLoop {
         this.send({ type: 'model_failed', name, error: HpcserveError.from(error).toJSON() });
       }
     }
+  }
+
+  /** Takes the model into the schedule, with what is known of it or is measured now. */
+  private enter(
+    { name, options, slo, profile, profile_ms }: ToCompute & { type: 'load' },
+    engine: Engine,
+  ): void {
+    const began = performance.now();
+    const stats = engine.stats();
+    const { max_sequences, prefill_chunk_tokens } = options;
+    const tokens_max = Math.min(options.context_tokens, stats.kv_tokens_total);
+    const growing = profile
+      ? new GrowingProfile(profile)
+      : measureProfile(
+          engine,
+          {
+            sequence_tokens_max: tokens_max,
+            max_sequences,
+            prefill_chunk_tokens,
+            step_ms_min: this.step_ms_min,
+          },
+          profile_ms,
+          () => this.beat(pulseStates.loading),
+        );
+    const model = { name, ...(slo && { slo }), max_sequences, prefill_chunk_tokens, tokens_max };
+    this.schedule.add(model, growing, stats, monotonic_ms());
+    const { prefill, decode } = growing.points;
+    const points = `${prefill} lengths of prompts and ${decode} decode steps`;
+    const because = profile
+      ? `${points} are known of it on this device`
+      : `${points} were measured in ${Math.round(performance.now() - began)} ms`;
+    this.schedule.decisions.note({ kind: 'profile', model: name, because });
+    if (!profile) this.tellProfile(name);
+  }
+
+  private tellProfiles(): void {
+    this.profiles_told_ms = performance.now();
+    for (const name of this.engines.keys()) this.tellProfile(name);
+  }
+
+  private tellProfile(name: string): void {
+    const profile = this.schedule.profileOf(name);
+    if (profile) this.send({ type: 'profile', name, profile });
   }
 
   private keepPace(started_ms: number): void {

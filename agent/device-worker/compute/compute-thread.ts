@@ -1,4 +1,5 @@
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
+import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
 import { ComputeWatchdog, pulse, watch_ms } from './watchdog.ts';
@@ -15,19 +16,19 @@ export class ComputeThread {
   /**
    * @param receive is called for each message, in order
    * @param failed is called once where the thread ends without being told to, or is stuck
-   * @param bounds `step_ms_min`: see `ComputeLoop`; `stall_ms`: see `ComputeWatchdog`
+   * @param bounds `settings`, `step_ms_min`: see `ComputeLoop`; `stall_ms`: see `ComputeWatchdog`
    */
   constructor(
     receive: (message: FromCompute) => void,
     failed: (error: HpcserveError) => void,
-    { step_ms_min, stall_ms }: { step_ms_min: number; stall_ms: number },
+    { settings, step_ms_min, stall_ms }: { settings: SharingSettings; step_ms_min: number; stall_ms: number },
   ) {
     const { port1, port2 } = new MessageChannel();
     this.port = port1;
     this.port.on('message', receive);
     const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
     this.worker = new Worker(new URL(`./main.${extension}`, import.meta.url), {
-      workerData: { port: port2, pulse: this.pulse, step_ms_min },
+      workerData: { port: port2, pulse: this.pulse, settings, step_ms_min },
       transferList: [port2],
     });
     const watchdog = new ComputeWatchdog(stall_ms);

@@ -1,4 +1,7 @@
 /** Messages between the main thread of a device worker, which does I/O and text, and its compute thread. */
+import type { KeptProfile } from '../../../solver/sharing/growing-profile.ts';
+import type { PromisedLevel } from '../../../solver/sharing/service-level.ts';
+import type { DeviceReport } from '../../../spec/device-report.ts';
 import type {
   EngineOptions,
   EngineStats,
@@ -10,6 +13,7 @@ import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
+import type { ScriptBytes } from '../memory-report.ts';
 
 /** A sequence as the compute thread gets it: plain data. */
 export interface Submission {
@@ -27,8 +31,22 @@ export interface Submission {
   reasoning_limit?: ReasoningLimit;
   /** Beyond the tokens that are already there. */
   max_new_tokens: number;
+  /** When the request came, by `monotonic_ms`. */
+  arrival_ms: number;
+  /** The model may reason before it answers. */
+  reasoning: boolean;
+  /** Let in whatever it does to others: a part of an answer that has begun, here or on another replica. */
+  certain: boolean;
   stop_tokens: number[];
   prompt_logprobs?: number;
+}
+
+/** The compute thread's part of a `DeviceReport`. */
+export interface ScheduleReport extends Pick<DeviceReport, 'instances' | 'scheduler' | 'decisions'> {
+  /** What engines hold outside memory files. */
+  engine_bytes: number;
+  /** Of the compute thread. */
+  script: ScriptBytes;
 }
 
 export interface GrammarConstraint {
@@ -45,10 +63,16 @@ export type ToCompute =
       /** Address of the llama_vocab that the main thread keeps open. */
       vocabulary: bigint;
       utf8: Utf8Tokens;
+      /** What its deployment promises; absent: nothing. */
+      slo?: PromisedLevel;
+      /** What was learned of it on this device before; absent: it is measured now, for so long at most. */
+      profile?: KeptProfile;
+      profile_ms: number;
     }
   | { type: 'unload'; name: string }
   | { type: 'submit'; submission: Submission }
   | { type: 'cancel'; model: string; id: number }
+  | { type: 'report'; id: number }
   | { type: 'stop' };
 
 /** One sequence's part of an iteration. */
@@ -67,6 +91,9 @@ export type FromCompute =
   | { type: 'loaded'; name: string; info: ModelInfo; stats: EngineStats }
   | { type: 'load_failed'; name: string; error: ErrorJson }
   | { type: 'unloaded'; name: string }
+  /** What is known now of how fast a model is here: after it was measured, now and then, and before it goes. */
+  | { type: 'profile'; name: string; profile: KeptProfile }
+  | { type: 'report'; id: number; report: ScheduleReport }
   | { type: 'admitted'; id: number }
   | { type: 'refused'; id: number; error: ErrorJson }
   | {

@@ -10,6 +10,7 @@ const openAiCodes: Record<string, string> = {
   E_REQUEST_INVALID: 'invalid_value',
   E_REQUEST_UNSUPPORTED: 'unsupported_value',
   E_WORKER_BUSY: 'rate_limit_exceeded',
+  E_SLO_REFUSED: 'rate_limit_exceeded',
 };
 
 /** Seconds after which to try again, where the error does not say. */

@@ -2,8 +2,9 @@ import { chmodSync, existsSync, rmSync, statSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { connect } from 'node:net';
 import { dirname } from 'node:path';
+import type { DeviceReport } from '../../../spec/device-report.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { headers as headerNames, limits } from '../../../spec/wire.ts';
+import { agentPaths, headers as headerNames, limits } from '../../../spec/wire.ts';
 import type { AnswerContext } from '../answers/answer.ts';
 import type { WorkerMetrics } from '../metrics.ts';
 import type { Models } from '../models.ts';
@@ -30,7 +31,7 @@ const generating: Record<string, Handler> = {
   '/v1/completions': textCompletion,
   '/v1/embeddings': embeddings,
 };
-const reading = ['/v1/models', '/health', '/metrics'];
+const reading = ['/v1/models', '/health', '/metrics', agentPaths.device];
 
 /** OpenAI's paths on a unix socket. */
 export class WorkerServer {
@@ -42,7 +43,16 @@ export class WorkerServer {
   private readonly server: Server;
   private path: string | undefined;
 
-  constructor(models: Models, metrics: WorkerMetrics, workerLimits: WorkerLimits) {
+  private readonly report: () => Promise<DeviceReport>;
+
+  /** @param report what the device's worker says of itself */
+  constructor(
+    models: Models,
+    metrics: WorkerMetrics,
+    workerLimits: WorkerLimits,
+    report: () => Promise<DeviceReport>,
+  ) {
+    this.report = report;
     this.models = models;
     this.metrics = metrics;
     this.workerLimits = workerLimits;
@@ -163,6 +173,8 @@ export class WorkerServer {
     } else if (path === '/v1/models') {
       const data = this.models.all.filter(({ state }) => state === 'serving').map(describe);
       sendJson(response, 200, { object: 'list', data }, headers);
+    } else if (path === agentPaths.device) {
+      sendJson(response, 200, await this.report(), headers);
     } else if (path === '/health') {
       const status = this.draining ? 'draining' : 'ok';
       sendJson(response, this.draining ? 503 : 200, { status, models: this.models.loads }, headers);

@@ -34,7 +34,15 @@ export function embeddings(body: BodyReader, model: ServedModel, context: Answer
   });
   for (const [index, tokens] of inputs.entries()) {
     const id = context.models.submit(
-      { model: model.config.name, tokens, n_prompt: tokens.length, max_new_tokens: 0, stop_tokens: [] },
+      {
+        model: model.config.name,
+        tokens,
+        n_prompt: tokens.length,
+        max_new_tokens: 0,
+        stop_tokens: [],
+        reasoning: false,
+        certain: false,
+      },
       {
         admitted: () => {},
         failed: fail,

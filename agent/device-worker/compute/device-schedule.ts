@@ -1,0 +1,357 @@
+/**
+ * Who computes next on this device, and who is let in: the live state behind the pure decisions of `solver/sharing`, kept
+ * from what engines report after every iteration.
+ */
+import { admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
+import { attainableLevel } from '../../../solver/sharing/attainable-level.ts';
+import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
+import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growing-profile.ts';
+import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
+import { lanesOf } from '../../../solver/sharing/lanes.ts';
+import { nextIteration } from '../../../solver/sharing/next-iteration.ts';
+import { OutputLengths } from '../../../solver/sharing/output-lengths.ts';
+import { headroom, levelOf, type PromisedLevel } from '../../../solver/sharing/service-level.ts';
+import type { SharingSettings } from '../../../solver/sharing/settings.ts';
+import { shareIteration } from '../../../solver/sharing/shared-iteration.ts';
+import type { InstanceReport, SchedulerReport } from '../../../spec/device-report.ts';
+import type { EngineStats, SequenceProgress, StepReport, Turn } from '../../../spec/engine-contract.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import { DecisionLog } from './decision-log.ts';
+import type { Submission } from './messages.ts';
+
+export interface ScheduledModel {
+  name: string;
+  /** What its deployment promises; absent: nothing. */
+  slo?: PromisedLevel;
+  max_sequences: number;
+  prefill_chunk_tokens: number;
+  /** Longest sequence that it takes. */
+  tokens_max: number;
+}
+
+interface ScheduledRequest extends RequestView {
+  /** Tokens of its answer at most. */
+  output_tokens_max: number;
+  reasoning: boolean;
+  /** It ends with its prompt: an embedding. */
+  embeds: boolean;
+}
+
+interface ScheduledInstance extends InstanceView {
+  requests: ScheduledRequest[];
+  slo: PromisedLevel | undefined;
+  growing: GrowingProfile;
+  max_sequences: number;
+  kv_used_bytes: number;
+  /** Everything that is alive in its engine; `requests` are those that can run. */
+  readonly live: Map<number, ScheduledRequest>;
+  waiting: number;
+  /** A sequence found no KV: none is begun before one ends. */
+  kv_full: boolean;
+}
+
+interface ScheduledDevice extends DeviceView {
+  instances: ScheduledInstance[];
+}
+
+/** Length of the request by which estimates are shown. */
+const typical_tokens = 512;
+
+/** An iteration of a model, as its engine is told. */
+export interface ChosenTurn {
+  model: string;
+  turn: Turn;
+}
+
+export class DeviceSchedule {
+  readonly decisions = new DecisionLog();
+  readonly #settings: SharingSettings;
+  readonly #device: ScheduledDevice;
+  readonly #lengths = new OutputLengths();
+  readonly #counted: SchedulerReport = {
+    iterations: 0,
+    computing_ms: 0,
+    deciding_ms: 0,
+    admitted: 0,
+    refused: 0,
+    evicted: 0,
+  };
+
+  constructor(settings: SharingSettings) {
+    this.#settings = settings;
+    this.#device = {
+      id: 'this device',
+      kind: 'cpu',
+      compute: '',
+      instances: [],
+      pool_bytes: Number.POSITIVE_INFINITY,
+      budget_bytes: 0,
+      held_bytes: 0,
+      release_ms: 0,
+    };
+  }
+
+  add(model: ScheduledModel, growing: GrowingProfile, stats: EngineStats, now_ms: number): void {
+    const { name, slo, max_sequences, prefill_chunk_tokens, tokens_max } = model;
+    this.#device.instances.push({
+      id: name,
+      model: name,
+      profile: growing.profile,
+      growing,
+      slo,
+      max_sequences,
+      tokens_max,
+      prefill_chunk_tokens_max: prefill_chunk_tokens,
+      ready_at_ms: now_ms,
+      weight_bytes: stats.weight_bytes,
+      kv_bytes: stats.kv_bytes,
+      kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),
+      kv_used_bytes: 0,
+      requests: [],
+      live: new Map(),
+      waiting: 0,
+      kv_full: false,
+      idle_since_ms: now_ms,
+    });
+  }
+
+  remove(model: string): void {
+    const { instances } = this.#device;
+    const at = instances.findIndex(({ id }) => id === model);
+    if (at >= 0) instances.splice(at, 1);
+  }
+
+  /**
+   * Lets a sequence in, or says why not. Part of an answer that was let in already, and answers that another replica
+   * began, are always let in: to break them off is worse than a late token.
+   * @throws HpcserveError E_SLO_REFUSED with the seconds after which to ask again
+   */
+  admit(submission: Submission, now_ms: number): void {
+    const instance = this.#of(submission.model);
+    if (instance === undefined) return;
+    const began = performance.now();
+    const request = this.#view(submission, instance, now_ms);
+    try {
+      if (instance.slo !== undefined && !request.background && !submission.certain)
+        this.#validate(instance, request, now_ms);
+      instance.live.set(submission.id, request);
+      this.#counted.admitted++;
+    } finally {
+      this.#counted.deciding_ms += performance.now() - began;
+    }
+  }
+
+  /** How far the sequences of a model are: after one came, went, or had an iteration. */
+  sync(model: string, progress: readonly SequenceProgress[], now_ms: number): void {
+    const instance = this.#of(model);
+    if (instance === undefined) return;
+    const running = progress.filter(({ waiting }) => !waiting).length;
+    let slots = instance.kv_full ? 0 : instance.max_sequences - running;
+    instance.requests.length = 0;
+    instance.waiting = 0;
+    for (const { id, waiting, generated_tokens, pending_tokens } of progress) {
+      const request = instance.live.get(id);
+      if (request === undefined) continue;
+      request.output_tokens = generated_tokens;
+      request.prefill_tokens_left = pending_tokens === 1 && generated_tokens > 0 ? 0 : pending_tokens;
+      if (generated_tokens > 0) request.first_token_ms ??= now_ms;
+      if (!request.embeds && generated_tokens >= request.expected_output_tokens)
+        request.expected_output_tokens = this.#expected(instance.model, request);
+      if (!waiting || slots-- > 0) instance.requests.push(request);
+      else instance.waiting++;
+    }
+    if (instance.live.size > 0) delete instance.idle_since_ms;
+    else instance.idle_since_ms ??= now_ms;
+  }
+
+  /** A sequence is gone before its end. */
+  cancelled(model: string, id: number, progress: readonly SequenceProgress[], now_ms: number): void {
+    const instance = this.#of(model);
+    if (instance === undefined) return;
+    instance.live.delete(id);
+    instance.kv_full = false;
+    this.sync(model, progress, now_ms);
+  }
+
+  /** The next iteration; undefined where nothing that is scheduled can run. */
+  choose(now_ms: number): ChosenTurn | undefined {
+    const began = performance.now();
+    const lanes = lanesOf(this.#device.instances, now_ms, this.#settings);
+    const next = nextIteration(lanes, now_ms, this.#settings);
+    let chosen: ChosenTurn | undefined;
+    if (!('at_ms' in next)) {
+      const { prefill_tokens, decode } = shareIteration(lanes, next, now_ms, this.#settings);
+      const first = next.prompt && { first: Number(next.prompt.request) };
+      chosen = { model: lanes[next.lane]!.instance, turn: { decode, prefill_tokens, ...first } };
+    }
+    this.#counted.deciding_ms += performance.now() - began;
+    return chosen;
+  }
+
+  /** An iteration is over: what it took refreshes the profile, what it gave is in `progress`. */
+  ended(
+    { model, turn }: ChosenTurn,
+    report: StepReport,
+    progress: readonly SequenceProgress[],
+    stats: EngineStats,
+    elapsed_ms: number,
+    now_ms: number,
+  ): void {
+    const instance = this.#of(model);
+    this.#counted.iterations++;
+    this.#counted.computing_ms += elapsed_ms;
+    if (instance === undefined) return;
+    this.#learn(instance, turn, report, elapsed_ms);
+    const nothing = report.prefill_tokens + report.decode_tokens === 0;
+    for (const { id, finish } of report.outputs) {
+      const request = finish === undefined ? undefined : instance.live.get(id);
+      if (request === undefined) continue;
+      instance.live.delete(id);
+      instance.kv_full = false;
+      if (request.embeds || (finish !== 'stop' && finish !== 'length')) continue;
+      const { reasoning, output_tokens } = request;
+      this.#lengths.observe({ model, reasoning }, output_tokens + 1);
+    }
+    if (nothing && turn.first !== undefined) instance.kv_full = true;
+    instance.kv_used_bytes = stats.kv_tokens_used * instance.kv_bytes_per_token;
+    this.sync(model, progress, now_ms);
+  }
+
+  instances(now_ms: number): InstanceReport[] {
+    return this.#device.instances.map((instance) => this.#report(instance, now_ms));
+  }
+
+  profileOf(model: string): KeptProfile | undefined {
+    return this.#of(model)?.growing.kept();
+  }
+
+  get counted(): SchedulerReport {
+    return { ...this.#counted };
+  }
+
+  #of(model: string): ScheduledInstance | undefined {
+    return this.#device.instances.find(({ id }) => id === model);
+  }
+
+  #view(submission: Submission, instance: ScheduledInstance, now_ms: number): ScheduledRequest {
+    const { id, tokens, sampling, max_new_tokens, arrival_ms, reasoning } = submission;
+    const embeds = sampling === undefined;
+    const request: ScheduledRequest = {
+      id: String(id),
+      arrival_ms: Math.min(arrival_ms, now_ms),
+      input_tokens: tokens.length,
+      output_tokens: 0,
+      expected_output_tokens: 0,
+      output_tokens_max: embeds ? 0 : max_new_tokens,
+      prefill_tokens_left: tokens.length,
+      available_at_ms: 0,
+      service_level: levelOf(instance.slo ?? {}, tokens.length),
+      background: instance.slo === undefined || embeds,
+      reasoning,
+      embeds,
+    };
+    if (!embeds) request.expected_output_tokens = this.#expected(instance.model, request);
+    return request;
+  }
+
+  #expected(model: string, { reasoning, output_tokens, output_tokens_max }: ScheduledRequest): number {
+    return this.#lengths.expected({ model, reasoning }, output_tokens, output_tokens_max);
+  }
+
+  #validate(instance: ScheduledInstance, request: ScheduledRequest, now_ms: number): void {
+    const { model } = instance;
+    const { level, kept } = attainableLevel(instance, request, this.#settings);
+    request.service_level = level;
+    const full =
+      instance.requests.length + instance.waiting >= instance.max_sequences
+        ? `all ${instance.max_sequences} places of its batch are taken`
+        : this.#kvShortage(instance, request);
+    const admission =
+      full === undefined
+        ? // KV is this instance's own: its memory was looked at above.
+          admitTo(this.#device, instance, request, now_ms, this.#settings, { memory: true })
+        : { admit: false as const, because: full };
+    if (admission.admit) {
+      const note = kept ? '' : '; alone it takes longer than its level: twice that is promised';
+      const because = `${admission.because}${note}`;
+      this.decisions.note({ kind: 'admit', model, request: Number(request.id), because });
+      return;
+    }
+    this.#counted.refused++;
+    const { because } = admission;
+    this.decisions.note({ kind: 'refuse', model, request: Number(request.id), because });
+    const wait_ms = retryAfter(this.#device, now_ms, this.#settings);
+    throw new HpcserveError('E_SLO_REFUSED', {
+      what: `${model} cannot take this request within its service level now`,
+      because,
+      details: { retry_after_s: Math.max(1, Math.ceil(wait_ms / 1000)) },
+    });
+  }
+
+  #kvShortage(instance: ScheduledInstance, request: ScheduledRequest): string | undefined {
+    const { required_bytes } = kvDemand(instance, this.#settings, request);
+    if (required_bytes <= instance.kv_bytes) return undefined;
+    const tokens = (bytes: number): number => Math.round(bytes / instance.kv_bytes_per_token);
+    return `its requests are expected to need KV for ${tokens(required_bytes)} tokens, and ${tokens(instance.kv_bytes)} are there`;
+  }
+
+  /** Pure iterations only: of what rode along nobody knows which part took how long. */
+  #learn(instance: ScheduledInstance, turn: Turn, report: StepReport, elapsed_ms: number): void {
+    const { growing, requests } = instance;
+    const { prefill_tokens, decode_tokens } = report;
+    const ms = Math.max(elapsed_ms, 1e-3);
+    if (prefill_tokens === 0 && decode_tokens > 0) {
+      const decoding = requests.filter(({ prefill_tokens_left }) => prefill_tokens_left === 0);
+      const tokens = decoding.reduce(
+        (sum, { input_tokens, output_tokens }) => sum + input_tokens + output_tokens,
+        0,
+      );
+      if (decoding.length > 0) growing.observeDecode(decode_tokens, tokens / decoding.length, ms);
+    } else if (decode_tokens === 0 && prefill_tokens > 0) {
+      const request = instance.live.get(turn.first ?? Number.NaN);
+      // More than it had left: others' prompts were in it.
+      if (request && prefill_tokens <= request.prefill_tokens_left) {
+        const done = request.input_tokens + request.output_tokens - request.prefill_tokens_left;
+        growing.observePrefill(done, prefill_tokens, ms);
+      }
+    }
+    instance.profile = growing.profile;
+  }
+
+  #report(instance: ScheduledInstance, now_ms: number): InstanceReport {
+    const { model, slo, growing, requests, profile } = instance;
+    const prompts = requests.filter(({ prefill_tokens_left }) => prefill_tokens_left > 0).length;
+    const headrooms = [...instance.live.values()].map((request) => headroom(request, now_ms));
+    const typical: RequestView = {
+      id: 'typical',
+      arrival_ms: 0,
+      input_tokens: typical_tokens,
+      output_tokens: 0,
+      expected_output_tokens: 1,
+      prefill_tokens_left: typical_tokens,
+      available_at_ms: 0,
+      service_level: levelOf(slo ?? {}, typical_tokens),
+    };
+    return {
+      model,
+      ...(slo && { slo: { ...slo } }),
+      prompts,
+      decoding: requests.length - prompts,
+      waiting: instance.waiting,
+      max_sequences: instance.max_sequences,
+      ...(headrooms.length > 0 && { headroom_ms: Math.min(...headrooms) }),
+      weight_bytes: instance.weight_bytes,
+      kv_bytes: instance.kv_bytes,
+      kv_used_bytes: instance.kv_used_bytes,
+      kv_required_bytes: kvDemand(instance, this.#settings).required_bytes,
+      ...(instance.idle_since_ms !== undefined && { idle_ms: now_ms - instance.idle_since_ms }),
+      profile: {
+        prefill_points: growing.points.prefill,
+        decode_points: growing.points.decode,
+        prefill_512_ms: profile.prefill_ms(typical_tokens),
+        decode_512_ms: profile.decode_ms(1, typical_tokens),
+        ...(slo && { keeps_level: attainableLevel(instance, typical, this.#settings).kept }),
+      },
+    };
+  }
+}

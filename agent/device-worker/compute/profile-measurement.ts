@@ -1,0 +1,129 @@
+/** Measures a model on its device before it serves: the first points of its profile (LLM-Mesh §5.2). */
+import { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
+import type { ProfileSamples } from '../../../solver/sharing/profile-samples.ts';
+import type { Engine, Turn } from '../../../spec/engine-contract.ts';
+
+export interface MeasuredLimits {
+  /** Longest sequence that fits. */
+  sequence_tokens_max: number;
+  max_sequences: number;
+  prefill_chunk_tokens: number;
+  /** Least time of an iteration, where the device is emulated. */
+  step_ms_min: number;
+}
+
+/** Lengths and batches, coarser than the powers of two that later sights fill in. */
+const lengths = [16, 64, 256, 1024, 4096];
+const batches = [1, 4, 16, 64];
+/** Tokens that a measured sequence gets. */
+const steps_max = 2 * batches.length;
+const nothing: Turn = { decode: false, prefill_tokens: 0 };
+
+/**
+ * Prompts by length and decode steps by batch and length, small ones first, until the time is up; at least one of each.
+ * Sequences of a batch share their prompt's KV, so that it is computed once.
+ * @param engine has no sequences, before and after
+ * @param budget_ms a measurement that is expected to exceed what is left of it is not begun
+ * @param beat is called with every iteration
+ * @throws what the engine throws
+ */
+export function measureProfile(
+  engine: Engine,
+  limits: MeasuredLimits,
+  budget_ms: number,
+  beat: () => void,
+): GrowingProfile {
+  const measurement = new Measurement(engine, limits, beat);
+  const ends = performance.now() + budget_ms;
+  const samples: ProfileSamples = { prefill: [], decode: [] };
+  // The first iteration of all pays for pages and graphs.
+  const shortest = Math.max(1, Math.min(lengths[0]!, Math.floor(limits.sequence_tokens_max / 2)));
+  measurement.begin(shortest);
+  measurement.end();
+  for (const tokens of [shortest, ...lengths.slice(1)]) {
+    const last = samples.prefill.at(-1);
+    if (last && tokens + 1 + steps_max > limits.sequence_tokens_max) break;
+    if (last && performance.now() + (last.ms * tokens) / last.tokens > ends) break;
+    try {
+      samples.prefill.push({ tokens, ms: measurement.begin(tokens) });
+      for (const batch of batches) {
+        if (batch > limits.max_sequences || (samples.decode.length > 0 && performance.now() > ends)) break;
+        const ms = measurement.decode(batch);
+        if (ms === undefined) break;
+        samples.decode.push({ batch, tokens, ms });
+      }
+    } finally {
+      measurement.end();
+    }
+  }
+  return GrowingProfile.of(samples);
+}
+
+class Measurement {
+  readonly #engine: Engine;
+  readonly #limits: MeasuredLimits;
+  readonly #beat: () => void;
+  readonly #live: number[] = [];
+  #next = -1;
+  #prompt = new Int32Array(0);
+
+  constructor(engine: Engine, limits: MeasuredLimits, beat: () => void) {
+    this.#engine = engine;
+    this.#limits = limits;
+    this.#beat = beat;
+  }
+
+  /** A prompt of so many tokens, and one more that followers compute. @returns ms of the prompt */
+  begin(tokens: number): number {
+    const { n_vocab } = this.#engine.info;
+    const start = -this.#next * 31;
+    this.#prompt = Int32Array.from({ length: tokens + 1 }, (_, at) => (start + at * 7) % n_vocab);
+    this.#add();
+    let left = tokens + 1;
+    let ms = 0;
+    while (left > 0) {
+      const { prefill_tokens, elapsed_ms } = this.#step({ decode: false, prefill_tokens: left });
+      if (prefill_tokens === 0) break;
+      left -= prefill_tokens;
+      ms += elapsed_ms;
+    }
+    return ms;
+  }
+
+  /** The faster of two steps of so many sequences of the prompt; undefined where they find no room together. */
+  decode(batch: number): number | undefined {
+    while (this.#live.length < batch) this.#add();
+    let left = batch;
+    while (
+      this.#step({ decode: false, prefill_tokens: this.#limits.prefill_chunk_tokens }).prefill_tokens > 0
+    )
+      if (--left < 0) return undefined;
+    const times = [0, 1].map(() => this.#step({ decode: true, prefill_tokens: 0 }));
+    if (times.some(({ decode_tokens }) => decode_tokens !== batch)) return undefined;
+    return Math.min(...times.map(({ elapsed_ms }) => elapsed_ms));
+  }
+
+  end(): void {
+    for (const id of this.#live.splice(0)) this.#engine.cancel(id);
+    while (this.#engine.busy) this.#step(nothing);
+  }
+
+  #add(): void {
+    const id = this.#next--;
+    this.#live.push(id);
+    this.#engine.add({
+      id,
+      prompt_tokens: this.#prompt,
+      sampler: { sample: () => ({ token: 0 }) },
+      max_new_tokens: steps_max + 1,
+      stop_tokens: new Set(),
+    });
+  }
+
+  #step(turn: Turn): { prefill_tokens: number; decode_tokens: number; elapsed_ms: number } {
+    this.#beat();
+    const { prefill_tokens, decode_tokens, elapsed_us } = this.#engine.step(turn);
+    const elapsed_ms = Math.max(elapsed_us / 1000, this.#limits.step_ms_min, 1e-3);
+    return { prefill_tokens, decode_tokens, elapsed_ms };
+  }
+}

@@ -1,0 +1,176 @@
+/** One device, several models: promises are kept or refused, profiles are measured and kept, and all of it can be seen. */
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { DeviceReport } from '../../spec/device-report.ts';
+import { agentPaths } from '../../spec/wire.ts';
+import { tinyModel, WorkerHarness } from './harness.ts';
+
+/** Every iteration takes at least this long, so that levels do not depend on the machine. */
+const step_ms = 20;
+let worker: WorkerHarness;
+beforeEach(() => {
+  worker = new WorkerHarness();
+});
+afterEach(() => worker.close());
+
+async function report(): Promise<DeviceReport> {
+  const { status, text } = await worker.request('GET', agentPaths.device);
+  expect(status).toBe(200);
+  return JSON.parse(text) as DeviceReport;
+}
+
+const asking = (model: string, max_tokens: number, more: object = {}) => ({
+  model,
+  messages: [{ role: 'user', content: 'What does a queue promise?' }],
+  max_tokens,
+  min_tokens: max_tokens,
+  seed: 3,
+  stream: true,
+  ...more,
+});
+
+async function post(model: string, max_tokens: number) {
+  return worker.post('/v1/chat/completions', asking(model, max_tokens));
+}
+
+/** Times between the chunks of a stream, ms. */
+async function paces(model: string, max_tokens: number): Promise<number[]> {
+  const stream = await worker.client.chat.completions.create(asking(model, max_tokens) as never);
+  const gaps: number[] = [];
+  let last: number | undefined;
+  for await (const _ of stream as unknown as AsyncIterable<unknown>) {
+    const now = performance.now();
+    if (last !== undefined) gaps.push(now - last);
+    last = now;
+  }
+  return gaps;
+}
+
+describe('a device that is shared', () => {
+  it('refuses what would break a promise, says when to come back, and serves what was promised nothing', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    await worker.configure({}, { step_ms_min: step_ms });
+    // A step of each: 2 × 20 ms and 10 % do not fit into 30 ms.
+    await worker.load({ name: 'one', model_path: path, slo: { ttft_ms: 3000, tpot_ms: 30 } });
+    await worker.load({ name: 'other', model_path: path, slo: { ttft_ms: 3000, tpot_ms: 30 } });
+    await worker.load({ name: 'batch', model_path: path });
+    const first = worker.post('/v1/chat/completions', asking('one', 100));
+    await worker.report('one', ({ running }) => running === 1);
+    const refused = await post('other', 5);
+    expect(refused.status).toBe(429);
+    expect(Number(refused.headers['retry-after'])).toBeGreaterThanOrEqual(1);
+    expect(JSON.parse(refused.text).error).toMatchObject({
+      code: 'rate_limit_exceeded',
+      message: expect.stringMatching(
+        /a round of decode steps would take \d+ ms where a token is due every 30 ms/,
+      ),
+    });
+    // Nothing is promised to it: it is let in, and the first goes on at its pace.
+    expect((await post('batch', 5)).status).toBe(200);
+    expect((await first).status).toBe(200);
+    expect((await post('other', 5)).status).toBe(200);
+
+    const { instances, decisions, scheduler } = await report();
+    expect(instances.map(({ model, slo, profile }) => [model, slo?.tpot_ms, profile.keeps_level])).toEqual([
+      ['one', 30, true],
+      ['other', 30, true],
+      ['batch', undefined, undefined],
+    ]);
+    expect(scheduler).toMatchObject({ refused: 1, admitted: 3, evicted: 0 });
+    expect(decisions.filter(({ kind }) => kind === 'refuse')).toMatchObject([{ model: 'other' }]);
+    expect(decisions.filter(({ kind }) => kind === 'admit')).toMatchObject([
+      { model: 'one', because: 'one takes it as 1st of its batch' },
+      { model: 'other' },
+    ]);
+  });
+
+  it('keeps the pace that it promised while models without a promise have more work than there is time', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    await worker.configure({}, { step_ms_min: step_ms });
+    await worker.load({ name: 'promised', model_path: path, slo: { ttft_ms: 3000, tpot_ms: 80 } });
+    await worker.load({ name: 'batch', model_path: path });
+    await worker.load({ name: 'more', model_path: path });
+    await worker.load({ name: 'yet more', model_path: path });
+    // In turn, each would have one iteration of four: 80 ms and what else there is.
+    const others = ['batch', 'more', 'yet more'].map((model) => paces(model, 40));
+    await worker.report('yet more', ({ running }) => running === 1);
+    const gaps = await paces('promised', 40);
+    const mean = gaps.reduce((sum, gap) => sum + gap, 0) / gaps.length;
+    expect(mean).toBeLessThan(80);
+    for (const other of await Promise.all(others)) expect(other.length).toBeGreaterThan(10);
+  });
+
+  it('serves a model that the device cannot serve at its level, as fast as it can', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    await worker.configure({}, { step_ms_min: step_ms });
+    await worker.load({ name: 'hasty', model_path: path, slo: { tpot_ms: 5 } });
+    expect((await post('hasty', 5)).status).toBe(200);
+    const { instances, decisions } = await report();
+    expect(instances[0]!.profile.keeps_level).toBe(false);
+    expect(decisions.find(({ kind }) => kind === 'admit')!.because).toMatch(
+      /alone it takes longer than its level/,
+    );
+  });
+
+  it('parts of an answer that has begun are let in whatever they do: several choices, and one that is continued', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    await worker.configure({}, { step_ms_min: step_ms });
+    await worker.load({ name: 'one', model_path: path, slo: { tpot_ms: 30 }, max_sequences: 2 });
+    const three = await worker.post('/v1/chat/completions', asking('one', 5, { n: 3, stream: false }));
+    expect(three.status).toBe(200);
+    expect(JSON.parse(three.text).choices).toHaveLength(3);
+  });
+
+  it('a profile is measured on first use and kept for the next worker; a broken file is measured again', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    const cache_dir = join(worker.folder, 'cache');
+    mkdirSync(cache_dir);
+    const because = async (): Promise<string> => {
+      await worker.configure({}, { cache_dir });
+      await worker.load({ name: 'one', model_path: path });
+      const { decisions, instances } = await report();
+      const { prefill_points, decode_points } = instances[0]!.profile;
+      expect(prefill_points).toBeGreaterThan(1);
+      expect(decode_points).toBeGreaterThan(prefill_points);
+      return decisions.find(({ kind }) => kind === 'profile')!.because;
+    };
+    const again = async (between = () => {}): Promise<string> => {
+      worker.send({ type: 'stop' });
+      await worker.exited;
+      between();
+      kept.push(worker);
+      worker = new WorkerHarness();
+      return because();
+    };
+    const kept: WorkerHarness[] = [];
+    try {
+      expect(await because()).toMatch(/were measured in \d+ ms$/);
+      const profiles = join(cache_dir, 'profiles');
+      const [file] = readdirSync(profiles);
+      expect(JSON.parse(readFileSync(join(profiles, file!), 'utf8'))).toMatchObject({
+        format: 1,
+        model: 'one',
+      });
+      expect(await again()).toMatch(/are known of it on this device$/);
+      const broken = '{"format":1,"samples":{"prefill":[{"tokens":16,"ms":-1}]}}';
+      expect(await again(() => writeFileSync(join(profiles, file!), broken))).toMatch(
+        /were measured in \d+ ms$/,
+      );
+    } finally {
+      for (const one of kept) await one.close();
+    }
+  });
+
+  it('explains its memory: the parts and what is unexplained add up to what the kernel counts', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    await worker.configure();
+    await worker.load({ name: 'one', model_path: path });
+    const { memory } = await report();
+    const explained = memory.parts.reduce((sum, { bytes }) => sum + bytes, 0);
+    expect(explained + memory.unexplained_bytes).toBe(memory.pss_bytes);
+    const rollup = readFileSync(`/proc/${worker.process.pid}/smaps_rollup`, 'utf8');
+    const pss_bytes = 1024 * Number(/^Pss:\s+(\d+)/m.exec(rollup)![1]);
+    expect(Math.abs(memory.pss_bytes / pss_bytes - 1)).toBeLessThan(0.05);
+  });
+});
