@@ -8,7 +8,7 @@ import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
-import { lacking, stopBusiestThread } from '../agent/stop-thread.ts';
+import { lacking, stopComputingThread } from '../agent/stop-thread.ts';
 import { eventually } from '../mesh/fixtures.ts';
 
 const engine = fileURLToPath(new URL('../agent/fragile-engine.mjs', import.meta.url));
@@ -96,7 +96,7 @@ describe.skipIf(lacking !== '')(`a stuck compute thread${lacking && ` [skipped: 
       .create({ ...body, stream: true })
       .withResponse();
     const pid = await pidOfSession(agents, response.headers.get('x-hpcserve-session')!);
-    const stopper = await stopBusiestThread(pid, site.folder);
+    const stopper = await stopComputingThread(pid, site.folder);
     try {
       let text = '';
       for await (const chunk of stream) text += chunk.choices[0]?.delta.content ?? '';
