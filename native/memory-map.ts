@@ -2,7 +2,7 @@
  * Memory that is a file without a name, memfd_create(2), and mappings of it: what is mapped twice is one memory,
  * and what is mapped over another library's memory becomes that memory. Linux only.
  */
-import { closeSync, ftruncateSync, readFileSync } from 'node:fs';
+import { closeSync, fstatSync, ftruncateSync, readFileSync } from 'node:fs';
 import { constants } from 'node:os';
 import koffi from 'koffi';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -20,8 +20,15 @@ const libcTable = {
 } as const;
 
 /** From <sys/mman.h>, the same on x86-64 and arm64. */
-const protect = { read: 1, write: 2 } as const;
-const share = { shared: 1, private: 2, fixed: 0x10, anonymous: 0x20, noreserve: 0x4000 } as const;
+const protect = { none: 0, read: 1, write: 2 } as const;
+const share = {
+  shared: 1,
+  private: 2,
+  fixed: 0x10,
+  anonymous: 0x20,
+  noreserve: 0x4000,
+  populate: 0x8000,
+} as const;
 const advice = { hugepage: 14, populate_read: 22, populate_write: 23 } as const;
 const memfd = { close_on_exec: 1, huge_pages: 4 } as const;
 const map_failed = 0xffff_ffff_ffff_ffffn;
@@ -118,9 +125,50 @@ export class SharedMemory {
     return mapped;
   }
 
+  /** The unit in which parts of it can be mapped. */
+  get page_bytes(): number {
+    return this.pages === 'reserved_huge' ? huge_page_bytes : pageBytes();
+  }
+
+  /**
+   * Maps a part of it over reserved addresses, and takes its pages now. All three numbers are whole pages.
+   * @returns false where the process may have no more mappings (vm.max_map_count) or there is no memory
+   */
+  mapPart(address: Pointer, offset: number, bytes: number): boolean {
+    const flags = share.shared | share.fixed | share.populate;
+    const mapped = libc().mmap(address, bytes, protect.read | protect.write, flags, this.descriptor, offset);
+    return mapped !== null && mapped !== map_failed;
+  }
+
+  /** Bytes of it that are backed by memory now. */
+  get resident_bytes(): number {
+    return fstatSync(this.descriptor).blocks * stat_block_bytes;
+  }
+
   close(): void {
     closeSync(this.descriptor);
   }
+}
+
+/** Unit of `blocks` of stat(2). */
+const stat_block_bytes = 512;
+
+/**
+ * Reserves addresses with nothing behind them: touching them ends the process.
+ * @throws HpcserveError E_NATIVE_MEMORY
+ */
+export function reserveAddresses(bytes: number): Pointer {
+  const flags = share.private | share.anonymous | share.noreserve;
+  const mapped = libc().mmap(null, bytes, protect.none, flags, -1, 0);
+  if (mapped === null || mapped === map_failed) throw failed(`no addresses for ${bytes} bytes`, 'mmap');
+  return mapped;
+}
+
+/** Takes away what is mapped at reserved addresses; they stay reserved. */
+export function unmapPart(address: Pointer, bytes: number): void {
+  const flags = share.private | share.anonymous | share.noreserve | share.fixed;
+  const mapped = libc().mmap(address, bytes, protect.none, flags, -1, 0);
+  if (mapped === null || mapped === map_failed) throw failed(`${bytes} bytes were not unmapped`, 'mmap');
 }
 
 /** 4 KiB on x86-64; up to 64 KiB on arm64. */

@@ -121,6 +121,7 @@ export interface EngineStats {
   kv_tokens_total: number;
   kv_tokens_used: number;
   weight_bytes: number;
+  /** Of `kv_tokens_total`, whether it is taken now or not. */
   kv_bytes: number;
   compute_bytes: number;
 }
@@ -153,5 +154,18 @@ export interface Engine {
   /** True while a step would do work. */
   readonly busy: boolean;
   stats(): EngineStats;
+  /** Memory behind the KV cache: what live sequences use, in the units in which it is taken. */
+  readonly kv_bytes_used: number;
+  /** What no sequence uses and is only kept for prompts that begin alike: given up when memory is short. */
+  readonly kv_bytes_cached: number;
+  /** What the KV cache may take at most. */
+  readonly kv_bytes_budget: number;
+  /**
+   * Changes what the KV cache may take. Live sequences keep what they use: the budget in force is at least that.
+   * @returns the budget in force, in whole units
+   */
+  setKvBudget(bytes: number): number;
+  /** KV of a sequence in bytes, shared blocks included; 0 while it waits or where it is not alive. */
+  kvBytesOf(id: number): number;
   close(): void;
 }

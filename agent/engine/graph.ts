@@ -12,7 +12,7 @@ import type { Pointer } from '../../native/signature.ts';
 import type { Architecture } from './architecture.ts';
 import { GraphMemory } from './graph-memory.ts';
 import type { BuiltGraph, GraphShape, SegmentInputs } from './graph-shape.ts';
-import { type KvMemory, kv_block_tokens } from './kv-memory.ts';
+import type { KvMemory } from './kv-memory.ts';
 import type { Operator } from './operators.ts';
 import type { PlannedLayer, PlannedWeight, WeightPlan } from './weight-plan.ts';
 import type { LoadedWeights } from './weights.ts';
@@ -356,12 +356,12 @@ class GraphBuilder {
   #gatheredViews(segment: number, cache: { keys: Pointer; values: Pointer }): { k: Pointer; v: Pointer } {
     const ggml = this.#ggml;
     const { n_head_kv, head_dim } = this.#model;
-    const { row_bytes, head_bytes, type, n_blocks } = this.#parts.kv;
+    const { row_bytes, head_bytes, type, n_rows } = this.#parts.kv;
     const { memory, inputs } = this.#built;
     const rows = inputs.segments[segment]!.gather_rows!;
     const gather = (matrix: Pointer): Pointer => {
       const words = ggml.ggml_view_2d(this.#context, matrix, head_dim, 1, row_bytes, 0)!;
-      memory.retype(words, GgmlType.I32, [row_bytes / 4, (n_blocks + 1) * kv_block_tokens], [4, row_bytes]);
+      memory.retype(words, GgmlType.I32, [row_bytes / 4, n_rows], [4, row_bytes]);
       const picked = ggml.ggml_get_rows(this.#context, words, rows)!;
       const view = ggml.ggml_view_3d(this.#context, picked, 1, 1, n_head_kv, row_bytes, head_bytes, 0)!;
       const element = Number(ggml.ggml_type_size(type));

@@ -3,8 +3,12 @@
  * attended in place: a new sequence begins in a hole that is large enough for what it may grow to, and
  * others stay out of the room before it until nothing else is free. Full blocks of a prompt are remembered
  * after their sequence ends, and shared by sequences that begin with the same tokens.
+ *
+ * There are more blocks than memory for them: blocks are addresses, and memory comes behind them by slabs.
  */
-import { kv_block_tokens } from './kv-memory.ts';
+import { KvPrefixes } from './kv-prefixes.ts';
+import { KvSlabs } from './kv-slabs.ts';
+import { type KvStorage, kv_block_tokens } from './kv-storage.ts';
 
 /** The blocks of one sequence, in token order. */
 export interface BlockList {
@@ -14,28 +18,63 @@ export interface BlockList {
 }
 
 export class KvBlocks {
+  /** Those without memory included. */
   readonly n_blocks: number;
+  readonly #slab_blocks: number;
+  readonly #block_bytes: number;
   /** References per block; 0: free (and perhaps remembered). */
   readonly #references: Int32Array;
   readonly #lists = new Set<BlockList>();
-  #free: number;
-  /** Full blocks by their content and the prefix that they follow. */
-  readonly #prefixes = new Map<string, Prefix>();
-  readonly #prefixOfBlock = new Map<number, string>();
-  #nextPrefix = 1;
+  readonly #prefixes = new KvPrefixes();
+  readonly #slabs: KvSlabs;
+  readonly #storage: KvStorage;
+  #used = 0;
 
-  constructor(n_blocks: number) {
-    this.n_blocks = n_blocks;
-    this.#references = new Int32Array(n_blocks);
-    this.#free = n_blocks;
+  /** @param budget_blocks blocks that may have memory at once; slabs are rounded up */
+  constructor(storage: KvStorage, budget_blocks: number) {
+    this.#storage = storage;
+    this.#slab_blocks = storage.slab_rows / kv_block_tokens;
+    this.#block_bytes = storage.slab_bytes / this.#slab_blocks;
+    this.n_blocks = storage.slabs * this.#slab_blocks;
+    this.#references = new Int32Array(this.n_blocks);
+    this.#slabs = new KvSlabs(storage, this.#slabsFor(budget_blocks), (slab) => {
+      const first = slab * this.#slab_blocks;
+      for (let block = first; block < first + this.#slab_blocks; block++) this.#prefixes.forget(block);
+    });
   }
 
-  get free_blocks(): number {
-    return this.#free;
-  }
-
+  /** Blocks of live sequences. */
   get used_blocks(): number {
-    return this.n_blocks - this.#free;
+    return this.#used;
+  }
+
+  /** Memory of slabs that live sequences use. */
+  get used_bytes(): number {
+    return this.#slabs.used_bytes;
+  }
+
+  /** Memory that no sequence uses, kept for what it still holds. */
+  get cached_bytes(): number {
+    return this.#slabs.cached_bytes;
+  }
+
+  get budget_bytes(): number {
+    return this.#slabs.budget_bytes;
+  }
+
+  /** @returns bytes that are in force: at least those of live sequences, in whole slabs */
+  setBudget(bytes: number): number {
+    this.#slabs.setBudget(Math.floor(bytes / this.#storage.slab_bytes));
+    return this.budget_bytes;
+  }
+
+  bytesOf({ blocks }: BlockList): number {
+    return blocks.length * this.#block_bytes;
+  }
+
+  /** Whether a list of so many blocks could ever have memory, if all others gave theirs. */
+  couldHold(count: number): boolean {
+    return this.#storage.couldCommit(this.#slabsFor(count));
   }
 
   /** A list without blocks, for a sequence that may come to need `wanted` of them. */
@@ -49,24 +88,13 @@ export class KvBlocks {
   grow(list: BlockList, count: number): boolean {
     const missing = count - list.blocks.length;
     if (missing <= 0) return true;
-    if (missing > this.#free) return false;
-    for (let index = 0; index < missing; index++) {
-      const block = this.#next(list);
-      this.#forget(block);
-      this.#references[block] = 1;
-      this.#free--;
-      list.blocks.push(block);
-    }
-    return true;
+    return this.#extend(list, missing) || this.#scatter(list, missing);
   }
 
   /** Gives all blocks of the list back at once; shared ones stay with those who share them. */
   release(list: BlockList): void {
     this.#lists.delete(list);
-    for (const block of list.blocks) {
-      const left = --this.#references[block]!;
-      if (left === 0) this.#free++;
-    }
+    for (const block of list.blocks) this.#dropReference(block);
     list.blocks.length = 0;
   }
 
@@ -76,14 +104,8 @@ export class KvBlocks {
    */
   share(list: BlockList, tokens: ArrayLike<number>): number {
     const most = Math.floor((tokens.length - 1) / kv_block_tokens);
-    let parent = 0;
-    for (let index = 0; index < most; index++) {
-      const prefix = this.#prefixes.get(prefixKey(parent, tokens, index));
-      if (prefix === undefined) break;
-      const { block } = prefix;
-      parent = prefix.id;
-      if (this.#references[block] === 0) this.#free--;
-      this.#references[block]!++;
+    for (const block of this.#prefixes.find(tokens, most)) {
+      this.#addReference(block);
       list.blocks.push(block);
     }
     return list.blocks.length * kv_block_tokens;
@@ -92,37 +114,97 @@ export class KvBlocks {
   /** Remembers the content of a list's full blocks: `tokens` whose keys and values have been computed. */
   remember(list: BlockList, tokens: ArrayLike<number>, count: number): void {
     const full = Math.min(Math.floor(count / kv_block_tokens), list.blocks.length);
-    let parent = 0;
-    for (let index = 0; index < full; index++) {
-      const key = prefixKey(parent, tokens, index);
-      const block = list.blocks[index]!;
-      let prefix = this.#prefixes.get(key);
-      if (prefix === undefined) {
-        // A block that is remembered behind a prefix since forgotten is remembered anew.
-        this.#forget(block);
-        prefix = { block, id: this.#nextPrefix++ };
-        this.#prefixes.set(key, prefix);
-        this.#prefixOfBlock.set(block, key);
-      }
-      parent = prefix.id;
-    }
+    this.#prefixes.remember(list.blocks, tokens, full);
   }
 
-  /** Throws where references and lists disagree: an integrity check for tests and idle moments. */
+  /** Throws where references, lists and slabs disagree: an integrity check for tests and idle moments. */
   verify(): void {
     const counted = new Int32Array(this.n_blocks);
     for (const { blocks } of this.#lists) for (const block of blocks) counted[block]!++;
-    const free = counted.reduce((sum, count) => sum + Number(count === 0), 0);
-    if (counted.some((count, block) => count !== this.#references[block]) || free !== this.#free)
+    const used = counted.reduce((sum, count) => sum + Number(count > 0), 0);
+    if (counted.some((count, block) => count !== this.#references[block]) || used !== this.#used)
       throw new Error('KV blocks: references disagree with the lists of the live sequences');
+    this.#prefixes.verify();
+    this.#slabs.verify((slab) => {
+      const first = slab * this.#slab_blocks;
+      return counted
+        .subarray(first, first + this.#slab_blocks)
+        .reduce((sum, count) => sum + Number(count > 0), 0);
+    });
+  }
+
+  #slabsFor(blocks: number): number {
+    return Math.ceil(blocks / this.#slab_blocks);
+  }
+
+  #slabOf(block: number): number {
+    return Math.floor(block / this.#slab_blocks);
+  }
+
+  #addReference(block: number): void {
+    if (this.#references[block]!++ > 0) return;
+    this.#used++;
+    this.#slabs.enter(this.#slabOf(block));
+  }
+
+  #dropReference(block: number): void {
+    if (--this.#references[block]! > 0) return;
+    this.#used--;
+    this.#slabs.leave(this.#slabOf(block));
+  }
+
+  /** Blocks behind the list's last, or a new hole; memory is seen to for all of them at once. */
+  #extend(list: BlockList, missing: number): boolean {
+    const from = list.blocks.length;
+    for (let index = 0; index < missing; index++) {
+      const block = this.#next(list);
+      if (block === undefined) break;
+      // Taken at once, so that the next one is another; it counts once it has memory.
+      this.#references[block] = 1;
+      list.blocks.push(block);
+    }
+    const taken = list.blocks.slice(from);
+    for (const block of taken) this.#references[block] = 0;
+    const slabs = [...new Set(taken.map((block) => this.#slabOf(block)))];
+    if (taken.length < missing || !this.#slabs.commit(slabs)) {
+      list.blocks.length = from;
+      return false;
+    }
+    this.#take(taken);
+    return true;
+  }
+
+  /** Any free blocks that have memory: they are gathered before they are attended, but the sequence goes on. */
+  #scatter(list: BlockList, missing: number): boolean {
+    const found: number[] = [];
+    for (const remembered of [false, true])
+      for (let block = 0; block < this.n_blocks && found.length < missing; block++) {
+        if (this.#references[block] !== 0 || this.#prefixes.has(block) !== remembered) continue;
+        if (this.#slabs.hasMemory(this.#slabOf(block))) found.push(block);
+      }
+    if (found.length < missing) return false;
+    list.blocks.push(...found);
+    this.#take(found);
+    return true;
+  }
+
+  #take(blocks: readonly number[]): void {
+    for (const block of blocks) {
+      this.#prefixes.forget(block);
+      this.#addReference(block);
+    }
   }
 
   /** The block after the list's last where it is free; else the start of the best hole. */
-  #next(list: BlockList): number {
+  #next(list: BlockList): number | undefined {
     const last = list.blocks.at(-1);
     if (last !== undefined && last + 1 < this.n_blocks && this.#references[last + 1] === 0) return last + 1;
     const wanted = Math.max(1, list.wanted - list.blocks.length);
-    return this.#hole(this.#claims(list), wanted) ?? this.#hole(this.#references, wanted)!;
+    const claims = this.#claims(list);
+    const fresh = this.#hole((block) => claims[block] !== 0 || this.#prefixes.has(block), wanted);
+    if (fresh?.size === wanted) return fresh.start;
+    const hole = this.#hole((block) => claims[block] !== 0, wanted);
+    return (hole ?? this.#hole((block) => this.#references[block] !== 0, wanted))?.start;
   }
 
   /** References plus the room before each sequence that it may come to need. */
@@ -137,45 +219,17 @@ export class KvBlocks {
     return claims;
   }
 
-  /** Start of the first hole of the wanted size, else of the largest; undefined where nothing is free. */
-  #hole(taken: Int32Array, wanted: number): number | undefined {
-    let best: number | undefined;
-    let bestSize = 0;
+  /** The first hole of the wanted size, else the largest; undefined where nothing is free. */
+  #hole(isTaken: (block: number) => boolean, wanted: number): { start: number; size: number } | undefined {
+    let best: { start: number; size: number } | undefined;
     for (let block = 0; block < this.n_blocks; block++) {
-      if (taken[block] !== 0) continue;
-      let end = block;
-      while (end < this.n_blocks && taken[end] === 0 && end - block < wanted) end++;
-      if (end - block > bestSize) {
-        best = block;
-        bestSize = end - block;
-      }
-      if (bestSize >= wanted) break;
-      block = end;
+      if (isTaken(block)) continue;
+      const start = block;
+      while (block < this.n_blocks && !isTaken(block) && block - start < wanted) block++;
+      const size = block - start;
+      if (!best || size > best.size) best = { start, size };
+      if (size >= wanted) break;
     }
     return best;
   }
-
-  #forget(block: number): void {
-    const key = this.#prefixOfBlock.get(block);
-    if (key === undefined) return;
-    this.#prefixOfBlock.delete(block);
-    this.#prefixes.delete(key);
-  }
-}
-
-interface Prefix {
-  block: number;
-  /** Unique for ever: a prefix that is forgotten and computed again is another one. */
-  id: number;
-}
-
-/** The exact tokens of a block and the prefix before it, so that no two prompts are taken for one another. */
-function prefixKey(parent: number, tokens: ArrayLike<number>, index: number): string {
-  const start = index * kv_block_tokens;
-  let text = `${parent}:`;
-  for (let offset = 0; offset < kv_block_tokens; offset++) {
-    const token = tokens[start + offset]!;
-    text += String.fromCharCode(token & 0xffff, token >>> 16);
-  }
-  return text;
 }

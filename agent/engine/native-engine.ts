@@ -20,15 +20,25 @@ import type {
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { finishPooled, poolRows } from './embedding.ts';
 import { KvBlocks } from './kv-blocks.ts';
-import { kv_block_tokens } from './kv-memory.ts';
+import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import { logprobsOf } from './logprobs.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
 import { Sequence } from './sequence.ts';
 import { type BatchSegment, Stage, type StageResult } from './stage.ts';
-import type { WeightSource } from './weights.ts';
+import type { LoadedWeights } from './weights.ts';
 
 /** Prompt rows per iteration of a sequence whose every row needs logits: n_vocab floats each. */
 const logprob_rows_max = 32;
+
+/** What an engine is given instead of making it itself. */
+export interface EngineParts {
+  /** The model file of the options. */
+  file?: ModelFile;
+  /** Its weights, the engine's own from now on; absent: it loads them into memory of its own. */
+  weights?: LoadedWeights;
+  /** Absent: memory of its own, all of it taken at once. */
+  kv?: KvSource;
+}
 
 interface Planned {
   sequence: Sequence;
@@ -46,13 +56,10 @@ export class NativeEngine implements Engine {
   readonly #cancelled: number[] = [];
   #admissions = 0;
 
-  /**
-   * @param weights where the weights lie; absent: in memory of their own
-   * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_*
-   */
-  constructor(options: EngineOptions, ggml?: Ggml, weights?: WeightSource) {
+  /** @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_* */
+  constructor(options: EngineOptions, ggml?: Ggml, { weights, kv, ...parts }: EngineParts = {}) {
     checkOptions(options);
-    const file = openModelFile(options.model_path);
+    const file = parts.file ?? openModelFile(options.model_path);
     if (!ggml) probeNativeLibraries();
     this.#options = options;
     this.#stage = new Stage(ggml ?? loadGgml(), file, {
@@ -63,6 +70,7 @@ export class NativeEngine implements Engine {
       ...(options.stage && { range: options.stage }),
       ...(options.on_progress && { on_progress: options.on_progress }),
       ...(weights && { weights }),
+      ...(kv && { kv }),
     });
     if (!this.#stage.takesTokens || !this.#stage.givesLogits) {
       this.#stage.free();
@@ -71,7 +79,7 @@ export class NativeEngine implements Engine {
         try: 'use Stage for the parts of a pipeline',
       });
     }
-    this.#blocks = new KvBlocks(this.#stage.kv.n_blocks);
+    this.#blocks = new KvBlocks(this.#stage.kv.storage, Math.floor(options.kv_tokens / kv_block_tokens));
     this.info = describe(file);
   }
 
@@ -81,7 +89,7 @@ export class NativeEngine implements Engine {
 
   add(request: SequenceRequest): void {
     const { id, prompt_tokens, max_new_tokens } = request;
-    const limit = Math.min(this.#options.context_tokens, this.#blocks.n_blocks * kv_block_tokens);
+    const limit = Math.min(this.#options.context_tokens, this.#kvTokensMax);
     const refuse = (what: string, because?: string): never => {
       throw new HpcserveError('E_ENGINE_SEQUENCE', { what, ...(because && { because }) });
     };
@@ -92,7 +100,7 @@ export class NativeEngine implements Engine {
     if (needs > limit)
       refuse(
         `sequence ${id} needs ${needs} tokens and at most ${limit} fit`,
-        `context_tokens is ${this.#options.context_tokens}, and the KV cache holds ${this.#blocks.n_blocks * kv_block_tokens}`,
+        `context_tokens is ${this.#options.context_tokens}, and the KV cache holds ${this.#kvTokensMax}`,
       );
     const outside = prompt_tokens.find((token) => token < 0 || token >= this.info.n_vocab);
     if (outside !== undefined)
@@ -153,10 +161,10 @@ export class NativeEngine implements Engine {
     return {
       running: this.#running.length,
       waiting: this.#waiting.length,
-      kv_tokens_total: this.#blocks.n_blocks * kv_block_tokens,
+      kv_tokens_total: this.#kvTokensMax,
       kv_tokens_used: this.#blocks.used_blocks * kv_block_tokens,
       weight_bytes: this.#stage.weight_bytes,
-      kv_bytes: this.#stage.kv.bytes,
+      kv_bytes: this.#kvTokensMax * this.#stage.kv.token_bytes,
       compute_bytes: this.#stage.compute_bytes,
     };
   }
@@ -171,6 +179,32 @@ export class NativeEngine implements Engine {
     this.#running.length = 0;
     this.#waiting.length = 0;
     this.#stage.free();
+  }
+
+  get kv_bytes_used(): number {
+    return this.#blocks.used_bytes;
+  }
+
+  get kv_bytes_cached(): number {
+    return this.#blocks.cached_bytes;
+  }
+
+  get kv_bytes_budget(): number {
+    return this.#blocks.budget_bytes;
+  }
+
+  setKvBudget(bytes: number): number {
+    return this.#blocks.setBudget(bytes);
+  }
+
+  kvBytesOf(id: number): number {
+    const sequence = this.#running.find((candidate) => candidate.id === id);
+    return sequence?.kv ? this.#blocks.bytesOf(sequence.kv) : 0;
+  }
+
+  /** Of the largest budget, whatever it is now. */
+  get #kvTokensMax(): number {
+    return Math.floor(this.#options.kv_tokens / kv_block_tokens) * kv_block_tokens;
   }
 
   /** The KV rows of the stage and the blocks of a live sequence: for transfers, and for tests that damage them. */
@@ -349,7 +383,8 @@ function batchTokens(batch: readonly Planned[]): Int32Array {
   return tokens;
 }
 
-function checkOptions(options: EngineOptions): void {
+/** @throws HpcserveError E_ENGINE_OPTIONS */
+export function checkOptions(options: EngineOptions): void {
   const wrong: string[] = [];
   const counts = ['threads', 'context_tokens', 'max_sequences', 'prefill_chunk_tokens', 'kv_tokens'] as const;
   for (const name of counts)

@@ -11,11 +11,12 @@ import type { Architecture } from './architecture.ts';
 import { Compute } from './compute.ts';
 import { buildGraph, type StageParts } from './graph.ts';
 import { type BuiltGraph, type GraphShape, type SegmentShape, shapeKey } from './graph-shape.ts';
-import { KvMemory, kv_block_tokens } from './kv-memory.ts';
+import { KvMemory } from './kv-memory.ts';
+import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
 import { planWeights } from './weight-plan.ts';
-import { type LoadedWeights, type WeightSource, Weights } from './weights.ts';
+import { type LoadedWeights, Weights } from './weights.ts';
 
 export interface StageOptions {
   threads: number;
@@ -24,8 +25,10 @@ export interface StageOptions {
   batch_invariant: boolean;
   range?: StageRange;
   on_progress?: (progress: LoadProgress) => void;
-  /** Absent: memory of the stage's own. */
-  weights?: WeightSource;
+  /** Weights that are loaded already, the stage's own from now on; absent: it loads them into memory of its own. */
+  weights?: LoadedWeights;
+  /** Absent: memory of the stage's own, all of it taken at once. */
+  kv?: KvSource;
 }
 
 /** Consecutive tokens of one sequence, and where its keys and values lie. */
@@ -97,13 +100,16 @@ export class Stage {
     this.model = file.model;
     this.operators = stageOperators(file.model.n_layer, options.range);
     this.#batchInvariant = options.batch_invariant;
-    const plan = planWeights(file.gguf, file.model, this.operators);
+    const plan = options.weights?.plan ?? planWeights(file.gguf, file.model, this.operators);
     const layers = this.operators.flatMap((op) => (op.kind === 'attention' ? [op.layer] : []));
-    this.kv = new KvMemory(ggml, file.model, layers, options.kv_tokens, options.kv_type);
     try {
-      this.#weights = options.weights
-        ? options.weights.load(file.gguf, plan, options.on_progress)
-        : Weights.load(ggml, file.gguf, plan, options.on_progress);
+      this.kv = new KvMemory(ggml, file.model, layers, options, options.kv);
+    } catch (error) {
+      options.weights?.free();
+      throw error;
+    }
+    try {
+      this.#weights = options.weights ?? Weights.load(ggml, file.gguf, plan, options.on_progress);
     } catch (error) {
       this.kv.free();
       throw error;

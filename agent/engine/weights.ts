@@ -18,22 +18,43 @@ const read_bytes_max = 16 * 1024 * 1024;
 
 /** Weights in memory, and where each of them lies. */
 export interface LoadedWeights {
+  /** Its weights are keys of `tensor`. */
+  readonly plan: WeightPlan;
   readonly bytes: number;
   /** The tensor of a planned weight. */
   tensor(weight: PlannedWeight): Pointer;
   free(): void;
 }
 
-/** Where the weights of a stage come from and lie: memory of their own, or a pool that several models share. */
+/** Weights that are on their way. */
+export interface WeightLoading {
+  /**
+   * Looks how far it is, and does a small share of the work itself where it is to help.
+   * @returns the weights, once all of them are in their places
+   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_*, E_ENGINE_MODEL (the file shrank while it was read); then it is over
+   */
+  advance(help: boolean): LoadedWeights | undefined;
+  /** Gives it up; what was in memory before stays there. */
+  abort(): void;
+}
+
+/** Where the weights of a stage come from and lie: a pool that several models share. */
 export interface WeightSource {
   /**
-   * Places and reads all weights of the plan.
-   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_*, E_ENGINE_MODEL (the file shrank while it was read)
+   * Places all weights of the plan and begins to read what is missing.
+   * @param background whether others compute meanwhile, so that few threads are to be taken
+   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_*
    */
-  load(file: GgufFile, plan: WeightPlan, onProgress?: (progress: LoadProgress) => void): LoadedWeights;
+  begin(
+    file: GgufFile,
+    plan: WeightPlan,
+    background: boolean,
+    onProgress?: (progress: LoadProgress) => void,
+  ): WeightLoading;
 }
 
 export class Weights implements LoadedWeights {
+  readonly plan: WeightPlan;
   readonly bytes: number;
   readonly #ggml: Ggml;
   readonly #context: Pointer;
@@ -42,11 +63,13 @@ export class Weights implements LoadedWeights {
 
   private constructor(
     ggml: Ggml,
+    plan: WeightPlan,
     context: Pointer,
     buffers: Pointer[],
     tensors: Map<PlannedWeight, Pointer>,
     bytes: number,
   ) {
+    this.plan = plan;
     this.#ggml = ggml;
     this.#context = context;
     this.#buffers = buffers;
@@ -79,7 +102,7 @@ export class Weights implements LoadedWeights {
       shareTiedEmbedding(plan, tensors);
       const unique = [...places.values()].flat();
       readAll(ggml, file, unique, onProgress);
-      return new Weights(ggml, context, buffers, tensors, bytes);
+      return new Weights(ggml, plan, context, buffers, tensors, bytes);
     } catch (error) {
       for (const buffer of buffers) ggml.ggml_backend_buffer_free(buffer);
       ggml.ggml_free(context);

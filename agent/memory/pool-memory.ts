@@ -101,6 +101,21 @@ export class PoolMemory {
     populateForWriting(begin, Number(end - begin));
   }
 
+  /** The unit in which parts of it can be mapped elsewhere. */
+  get page_bytes(): number {
+    return this.#memory.page_bytes;
+  }
+
+  /** Bytes of it that are backed by memory now. */
+  get resident_bytes(): number {
+    return this.#memory.resident_bytes;
+  }
+
+  /** Puts a part of the pool behind reserved addresses; see `SharedMemory.mapPart`. */
+  mapPart(address: Pointer, offset: number, bytes: number): boolean {
+    return this.#memory.mapPart(address, offset, bytes);
+  }
+
   free(): void {
     const [plain, ...special] = this.layouts;
     this.#ggml.ggml_backend_buffer_free(plain!.buffer);

@@ -67,14 +67,18 @@ export class RegionList<Owner> {
 
   /**
    * Best fit: the beginning of the smallest free region that is large enough.
+   * @param alignment of the offset, a multiple of the list's
    * @returns undefined where none is
    */
-  allocate(bytes: number, owner: Owner): Region<Owner> | undefined {
+  allocate(bytes: number, owner: Owner, alignment = this.alignment): Region<Owner> | undefined {
     const size = this.#checked(bytes);
+    const begin = ({ offset }: Link<Owner>): number => Math.ceil(offset / alignment) * alignment;
     let best: Link<Owner> | undefined;
-    for (let link: Link<Owner> | undefined = this.#first; link; link = link.next)
-      if (link.owner === undefined && link.bytes >= size && (!best || link.bytes < best.bytes)) best = link;
-    return best && this.#take(best, best.offset, size, owner);
+    for (let link: Link<Owner> | undefined = this.#first; link; link = link.next) {
+      if (link.owner !== undefined || (best && link.bytes >= best.bytes)) continue;
+      if (begin(link) + size <= link.offset + link.bytes) best = link;
+    }
+    return best && this.#take(best, begin(best), size, owner);
   }
 
   /** @throws Error where a byte of it is taken: a plan that does not match the list is a fault of ours */

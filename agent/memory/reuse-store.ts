@@ -5,6 +5,7 @@
  */
 import { type EvictionWeight, evictionCost } from '../../solver/reuse/eviction.ts';
 import { defaultPlanningSettings, type LoadPlan, planLoad } from '../../solver/reuse/load-plan.ts';
+import { planReclaim, reclaimableRanges } from '../../solver/reuse/reclaim.ts';
 import type { RegionView } from '../../solver/reuse/region-view.ts';
 import {
   noRequests,
@@ -32,7 +33,14 @@ export interface WantedModel {
 }
 
 /** Who a region of the pool belongs to: a tensor, or a part of the pool that the store does not manage. */
-export type PoolOwner = StoredTensor | { readonly kind: 'reserved'; readonly what: string };
+export type PoolOwner = StoredTensor | ReservedRegion;
+
+export interface ReservedRegion {
+  readonly kind: 'reserved';
+  /** `lost`: a load that hangs may still write to it. */
+  readonly use: 'kv' | 'scratch' | 'lost';
+  readonly model: string;
+}
 
 interface StoredTensor {
   readonly kind: 'tensor';
@@ -51,7 +59,11 @@ export interface StoreStats {
   active_bytes: number;
   /** Tensors that no instance uses now. */
   reusable_bytes: number;
-  reserved_bytes: number;
+  kv_bytes: number;
+  /** Intermediate results of engines. */
+  scratch_bytes: number;
+  /** Of loads that hang. */
+  lost_bytes: number;
   free_bytes: number;
   largest_free_bytes: number;
   /** Share of the free bytes outside the largest free region. */
@@ -95,7 +107,7 @@ export interface PendingLoad {
 }
 
 /** Bytes per second before any were measured; only their proportion matters, and only until the first load. */
-const assumed_bandwidths: StoreBandwidths = { load: 2e9, copy: 10e9 };
+export const assumed_bandwidths: StoreBandwidths = { load: 2e9, copy: 10e9 };
 /** Weight of the newest measurement in a bandwidth. */
 const smoothing = 0.3;
 /** Loads and moves of fewer bytes say more of their overhead than of a bandwidth. */
@@ -112,8 +124,9 @@ export interface StoreBandwidths {
 export class ReuseStore {
   readonly #regions: RegionList<PoolOwner>;
   readonly #move: (to_offset: number, from_offset: number, bytes: number) => void;
+  readonly #relieve: (bytes: number) => boolean;
   readonly #byKey = new Map<string, StoredTensor>();
-  readonly #leases = new Set<readonly StoredTensor[]>();
+  readonly #leases = new Set<{ model: string; held: readonly StoredTensor[] }>();
   readonly #models = new Map<string, { latency_sensitivity: number; load_bandwidth: number }>();
   #history: RequestHistory = noRequests;
   readonly #loadBandwidth: number;
@@ -123,16 +136,19 @@ export class ReuseStore {
    * @param regions of the whole pool; what others have reserved there is respected
    * @param move carries bytes to another place of the pool
    * @param bandwidths to begin with; both are measured from then on
+   * @param relieve asks those who have reserved parts to give up what they only keep for later: whether any did
    */
   constructor(
     regions: RegionList<PoolOwner>,
     move: (to_offset: number, from_offset: number, bytes: number) => void,
     bandwidths: StoreBandwidths = assumed_bandwidths,
+    relieve: (bytes: number) => boolean = () => false,
   ) {
     this.#regions = regions;
     this.#move = move;
     this.#loadBandwidth = bandwidths.load;
     this.#copyBandwidth = bandwidths.copy;
+    this.#relieve = relieve;
   }
 
   /** S′ of Equation 3: bytes of these tensors that are in the pool. */
@@ -176,6 +192,35 @@ export class ReuseStore {
     this.#byKey.set(key, stored);
   }
 
+  /** Of the tensors that instances of the model use; those that models share count for each. */
+  usedBytes(model: string): number {
+    const used = new Set([...this.#leases].flatMap((lease) => (lease.model === model ? lease.held : [])));
+    return [...used].reduce((sum, { region }) => sum + region.bytes, 0);
+  }
+
+  /**
+   * Makes a free range by giving up tensors that nobody uses, those of the least cost; nothing is moved.
+   * @returns its offset; undefined where what is in use leaves none, and nothing was given up
+   */
+  reclaim(bytes: number, alignment: number): number | undefined {
+    const regions = [...this.#regions];
+    const plan = planReclaim(this.#view(regions), this.#regions.aligned(bytes), alignment);
+    if (!plan) return undefined;
+    for (const { owner } of plan.evict.map((index) => regions[index]!))
+      if (owner?.kind === 'tensor') this.#evict(owner);
+    return plan.offset;
+  }
+
+  /** Ranges that `reclaim` could make, were regions of which `spare` says so free, too. */
+  reclaimable(bytes: number, alignment: number, spare: (owner: ReservedRegion) => boolean): number {
+    const regions = [...this.#regions];
+    const view = this.#view(regions).map((region, index): RegionView => {
+      const { owner } = regions[index]!;
+      return owner?.kind === 'reserved' && spare(owner) ? { kind: 'free', bytes: region.bytes } : region;
+    });
+    return reclaimableRanges(view, bytes, alignment);
+  }
+
   /** Gives up every tensor that nobody uses. */
   clear(): void {
     for (const { owner } of [...this.#regions])
@@ -183,9 +228,9 @@ export class ReuseStore {
   }
 
   stats(): StoreStats {
-    const stats = { active_bytes: 0, reusable_bytes: 0, reserved_bytes: 0 };
+    const stats = { active_bytes: 0, reusable_bytes: 0, kv_bytes: 0, scratch_bytes: 0, lost_bytes: 0 };
     for (const { owner, bytes } of this.#regions) {
-      if (owner?.kind === 'reserved') stats.reserved_bytes += bytes;
+      if (owner?.kind === 'reserved') stats[`${owner.use}_bytes`] += bytes;
       else if (owner)
         stats[owner.users > 0 || owner.state === 'loading' ? 'active_bytes' : 'reusable_bytes'] += bytes;
     }
@@ -200,8 +245,8 @@ export class ReuseStore {
   verify(): void {
     this.#regions.verify();
     const users = new Map<StoredTensor, number>();
-    for (const lease of this.#leases)
-      for (const stored of lease) users.set(stored, (users.get(stored) ?? 0) + 1);
+    for (const { held } of this.#leases)
+      for (const stored of held) users.set(stored, (users.get(stored) ?? 0) + 1);
     const seen = new Set<StoredTensor>();
     for (const region of this.#regions) {
       const { owner } = region;
@@ -248,12 +293,17 @@ export class ReuseStore {
     return { found: [...found], missing, slots };
   }
 
-  #makeRoom(wanted: WantedModel, { found, missing, slots }: Request): PendingLoad {
+  #makeRoom(wanted: WantedModel, { found, missing, slots }: Request, relieved = false): PendingLoad {
     const started = performance.now();
     const sizes = missing.map((index) => this.#regions.aligned(wanted.tensors[index]!.bytes));
     const regions = [...this.#regions];
     const plan = planLoad(this.#view(regions), sizes, defaultPlanningSettings);
-    if (!plan) throw this.#full(wanted.model, sizes);
+    if (!plan) {
+      // What others only keep for later goes first; if that is not enough, nothing is.
+      if (relieved || !this.#relieve(sizes.reduce((sum, bytes) => sum + bytes, 0)))
+        throw this.#full(wanted.model, sizes);
+      return this.#makeRoom(wanted, { found, missing, slots }, true);
+    }
     const planned = performance.now();
     const evicted_bytes = plan.evict.reduce((sum, index) => sum + regions[index]!.bytes, 0);
     const moved_bytes = this.#carryOut(plan, regions);
@@ -303,13 +353,14 @@ export class ReuseStore {
 
   #lease(model: string, tensors: readonly StoredTensor[]): TensorLease {
     const held = [...new Set(tensors)];
-    this.#leases.add(held);
+    const lease = { model, held };
+    this.#leases.add(lease);
     for (const stored of held) stored.models.add(model);
     const offsets = tensors.map(({ region }) => region.offset);
     return {
       offsets,
       release: () => {
-        if (!this.#leases.delete(held)) throw new Error(`the tensors of ${model} were released already`);
+        if (!this.#leases.delete(lease)) throw new Error(`the tensors of ${model} were released already`);
         for (const stored of held) {
           stored.users--;
           // Another load brought the same tensor first: this one is found by nobody.
@@ -349,7 +400,8 @@ export class ReuseStore {
   #quarantine(stored: StoredTensor): void {
     const { offset, bytes } = stored.region;
     this.#regions.free(stored.region);
-    this.#regions.allocateAt(offset, bytes, { kind: 'reserved', what: 'a load that hangs' });
+    const [model = ''] = stored.models;
+    this.#regions.allocateAt(offset, bytes, { kind: 'reserved', use: 'lost', model });
   }
 
   #evict(stored: StoredTensor): void {
@@ -411,15 +463,15 @@ export class ReuseStore {
 
   #full(model: string, sizes: readonly number[]): HpcserveError {
     const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
-    const { pool_bytes, active_bytes, reserved_bytes, free_bytes, reusable_bytes } = this.stats();
+    const { pool_bytes, active_bytes, kv_bytes, scratch_bytes, free_bytes, reusable_bytes } = this.stats();
     const missing = sizes.reduce((sum, bytes) => sum + bytes, 0);
     return new HpcserveError('E_POOL_FULL', {
       what: `the model ${model} does not fit into the memory pool`,
       because: [
         `${gib(missing)} of its weights are missing, and ${gib(free_bytes + reusable_bytes)} are free or reusable`,
-        `of ${gib(pool_bytes)}, ${gib(active_bytes)} hold weights in use and ${gib(reserved_bytes)} are reserved`,
+        `of ${gib(pool_bytes)}, ${gib(active_bytes)} hold weights in use and ${gib(kv_bytes + scratch_bytes)} the KV caches and results of running models`,
       ],
-      details: { missing_bytes: missing, pool_bytes, active_bytes, reserved_bytes },
+      details: { missing_bytes: missing, pool_bytes, active_bytes, kv_bytes, scratch_bytes },
     });
   }
 }

@@ -12,12 +12,11 @@ import type { LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelFile } from '../engine/model-file.ts';
 import { stageOperators } from '../engine/operators.ts';
-import { type PlannedWeight, planWeights, type WeightPlan } from '../engine/weight-plan.ts';
+import { planWeights, type WeightPlan } from '../engine/weight-plan.ts';
 import {
-  type LoadedWeights,
   type PlacedWeight,
   placeWeights,
-  shareTiedEmbedding,
+  type WeightLoading,
   type WeightSource,
   weightContext,
 } from '../engine/weights.ts';
@@ -27,68 +26,35 @@ import { fingerprints } from './fingerprint.ts';
 import { type FileRange, row_group, type TensorLoad } from './load/pieces.ts';
 import { convertedRowBytes } from './load/row-groups.ts';
 import { TensorLoader, type TensorLoaderOptions } from './load/tensor-loader.ts';
-import { type PoolLayout, PoolMemory, pool_alignment_bytes } from './pool-memory.ts';
-import { RegionList } from './region-list.ts';
-import {
-  type LoadOutcome,
-  type PoolOwner,
-  ReuseStore,
-  type StoreStats,
-  type WantedTensor,
-} from './reuse-store.ts';
+import type { PoolLayout, PoolMemory } from './pool-memory.ts';
+import { type ModelUse, PooledLoading, type PooledTensor } from './pooled-loading.ts';
+import type { PendingLoad, ReuseStore, WantedTensor } from './reuse-store.ts';
 
 export interface WeightPoolOptions extends TensorLoaderOptions {
-  pool_bytes: number;
-  /** Takes all memory at once instead of as it is written: slower to start, and no load pays for it. Default false. */
-  populate?: boolean;
   /** Where hashes of contents are kept; absent: tensors are told apart by their files. */
   content_hashes?: ContentHashCache;
 }
 
-/** What a finished load did, and how long it took. */
-export interface WeightLoad extends LoadOutcome {
-  model: string;
-  /** Of reading and converting what was missing. */
-  read_ms: number;
-  /** From the request to the last byte. */
-  total_ms: number;
-}
-
-export interface ModelUse {
-  /** Name under which requests are counted; absent: the path of the file. */
-  model?: string;
-  /** α of Equation 2; default 1. */
-  latency_sensitivity?: number;
-  /** Hears of the load when it is over. */
-  on_loaded?: (load: WeightLoad) => void;
-}
-
 export class WeightPool {
-  readonly memory: PoolMemory;
-  readonly store: ReuseStore;
+  readonly #memory: PoolMemory;
+  readonly #store: ReuseStore;
   readonly #ggml: Ggml;
   readonly #loader: TensorLoader;
   readonly #hashes: ContentHashCache | undefined;
 
-  /** @throws HpcserveError E_NATIVE_MEMORY */
-  constructor(ggml: Ggml, options: WeightPoolOptions) {
+  constructor(ggml: Ggml, memory: PoolMemory, store: ReuseStore, options: WeightPoolOptions) {
     this.#ggml = ggml;
+    this.#memory = memory;
+    this.#store = store;
     this.#hashes = options.content_hashes;
-    this.memory = new PoolMemory(ggml, options.pool_bytes);
-    try {
-      if (options.populate) this.memory.populate();
-    } catch (error) {
-      this.memory.free();
-      throw error;
-    }
-    const regions = new RegionList<PoolOwner>(this.memory.bytes, pool_alignment_bytes);
-    this.store = new ReuseStore(regions, (to, from, bytes) => this.memory.move(to, from, bytes));
-    this.#loader = new TensorLoader(ggml, this.memory, options);
+    this.#loader = new TensorLoader(ggml, memory, options);
   }
 
-  /** Weights of one engine, for its constructor. */
+  /** Weights of one engine. */
   source(use: ModelUse = {}): WeightSource {
-    return { load: (file, plan, onProgress) => this.#load(file, plan, use, onProgress) };
+    return {
+      begin: (file, plan, background, onProgress) => this.#begin(file, plan, use, background, onProgress),
+    };
   }
 
   /** S and S′ of Equation 3: bytes of a model in the pool, and how many of them are there. */
@@ -99,7 +65,7 @@ export class WeightPool {
       const wanted = tensors.map((tensor) => tensor.wanted);
       return {
         model_bytes: wanted.reduce((sum, { bytes }) => sum + bytes, 0),
-        reusable_bytes: this.store.reusableBytes(wanted),
+        reusable_bytes: this.#store.reusableBytes(wanted),
       };
     } finally {
       this.#ggml.ggml_free(context);
@@ -120,78 +86,45 @@ export class WeightPool {
     try {
       for (const { wanted } of this.#describe(version, plan, context)) {
         const [content, file] = wanted.keys;
-        if (content !== undefined && file !== undefined) this.store.alias(file, content);
+        if (content !== undefined && file !== undefined) this.#store.alias(file, content);
       }
     } finally {
       this.#ggml.ggml_free(context);
     }
   }
 
-  stats(): StoreStats {
-    return this.store.stats();
+  /** Ends the loading threads. No load may be under way. */
+  close(): Promise<void> {
+    return this.#loader.close();
   }
 
-  /** Ends the loading threads and frees the memory. No engine may use it any more. */
-  async close(): Promise<void> {
-    await this.#loader.close();
-    this.memory.free();
-  }
-
-  #load(
+  #begin(
     file: GgufFile,
     plan: WeightPlan,
     use: ModelUse,
+    background: boolean,
     onProgress?: (progress: LoadProgress) => void,
-  ): LoadedWeights {
+  ): WeightLoading {
     const started = performance.now();
     const ggml = this.#ggml;
     const version = this.#version(file);
     const context = weightContext(ggml, plan);
+    let pending: PendingLoad | undefined;
     try {
       const tensors = this.#describe(version, plan, context);
       const model = use.model ?? file.path;
-      const pending = this.store.begin({
+      pending = this.#store.begin({
         model,
         latency_sensitivity: use.latency_sensitivity ?? 1,
         tensors: tensors.map(({ wanted }) => wanted),
       });
-      const loads = pending.missing.map((index) => tensors[index]!.at(pending.offsets[index]!));
-      const reading = performance.now();
-      try {
-        this.#loader.load(version, loads, onProgress);
-      } catch (error) {
-        if (error instanceof HpcserveError && error.details.still_writing === true) pending.abandon();
-        else pending.abort();
-        throw error;
-      }
-      const ended = performance.now();
-      const lease = pending.commit(ended - reading);
-      use.on_loaded?.({
-        model,
-        ...pending.outcome,
-        read_ms: ended - reading,
-        total_ms: ended - started,
-      });
-      const places = new Map<PlannedWeight, Pointer>();
-      tensors.forEach(({ weight, tensor, layout }, index) => {
-        ggml.ggml_backend_tensor_alloc(layout.buffer, tensor, layout.base + BigInt(lease.offsets[index]!));
-        places.set(weight, tensor);
-      });
-      shareTiedEmbedding(plan, places);
-      const bytes = tensors.reduce((sum, { wanted }) => sum + wanted.bytes, 0);
-      return {
-        bytes,
-        tensor: (weight) => {
-          const tensor = places.get(weight);
-          if (!tensor) throw new Error(`weight ${weight.name} was not loaded`);
-          return tensor;
-        },
-        free: () => {
-          lease.release();
-          ggml.ggml_free(context);
-        },
-      };
+      const { missing, offsets } = pending;
+      const loads = missing.map((index) => tensors[index]!.at(offsets[index]!));
+      const reading =
+        loads.length > 0 ? this.#loader.begin(version, loads, background, onProgress) : undefined;
+      return new PooledLoading({ ggml, context, plan, model, tensors, pending, reading, started, use });
     } catch (error) {
+      pending?.abort();
       ggml.ggml_free(context);
       throw error;
     }
@@ -218,7 +151,7 @@ export class WeightPool {
     placed.sort((a, b) => fileOffset(a) - fileOffset(b));
     return placed.map((place): PooledTensor => {
       const { weight, tensor, bufferType } = place;
-      const layout = this.memory.layoutOf(bufferType);
+      const layout = this.#memory.layoutOf(bufferType);
       const { source, wanted } = this.#tensor(place, layout, (identity) =>
         fingerprints(identity, version, contents),
       );
@@ -236,7 +169,7 @@ export class WeightPool {
     const planes = others[1] ?? 1;
     const type = ggmlTypeByName(weight.type).id;
     const parts = weight.parts.map(rangeOf);
-    const divisible = layout !== this.memory.plain && (planes === 1 || (rows / planes) % row_group === 0);
+    const divisible = layout !== this.#memory.plain && (planes === 1 || (rows / planes) % row_group === 0);
     const pool_row_bytes = divisible
       ? convertedRowBytes(this.#ggml, bufferType, type, row_elements, rows)
       : undefined;
@@ -247,7 +180,7 @@ export class WeightPool {
         row_elements,
         rows,
         planes,
-        layout: this.memory.layouts.indexOf(layout),
+        layout: this.#memory.layouts.indexOf(layout),
         ...(pool_row_bytes !== undefined && { pool_row_bytes }),
       },
       wanted: {
@@ -256,15 +189,6 @@ export class WeightPool {
       },
     };
   }
-}
-
-interface PooledTensor {
-  weight: PlannedWeight;
-  tensor: Pointer;
-  layout: PoolLayout;
-  wanted: WantedTensor;
-  /** How it is loaded to an offset of the pool. */
-  at(pool_offset: number): TensorLoad;
 }
 
 /** Nothing but the range, so that it can be sent to a thread. */

@@ -2,6 +2,59 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { type BlockList, KvBlocks } from '../../agent/engine/kv-blocks.ts';
+import type { KvStorage, KvUser } from '../../agent/engine/kv-storage.ts';
+
+/** Numbers only: slabs of so many blocks, of which so many may have memory. */
+class FakeStorage implements KvStorage {
+  readonly buffer = 0n as never;
+  readonly slab_rows: number;
+  readonly slabs: number;
+  readonly slab_bytes: number;
+  readonly scratch_row = -1;
+  readonly memory_slabs: number;
+  readonly held = new Set<number>();
+  user: KvUser | undefined;
+
+  constructor(blocks: number, slab_blocks = blocks, memory_slabs = blocks / slab_blocks) {
+    this.slab_rows = 16 * slab_blocks;
+    this.slab_bytes = slab_blocks * 1000;
+    this.slabs = blocks / slab_blocks;
+    this.memory_slabs = memory_slabs;
+  }
+
+  get bytes(): number {
+    return this.held.size * this.slab_bytes;
+  }
+
+  address(): never {
+    throw new Error('there is no memory');
+  }
+
+  commit(slabs: readonly number[]): boolean {
+    if (this.held.size + slabs.length > this.memory_slabs) return false;
+    for (const slab of slabs) {
+      expect(this.held.has(slab)).toBe(false);
+      this.held.add(slab);
+    }
+    return true;
+  }
+
+  release(slabs: readonly number[]): void {
+    for (const slab of slabs) expect(this.held.delete(slab)).toBe(true);
+  }
+
+  couldCommit(slabs: number): boolean {
+    return slabs <= this.memory_slabs;
+  }
+
+  attach(user: KvUser): void {
+    this.user = user;
+  }
+
+  free(): void {
+    this.held.clear();
+  }
+}
 
 const tokensOf = (seed: number, length: number): Int32Array =>
   Int32Array.from({ length }, (_, index) => (index < 32 ? 7 : seed * 1000 + index));
@@ -14,7 +67,7 @@ test('references and lists agree after any history', () => {
   });
   fc.assert(
     fc.property(fc.array(action, { maxLength: 60 }), (actions) => {
-      const blocks = new KvBlocks(24);
+      const blocks = new KvBlocks(new FakeStorage(24), 24);
       const live: { list: BlockList; seed: number }[] = [];
       for (const { kind, which, length } of actions) {
         const chosen = live[which % Math.max(1, live.length)];
@@ -35,14 +88,14 @@ test('references and lists agree after any history', () => {
       }
       for (const { list } of live) blocks.release(list);
       blocks.verify();
-      expect(blocks.free_blocks).toBe(24);
+      expect(blocks.used_blocks).toBe(0);
     }),
     { numRuns: 200 },
   );
 });
 
 test('a sequence stays in one extent while there is room', () => {
-  const blocks = new KvBlocks(64);
+  const blocks = new KvBlocks(new FakeStorage(64), 64);
   const lists = [blocks.open(16), blocks.open(16), blocks.open(16)];
   for (let count = 1; count <= 16; count++) for (const list of lists) blocks.grow(list, count);
   for (const { blocks: own } of lists)
@@ -50,7 +103,7 @@ test('a sequence stays in one extent while there is room', () => {
 });
 
 test('only the same tokens behind the same prefix are shared', () => {
-  const blocks = new KvBlocks(16);
+  const blocks = new KvBlocks(new FakeStorage(16), 16);
   const first = blocks.open(4);
   const tokens = Int32Array.from({ length: 48 }, (_, index) => index);
   blocks.grow(first, 3);

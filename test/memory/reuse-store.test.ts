@@ -143,7 +143,7 @@ describe('the reuse store', () => {
     const pool = new TestPool(12);
     pool.store.begin(wantedModel('m', 'a:4')).abandon();
     pool.store.verify();
-    expect(pool.store.stats()).toMatchObject({ reserved_bytes: 4 * unit, free_bytes: 8 * unit });
+    expect(pool.store.stats()).toMatchObject({ lost_bytes: 4 * unit, free_bytes: 8 * unit });
     expect(code(() => pool.load('n', 'b:9'))).toBe('E_POOL_FULL');
     expect(pool.load('n', 'b:8').missing).toEqual([0]);
   });

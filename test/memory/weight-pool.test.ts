@@ -17,17 +17,14 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
+import type { EngineOpening } from '../../agent/engine/engine-opening.ts';
 import { openModelFile } from '../../agent/engine/model-file.ts';
 import { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { stageOperators } from '../../agent/engine/operators.ts';
 import { planWeights } from '../../agent/engine/weight-plan.ts';
 import { ContentHashCache } from '../../agent/memory/content-hashes.ts';
-import {
-  type ModelUse,
-  type WeightLoad,
-  WeightPool,
-  type WeightPoolOptions,
-} from '../../agent/memory/weight-pool.ts';
+import { DevicePool, type DevicePoolOptions } from '../../agent/memory/device-pool.ts';
+import type { ModelUse, WeightLoad } from '../../agent/memory/pooled-loading.ts';
 import { loadGgml } from '../../native/ggml.ts';
 import type { SynthQuantization } from '../../native/synth/quantization.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -45,18 +42,18 @@ import {
 const mib = 2 ** 20;
 const ggml = loadGgml();
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-pool-'));
-let pools: WeightPool[] = [];
+let pools: DevicePool[] = [];
 afterEach(async () => {
   for (const pool of pools) {
-    pool.store.verify();
+    pool.verify();
     await pool.close();
   }
   pools = [];
 });
 afterAll(() => rmSync(folder, { recursive: true }));
 
-function newPool(options: Partial<WeightPoolOptions> = {}): WeightPool {
-  const pool = new WeightPool(ggml, { pool_bytes: 32 * mib, threads: 1, ...options });
+function newPool(options: Partial<DevicePoolOptions> = {}): DevicePool {
+  const pool = new DevicePool(ggml, { pool_bytes: 32 * mib, threads: 1, ...options });
   pools.push(pool);
   return pool;
 }
@@ -66,11 +63,19 @@ interface Opened {
   load: WeightLoad;
 }
 
-function open(pool: WeightPool, path: string, use: ModelUse = {}): Opened {
+function open(pool: DevicePool, path: string, use: ModelUse = {}): Opened {
   let load: WeightLoad | undefined;
-  const source = pool.source({ ...use, on_loaded: (done) => (load = done) });
-  const engine = new NativeEngine(engineOptions(path, { kv_tokens: 512 }), ggml, source);
+  const options = engineOptions(path, { kv_tokens: 512 });
+  const engine = finish(pool.open(options, { ...use, on_loaded: (done) => (load = done) }));
   return { engine, load: load! };
+}
+
+/** Works at a load until it is over. */
+function finish(opening: EngineOpening): NativeEngine {
+  for (;;) {
+    const engine = opening.advance(true);
+    if (engine) return engine;
+  }
 }
 
 const question = prompt(40, 1000, 9);
@@ -163,7 +168,7 @@ describe('weights in a pool', () => {
       const { engine, load } = open(pool, paths[index]!);
       reused += load.reused_bytes;
       evicted += load.evicted_bytes;
-      pool.store.verify();
+      pool.verify();
       expectSame(engine, expected[index]!);
       // The model before is still there, and its tokens have not changed.
       if (both) expectSame(both.engine, expected[both.index]!);
@@ -181,7 +186,7 @@ describe('weights in a pool', () => {
     const pool = newPool();
     open(pool, path).engine.close();
     const { engine } = open(pool, path);
-    const { pool_bytes, free_bytes } = pool.stats();
+    const { pool_bytes, free_bytes } = pool.store.stats();
     const view = pool.memory.view(0, pool_bytes - free_bytes);
     for (let at = 0; at < view.length; at += 4096) view[at + 3]! ^= 0x40;
     expect(answer(engine).rows[0]).not.toEqual(expected.rows[0]);
@@ -214,7 +219,7 @@ describe('models that share tensors', () => {
     expect(strangers.load.reused_bytes).toBe(0);
     strangers.engine.close();
     for (const path of [base, tuned]) await pool.learnContents(openModelFile(path));
-    pool.store.verify();
+    pool.verify();
     pool.store.clear();
     const second = open(pool, tuned);
     expect(second.load.missing_bytes).toBeGreaterThan(0);
@@ -244,16 +249,16 @@ describe('a load that fails', () => {
     copyFileSync(await model('tiny-llama', 'BF16'), path);
     const pool = newPool({ unit_bytes: 64 * 1024, mapped: false, threads: 2 });
     const other = open(pool, healthy);
-    const before = pool.stats();
+    const before = pool.store.stats();
     const options = engineOptions(path, {
       kv_tokens: 512,
       on_progress: ({ bytes_loaded }) => {
         if (bytes_loaded > 0 && statSync(path).size > mib) truncateSync(path, mib / 4);
       },
     });
-    expect(codeOf(() => new NativeEngine(options, ggml, pool.source()))).toBe('E_POOL_LOAD');
-    pool.store.verify();
-    expect(pool.stats()).toEqual(before);
+    expect(codeOf(() => finish(pool.open(options)))).toBe('E_POOL_LOAD');
+    pool.verify();
+    expect(pool.store.stats()).toEqual(before);
     expectSame(other.engine, expected);
     other.engine.close();
   });
@@ -273,18 +278,18 @@ describe('a load that fails', () => {
         expect(touched.status).toBe(0);
       },
     });
-    expect(codeOf(() => new NativeEngine(options, ggml, pool.source()))).toBe('E_POOL_LOAD');
-    expect(pool.stats()).toMatchObject({ reusable_bytes: 0, active_bytes: 0 });
+    expect(codeOf(() => finish(pool.open(options)))).toBe('E_POOL_LOAD');
+    expect(pool.store.stats()).toMatchObject({ reusable_bytes: 0, active_bytes: 0 });
   });
 
   test('because the model is larger than the pool says so, and evicts nothing', async () => {
     const small = await model('tiny-qwen2', 'Q4_0');
     const pool = newPool({ pool_bytes: 8 * mib });
     open(pool, small).engine.close();
-    const before = pool.stats();
+    const before = pool.store.stats();
     const large = await model('small-llama', 'BF16');
     expect(codeOf(() => open(pool, large))).toBe('E_POOL_FULL');
-    expect(pool.stats()).toEqual(before);
+    expect(pool.store.stats()).toEqual(before);
   });
 
   test('because the file is gone', async () => {
@@ -295,9 +300,9 @@ describe('a load that fails', () => {
     const pool = newPool();
     expect(pool.affinity(file.gguf, plan).reusable_bytes).toBe(0);
     rmSync(path);
-    expect(codeOf(() => pool.source().load(file.gguf, plan))).toBe('E_POOL_LOAD');
+    expect(codeOf(() => pool.weights().begin(file.gguf, plan, false))).toBe('E_POOL_LOAD');
     writeFileSync(path, 'no model');
-    expect(codeOf(() => pool.source().load(file.gguf, plan))).toBe('E_POOL_LOAD');
+    expect(codeOf(() => pool.weights().begin(file.gguf, plan, false))).toBe('E_POOL_LOAD');
   });
 });
 

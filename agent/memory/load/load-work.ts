@@ -30,8 +30,8 @@ const text_bytes_max = 4096;
 const no_more = 0x3fff_ffff;
 
 /**
- * Counters of a load, shared by its threads. A thread enters before it takes its first unit and leaves after its
- * last one, so that once no unit is left to be taken and nobody is inside, nobody writes to the pool any more.
+ * Counters of a load, shared by its threads. A thread enters before it takes a unit and leaves after it, so that
+ * once no unit is left to be taken and nobody is inside, nobody writes to the pool any more.
  */
 export class LoadCounters {
   readonly shared: SharedArrayBuffer;
@@ -75,6 +75,17 @@ export class LoadCounters {
     Atomics.store(this.#words, words.text_bytes, Math.min(text.length, text_bytes_max));
   }
 
+  /** Nobody takes another unit. */
+  stop(): void {
+    Atomics.store(this.#words, words.next, no_more);
+  }
+
+  /** Whether units are left to be taken. */
+  left(count: number): boolean {
+    return Atomics.load(this.#words, words.next) < count;
+  }
+
+  /** Threads that are at a unit now. */
   get active(): number {
     return Atomics.load(this.#words, words.active);
   }

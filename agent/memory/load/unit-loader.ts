@@ -15,32 +15,39 @@ export class UnitLoader {
     this.#ggml = ggml;
   }
 
-  /**
-   * Takes units until none are left. What fails is told through the counters.
-   * @param after is called after each unit
-   */
-  run(work: LoadWork, after: () => void = () => undefined): void {
-    const counters = new LoadCounters(work.counters);
+  /** Takes units until none are left. What fails is told through the counters. */
+  run(work: LoadWork): void {
+    const share = this.open(work);
+    while (share.step());
+    share.end();
+  }
+
+  /** This thread's share of a load, to be done unit by unit; `end` frees what it needed. */
+  open(work: LoadWork): { step(): boolean; end(): void } {
     const structs = new TensorStructs(this.#ggml, work);
+    return { step: () => this.#step(work, structs), end: () => structs.free() };
+  }
+
+  /** @returns whether a unit was left to take */
+  #step(work: LoadWork, structs: TensorStructs): boolean {
+    const counters = new LoadCounters(work.counters);
     counters.enter();
     try {
-      for (;;) {
-        const index = counters.take(work.units.length);
-        if (index === undefined) return;
-        let bytes = 0;
-        for (const piece of work.units[index]!) {
-          this.#load(work, structs, piece);
-          bytes += piece.bytes;
-        }
-        counters.finish(bytes);
-        after();
+      const index = counters.take(work.units.length);
+      if (index === undefined) return false;
+      let bytes = 0;
+      for (const piece of work.units[index]!) {
+        this.#load(work, structs, piece);
+        bytes += piece.bytes;
       }
+      counters.finish(bytes);
+      return true;
     } catch (error) {
       // Whatever it is, the tensors are not whole, and the thread that waits must hear of it.
       if (error instanceof ReadFailure) counters.fail({ what: error.message, because: error.because });
       else counters.fail({ what: `loading ${work.path} failed`, because: stackOf(error) });
+      return false;
     } finally {
-      structs.free();
       counters.leave();
     }
   }

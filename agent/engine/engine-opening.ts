@@ -1,0 +1,55 @@
+/** An engine whose weights are on their way, while the thread that computes goes on with other engines. */
+import { type Ggml, loadGgml } from '../../native/ggml.ts';
+import { probeNativeLibraries } from '../../native/probe.ts';
+import type { EngineOptions } from '../../spec/engine-contract.ts';
+import type { KvSource } from './kv-storage.ts';
+import { type ModelFile, openModelFile } from './model-file.ts';
+import { checkOptions, NativeEngine } from './native-engine.ts';
+import { stageOperators } from './operators.ts';
+import { planWeights } from './weight-plan.ts';
+import type { WeightLoading, WeightSource } from './weights.ts';
+
+/** Where the memory of an engine comes from. */
+export interface EngineMemory {
+  weights: WeightSource;
+  kv: KvSource;
+}
+
+export class EngineOpening {
+  readonly #options: EngineOptions;
+  readonly #ggml: Ggml;
+  readonly #memory: EngineMemory;
+  readonly #file: ModelFile;
+  readonly #weights: WeightLoading;
+
+  /**
+   * @param background whether others compute meanwhile
+   * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_*
+   */
+  constructor(options: EngineOptions, memory: EngineMemory, background: boolean, ggml?: Ggml) {
+    checkOptions(options);
+    if (!ggml) probeNativeLibraries();
+    this.#options = options;
+    this.#ggml = ggml ?? loadGgml();
+    this.#memory = memory;
+    this.#file = openModelFile(options.model_path);
+    const { gguf, model } = this.#file;
+    const plan = planWeights(gguf, model, stageOperators(model.n_layer, options.stage));
+    this.#weights = memory.weights.begin(gguf, plan, background, options.on_progress);
+  }
+
+  /**
+   * @param help does a share of the loading, some milliseconds
+   * @returns the engine, once its weights are there
+   * @throws HpcserveError as the constructor; then it is over
+   */
+  advance(help: boolean): NativeEngine | undefined {
+    const weights = this.#weights.advance(help);
+    if (!weights) return undefined;
+    return new NativeEngine(this.#options, this.#ggml, { file: this.#file, weights, kv: this.#memory.kv });
+  }
+
+  abort(): void {
+    this.#weights.abort();
+  }
+}

@@ -1,0 +1,190 @@
+/**
+ * The unified memory pool of one device (Tangram §3): weights, KV caches and intermediate results of all its models lie
+ * in one memory, and one list of regions says where. Belongs to the thread that computes.
+ */
+import { readFileSync } from 'node:fs';
+import type { GgufFile } from '../../native/formats/gguf-reader.ts';
+import type { Ggml } from '../../native/ggml.ts';
+import type { EngineOptions } from '../../spec/engine-contract.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { PoolReport } from '../../spec/pool-report.ts';
+import { EngineOpening } from '../engine/engine-opening.ts';
+import type { KvSource } from '../engine/kv-storage.ts';
+import type { ModelFile } from '../engine/model-file.ts';
+import type { WeightPlan } from '../engine/weight-plan.ts';
+import type { WeightSource } from '../engine/weights.ts';
+import { PoolMemory, pool_alignment_bytes } from './pool-memory.ts';
+import { type KvRegions, PooledKv } from './pooled-kv.ts';
+import type { ModelUse } from './pooled-loading.ts';
+import { type Region, RegionList } from './region-list.ts';
+import { assumed_bandwidths, type PoolOwner, ReuseStore } from './reuse-store.ts';
+import { WeightPool, type WeightPoolOptions } from './weight-pool.ts';
+
+export interface DevicePoolOptions extends WeightPoolOptions {
+  /** Rounded up to whole huge pages; nothing of it is taken before it is written. */
+  pool_bytes: number;
+  /** Takes all memory at once instead of as it is written: slower to start, and no load pays for it. Default false. */
+  populate?: boolean;
+}
+
+export class DevicePool {
+  readonly memory: PoolMemory;
+  readonly store: ReuseStore;
+  readonly #ggml: Ggml;
+  readonly #regions: RegionList<PoolOwner>;
+  readonly #weights: WeightPool;
+  readonly #caches = new Set<PooledKv>();
+
+  /** @throws HpcserveError E_NATIVE_MEMORY */
+  constructor(ggml: Ggml, options: DevicePoolOptions) {
+    this.#ggml = ggml;
+    this.memory = new PoolMemory(ggml, options.pool_bytes);
+    try {
+      if (options.populate) this.memory.populate();
+    } catch (error) {
+      this.memory.free();
+      throw error;
+    }
+    this.#regions = new RegionList<PoolOwner>(this.memory.bytes, pool_alignment_bytes);
+    this.store = new ReuseStore(
+      this.#regions,
+      (to, from, bytes) => this.memory.move(to, from, bytes),
+      assumed_bandwidths,
+      (bytes) => this.#relieve(bytes),
+    );
+    this.#weights = new WeightPool(ggml, this.memory, this.store, options);
+  }
+
+  /**
+   * Begins to load a model; the engine that comes of it has all its memory from the pool.
+   * @param background whether others compute meanwhile
+   * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_POOL_*
+   */
+  open(options: EngineOptions, use: ModelUse = {}, background = false): EngineOpening {
+    const memory = { weights: this.weights(use), kv: this.kv(use.model ?? options.model_path) };
+    return new EngineOpening(options, memory, background, this.#ggml);
+  }
+
+  /** Weights of one engine. */
+  weights(use: ModelUse = {}): WeightSource {
+    return this.#weights.source(use);
+  }
+
+  /** The KV cache of one engine. */
+  kv(model: string): KvSource {
+    return {
+      open: (shape) => {
+        const cache = new PooledKv(this.#ggml, this.#kvRegions, model, shape);
+        this.#caches.add(cache);
+        return cache;
+      },
+    };
+  }
+
+  /** S and S′ of Equation 3: bytes of a model in the pool, and how many of them are there. */
+  affinity(file: GgufFile, plan: WeightPlan): { model_bytes: number; reusable_bytes: number } {
+    return this.#weights.affinity(file, plan);
+  }
+
+  /**
+   * Hashes the tensors of a model file in the background; see `WeightPool.learnContents`.
+   * @throws HpcserveError E_POOL_LOAD
+   */
+  learnContents(file: ModelFile): Promise<void> {
+    return this.#weights.learnContents(file);
+  }
+
+  report(): PoolReport {
+    const { active_bytes, reusable_bytes, kv_bytes, scratch_bytes, lost_bytes, ...rest } = this.store.stats();
+    const { pool_bytes, free_bytes, largest_free_bytes, regions } = rest;
+    const resident_bytes = this.memory.resident_bytes;
+    return {
+      pool_bytes,
+      weights_bytes: active_bytes,
+      reusable_bytes,
+      kv_bytes,
+      scratch_bytes,
+      lost_bytes,
+      free_bytes,
+      largest_free_bytes,
+      regions,
+      resident_bytes,
+      outside_pool_bytes: Math.max(0, proportionalSetSize() - resident_bytes),
+      models: [...this.#caches].map(({ model, user }) => ({
+        model,
+        weights_bytes: this.store.usedBytes(model),
+        kv_bytes_used: user?.used_bytes ?? 0,
+        kv_bytes_cached: user?.cached_bytes ?? 0,
+        kv_bytes_budget: user?.budget_bytes ?? 0,
+      })),
+    };
+  }
+
+  /**
+   * Compares regions, tensors, leases and KV caches with one another.
+   * @throws HpcserveError E_POOL_INTEGRITY
+   */
+  verify(): void {
+    this.store.verify();
+    const known = new Set<Region<PoolOwner>>();
+    for (const cache of this.#caches) for (const region of cache.regions) known.add(region);
+    for (const region of this.#regions) {
+      const { owner } = region;
+      if (owner?.kind !== 'reserved' || owner.use !== 'kv') continue;
+      if (!known.delete(region)) throw damaged(`the region at ${region.offset} belongs to no KV cache`);
+    }
+    for (const { offset } of known) throw damaged(`a KV cache says that it has a region at ${offset}`);
+  }
+
+  /** Ends the loading threads and frees the memory. No engine may use it any more. */
+  async close(): Promise<void> {
+    await this.#weights.close();
+    this.memory.free();
+  }
+
+  get #kvRegions(): KvRegions {
+    return {
+      memory: this.memory,
+      take: (bytes, alignment, owner, demand, asker) =>
+        this.#regions.allocate(bytes, owner, alignment) ??
+        (demand === 'evict' ? this.#takeByForce(bytes, alignment, owner, asker) : undefined),
+      give: (region) => this.#regions.free(region),
+      reclaimable: (bytes, alignment) => this.store.reclaimable(bytes, alignment, ({ use }) => use === 'kv'),
+      closed: (cache) => this.#caches.delete(cache),
+    };
+  }
+
+  /** Tensors that nobody uses go first, then what other caches keep for later. */
+  #takeByForce(
+    bytes: number,
+    alignment: number,
+    owner: PoolOwner,
+    asker: PooledKv,
+  ): Region<PoolOwner> | undefined {
+    if (this.store.reclaim(bytes, alignment) === undefined) {
+      if (!this.#relieve(bytes, asker)) return undefined;
+      this.store.reclaim(bytes, alignment);
+    }
+    return this.#regions.allocate(bytes, owner, alignment);
+  }
+
+  /** @returns whether any cache gave something up */
+  #relieve(bytes: number, except?: PooledKv): boolean {
+    const before = this.#regions.free_bytes;
+    for (const cache of this.#caches) {
+      const missing = bytes - (this.#regions.free_bytes - before);
+      if (cache !== except && missing > 0) cache.user?.giveUp(missing);
+    }
+    return this.#regions.free_bytes > before;
+  }
+}
+
+/** PSS of this process, memory files included. */
+function proportionalSetSize(): number {
+  const line = /^Pss:\s+(\d+) kB$/m.exec(readFileSync('/proc/self/smaps_rollup', 'utf8'));
+  return line ? Number(line[1]) * 1024 : 0;
+}
+
+function damaged(because: string): HpcserveError {
+  return new HpcserveError('E_POOL_INTEGRITY', { what: 'the memory pool contradicts itself', because });
+}

@@ -1,0 +1,109 @@
+/** Weights of one engine on their way into a pool: looked up, planned, and read where they were missing. */
+
+import type { Ggml } from '../../native/ggml.ts';
+import type { Pointer } from '../../native/signature.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { PlannedWeight, WeightPlan } from '../engine/weight-plan.ts';
+import { type LoadedWeights, shareTiedEmbedding, type WeightLoading } from '../engine/weights.ts';
+import type { TensorLoad } from './load/pieces.ts';
+import type { TensorLoading } from './load/tensor-loading.ts';
+import type { PoolLayout } from './pool-memory.ts';
+import type { LoadOutcome, PendingLoad, WantedTensor } from './reuse-store.ts';
+
+/** What a finished load did, and how long it took. */
+export interface WeightLoad extends LoadOutcome {
+  model: string;
+  /** Of reading and converting what was missing. */
+  read_ms: number;
+  /** From the request to the last byte. */
+  total_ms: number;
+}
+
+export interface ModelUse {
+  /** Name under which requests are counted; absent: the path of the file. */
+  model?: string;
+  /** α of Equation 2; default 1. */
+  latency_sensitivity?: number;
+  /** Hears of the load when it is over. */
+  on_loaded?: (load: WeightLoad) => void;
+}
+
+export interface PooledTensor {
+  weight: PlannedWeight;
+  tensor: Pointer;
+  layout: PoolLayout;
+  wanted: WantedTensor;
+  /** How it is loaded to an offset of the pool. */
+  at(pool_offset: number): TensorLoad;
+}
+
+interface Parts {
+  ggml: Ggml;
+  /** Of the tensor structs; freed with the weights. */
+  context: Pointer;
+  plan: WeightPlan;
+  model: string;
+  tensors: readonly PooledTensor[];
+  pending: PendingLoad;
+  /** Absent where nothing is missing. */
+  reading: TensorLoading | undefined;
+  /** By performance.now(). */
+  started: number;
+  use: ModelUse;
+}
+
+export class PooledLoading implements WeightLoading {
+  readonly #parts: Parts;
+  readonly #reading_started = performance.now();
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  advance(help: boolean): LoadedWeights | undefined {
+    const { pending, reading, ggml, context } = this.#parts;
+    try {
+      if (reading && !reading.advance(help)) return undefined;
+    } catch (error) {
+      if (error instanceof HpcserveError && error.details?.still_writing === true) pending.abandon();
+      else pending.abort();
+      ggml.ggml_free(context);
+      throw error;
+    }
+    return this.#finish();
+  }
+
+  abort(): void {
+    const { pending, reading, ggml, context } = this.#parts;
+    if (reading?.cancel() === false) pending.abandon();
+    else pending.abort();
+    ggml.ggml_free(context);
+  }
+
+  #finish(): LoadedWeights {
+    const { ggml, context, plan, model, tensors, pending, started, use } = this.#parts;
+    const ended = performance.now();
+    const read_ms = ended - this.#reading_started;
+    const lease = pending.commit(read_ms);
+    use.on_loaded?.({ model, ...pending.outcome, read_ms, total_ms: ended - started });
+    const places = new Map<PlannedWeight, Pointer>();
+    tensors.forEach(({ weight, tensor, layout }, index) => {
+      ggml.ggml_backend_tensor_alloc(layout.buffer, tensor, layout.base + BigInt(lease.offsets[index]!));
+      places.set(weight, tensor);
+    });
+    shareTiedEmbedding(plan, places);
+    return {
+      plan,
+      bytes: tensors.reduce((sum, { wanted }) => sum + wanted.bytes, 0),
+      tensor: (weight) => {
+        const tensor = places.get(weight);
+        if (!tensor) throw new Error(`weight ${weight.name} was not loaded`);
+        return tensor;
+      },
+      free: () => {
+        lease.release();
+        ggml.ggml_free(context);
+      },
+    };
+  }
+}
