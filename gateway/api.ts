@@ -165,19 +165,19 @@ function adminRoutes(app: FastifyInstance, services: ApiServices): void {
     return { ...key, key: secret };
   });
   app.get('/hpcserve/v1/keys', { onRequest }, async () => {
-    await keys.lookAgain();
+    await keys.lookForNew();
     return { keys: keys.list().map((key) => ({ ...key, spent: keyLimits.spent(key) })) };
   });
   app.patch<{ Params: { id: string } }>('/hpcserve/v1/keys/:id', { onRequest }, async (request) => {
     const changes = parseWith(keyChangesSchema, request.body);
     checkSettings(changes);
-    await keys.lookAgain();
+    await keys.lookForNew();
     const key = keys.change(request.params.id, changes);
     log.info({ key: key.id, name: key.name, settings: Object.keys(key.settings) }, 'API key changed');
     return key;
   });
   app.delete<{ Params: { id: string } }>('/hpcserve/v1/keys/:id', { onRequest }, async (request) => {
-    await keys.lookAgain();
+    await keys.lookForNew();
     const key = keys.revoke(request.params.id);
     log.info({ key: key.id, name: key.name }, 'API key revoked');
     return key;

@@ -14,6 +14,9 @@ const bearer = 'Bearer ';
 /** JSON, a format built on it (RFC 6839), or what `fetch` calls every string; whatever parameters follow. */
 const json = /^\s*(application\/([\w.+-]+\+)?json|text\/plain)\s*(;|$)/i;
 
+/** A request whose key is known and whose body is not. */
+type Arrival = Pick<ExchangeRequest, 'request_id' | 'endpoint' | 'key' | 'time_ms' | 'began_ms'>;
+
 /**
  * The way of requests that go to replicas. It stands beside fastify, on the same server: every such request
  * passes here, and what a framework does for each request would cost more than all the rest.
@@ -62,21 +65,21 @@ export class FrontDoor {
     }
     const key = keyOf(request, this.#services.keys);
     if (key) {
-      this.#read({ request, response, request_id, endpoint, key, time_ms, began_ms });
+      this.#read(request, response, { request_id, endpoint, key, time_ms, began_ms });
       return;
     }
     // Another gateway may just have made it. Until that is known, the body is not read.
     void lookForKey(request, this.#services.keys).then((found) => {
       if (response.destroyed) return;
-      if (found) this.#read({ request, response, request_id, endpoint, key: found, time_ms, began_ms });
+      if (found) this.#read(request, response, { request_id, endpoint, key: found, time_ms, began_ms });
       // Who has no key must not make the gateway work: the body is never read, so the connection ends.
       else sendError(response, keyError(request), request_id, ['connection', 'close']);
     });
   }
 
   /** Of a request with a valid key. */
-  #read(of: Omit<ExchangeRequest, 'parsed' | 'filter' | 'reservation'>): void {
-    const { request, response, request_id, endpoint } = of;
+  #read(request: IncomingMessage, response: ServerResponse, arrival: Arrival): void {
+    const { request_id, endpoint } = arrival;
     const type = request.headers['content-type'];
     if (type !== undefined && !json.test(type)) {
       const what = `${endpoint.path} takes JSON, and the request says it is ${type.slice(0, 128)}`;
@@ -93,9 +96,10 @@ export class FrontDoor {
       }
       let admitted: ExchangeRequest;
       try {
-        admitted = this.#admit(of, body);
+        admitted = this.#admit(request, response, arrival, body);
       } catch (thrown) {
         const error = HpcserveError.from(thrown);
+        this.#services.metrics.refused(error.code);
         sendError(response, error, request_id, comeBack(error));
         return;
       }
@@ -104,15 +108,23 @@ export class FrontDoor {
   }
 
   /** @throws what is wrong with the request, or what its key does not allow */
-  #admit(of: Omit<ExchangeRequest, 'parsed' | 'filter' | 'reservation'>, body: Buffer): ExchangeRequest {
-    const { key, endpoint, request } = of;
-    const { keyLimits, workload, router } = this.#services;
+  #admit(
+    request: IncomingMessage,
+    response: ServerResponse,
+    { request_id, endpoint, key, time_ms, began_ms }: Arrival,
+    body: Buffer,
+  ): ExchangeRequest {
     const parsed = parseRequest(body, endpoint.dialect);
     requireModel(key, parsed.model);
     const filter = this.#filters.of(key.settings, request.headers);
-    // Where no answer of the model is known yet, the prompt is: about four bytes of text a token.
-    const expected_tokens = workload.expectedTokens(router.modelOf(parsed.model)) || body.length / 4;
-    return { ...of, parsed, filter, reservation: keyLimits.admit(key, expected_tokens) };
+    const reservation = this.#services.keyLimits.admit(key, () => this.#expectedTokens(parsed.model, body));
+    return { request, response, request_id, key, endpoint, parsed, filter, reservation, time_ms, began_ms };
+  }
+
+  /** Where no answer of the model is known yet, the prompt is: about four bytes of text a token. */
+  #expectedTokens(model: string, body: Buffer): number {
+    const { workload, router } = this.#services;
+    return workload.expectedTokens(router.modelOf(model)) || body.length / 4;
   }
 
   #refusal(): HpcserveError | undefined {
@@ -131,7 +143,7 @@ function keyOf(request: IncomingMessage, keys: KeyStore): ApiKey | undefined {
 export async function lookForKey(request: IncomingMessage, keys: KeyStore): Promise<ApiKey | undefined> {
   const known = keyOf(request, keys);
   if (known || bearerOf(request) === undefined) return known;
-  await keys.lookAgain();
+  await keys.lookForNew();
   return keyOf(request, keys);
 }
 

@@ -41,6 +41,7 @@ export class GatewayMetrics {
   readonly #cells = new Map<string, Map<string, Cell>>();
   readonly #retries: Counter;
   readonly #continuations: Counter;
+  readonly #refusals: Counter;
 
   constructor(source: MetricsSource) {
     const registers = [this.#registry];
@@ -55,6 +56,12 @@ export class GatewayMetrics {
       name: 'hpcserve_continuations_total',
       help: 'Streams that another replica went on with after one failed',
       labelNames: ['model'],
+      registers,
+    });
+    this.#refusals = new Counter({
+      name: 'hpcserve_refused_total',
+      help: 'Requests with a valid key that were refused for what they are, or for the limits of their key',
+      labelNames: ['code'],
       registers,
     });
     const cells = (): Iterable<Cell> => this.#all();
@@ -175,6 +182,11 @@ export class GatewayMetrics {
 
   continued(model: string): void {
     this.#continuations.inc({ model });
+  }
+
+  /** By the gateway itself, before any replica was looked for. */
+  refused(code: string): void {
+    this.#refusals.inc({ code });
   }
 
   get contentType(): string {

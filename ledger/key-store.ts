@@ -163,7 +163,11 @@ export class KeyStore {
    */
   async refresh(thorough = true): Promise<void> {
     if (thorough) this.#folderTime = undefined;
-    this.#refreshing ??= this.#scan()
+    await this.#refresh(false);
+  }
+
+  async #refresh(onlyNew: boolean): Promise<void> {
+    this.#refreshing ??= this.#scan(onlyNew)
       .then(
         () => this.#say(undefined),
         (error: Error) => this.#say(error.message),
@@ -174,25 +178,24 @@ export class KeyStore {
     await this.#refreshing;
   }
 
-  /** Looks for a key that nobody here knows: at most once a second, whoever asks. */
-  async lookAgain(): Promise<void> {
+  /**
+   * Looks for keys that were made elsewhere and are not known here yet: at most once a second, whoever asks, and
+   * past all that are known.
+   */
+  async lookForNew(): Promise<void> {
     if (!this.#refreshing) {
       if (performance.now() - this.#askedAt_ms < again_ms) return;
       this.#askedAt_ms = performance.now();
     }
-    await this.refresh();
+    await this.#refresh(true);
   }
 
   close(): void {
     clearInterval(this.#timer);
   }
 
-  async #scan(): Promise<void> {
-    const { mtimeNs } = await stat(this.folder, { bigint: true });
-    const now_ms = performance.now();
-    const same = this.#folderTime?.value === mtimeNs;
-    if (!same) this.#folderTime = { value: mtimeNs, since_ms: now_ms };
-    else if (now_ms - this.#folderTime!.since_ms > settled_ms && ++this.#looks % thoroughEvery !== 0) return;
+  async #scan(onlyNew = false): Promise<void> {
+    if (!onlyNew && (await this.#isSettled())) return;
     // What is made here while the folder is being read is not there to be missed.
     const before = [...this.#byId.keys()];
     const names = await readdir(this.folder);
@@ -203,9 +206,20 @@ export class KeyStore {
       if (match) (match[2] === 'json' ? present : revoked).add(match[1]!);
     }
     // Revocations first: a key must not be valid for the moment between.
-    for (const id of revoked) await this.#look(id, 'revoked');
-    for (const id of present) await this.#look(id, 'json');
+    for (const id of revoked) if (!this.#revocations.has(id)) await this.#look(id, 'revoked');
+    for (const id of present) if (!onlyNew || !this.#byId.has(id)) await this.#look(id, 'json');
     for (const id of before) if (!present.has(id)) this.#forget(id);
+  }
+
+  /** Whether nothing can have changed since the last scan, as far as the folder's time of change tells. */
+  async #isSettled(): Promise<boolean> {
+    const { mtimeNs } = await stat(this.folder, { bigint: true });
+    const now_ms = performance.now();
+    if (this.#folderTime?.value !== mtimeNs) {
+      this.#folderTime = { value: mtimeNs, since_ms: now_ms };
+      return false;
+    }
+    return now_ms - this.#folderTime.since_ms > settled_ms && ++this.#looks % thoroughEvery !== 0;
   }
 
   async #look(id: string, kind: 'json' | 'revoked'): Promise<void> {

@@ -244,17 +244,19 @@ export class Ledger {
   }
 
   #addSpent(group: readonly Pending[]): void {
-    const sums = new Map<string, { key_id: string; day: number; requests: number; tokens: number }>();
-    for (const { record } of group) {
-      const { key_id, time_ms, prompt_tokens = 0, completion_tokens = 0 } = record;
-      const day = dayOf(time_ms);
-      const sum = sums.get(`${day} ${key_id}`) ?? { key_id, day, requests: 0, tokens: 0 };
-      sum.requests++;
-      sum.tokens += prompt_tokens + completion_tokens;
-      sums.set(`${day} ${key_id}`, sum);
+    let requests = 0;
+    let tokens = 0;
+    for (const [index, { record }] of group.entries()) {
+      requests++;
+      tokens += (record.prompt_tokens ?? 0) + (record.completion_tokens ?? 0);
+      const next = group[index + 1]?.record;
+      const day = dayOf(record.time_ms);
+      // One row for records in a row of one key: most often that is all of them.
+      if (next && next.key_id === record.key_id && dayOf(next.time_ms) === day) continue;
+      this.#insertSpent.run(record.key_id, day, requests, tokens);
+      requests = 0;
+      tokens = 0;
     }
-    for (const { key_id, day, requests, tokens } of sums.values())
-      this.#insertSpent.run(key_id, day, requests, tokens);
   }
 
   #sessionRef(session: SessionFacts, time_ms: number): number {

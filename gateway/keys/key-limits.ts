@@ -68,9 +68,10 @@ export class KeyLimits {
   /**
    * Takes a request of a key in, or says why not. Until its answer is known, it counts with what is expected.
    *
+   * @param expectedTokens asked only where the key has limits
    * @throws E_KEY_RATE, E_KEY_BUDGET, with `retry_after_s` in the details where it makes sense to come back
    */
-  admit(key: ApiKey, expected_tokens: number): Reservation | undefined {
+  admit(key: ApiKey, expectedTokens: () => number): Reservation | undefined {
     if (!isLimited(key)) {
       // Without limits nothing is counted: should it be given some again, the ledger knows.
       if (this.#own.size > 0) this.#own.delete(key.id);
@@ -81,6 +82,7 @@ export class KeyLimits {
     const held = this.#reserved.get(key.id) ?? 0;
     const all = sumSpent([own, ...this.#ofOthers(key.id)], now_ms);
     this.#require(key, all, held, now_ms);
+    const expected_tokens = expectedTokens();
     own.requests++;
     this.#own.set(key.id, own);
     this.#reserved.set(key.id, held + expected_tokens);

@@ -134,7 +134,9 @@ export class Router {
     tried: readonly string[],
   ): Link | undefined {
     const chosen = this.#parts.policy.choose(candidates, this.#routed(model, request), tried, seed());
-    return chosen && requestsAt(chosen) - chosen.max_sequences >= this.#queue(chosen) ? undefined : chosen;
+    if (!chosen) return undefined;
+    const ahead = requestsAt(chosen) - chosen.max_sequences;
+    return ahead >= 0 && ahead >= this.#queue(chosen) ? undefined : chosen;
   }
 
   #routed(model: string, { prompt }: RouteRequest): Parameters<RoutingPolicy['choose']>[1] {

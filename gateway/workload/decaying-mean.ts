@@ -5,6 +5,10 @@ import { z } from 'zod';
  * load sooner; higher: steadier, and surer of models that are seldom asked.
  */
 export const window_s = 900;
+/** Weights are aged no more often: within this they lose less than a thousandth. */
+const step_ms = 500;
+/** Far below the weight of one observation, and far above what floating point takes for nothing. */
+const weightLeast = 1e-9;
 
 const sumsSchema = z.object({
   at_ms: z.number(),
@@ -12,24 +16,24 @@ const sumsSchema = z.object({
   sum: z.number().min(0),
   square_sum: z.number().min(0),
 });
+type Sums = z.infer<typeof sumsSchema>;
 
 /** Exponentially weighted sums of a quantity that is observed now and then. */
 export class DecayingMean {
-  #sums = { at_ms: 0, weight: 0, sum: 0, square_sum: 0 };
+  readonly #sums: Sums;
 
   static readonly schema = sumsSchema;
 
-  static from(sums: z.infer<typeof sumsSchema>): DecayingMean {
-    const mean = new DecayingMean();
-    mean.#sums = sums;
-    return mean;
+  constructor(sums: Sums = { at_ms: 0, weight: 0, sum: 0, square_sum: 0 }) {
+    this.#sums = sums;
   }
 
   add(value: number, now_ms: number): void {
-    this.#age(now_ms);
-    this.#sums.weight += 1;
-    this.#sums.sum += value;
-    this.#sums.square_sum += value * value;
+    const sums = this.#sums;
+    if (now_ms - sums.at_ms > step_ms) this.#age(now_ms);
+    sums.weight += 1;
+    sums.sum += value;
+    sums.square_sum += value * value;
   }
 
   /** Sum of the weights as they are at `now_ms`. */
@@ -50,26 +54,22 @@ export class DecayingMean {
     return mean > 0 ? Math.sqrt(Math.max(0, square_sum / weight / mean ** 2 - 1)) : 0;
   }
 
-  /** To go on from with `from`. */
-  get sums(): z.infer<typeof sumsSchema> {
+  /** To go on from with the constructor. */
+  get sums(): Readonly<Sums> {
     return this.#sums;
   }
 
   /** A clock that goes back changes nothing. */
   #age(now_ms: number): void {
-    const { at_ms, weight, sum, square_sum } = this.#sums;
-    if (now_ms <= at_ms) return;
-    const factor = Math.exp((at_ms - now_ms) / 1000 / window_s);
+    const sums = this.#sums;
+    if (now_ms <= sums.at_ms) return;
+    const decay = Math.exp((sums.at_ms - now_ms) / 1000 / window_s);
     // Weights that are all but nothing keep their ratio: the mean outlives any pause.
-    const floor = weight > 0 && weight * factor < weightLeast ? weightLeast / weight : factor;
-    this.#sums = {
-      at_ms: now_ms,
-      weight: weight * floor,
-      sum: sum * floor,
-      square_sum: square_sum * floor,
-    };
+    const factor = sums.weight * decay < weightLeast ? Math.min(1, weightLeast / sums.weight) : decay;
+    sums.at_ms = now_ms;
+    if (sums.weight === 0) return;
+    sums.weight *= factor;
+    sums.sum *= factor;
+    sums.square_sum *= factor;
   }
 }
-
-/** Far below the weight of one observation, and far above what floating point takes for nothing. */
-const weightLeast = 1e-9;

@@ -18,6 +18,8 @@ import { DecayingMean, window_s } from './decaying-mean.ts';
 const rateOver_s = 10;
 /** Models kept; the oldest go. Lower: less to write; names come from deployments. */
 const modelsMax = 1000;
+/** Weight of the newest answer in what is expected of the next. Lower: steadier; higher: follows changes sooner. */
+const newestWeight = 0.02;
 
 const lengthsSchema = z.object({
   input: DecayingMean.schema,
@@ -26,6 +28,7 @@ const lengthsSchema = z.object({
 });
 const stateSchema = z.object({
   since_ms: z.number(),
+  expected_tokens: z.number().min(0),
   arrivals: DecayingMean.schema,
   refusals: DecayingMean.schema,
   plain: lengthsSchema,
@@ -42,6 +45,8 @@ interface Lengths {
 
 interface ModelLoad {
   since_ms: number;
+  /** Moving mean of prompt and answer together, over requests of both classes. */
+  expected_tokens: number;
   arrivals: DecayingMean;
   refusals: DecayingMean;
   plain: Lengths;
@@ -91,20 +96,13 @@ export class WorkloadMeter {
     lengths.input.add(prompt_tokens, now_ms);
     lengths.output.add(completion_tokens ?? 0, now_ms);
     lengths.requests++;
+    const tokens = prompt_tokens + (completion_tokens ?? 0);
+    load.expected_tokens += (load.expected_tokens === 0 ? 1 : newestWeight) * (tokens - load.expected_tokens);
   }
 
-  /** Mean length of prompt and answer together; 0 where nothing was measured. */
+  /** Mean length of prompt and answer together; 0 where nothing was measured. Asked for with every request. */
   expectedTokens(model: string): number {
-    const load = this.#models.get(model);
-    if (!load) return 0;
-    const { plain, reasoning } = load;
-    const now_ms = this.#now_ms();
-    const [a, b] = [plain.input.weightAt(now_ms), reasoning.input.weightAt(now_ms)];
-    if (a + b === 0) return 0;
-    return (
-      (a * (plain.input.mean + plain.output.mean) + b * (reasoning.input.mean + reasoning.output.mean)) /
-      (a + b)
-    );
+    return this.#models.get(model)?.expected_tokens ?? 0;
   }
 
   /** What this gateway measured, as others read it. */
@@ -130,6 +128,7 @@ export class WorkloadMeter {
       if (this.#models.size >= modelsMax) this.#models.delete(this.#models.keys().next().value!);
       load = {
         since_ms: this.#now_ms(),
+        expected_tokens: 0,
         arrivals: new DecayingMean(),
         refusals: new DecayingMean(),
         plain: { input: new DecayingMean(), output: new DecayingMean(), requests: 0 },
@@ -169,8 +168,9 @@ export class WorkloadMeter {
         model,
         {
           since_ms: load.since_ms,
-          arrivals: DecayingMean.from(load.arrivals),
-          refusals: DecayingMean.from(load.refusals),
+          expected_tokens: load.expected_tokens,
+          arrivals: new DecayingMean(load.arrivals),
+          refusals: new DecayingMean(load.refusals),
           plain: lengthsFrom(load.plain),
           reasoning: lengthsFrom(load.reasoning),
         },
@@ -179,7 +179,14 @@ export class WorkloadMeter {
   }
 }
 
-function stateOf({ since_ms, arrivals, refusals, plain, reasoning }: ModelLoad): z.infer<typeof stateSchema> {
+function stateOf({
+  since_ms,
+  expected_tokens,
+  arrivals,
+  refusals,
+  plain,
+  reasoning,
+}: ModelLoad): z.infer<typeof stateSchema> {
   const sums = ({ input, output, requests }: Lengths): z.infer<typeof lengthsSchema> => ({
     input: input.sums,
     output: output.sums,
@@ -187,6 +194,7 @@ function stateOf({ since_ms, arrivals, refusals, plain, reasoning }: ModelLoad):
   });
   return {
     since_ms,
+    expected_tokens,
     arrivals: arrivals.sums,
     refusals: refusals.sums,
     plain: sums(plain),
@@ -195,7 +203,7 @@ function stateOf({ since_ms, arrivals, refusals, plain, reasoning }: ModelLoad):
 }
 
 function lengthsFrom({ input, output, requests }: z.infer<typeof lengthsSchema>): Lengths {
-  return { input: DecayingMean.from(input), output: DecayingMean.from(output), requests };
+  return { input: new DecayingMean(input), output: new DecayingMean(output), requests };
 }
 
 /** Whether an arrival will be of one class or the other shows at its end: their shares are those of the answers. */

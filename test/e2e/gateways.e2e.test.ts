@@ -98,6 +98,10 @@ it('keys are made with limits, changed, and refused in their words', async () =>
   const refused = await ask(first!.url!, made.key);
   expect([refused.status, refused.headers.get('x-hpcserve-error')]).toEqual([429, 'E_KEY_RATE']);
   expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0);
+  const metrics = await fetch(new URL('/metrics', first!.url!), {
+    headers: { authorization: `Bearer ${key}` },
+  });
+  expect(await metrics.text()).toMatch(/hpcserve_refused_total\{code="E_KEY_RATE"\} 1/);
   const set = await home.run([
     'keys',
     'set',

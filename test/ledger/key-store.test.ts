@@ -61,7 +61,7 @@ describe('a key', () => {
     const { key, secret } = store.create('alice');
     const kept = store.create('bob');
     expect(other.find(secret)).toBeUndefined();
-    await other.lookAgain();
+    await other.lookForNew();
     expect(other.find(secret)).toEqual(key);
     store.revoke(key.id);
     expect(store.find(secret)).toBeUndefined();
