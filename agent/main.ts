@@ -21,6 +21,8 @@ async function main(): Promise<number> {
   }
   // Node itself would open its debugger on this signal: taken over before anything else happens.
   process.on('SIGUSR1', () => agent?.warnOfWalltime());
+  // Slurm sends it before the TERM of a preemption, and to jobs that it had suspended.
+  process.on('SIGCONT', () => agent?.resumed());
 
   // Who started the agent may be gone and with it the other end of stderr; the log file has everything.
   process.stderr.on('error', () => undefined);

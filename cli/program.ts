@@ -3,6 +3,7 @@ import { Command, Option } from 'commander';
 import type { LoadedSite } from '../control/site-files.ts';
 import { version } from '../control/version.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { registerBackfill } from './commands/backfill.ts';
 import { registerChat } from './commands/chat.ts';
 import { registerCompletion } from './commands/completion.ts';
 import { registerConfig } from './commands/config.ts';
@@ -122,6 +123,7 @@ Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 
     registerLogs,
     registerStop,
     registerKeep,
+    registerBackfill,
     registerChat,
     registerModels,
     registerModelCommands,

@@ -20,6 +20,7 @@ const jobSnapshotSchema = z.object({
   exit_code: z.number().optional(),
   signal: z.number().optional(),
   reason: z.string().optional(),
+  restart_count: z.number().optional(),
 });
 
 /**
@@ -96,9 +97,17 @@ export function liveLaunches(state: DeploymentState): LaunchRecord[] {
   return state.launches.filter((launch) => launch.phase !== 'ended');
 }
 
-/** Launches the deployment is to consist of now; the superseded ones are on their way out. */
+/**
+ * Launches the deployment is to consist of now; the superseded ones are on their way out, and those on idle nodes are
+ * there beyond it.
+ */
 export function wantedLaunches(state: DeploymentState): LaunchRecord[] {
-  return state.launches.filter((launch) => !launch.superseded);
+  return state.launches.filter((launch) => !launch.superseded && !launch.planned.scavenged);
+}
+
+/** Launches on idle nodes that are not on their way out. */
+export function scavengedLaunches(state: DeploymentState): LaunchRecord[] {
+  return state.launches.filter((launch) => !launch.superseded && launch.planned.scavenged);
 }
 
 /** Ended launches kept in the state, for `logs` and `status`. */

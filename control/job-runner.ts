@@ -41,6 +41,8 @@ export interface JobSnapshot {
   signal?: number;
   /** Why it ended, as far as the runner knows. */
   reason?: string;
+  /** Times it went back into the queue. */
+  restart_count?: number;
 }
 
 export interface JobRunner {
@@ -73,6 +75,8 @@ export interface JobRunner {
    * @returns undefined while the submission itself may still be on its way.
    */
   find(launchId: string, since_ms: number): Promise<string[] | undefined>;
+  /** Seconds that running answers have between the signal and the end of a job; undefined: as the agent has it. */
+  drainTime_s?(planned: PlannedLaunch): Promise<number | undefined>;
   /** One batched question for all ids; every id is answered. */
   poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>>;
   /** Asks the job to end; returns once the request was accepted. Ended jobs are no error. */

@@ -117,6 +117,7 @@ const plannedWith = {
   workload: undefined,
   precision_choices: [],
   devices: undefined,
+  scavenger: undefined,
 } as const;
 
 function workloadOf(

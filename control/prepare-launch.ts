@@ -52,6 +52,7 @@ export function describeLaunch(
     ...(site.network.prefer ? { network: site.network.prefer } : {}),
     ...(site.network.port_range ? { port_range: site.network.port_range } : {}),
     engine_prefix: enginePrefix(site, planned),
+    ...(planned.scavenged ? { leaves_when_warned: true } : {}),
     heartbeat_ms: 1000,
   };
   return {
@@ -93,8 +94,13 @@ export function prepareLaunch(
   store: DeploymentStore,
   runner: JobRunner,
   facts: PrepareFacts,
+  drain_s?: number,
 ): PreparedLaunch {
-  const prepared = describeLaunch(state.name, record.launch_id, record.planned, site, store, facts);
+  const described = describeLaunch(state.name, record.launch_id, record.planned, site, store, facts);
+  const prepared = {
+    ...described,
+    launch: { ...described.launch, ...(drain_s === undefined ? {} : { drain_s }) },
+  };
   try {
     mkdirSync(prepared.launch_folder, { recursive: true, mode: 0o700 });
     writeFileAtomically(prepared.launch_file, `${JSON.stringify(prepared.launch, null, 2)}\n`);

@@ -179,7 +179,7 @@ export class Reconciler {
         launch.phase = 'ended';
         launch.ended_at_ms = now_ms();
         launch.last = action.last;
-        if (state.desired === 'serving' && !launch.superseded)
+        if (state.desired === 'serving' && !launch.superseded && !launch.planned.scavenged)
           state.failure ??= diagnose(
             state,
             store,
@@ -218,7 +218,8 @@ export class Reconciler {
   /** Intent to disk, then the runner, then its answer to disk. */
   async #submit(state: DeploymentState, launch: LaunchRecord, lock: FolderLock): Promise<void> {
     const { site, store, runner, facts, now_ms, emit } = this.#options;
-    const prepared = prepareLaunch(state, launch, site, store, runner, facts);
+    const drain_s = await runner.drainTime_s?.(launch.planned);
+    const prepared = prepareLaunch(state, launch, site, store, runner, facts, drain_s);
     lock.assertHeld();
     launch.phase = 'submitting';
     launch.submitting_since_ms = now_ms();
@@ -237,8 +238,15 @@ export class Reconciler {
         launch.phase = 'ended';
         launch.ended_at_ms = now_ms();
         launch.last = { job_id: '', phase: 'ended', state: 'REFUSED', reason: error.message };
-        state.failure = error.toJSON();
+        // What is beyond the plan fails nobody.
+        if (!launch.planned.scavenged) state.failure = error.toJSON();
         store.save(state, now_ms());
+        if (launch.planned.scavenged)
+          return emit({
+            at_ms: now_ms(),
+            kind: 'warning',
+            message: `no replica on idle nodes: ${[error.message, ...error.because].join(': ')} [${error.code}]`,
+          });
       }
       throw error;
     }

@@ -234,6 +234,26 @@ function freeSpace(
   return space;
 }
 
+/** Room on one node, by name; nothing runs on it but what the other devices do. */
+export interface FreeNode {
+  node: string;
+  devices: number;
+}
+
+/** Nodes of a kind that take jobs now and have devices free. */
+export function freeNodes(site: SiteConfig, kind: NodeKind, live: LiveFacts): FreeNode[] {
+  const [device] = devicesOf(site, kind, live);
+  if (!device) return [];
+  const seen = new Set<string>();
+  return usableNodes(nodesOfKind(site, kind, live)).flatMap((group) => {
+    const nodes = group.nodes.filter((node) => !seen.has(node));
+    for (const node of nodes) seen.add(node);
+    // Nodes of a group are alike in what is free on them too.
+    const [space] = freeSpace(site, kind, device, [group]);
+    return space && space.devices > 0 ? nodes.map((node) => ({ node, devices: space.devices })) : [];
+  });
+}
+
 function usableNodes(groups: readonly LiveNodes[]): LiveNodes[] {
   return groups.filter((group) => !group.states.some((state) => unusable.has(state)));
 }

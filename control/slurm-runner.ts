@@ -8,6 +8,7 @@ import { directivesOf, renderJobScript } from '../slurm/render.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { SlurmOverrides } from '../spec/model-yaml.ts';
 import { packageRoot } from '../spec/package-root.ts';
+import type { PlannedLaunch } from '../spec/plan.ts';
 import { slurmSettings } from '../spec/site.ts';
 import { expandSitePath } from '../spec/site-paths.ts';
 import type { JobInfo } from '../spec/slurm-types.ts';
@@ -35,6 +36,7 @@ export class SlurmRunner implements JobRunner {
   readonly poll_interval_ms: number;
   readonly settle_ms: number;
   readonly #options: SlurmRunnerOptions;
+  #graces_s: Promise<{ kill_wait_s: number; by_partition: ReadonlyMap<string, number> }> | undefined;
 
   constructor(options: SlurmRunnerOptions) {
     this.#options = options;
@@ -47,12 +49,26 @@ export class SlurmRunner implements JobRunner {
     return renderJobScript(this.#script(prepared));
   }
 
+  /** How many more jobs the site's limits allow in the queue, and how many submissions at this moment. */
+  async room(): Promise<{ jobs: number; submissions: number }> {
+    const { pace, site } = this.#options;
+    return {
+      jobs: Math.max(0, site.site.limits.max_jobs - (await this.#queued())),
+      submissions: pace.room(),
+    };
+  }
+
+  async #queued(): Promise<number> {
+    const jobs = await this.#options.client.myJobs();
+    const ours = jobs.filter((job) => job.phase !== 'ended' && isOurs(job));
+    return new Set(ours.map((job) => job.base_job_id)).size;
+  }
+
   async admit(count: number): Promise<number> {
-    const { client, pace, site } = this.#options;
+    const { pace, site } = this.#options;
     if (pace.room() === 0) return 0;
     const { max_jobs } = site.site.limits;
-    const ours = (await client.myJobs()).filter((job) => job.phase !== 'ended' && isOurs(job));
-    const queued = new Set(ours.map((job) => job.base_job_id)).size;
+    const queued = await this.#queued();
     if (queued + count > max_jobs)
       throw new HpcserveError('E_JOBS_LIMIT', {
         what: `${count} more job(s) would be ${queued + count}, and ${site.site.name} allows ${max_jobs}`,
@@ -108,6 +124,26 @@ export class SlurmRunner implements JobRunner {
     );
   }
 
+  /**
+   * A preempted job has the partition's GraceTime, a cancelled or timed-out one KillWait: two thirds of the shorter one,
+   * the rest is for stopping engines and saying LEFT.
+   */
+  async drainTime_s({ tier, partitions }: PlannedLaunch): Promise<number> {
+    const { client } = this.#options;
+    this.#graces_s ??= Promise.all([client.config(), client.partitions()]).then(([config, all]) => ({
+      kill_wait_s: config.kill_wait_s,
+      by_partition: new Map(all.map(({ name, grace_time_s }) => [name, grace_time_s])),
+    }));
+    this.#graces_s.catch(() => {
+      this.#graces_s = undefined;
+    });
+    const { kill_wait_s, by_partition } = await this.#graces_s;
+    const graces_s = tier === 'stable' ? [] : partitions.map((name) => by_partition.get(name) ?? 0);
+    // Without a grace time Slurm goes on to the kill, which has its own wait.
+    const given_s = Math.min(kill_wait_s, ...graces_s.filter((grace_s) => grace_s > 0));
+    return Math.max(drain_s_least, Math.min(drain_s_most, (given_s * 2) / 3));
+  }
+
   /** Slurm itself sends SIGKILL after its KillWait; asking again is all that force can add. */
   async cancel(job: { job_id: string }): Promise<void> {
     await this.#options.client.cancel([job.job_id]);
@@ -133,6 +169,12 @@ export class SlurmRunner implements JobRunner {
         working_folder: prepared.launch_folder,
         launch_id: launch.launch_id,
         tier: launch.tier,
+        ...(planned.scavenged
+          ? {
+              time_min_s: planned.scavenged.time_min_s,
+              ...(planned.time_limit_s === undefined ? {} : { time_limit_s: planned.time_limit_s }),
+            }
+          : {}),
       },
       command: [...programOf(loaded, environment, 'agent'), '--launch', prepared.launch_file],
       visible_folders: [
@@ -141,10 +183,20 @@ export class SlurmRunner implements JobRunner {
         installFolder(loaded, environment),
         ...new Set(launch.units.map((unit) => dirname(unit.model_path))),
       ],
-      ...(overrides ? { overrides } : {}),
+      ...(overrides ? { overrides: planned.scavenged ? whereverItIs(overrides) : overrides } : {}),
       ...(overrideSource ? { locateOverrides: overrideSource } : {}),
     });
   }
+}
+
+/** What model.yaml says of where its jobs go is about the planned ones; who pays and what is left out goes for all. */
+function whereverItIs({ account, exclude, extra, remove }: SlurmOverrides): SlurmOverrides {
+  return {
+    extra,
+    remove,
+    ...(account === undefined ? {} : { account }),
+    ...(exclude === undefined ? {} : { exclude }),
+  };
 }
 
 /** What scripts of all roles have in common. */
@@ -190,6 +242,9 @@ function installFolder(
     : expandSitePath(site.runtime.install_dir, environment);
 }
 
+/** Bounds of the time to drain; beyond the upper one nodes that others wait for would stay taken. */
+const drain_s_least = 1;
+const drain_s_most = 20;
 /** How long a job that sbatch got through may take to show in squeue, ms. */
 const visible_ms = 15_000;
 /** The controller's clock and ours may differ so much, ms; its times are whole seconds. */
@@ -232,6 +287,7 @@ function snapshotOf(job: JobInfo): JobSnapshot {
       ? { end_time_limit_ms: job.start_time_ms + job.time_limit_s * 1000 }
       : {}),
     ...(job.node_list === '' ? {} : { nodes: job.node_list }),
+    ...(job.restart_count === undefined ? {} : { restart_count: job.restart_count }),
     ...(phase === 'ended' ? endOf(job) : {}),
   };
 }

@@ -27,6 +27,8 @@ export interface LaunchReport {
   where?: string;
   /** Of an earlier version of the deployment, on its way out. */
   superseded: boolean;
+  /** Beyond what the deployment has, on idle nodes; see docs/scavenging.md. */
+  scavenged: boolean;
   phase: string;
   job?: JobSnapshot;
   nodes: { node: string; phase: string; devices: string[] }[];
@@ -106,6 +108,7 @@ export async function reportDeployment(
         launch_id: launch.launch_id,
         node_kind: launch.planned.node_kind,
         superseded: launch.superseded,
+        scavenged: launch.planned.scavenged !== undefined,
         phase: launch.phase,
         nodes: (sight?.agents ?? []).map((agent) => ({
           node: agent.node,
@@ -119,7 +122,9 @@ export async function reportDeployment(
         ...(job ? { job } : {}),
       };
     });
-  const units = launches.filter((launch) => !launch.superseded).flatMap((launch) => launch.units);
+  const units = launches
+    .filter((launch) => !launch.superseded && !launch.scavenged)
+    .flatMap((launch) => launch.units);
   return {
     name: state.name,
     site: state.site,

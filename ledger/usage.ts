@@ -1,6 +1,6 @@
 import type Database from 'better-sqlite3';
 
-export const usageDimensions = ['model', 'key', 'day', 'deployment'] as const;
+export const usageDimensions = ['model', 'key', 'day', 'deployment', 'job'] as const;
 export type UsageDimension = (typeof usageDimensions)[number];
 
 export interface UsageQuery {
@@ -13,7 +13,7 @@ export interface UsageQuery {
 
 /** Sums over one group; counts of tokens are 0 where no answer reported any. */
 export interface UsageRow {
-  /** Model as served, key id, UTC day (YYYY-MM-DD), or deployment (`-` where none is known). */
+  /** Model as served, key id, UTC day (YYYY-MM-DD), or deployment or Slurm job (`-` where none is known). */
   group: string;
   requests: number;
   /** Requests that ended with an error. */
@@ -33,6 +33,7 @@ const groupExpression: Record<UsageDimension, string> = {
   key: 'r.key_id',
   day: "strftime('%Y-%m-%d', r.time_ms / 1000, 'unixepoch')",
   deployment: "coalesce(s.deployment, '-')",
+  job: "coalesce(s.job_id, '-')",
 };
 
 /** Usage by one dimension, ordered by it. */
@@ -49,7 +50,7 @@ export function queryUsage(db: Database.Database, query: UsageQuery): UsageRow[]
         sum(r.duration_ms) AS duration_ms,
         min(r.time_ms) AS first_ms,
         max(r.time_ms) AS last_ms
-      FROM requests r ${query.by === 'deployment' ? 'LEFT JOIN sessions s ON s.ref = r.session_ref' : ''}
+      FROM requests r ${query.by === 'deployment' || query.by === 'job' ? 'LEFT JOIN sessions s ON s.ref = r.session_ref' : ''}
       WHERE r.time_ms >= ? AND r.time_ms < ?
       GROUP BY 1 ORDER BY 1`,
     )

@@ -12,6 +12,13 @@ import {
 } from './cluster-facts.ts';
 import { type CommandResult, type CommandRunner, commandMissing } from './command-runner.ts';
 import { parseSacct, parseScontrolJob, parseSqueue, sacctFormat, squeueFormat } from './job-queue.ts';
+import {
+  type ExpectedStart,
+  parseExpectedStarts,
+  parseReservations,
+  type Reservation,
+  startsFormat,
+} from './promised-nodes.ts';
 import { refusalError, slurmWords } from './refusals.ts';
 import { parseUtcTime_ms, sacctDelimiter, utcPrefix } from './text-format.ts';
 import { atLeast, oldestSlurm, parseSlurmVersion, type SlurmVersion } from './version.ts';
@@ -56,6 +63,10 @@ export interface SlurmClient {
    * Numbers nobody knows are missing in the answer.
    */
   jobs(job_ids: readonly string[]): Promise<JobInfo[]>;
+  /** Pending jobs of all users for which Slurm expects a start and nodes: `squeue --start`. */
+  expectedStarts(): Promise<ExpectedStart[]>;
+  /** Reservations that are not over. */
+  reservations(): Promise<Reservation[]>;
   /** Every job of this user the controller knows, ended ones too as long as it remembers them. */
   myJobs(): Promise<JobInfo[]>;
   /** Ends jobs, or sends a signal; jobs that are already gone are no error. @throws E_SLURM_NOT_ALLOWED */
@@ -167,6 +178,17 @@ export class SlurmCommandClient implements SlurmClient {
       },
     );
     return this.#squeue([`--user=${await this.#user}`]);
+  }
+
+  async expectedStarts(): Promise<ExpectedStart[]> {
+    const argv = ['squeue', '--noheader', '--all', '--states=PENDING', `--Format=${startsFormat}`];
+    return parseExpectedStarts(await this.#ask([...utcPrefix, ...argv]));
+  }
+
+  async reservations(): Promise<Reservation[]> {
+    return parseReservations(
+      await this.#ask([...utcPrefix, 'scontrol', '--oneliner', 'show', 'reservation']),
+    );
   }
 
   async cancel(job_ids: readonly string[], options: CancelOptions = {}): Promise<void> {

@@ -45,6 +45,8 @@ export interface JobScript {
   srun: string[];
   /** Slurm may put the job back; the script sees to it when the job is preempted. */
   requeue: boolean;
+  /** As often at most. */
+  requeues_max: number;
 }
 
 /** Usual places of the file that defines `module` (Environment Modules, Lmod), for nodes where no login shell did. */
@@ -122,6 +124,7 @@ export function buildJobScript(input: JobScriptInput): JobScript {
     python: forEngines ? runtime.python : undefined,
     srun,
     requeue: isRequeued(site, request.tier),
+    requeues_max: site.scavenging.requeues_max,
   };
 }
 

@@ -40,6 +40,14 @@ export type ProgressEvent = { at_ms: number } & (
       launch_id: string;
       because: string;
     }
+  /** Backfill acts: replicas on idle nodes. */
+  | {
+      kind: 'scavenged';
+      deployment: string;
+      do: 'submit' | 'withdraw';
+      launch_id: string;
+      because: string;
+    }
   | { kind: 'failed'; error: ErrorJson }
   | { kind: 'stopped'; deployment: string }
 );

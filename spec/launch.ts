@@ -62,6 +62,10 @@ export const launchSchema = z.strictObject({
   port_range: z.tuple([z.int(), z.int()]).optional(),
   /** How wrapped engines are started: see `runtime` of the site config. */
   engine_prefix: z.array(z.string()).default([]),
+  /** From the signal that ends it, running answers have so long, s; absent: what is right where Slurm kills after 30 s. */
+  drain_s: z.number().min(0).optional(),
+  /** Nobody takes its place at its time limit: it drains when it is warned. */
+  leaves_when_warned: z.literal(true).optional(),
   heartbeat_ms: z.int().min(100).default(1000),
 });
 export type LaunchSpec = z.infer<typeof launchSchema>;

@@ -3,6 +3,7 @@
  * described here once; docs/model-yaml.md and `hpcserve init` take their words from these descriptions.
  */
 import { z } from 'zod';
+import { scavengerSchema } from './scavenging.ts';
 
 export const engineNames = [
   'auto',
@@ -229,6 +230,7 @@ export const modelSchema = z.strictObject({
     .enum(['stable', 'scavenger', 'any'])
     .default('any')
     .describe('Whether replicas may run on preemptible nodes.'),
+  scavenger: scavengerSchema.prefault({}),
 });
 export type ModelSpec = z.infer<typeof modelSchema>;
 

@@ -184,6 +184,11 @@ export interface PlannedLaunch {
   memory_bytes_per_node: number;
   /** Absent: no limit is asked for, the partition's own default holds. */
   time_limit_s?: number;
+  /** Beyond what the plan has: `hpcserve backfill` put it on idle nodes, and nobody replaces it when it ends. */
+  scavenged?: {
+    /** Shortest wall time that is still of use (--time-min). */
+    time_min_s: number;
+  };
   units: UnitSpec[];
 }
 

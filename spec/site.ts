@@ -4,6 +4,7 @@
  * begin with `~` and hold `$NAME`; `spec/site-paths.ts` expands them on the login node.
  */
 import { z } from 'zod';
+import { scavengingSchema } from './scavenging.ts';
 import { slurmDurationPattern } from './slurm-types.ts';
 
 /** Text that ends up on one line of a script: no line breaks, no other control characters. */
@@ -471,6 +472,7 @@ export const siteSchema = z
       })
       .prefault({})
       .describe('How plans are made.'),
+    scavenging: scavengingSchema.prefault({}).describe('Replicas on idle nodes: `hpcserve backfill`.'),
     limits: z
       .strictObject({
         max_jobs: z.int().min(1).default(64).describe('Jobs this tool keeps in the queue at most.'),

@@ -16,6 +16,8 @@ export interface StateLayout {
   deployments_folder: string;
   /** Of the process that keeps deployments alive. */
   keeper_folder: string;
+  /** Of what `hpcserve backfill` saw and did. */
+  scavenger_folder: string;
 }
 
 export function stateLayout(stateDir: string, site: string): StateLayout {
@@ -27,6 +29,7 @@ export function stateLayout(stateDir: string, site: string): StateLayout {
     keys_folder: join(root, 'keys'),
     deployments_folder: join(root, 'deployments'),
     keeper_folder: join(root, 'keeper'),
+    scavenger_folder: join(root, 'scavenger'),
   };
 }
 
@@ -48,6 +51,9 @@ export const gatewayFiles = {
 
 /** Files of the keeper's folder. */
 export const keeperFiles = { log: 'keeper.log', lock: 'lock' } as const;
+
+/** Files of the scavenger's folder. */
+export const scavengerFiles = { history: 'history.json', lock: 'lock' } as const;
 
 /** Files of one deployment's folder `deployments/<name>/`. */
 export const deploymentFiles = {

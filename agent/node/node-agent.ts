@@ -42,6 +42,7 @@ export class NodeAgent {
   #exit_reason: string | undefined;
   #error: HpcserveError | undefined;
   #walltime_warning_at_ms: number | undefined;
+  #walltime_drain_ms: number | undefined;
   #devices: NodeDevices | undefined;
   #allotment: Allotment | undefined;
   #registry: Registry | undefined;
@@ -103,6 +104,17 @@ export class NodeAgent {
   warnOfWalltime(): void {
     this.#walltime_warning_at_ms ??= Date.now();
     this.#log.warn('the time limit of the job comes near');
+    this.#changed();
+    if (this.#launch.leaves_when_warned !== true || this.#stop.signal.aborted) return;
+    // Nobody takes its place: running answers get all the time there is, new ones go elsewhere from now on.
+    const end_ms = this.#identity.job_end_time_ms ?? Date.now();
+    this.#walltime_drain_ms = Math.max(this.#drainMs(), end_ms - Date.now() - stop_grace_ms);
+    this.stop('the time limit of the job comes near');
+  }
+
+  /** The process goes on after Slurm had stopped it, or is about to be preempted: what others see of it is of then. */
+  resumed(): void {
+    this.#log.info('SIGCONT');
     this.#changed();
   }
 
@@ -378,7 +390,7 @@ export class NodeAgent {
   async #shutDown(): Promise<void> {
     this.#phase = 'draining';
     this.#changed();
-    const grace_ms = this.#hurry.signal.aborted ? 0 : this.#drainMs();
+    const grace_ms = this.#hurry.signal.aborted ? 0 : (this.#walltime_drain_ms ?? this.#drainMs());
     const settled = async (name: string, work: Promise<unknown>[]): Promise<void> => {
       for (const result of await Promise.allSettled(work)) {
         if (result.status === 'rejected') this.#log.error({ error: String(result.reason) }, name);
@@ -411,7 +423,7 @@ export class NodeAgent {
   }
 
   #drainMs(): number {
-    return Number(this.#environment.HPCSERVE_DRAIN_S ?? drain_s_default) * 1000;
+    return Number(this.#environment.HPCSERVE_DRAIN_S ?? this.#launch.drain_s ?? drain_s_default) * 1000;
   }
 
   #changed(): void {

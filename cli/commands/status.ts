@@ -111,7 +111,7 @@ function render(
     const age = formatDuration(context.now_ms() - report.created_at_ms);
     lines.push(
       '',
-      `${style('bold', report.name, colour)}  ${style(phaseStyle[report.phase], report.phase, colour)}  ${report.replicas_serving} of ${report.replicas_wanted} replicas serve  (${age} old, ${report.spec_file})`,
+      `${style('bold', report.name, colour)}  ${style(phaseStyle[report.phase], report.phase, colour)}  ${report.replicas_serving} of ${report.replicas_wanted} replicas serve${onIdleNodes(report)}  (${age} old, ${report.spec_file})`,
     );
     for (const reason of report.reasons)
       lines.push(`  ${style(phaseStyle[report.phase], '!', colour)} ${printable(reason)}`);
@@ -153,6 +153,14 @@ function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
     unit.engine,
     unit.device ?? launch.node_kind,
   ]);
+}
+
+function onIdleNodes({ launches }: DeploymentReport): string {
+  const units = launches
+    .filter((launch) => launch.scavenged && !launch.superseded)
+    .flatMap((each) => each.units);
+  if (units.length === 0) return '';
+  return `, and ${units.filter((unit) => unit.state === 'serving').length} of ${units.length} on idle nodes`;
 }
 
 /** Silent where nothing wants to be kept: then nobody misses it. */

@@ -17,6 +17,7 @@ export const remoteCommands: ReadonlySet<string> = new Set([
   'logs',
   'stop',
   'keep',
+  'backfill',
   'chat',
   'models',
   'endpoint',

@@ -1,24 +1,40 @@
-/** One keeper a site, whichever login node it is on. */
+/** One process a site for each service, whichever login node it is on. */
 import { mkdirSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
+import { keeperFiles, type StateLayout, scavengerFiles } from '../../spec/state-layout.ts';
 import { FolderLock } from '../folder-lock.ts';
 
 /** @throws E_KEEPER_RUNNING with where the other one is */
-export async function withKeeperLock<T>(
+export function withKeeperLock<T>(layout: StateLayout, command: string, work: () => Promise<T>): Promise<T> {
+  return alone(join(layout.keeper_folder, keeperFiles.lock), command, work, {
+    code: 'E_KEEPER_RUNNING',
+    what: 'the deployments of this site are kept already',
+  });
+}
+
+/** @throws E_BACKFILL_RUNNING with where the other one is */
+export function withScavengerLock<T>(
   layout: StateLayout,
   command: string,
   work: () => Promise<T>,
 ): Promise<T> {
-  mkdirSync(layout.keeper_folder, { recursive: true, mode: 0o700 });
-  const path = join(layout.keeper_folder, keeperFiles.lock);
+  return alone(join(layout.scavenger_folder, scavengerFiles.lock), command, work, {
+    code: 'E_BACKFILL_RUNNING',
+    what: 'the idle nodes of this site are looked after already',
+  });
+}
+
+async function alone<T>(
+  path: string,
+  command: string,
+  work: () => Promise<T>,
+  running: { code: 'E_KEEPER_RUNNING' | 'E_BACKFILL_RUNNING'; what: string },
+): Promise<T> {
+  mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
   const lock = await FolderLock.acquire(path, { command, timeout_ms: 0 }).catch((error: unknown) => {
     if (!(error instanceof HpcserveError) || error.code !== 'E_DEPLOYMENT_LOCKED') throw error;
-    throw new HpcserveError('E_KEEPER_RUNNING', {
-      what: 'the deployments of this site are kept already',
-      because: error.because,
-    });
+    throw new HpcserveError(running.code, { what: running.what, because: error.because });
   });
   try {
     return await work();

@@ -5,7 +5,7 @@ import type { DeploymentState, LaunchRecord } from '../deployment-state.ts';
 
 export function keptLaunches(state: DeploymentState, sights: ReadonlyMap<string, LaunchSight>): KeptLaunch[] {
   return state.launches
-    .filter((launch) => launch.given_up === undefined)
+    .filter((launch) => launch.given_up === undefined && !launch.planned.scavenged)
     .map((launch) => keptLaunch(launch, sights.get(launch.launch_id)));
 }
 

@@ -35,13 +35,15 @@ export interface ScavengedJob {
   submitted_s: number;
   /** Times it was preempted and put back into the queue. */
   restarts: number;
+  /** It waits and may not start yet, such as right after a preemption: another may take its place meanwhile. */
+  held?: boolean;
 }
 
 export interface ScavengeLimits {
   /** Further jobs that the site allows in the queue, and further submissions within this minute. */
   jobs_room: number;
   submissions_room: number;
-  /** Replicas that are wanted, those that wait included. */
+  /** Replicas that are wanted, those that wait and may start included. */
   replicas_max: number;
   /**
    * Jobs of a node kind that wait for a hole to open: Slurm itself starts them, sooner than the next look. Higher: holes
@@ -100,13 +102,13 @@ export function scavenge(question: ScavengeQuestion): ScavengeDecision {
   let room = Math.min(
     limits.jobs_room + withdraw.length,
     limits.submissions_room,
-    limits.replicas_max - left.length,
+    limits.replicas_max - left.filter(({ held }) => !held).length,
   );
   const submit: ScavengeSubmission[] = [];
   for (const node_kind of new Set(useful.map((shape) => shape.node_kind))) {
     const shapes = useful.filter((shape) => shape.node_kind === node_kind);
     const waiting = left.filter(
-      ({ phase, shape }) => phase === 'waiting' && shapes.some((each) => each.shape === shape),
+      ({ phase, shape, held }) => phase === 'waiting' && !held && shapes.some((each) => each.shape === shape),
     ).length;
     const wanted = fill(question, node_kind, shapes);
     const longest = shapes[0]!;
@@ -123,6 +125,22 @@ export function scavenge(question: ScavengeQuestion): ScavengeDecision {
   }
   if (room <= 0 && submit.length === 0) held_back.push(...fullBecause(limits, left.length));
   return { submit, withdraw, held_back };
+}
+
+/** What is left of holes when other jobs have taken their place in them, the longest ones first. */
+export function withoutJobs(
+  holes: readonly IdleHole[],
+  shapes: readonly (ReplicaShape | undefined)[],
+): IdleHole[] {
+  const nodes = holes
+    .flatMap((hole) => Array.from({ length: hole.nodes }, () => ({ ...hole, nodes: 1 })))
+    .sort((a, b) => b.seconds - a.seconds);
+  for (const shape of shapes) {
+    if (!shape) continue;
+    const fits = nodes.filter((hole) => hole.node_kind === shape.node_kind && hole.devices >= shape.devices);
+    for (const hole of fits.slice(0, shape.nodes)) hole.devices -= shape.devices;
+  }
+  return nodes.filter(({ devices }) => devices > 0);
 }
 
 /** Jobs for the holes of a node kind, for the longest hole first. */
@@ -202,14 +220,14 @@ function rateOf(history: ScavengeQuestion['history'], node_kind: string): number
   return preemptionRate_per_s(history.get(node_kind) ?? { preemptions: 0, job_hours: 0 });
 }
 
-/** Waiting jobs that nobody wants any more; the newest first, which have waited the least. */
+/** Waiting jobs that nobody wants any more: those that may not start first, then the newest, which waited the least. */
 function tooMany(
   { jobs, limits }: ScavengeQuestion,
   useful: readonly ReplicaShape[],
 ): ScavengeDecision['withdraw'] {
   const waiting = jobs
     .filter(({ phase }) => phase === 'waiting')
-    .sort((a, b) => b.submitted_s - a.submitted_s);
+    .sort((a, b) => Number(b.held ?? false) - Number(a.held ?? false) || b.submitted_s - a.submitted_s);
   const withdraw = waiting.flatMap(({ id, shape, restarts }) => {
     if (!useful.some((each) => each.shape === shape))
       return [{ id, because: 'its kind of replica is not worth starting now' }];

@@ -98,6 +98,18 @@ export const controlErrors = defineErrors({
     http_status: 500,
     exit_code: 8,
   },
+  E_BACKFILL_NOWHERE: {
+    cause: 'The site has no preemptible nodes, or no deployment wants replicas on them.',
+    fix: 'give a node kind of the site config `tier: scavenger` and its preemptible partition or QoS, and a model of model.yaml `scavenger: { replicas: N }`',
+    http_status: 409,
+    exit_code: 5,
+  },
+  E_BACKFILL_RUNNING: {
+    cause: 'One process a site puts replicas on idle nodes, and there is one already.',
+    fix: 'Nothing needs to be done; end that one first to run it elsewhere.',
+    http_status: 409,
+    exit_code: 10,
+  },
   E_KEEPER_RUNNING: {
     cause: 'One process keeps the deployments of a site alive, and there is one already.',
     fix: 'Nothing needs to be done; `hpcserve status` says where it runs.',

@@ -193,7 +193,7 @@ describe('completion', () => {
     expect(words('st')).toEqual(['status', 'stop']);
     expect(words('keys', '')).toEqual(['create', 'list', 'revoke', 'set']);
     expect(words('deploy', '--st')).toEqual(['--state-dir', '--stop-first']);
-    expect(words('usage', '--by', '')).toEqual(['day', 'deployment', 'key', 'model']);
+    expect(words('usage', '--by', '')).toEqual(['day', 'deployment', 'job', 'key', 'model']);
     expect(words('status', '--site', 'lo')).toEqual(['local']);
     expect(words('completion', '')).toEqual(['bash', 'fish', 'zsh']);
   });

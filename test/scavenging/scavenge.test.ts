@@ -98,6 +98,27 @@ describe('scavenging', () => {
     expect(submit).toEqual([]);
   });
 
+  it('lets another take the place of one that may not start yet, and keeps one of them', () => {
+    const held = {
+      id: 'held',
+      shape: 'r',
+      phase: 'waiting' as const,
+      submitted_s: 0,
+      restarts: 1,
+      held: true,
+    };
+    const one = { ...limits, replicas_max: 1 };
+    expect(scavenge(ask({ jobs: [held], limits: one }))).toMatchObject({
+      submit: [{ shape: 'r' }],
+      withdraw: [],
+    });
+    const other = { ...held, id: 'other', submitted_s: 9, restarts: 0, held: false };
+    expect(scavenge(ask({ jobs: [held, other], limits: one }))).toMatchObject({
+      submit: [],
+      withdraw: [{ id: 'held', because: 'fewer replicas are wanted' }],
+    });
+  });
+
   it('never exceeds a limit, and never asks for more devices than are free', () => {
     const hole = fc.record({
       node_kind: fc.constantFrom('gpu', 'cpu'),

@@ -93,8 +93,12 @@ for hpcserve_pause in 1 2 4 0; do
 done
 case $hpcserve_job in
   *JobState=RUNNING*PreemptTime=[0-9]*)
-    echo 'hpcserve: preempted; back into the queue' >&2
-    scontrol requeue "$SLURM_JOB_ID" || true
+    if [ "${SLURM_RESTART_COUNT:-0}" -lt 5 ]; then
+      echo 'hpcserve: preempted; back into the queue' >&2
+      scontrol requeue "$SLURM_JOB_ID" || true
+    else
+      echo 'hpcserve: preempted too often; another job takes its place' >&2
+    fi
     ;;
 esac
 

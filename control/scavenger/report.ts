@@ -1,0 +1,122 @@
+/** What was gained from idle nodes: device-time from the history of runs, tokens from the ledgers. */
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { addUsage, openLedgerReader } from '../../ledger/index.ts';
+import { survival } from '../../solver/scavenging/preemption-history.ts';
+import { listGatewayFolders } from '../../spec/gateway-folders.ts';
+import { gatewayFiles, type StateLayout } from '../../spec/state-layout.ts';
+import { preemptionsByKind, readHistory, type ScavengerRun } from './history.ts';
+
+export interface ScavengedSums {
+  runs: number;
+  preempted: number;
+  /** Devices × seconds: running, and of that serving and starting. */
+  device_s: number;
+  serving_device_s: number;
+  starting_device_s: number;
+  requests: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+}
+
+export interface ScavengerReport {
+  since_ms: number;
+  /** Idle but for us, as far as somebody looked; 0 where nobody did. */
+  idle_device_s: number;
+  all: ScavengedSums;
+  models: ({ deployment: string; model: string } & ScavengedSums)[];
+  /** What may be promised of a replica there, from the preemptions of the last days. */
+  node_kinds: {
+    node_kind: string;
+    preemptions: number;
+    job_hours: number;
+    /** Probability that a replica that runs now is not preempted within an hour. */
+    survives_hour: number;
+  }[];
+}
+
+export function reportScavenged(layout: StateLayout, since_ms: number, now_ms: number): ScavengerReport {
+  const history = readHistory(layout);
+  const runs = history.runs.filter(({ ended_ms = now_ms }) => ended_ms > since_ms);
+  const tokens = tokensByJob(layout, since_ms);
+  const names = new Map(
+    runs.map(({ deployment, model }) => [JSON.stringify([deployment, model]), { deployment, model }]),
+  );
+  return {
+    since_ms,
+    idle_device_s: history.idle
+      .filter(({ hour_ms }) => hour_ms + 3_600_000 > since_ms)
+      .reduce((sum, { idle_device_s }) => sum + idle_device_s, 0),
+    all: sumOf(runs, tokens, since_ms, now_ms),
+    models: [...names.values()].map((name) => ({
+      ...name,
+      ...sumOf(
+        runs.filter((run) => run.deployment === name.deployment && run.model === name.model),
+        tokens,
+        since_ms,
+        now_ms,
+      ),
+    })),
+    node_kinds: [...preemptionsByKind(history, now_ms)].map(([node_kind, seen]) => ({
+      node_kind,
+      ...seen,
+      survives_hour: survival(seen, 3600),
+    })),
+  };
+}
+
+interface JobTokens {
+  requests: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+}
+
+function sumOf(
+  runs: readonly ScavengerRun[],
+  tokens: ReadonlyMap<string, JobTokens>,
+  since_ms: number,
+  now_ms: number,
+): ScavengedSums {
+  const sums: ScavengedSums = {
+    runs: runs.length,
+    preempted: runs.filter(({ end }) => end === 'PREEMPTED').length,
+    device_s: 0,
+    serving_device_s: 0,
+    starting_device_s: 0,
+    requests: 0,
+    prompt_tokens: 0,
+    completion_tokens: 0,
+  };
+  for (const { devices, started_ms, served_ms, ended_ms = now_ms } of runs) {
+    const span_s = (from_ms: number, to_ms: number): number =>
+      Math.max(0, to_ms - Math.max(since_ms, from_ms)) / 1000;
+    const served = served_ms ?? ended_ms;
+    sums.device_s += devices * span_s(started_ms, ended_ms);
+    sums.serving_device_s += devices * span_s(served, ended_ms);
+    sums.starting_device_s += devices * span_s(started_ms, served);
+  }
+  // A job that was preempted and came back has the same number.
+  for (const job_id of new Set(runs.map((run) => run.job_id))) {
+    const job = tokens.get(job_id);
+    if (!job) continue;
+    sums.requests += job.requests;
+    sums.prompt_tokens += job.prompt_tokens;
+    sums.completion_tokens += job.completion_tokens;
+  }
+  return sums;
+}
+
+function tokensByJob(layout: StateLayout, since_ms: number): Map<string, JobTokens> {
+  const usage = listGatewayFolders(layout.root)
+    .map(({ folder }) => join(folder, gatewayFiles.ledger))
+    .filter((path) => existsSync(path))
+    .map((path) => {
+      const reader = openLedgerReader(path);
+      try {
+        return reader.usage({ by: 'job', since_ms });
+      } finally {
+        reader.close();
+      }
+    });
+  return new Map(addUsage(usage).map((row) => [row.group, row]));
+}
