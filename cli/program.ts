@@ -25,6 +25,7 @@ import { registerSimulate } from './commands/simulate.ts';
 import { registerSites } from './commands/sites.ts';
 import { registerStatus } from './commands/status.ts';
 import { registerStop } from './commands/stop.ts';
+import { registerTop } from './commands/top.ts';
 import { registerUsage } from './commands/usage.ts';
 import type { ConfigKey } from './config/config-schema.ts';
 import type { CliContext } from './context.ts';
@@ -132,6 +133,7 @@ Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 
     registerConnect,
     registerKeys,
     registerUsage,
+    registerTop,
     registerNodes,
     registerSites,
     registerDoctor,

@@ -1,5 +1,6 @@
 /** Requests to a gateway: its administration (with the admin token) and its public API (with a key). */
 import { z } from 'zod';
+import { deviceReportSchema } from '../spec/device-report.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type KeyChanges, type KeySettings, keySettingsSchema } from '../spec/key-settings.ts';
 import { reasonOf } from './gateway-process.ts';
@@ -15,6 +16,24 @@ const keySchema = z.object({
 });
 export type KeyFacts = z.infer<typeof keySchema>;
 const createdKeySchema = keySchema.extend({ key: z.string() });
+
+const devicesSchema = z.object({
+  devices: z.array(
+    z.object({
+      session_id: z.string(),
+      node: z.string(),
+      site: z.string(),
+      deployment: z.string().optional(),
+      job_id: z.string().optional(),
+      devices: z.array(
+        z.looseObject({ kind: z.string(), model: z.string(), emulated: z.string().optional() }),
+      ),
+      report: deviceReportSchema.optional(),
+      error: z.string().optional(),
+    }),
+  ),
+});
+export type SharedDevice = z.infer<typeof devicesSchema>['devices'][number];
 
 export class GatewayAdmin {
   readonly #origin: string;
@@ -44,8 +63,21 @@ export class GatewayAdmin {
     await this.#ask('DELETE', `/hpcserve/v1/keys/${encodeURIComponent(id)}`, z.unknown());
   }
 
-  #ask<S extends z.ZodType>(method: string, path: string, schema: S, body?: unknown): Promise<z.output<S>> {
-    return askGateway(new URL(path, this.#origin), { method, bearer: this.#token, body }, schema);
+  /** Devices that native models share, with what their workers say of them. */
+  async listDevices(signal?: AbortSignal): Promise<SharedDevice[]> {
+    const answer = await this.#ask('GET', '/hpcserve/v1/devices', devicesSchema, undefined, signal);
+    return answer.devices;
+  }
+
+  #ask<S extends z.ZodType>(
+    method: string,
+    path: string,
+    schema: S,
+    body?: unknown,
+    signal?: AbortSignal,
+  ): Promise<z.output<S>> {
+    const ask = { method, bearer: this.#token, body, ...(signal ? { signal } : {}) };
+    return askGateway(new URL(path, this.#origin), ask, schema);
   }
 }
 
@@ -74,7 +106,12 @@ const tableSchema = z.object({
       engine: z.string().optional(),
       job_end_time_ms: z.number().optional(),
       devices: z.array(
-        z.looseObject({ model: z.string(), memory_bytes: z.number(), emulated: z.string().optional() }),
+        z.looseObject({
+          model: z.string(),
+          memory_bytes: z.number(),
+          isa: z.array(z.string()).default([]),
+          emulated: z.string().optional(),
+        }),
       ),
       models: z.array(
         z.looseObject({

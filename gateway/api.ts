@@ -10,6 +10,7 @@ import { type KeyChanges, keyChangesSchema, keySettingsSchema } from '../spec/ke
 import type { SessionRecord } from '../spec/session-record.ts';
 import { headers } from '../spec/wire.ts';
 import type { Availability } from './availability.ts';
+import { deviceReports } from './device-reports.ts';
 import { allowsModel, bearerOf, type FrontDoor, keyError, lookForKey, requireModel } from './front-door.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
@@ -192,6 +193,7 @@ function adminRoutes(app: FastifyInstance, services: ApiServices): void {
       }),
     };
   });
+  app.get('/hpcserve/v1/devices', { onRequest }, async () => ({ devices: await deviceReports(table) }));
   app.get('/hpcserve/v1/table', { onRequest }, async () => ({ sessions: sessionRows(table) }));
 }
 

@@ -78,6 +78,21 @@ export class SessionLink {
     return this.#requests;
   }
 
+  /**
+   * The JSON of a small GET to the session itself.
+   * @throws Error where it is not answered with 200 in time
+   */
+  async ask(path: string, timeout_ms: number): Promise<unknown> {
+    const answer = await this.#watch.request({
+      method: 'GET',
+      path,
+      signal: AbortSignal.timeout(timeout_ms),
+    });
+    const text = await answer.body.text();
+    if (answer.statusCode !== 200) throw new Error(`it answers ${answer.statusCode}: ${text.slice(0, 200)}`);
+    return JSON.parse(text);
+  }
+
   /** Ends the link; requests on their way fail, and their exchanges try another replica. */
   async close(): Promise<void> {
     if (this.#closed) return;

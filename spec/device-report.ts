@@ -2,90 +2,100 @@
  * What a device worker says of itself at `GET /hpcserve/v1/device`, and `hpcserve top` shows: its memory, the models on
  * it, how long their requests can wait, and what it decided last. Durations are milliseconds, sizes bytes.
  */
+import { z } from 'zod';
 
-export interface DeviceReport {
-  format: 1;
-  /** When it was made, Unix ms. */
-  at_ms: number;
-  pid: number;
-  device: { name: string; threads: number; isa: string[] };
-  memory: MemoryReport;
-  instances: InstanceReport[];
-  scheduler: SchedulerReport;
-  /** Newest last. */
-  decisions: SharingDecision[];
-}
+const count = z.int().min(0);
+const bytes = z.number().min(0);
+const duration_ms = z.number();
 
-export interface InstanceReport {
-  model: string;
+const instanceSchema = z.object({
+  model: z.string(),
   /** What its deployment promises; absent: nothing, its requests run in time that promises spare. */
-  slo?: { ttft_ms?: number; tpot_ms?: number };
+  slo: z.object({ ttft_ms: z.number().optional(), tpot_ms: z.number().optional() }).optional(),
   /** Requests whose prompt is being computed, that decode, and that wait for a place. */
-  prompts: number;
-  decoding: number;
-  waiting: number;
-  max_sequences: number;
+  prompts: count,
+  decoding: count,
+  waiting: count,
+  max_sequences: count,
   /** Of its most urgent request: how long its next token can still wait; negative: late. Absent without requests. */
-  headroom_ms?: number;
-  weight_bytes: number;
+  headroom_ms: duration_ms.optional(),
+  weight_bytes: bytes,
   /** KV: reserved for it, in use by sequences, and what it should have (LLM-Mesh Eq. 2). */
-  kv_bytes: number;
-  kv_used_bytes: number;
-  kv_required_bytes: number;
+  kv_bytes: bytes,
+  kv_used_bytes: bytes,
+  kv_required_bytes: bytes,
   /** Since when it has had no request; absent while it has one. */
-  idle_ms?: number;
-  profile: {
+  idle_ms: duration_ms.optional(),
+  profile: z.object({
     /** Points that were measured, of prompts and of decode steps. */
-    prefill_points: number;
-    decode_points: number;
+    prefill_points: count,
+    decode_points: count,
     /** Estimates: a prompt of 512 tokens, and a token of one sequence of that length. */
-    prefill_512_ms: number;
-    decode_512_ms: number;
+    prefill_512_ms: duration_ms,
+    decode_512_ms: duration_ms,
     /** Whether the idle device keeps the promised level for such a request; absent where nothing is promised. */
-    keeps_level?: boolean;
-  };
-}
+    keeps_level: z.boolean().optional(),
+  }),
+});
+export type InstanceReport = z.infer<typeof instanceSchema>;
 
 /** Since the worker began. */
-export interface SchedulerReport {
-  iterations: number;
+const schedulerSchema = z.object({
+  iterations: count,
   /** In iterations, and in what decides whose turn it is and who is let in. */
-  computing_ms: number;
-  deciding_ms: number;
-  admitted: number;
-  refused: number;
-  evicted: number;
-}
+  computing_ms: duration_ms,
+  deciding_ms: duration_ms,
+  admitted: count,
+  refused: count,
+  evicted: count,
+});
+export type SchedulerReport = z.infer<typeof schedulerSchema>;
 
-export interface SharingDecision {
+const decisionSchema = z.object({
   /** Unix ms. */
-  at_ms: number;
-  kind: 'admit' | 'refuse' | 'evict' | 'profile' | 'budget';
-  model: string;
+  at_ms: z.number(),
+  kind: z.enum(['admit', 'refuse', 'evict', 'profile', 'budget']),
+  model: z.string(),
   /** Id of the request in the worker. */
-  request?: number;
-  because: string;
-}
-
-/** Where the worker's memory is. The parts add up to `pss_bytes` but for `unexplained_bytes`. */
-export interface MemoryReport {
-  /** Proportional set size of the process, as the kernel counts it; memory files included. */
-  pss_bytes: number;
-  parts: { name: string; bytes: number }[];
-  /** What no part explains. */
-  unexplained_bytes: number;
-  pool?: PoolReport;
-}
+  request: z.int().optional(),
+  because: z.string(),
+});
+export type SharingDecision = z.infer<typeof decisionSchema>;
 
 /** The unified pool, where the worker has one. */
-export interface PoolReport {
-  pool_bytes: number;
-  weights_bytes: number;
+const poolSchema = z.object({
+  pool_bytes: bytes,
+  weights_bytes: bytes,
   /** Tensors that no instance uses now. */
-  reusable_bytes: number;
-  kv_bytes: number;
-  scratch_bytes: number;
-  free_bytes: number;
-  largest_free_bytes: number;
-  regions: number;
-}
+  reusable_bytes: bytes,
+  kv_bytes: bytes,
+  scratch_bytes: bytes,
+  free_bytes: bytes,
+  largest_free_bytes: bytes,
+  regions: count,
+});
+
+/** Where the worker's memory is. The parts and `unexplained_bytes` add up to `pss_bytes`. */
+const memorySchema = z.object({
+  /** Proportional set size of the process, as the kernel counts it; memory files included. */
+  pss_bytes: bytes,
+  parts: z.array(z.object({ name: z.string(), bytes })),
+  /** What no part explains; negative where parts count more than is there, such as what was never written to. */
+  unexplained_bytes: z.number(),
+  pool: poolSchema.optional(),
+});
+export type MemoryReport = z.infer<typeof memorySchema>;
+
+export const deviceReportSchema = z.object({
+  format: z.literal(1),
+  /** When it was made, Unix ms. */
+  at_ms: z.number(),
+  pid: count,
+  device: z.object({ name: z.string(), threads: count, isa: z.array(z.string()) }),
+  memory: memorySchema,
+  instances: z.array(instanceSchema),
+  scheduler: schedulerSchema,
+  /** Newest last. */
+  decisions: z.array(decisionSchema),
+});
+export type DeviceReport = z.infer<typeof deviceReportSchema>;

@@ -222,10 +222,23 @@ export const modelSchema = z.strictObject({
   timeouts: timeoutsSchema.prefault({}),
   slo: z
     .strictObject({
-      ttft_ms: z.number().positive().optional().describe('Time to first token.'),
-      tpot_ms: z.number().positive().optional().describe('Time per output token.'),
+      ttft_ms: z
+        .number()
+        .positive()
+        .optional()
+        .describe(
+          'Time to first token. Default beside tpot_ms: 2000, or a second per 512 tokens of the prompt.',
+        ),
+      tpot_ms: z
+        .number()
+        .positive()
+        .optional()
+        .describe('Time per output token. Default beside ttft_ms: 250.'),
     })
-    .prefault({}),
+    .prefault({})
+    .describe(
+      'A promise. Plans are made for it; the native engine refuses (429, Retry-After) what would break it, and keeps nothing for models without one.',
+    ),
   tier: z
     .enum(['stable', 'scavenger', 'any'])
     .default('any')

@@ -82,7 +82,7 @@ class DeviceWorker {
   }
 
   private async configure(message: ToWorker & { type: 'configure' }): Promise<void> {
-    const { socket_path, threads, library_dir, heartbeat_ms, device, limits } = message;
+    const { socket_path, threads, pool_bytes, library_dir, heartbeat_ms, device, limits } = message;
     // Before the first thread that computes: those inherit it.
     const refused = restrictToCores(message.cores ?? []);
     if (refused !== undefined) log.warn(`the cores of the device cannot be kept to: ${refused}`);
@@ -98,6 +98,7 @@ class DeviceWorker {
     const profiles = message.cache_dir === undefined ? undefined : new ProfileStore(message.cache_dir, words);
     const models = new Models({
       threads,
+      pool_bytes,
       settings: { ...workerSharing, ...message.sharing },
       step_ms_min,
       ...(profiles && { profiles }),
@@ -110,13 +111,13 @@ class DeviceWorker {
     });
     this.models = models;
     this.server = new WorkerServer(models, metrics, this.limits, async () => {
-      const { engine_bytes, script, ...schedule } = await models.report();
+      const { engine_bytes, script, pool, ...schedule } = await models.report();
       return {
         format: 1,
         at_ms: Date.now(),
         pid: process.pid,
         device: { name: device, threads, isa },
-        memory: await reportMemory([script, scriptBytes()], engine_bytes),
+        memory: { ...(await reportMemory([script, scriptBytes()], engine_bytes)), ...(pool && { pool }) },
         ...schedule,
       };
     });

@@ -46,9 +46,8 @@ function explainMemory(smaps: string, scripts: readonly ScriptBytes[], engine_by
     (sum, { heap_bytes, external_bytes }) => sum + heap_bytes + external_bytes,
     0,
   );
-  const explained_scripts = Math.min(script_bytes, mapped.anonymous);
   // Buffers are counted whole by those who allocate them, and by the kernel once they are written.
-  const explained_engines = Math.min(engine_bytes, mapped.anonymous - explained_scripts);
+  const explained_engines = Math.max(0, Math.min(engine_bytes, mapped.anonymous - script_bytes));
   return {
     pss_bytes,
     parts: [
@@ -56,11 +55,11 @@ function explainMemory(smaps: string, scripts: readonly ScriptBytes[], engine_by
       { name: 'engine buffers', bytes: explained_engines },
       { name: 'model files', bytes: mapped.model_files },
       { name: 'programs and libraries', bytes: mapped.programs },
-      { name: 'JavaScript', bytes: explained_scripts },
+      { name: 'JavaScript', bytes: script_bytes },
       { name: 'native heap', bytes: mapped.heap },
       { name: 'stacks', bytes: mapped.stacks },
     ],
-    unexplained_bytes: mapped.anonymous - explained_scripts - explained_engines,
+    unexplained_bytes: mapped.anonymous - script_bytes - explained_engines,
   };
 }
 

@@ -32,6 +32,8 @@ export type ToWorker =
       /** Unix socket to listen on, in a 0700 folder, under 107 characters. */
       socket_path: string;
       threads: number;
+      /** Of the device's memory pool, at most: weights and KV caches of all its models. */
+      pool_bytes: number;
       /** Cores of the device, where they are its own; the worker's threads stay on them. */
       cores?: number[];
       library_dir?: string;

@@ -39,6 +39,7 @@ export class Models {
 
   constructor(options: {
     threads: number;
+    pool_bytes: number;
     settings: SharingSettings;
     step_ms_min: number;
     /** Absent: what is measured of models is forgotten with the worker. */

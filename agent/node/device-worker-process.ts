@@ -1,4 +1,4 @@
-import { homedir } from 'node:os';
+import { homedir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { ModelLoad } from '../../spec/agent-state.ts';
@@ -76,6 +76,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       type: 'configure',
       socket_path: this.#socket,
       threads: context.group.threads,
+      pool_bytes: poolBytes(context),
       ...coresOf(context),
       ...(context.library_dir === undefined ? {} : { library_dir: context.library_dir }),
       heartbeat_ms: context.heartbeat_ms,
@@ -271,6 +272,16 @@ function nativeModel(unit: UnitSpec): NativeModel {
 /** The user's own, or where the job's script says that caches are to be. */
 function cacheFolder(environment: NodeJS.ProcessEnv): string {
   return join(environment.XDG_CACHE_HOME ?? join(environment.HOME ?? homedir(), '.cache'), 'hpcserve');
+}
+
+/** Of a device's memory, what its pool may take. Lower: more for programs, vocabularies and libraries; higher: for models. */
+const pool_share = 0.85;
+
+/** Devices that are only stood in for have no more memory than the host. */
+function poolBytes({ group, memory_limit_bytes }: ProcessContext): number {
+  const devices = group.devices.reduce((sum, { description }) => sum + description.memory_bytes, 0);
+  const host = Math.min(totalmem(), memory_limit_bytes ?? Number.POSITIVE_INFINITY);
+  return Math.floor(pool_share * Math.min(devices > 0 ? devices : host, host));
 }
 
 /** Cores that are the worker's own: those of its CPU devices, unless they only stand in for others and are shared. */

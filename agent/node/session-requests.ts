@@ -3,8 +3,12 @@ import type { AgentState, Heartbeat } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { agentPaths, headers } from '../../spec/wire.ts';
 import { answerError, answerJson } from './answers.ts';
+import { fetchText } from './engine-request.ts';
 import { proxyRequest } from './proxy.ts';
 import type { UnitSupervisor } from './unit-supervisor.ts';
+
+/** A worker answers between two iterations. */
+const report_ms = 5000;
 
 export interface SessionRequests {
   node: string;
@@ -27,7 +31,8 @@ export function sessionRequestHandler(agent: SessionRequests) {
       request.resume();
       agent.drain(unit);
       answerJson(response, 202, { draining: unit?.name ?? agent.node });
-    } else if (isOpenAiPath(path) && unit) serve(agent, sessionId, unit, request, response);
+    } else if (path === agentPaths.device && request.method === 'GET' && unit) void report(unit, response);
+    else if (isOpenAiPath(path) && unit) serve(agent, sessionId, unit, request, response);
     else {
       request.resume();
       const what = `this session does not answer ${request.method} ${path.slice(0, 200)}`;
@@ -85,6 +90,23 @@ function serve(
     onHandOver: (callback) => unit.onHandOver(callback),
     onEnd: unit.enter(),
   });
+}
+
+/** What a device worker says of itself, as it came. */
+async function report(unit: UnitSupervisor, response: ServerResponse): Promise<void> {
+  const { upstream } = unit;
+  try {
+    if (upstream?.kind !== 'socket') throw new Error('no device worker runs for it now');
+    const { status, text } = await fetchText(upstream, agentPaths.device, report_ms);
+    if (status !== 200) throw new Error(`its worker answers ${status}`);
+    answerJson(response, 200, JSON.parse(text));
+  } catch (error) {
+    const what = `${unit.name} gives no report`;
+    answerError(
+      response,
+      new HpcserveError('E_AGENT_NOT_READY', { what, because: (error as Error).message }),
+    );
+  }
 }
 
 /** One JSON line each interval; the stream's end says that the session is gone. */

@@ -1,12 +1,11 @@
 import { type Command, InvalidArgumentError } from 'commander';
-import { baseUrl } from '../../control/gateway.ts';
-import { GatewayAdmin, type KeyFacts } from '../../control/gateway-admin.ts';
-import { readAdminToken } from '../../control/gateway-process.ts';
+import type { KeyFacts } from '../../control/gateway-admin.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { changedSettings, type KeyChanges, type KeySettings } from '../../spec/key-settings.ts';
+import { openAdmin } from '../admin-session.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
-import { anyGateway, credentialFile, openSite } from '../site-session.ts';
+import { credentialFile } from '../site-session.ts';
 
 export function registerKeys(program: Command, context: CliContext): void {
   const keys = program
@@ -115,25 +114,6 @@ Examples:
       if (context.json) context.out(JSON.stringify({ id, revoked: true }));
       else context.note(`${id} is revoked`);
     });
-}
-
-async function openAdmin(
-  context: CliContext,
-): Promise<{ admin: GatewayAdmin; url: string; gateway_folder: string; site: string }> {
-  const { layout: all, site } = openSite(context);
-  const { layout, sight } = await anyGateway(all);
-  if (sight.state !== 'running')
-    throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
-      what: `the gateway of ${site.name} cannot be reached`,
-      because: sight.because,
-    });
-  const { endpoint } = sight;
-  return {
-    admin: new GatewayAdmin(endpoint.url, readAdminToken(layout)),
-    url: baseUrl(endpoint),
-    gateway_folder: all.gateway_folder,
-    site: site.name,
-  };
 }
 
 /** Settings as options give them; `none` takes one away. (Commander makes an empty text of null.) */

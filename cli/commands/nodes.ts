@@ -9,6 +9,7 @@ import type { NodeKindOffer } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import type { StateLayout } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
+import { isaWords } from '../format/isa.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { formatTable } from '../format/table.ts';
 import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
@@ -120,8 +121,9 @@ async function nodesInMesh(
 
 function nodeRow({ node, site, provider, tier, devices, models, job_end_time_ms }: MeshNode): string[] {
   const counts = new Map<string, number>();
-  for (const { model, memory_bytes, emulated } of devices) {
-    const words = `${model} ${formatBytes(memory_bytes)}${emulated ? ' (emulated)' : ''}`;
+  for (const { model, memory_bytes, isa, emulated } of devices) {
+    const sets = isaWords(isa);
+    const words = `${model} ${formatBytes(memory_bytes)}${emulated ? ' (emulated)' : sets === '' ? '' : ` (${sets})`}`;
     counts.set(words, (counts.get(words) ?? 0) + 1);
   }
   return [

@@ -2,6 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type Dispatcher, Pool } from 'undici';
@@ -185,7 +186,13 @@ export class RunningAgent {
     this.#environment = environment;
     this.#launch_file = launch_file;
     this.process = spawn(process.execPath, [agentModule, '--launch', launch_file, '--node', 'n0'], {
-      env: { PATH: process.env.PATH, HPCSERVE_DRAIN_S: '5', ...environment },
+      env: {
+        PATH: process.env.PATH,
+        HPCSERVE_DRAIN_S: '5',
+        // Of all tests together: what one measured of a model serves the next.
+        XDG_CACHE_HOME: join(tmpdir(), `hpcserve-test-cache-${process.getuid?.() ?? 0}`),
+        ...environment,
+      },
       stdio: ['ignore', 'ignore', 'pipe'],
     });
     this.process.stderr?.on('data', (chunk: Buffer) => {

@@ -74,6 +74,7 @@ export class WorkerHarness {
     this.send({
       type: 'configure',
       socket_path: this.socket,
+      pool_bytes: 2 ** 30,
       threads: 1,
       heartbeat_ms: 50,
       device: 'test',

@@ -259,6 +259,7 @@ describe('the end of a worker', () => {
     worker.send({
       type: 'configure',
       socket_path: '/tmp/w.sock',
+      pool_bytes: 2 ** 30,
       threads: 1,
       heartbeat_ms: 50,
       device: 'test',

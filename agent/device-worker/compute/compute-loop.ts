@@ -1,20 +1,24 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
-import type { Engine, EngineOptions } from '../../../spec/engine-contract.ts';
+import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { DevicePool } from '../../memory/device-pool.ts';
 import { monotonic_ms } from '../clock.ts';
 import { scriptBytes } from '../memory-report.ts';
 import { type ChosenTurn, DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
 import type { FromCompute, ScheduleReport, ToCompute } from './messages.ts';
+import { type LoadMessage, ModelLoads } from './model-loads.ts';
 import { measureProfile } from './profile-measurement.ts';
 import { pulse, pulseStates } from './watchdog.ts';
 
 /** Nobody wakes this: to wait on it is to sleep. */
 const noSignal = new Int32Array(new SharedArrayBuffer(4));
-/** Progress of a load is told at most this often. Lower: smoother; higher: fewer messages. */
-const progress_interval_ms = 250;
+/** How long the thread sleeps while others load. Lower: a loaded model serves sooner; higher: fewer wake-ups. */
+const load_wait_ms = 2;
+/** Integrity is checked at most this often, when nothing is to be done. Lower: a fault is found sooner; higher: less work. */
+const verify_interval_ms = 10_000;
 /** Profiles are told to be kept at most this often while models compute. Higher: more is lost where a worker is killed. */
 const profile_interval_ms = 60_000;
 
@@ -27,7 +31,9 @@ export class ComputeLoop {
   private readonly port: MessagePort;
   /** Words of `pulse`. */
   private readonly pulse: Int32Array;
-  private readonly openEngine: (options: EngineOptions) => Engine;
+  private readonly pool: () => DevicePool;
+  private readonly loads: ModelLoads;
+  private verified_ms = 0;
   private readonly engines = new Map<string, HostedEngine>();
   private readonly schedule: DeviceSchedule;
   private profiles_told_ms = performance.now();
@@ -38,7 +44,7 @@ export class ComputeLoop {
   constructor(
     port: MessagePort,
     words: Int32Array,
-    openEngine: (options: EngineOptions) => Engine,
+    pool: () => DevicePool,
     settings: SharingSettings,
     step_ms_min = 0,
   ) {
@@ -46,7 +52,12 @@ export class ComputeLoop {
     this.step_ms_min = step_ms_min;
     this.port = port;
     this.pulse = words;
-    this.openEngine = openEngine;
+    this.pool = pool;
+    this.loads = new ModelLoads(
+      pool,
+      (message) => this.send(message),
+      () => this.beat(pulseStates.loading),
+    );
   }
 
   run(): void {
@@ -57,13 +68,22 @@ export class ComputeLoop {
       this.takeMessages();
       if (this.stopped) break;
       const chosen = this.choose();
+      if (this.loads.any)
+        // A file that hangs must not hang the models that are there: then only its own threads read it.
+        this.loads.advance(!chosen && this.engines.size === 0, (message, engine) =>
+          this.opened(message, engine),
+        );
       if (chosen) this.step(...chosen);
+      else if (this.loads.any)
+        Atomics.wait(this.pulse, pulse.signal, seen, this.engines.size > 0 ? load_wait_ms : 0);
       else {
+        this.verify();
         this.beat(pulseStates.idle);
         Atomics.wait(this.pulse, pulse.signal, seen);
       }
     }
     this.tellProfiles();
+    this.loads.abortAll();
     for (const hosted of this.engines.values()) hosted.close();
     this.engines.clear();
   }
@@ -95,9 +115,10 @@ export class ComputeLoop {
   private take(message: ToCompute): void {
     switch (message.type) {
       case 'load':
-        this.load(message);
+        this.loads.begin(message, this.busy ? 'busy' : this.engines.size > 0 ? 'idle' : 'nobody');
         return;
       case 'unload':
+        this.loads.abort(message.name);
         this.tellProfile(message.name);
         this.engines.get(message.name)?.close();
         this.engines.delete(message.name);
@@ -119,30 +140,24 @@ export class ComputeLoop {
     }
   }
 
-  private load(message: ToCompute & { type: 'load' }): void {
-    const { name, options, vocabulary, utf8 } = message;
-    let told = 0;
-    try {
-      const engine = this.openEngine({
-        ...options,
-        on_progress: ({ bytes_loaded, bytes_total, elapsed_ms }) => {
-          this.beat(pulseStates.loading);
-          if (bytes_loaded < bytes_total && elapsed_ms - told < progress_interval_ms) return;
-          told = elapsed_ms;
-          this.send({ type: 'progress', name, bytes_loaded, bytes_total });
-        },
-      });
-      try {
-        this.enter(message, engine);
-      } catch (error) {
-        engine.close();
-        throw error;
-      }
-      this.engines.set(name, new HostedEngine(name, engine, vocabulary, utf8));
-      this.send({ type: 'loaded', name, info: engine.info, stats: engine.stats() });
-    } catch (error) {
-      this.send({ type: 'load_failed', name, error: HpcserveError.from(error).toJSON() });
-    }
+  /** The weights of a model are there: it enters the schedule, and serves. */
+  private opened(message: LoadMessage, engine: Engine): void {
+    const { name, vocabulary, utf8 } = message;
+    this.enter(message, engine);
+    this.engines.set(name, new HostedEngine(name, engine, vocabulary, utf8));
+    this.send({ type: 'loaded', name, info: engine.info, stats: engine.stats() });
+  }
+
+  private get busy(): boolean {
+    return [...this.engines.values()].some(({ engine }) => engine.busy);
+  }
+
+  /** @throws HpcserveError E_POOL_INTEGRITY: the worker must not go on */
+  private verify(): void {
+    if (this.engines.size === 0 || performance.now() - this.verified_ms < verify_interval_ms) return;
+    this.verified_ms = performance.now();
+    for (const { engine } of this.engines.values()) engine.verify();
+    this.pool().verify();
   }
 
   private submit(submission: (ToCompute & { type: 'submit' })['submission']): void {
@@ -166,14 +181,13 @@ export class ComputeLoop {
   private report(): ScheduleReport {
     const { schedule } = this;
     let engine_bytes = 0;
-    for (const { engine } of this.engines.values()) {
-      const { weight_bytes, kv_bytes, compute_bytes } = engine.stats();
-      engine_bytes += weight_bytes + kv_bytes + compute_bytes;
-    }
+    // Weights and KV lie in the pool.
+    for (const { engine } of this.engines.values()) engine_bytes += engine.stats().compute_bytes;
     return {
       instances: schedule.instances(monotonic_ms()),
       scheduler: schedule.counted,
       decisions: schedule.decisions.last,
+      ...(this.engines.size > 0 && { pool: this.pool().report() }),
       engine_bytes,
       script: scriptBytes(),
     };
@@ -220,10 +234,7 @@ export class ComputeLoop {
   }
 
   /** Takes the model into the schedule, with what is known of it or is measured now. */
-  private enter(
-    { name, options, slo, profile, profile_ms }: ToCompute & { type: 'load' },
-    engine: Engine,
-  ): void {
+  private enter({ name, options, slo, profile, profile_ms }: LoadMessage, engine: Engine): void {
     const began = performance.now();
     const stats = engine.stats();
     const { max_sequences, prefill_chunk_tokens } = options;

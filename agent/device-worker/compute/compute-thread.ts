@@ -16,19 +16,38 @@ export class ComputeThread {
   /**
    * @param receive is called for each message, in order
    * @param failed is called once where the thread ends without being told to, or is stuck
-   * @param bounds `settings`, `step_ms_min`: see `ComputeLoop`; `stall_ms`: see `ComputeWatchdog`
+   * @param bounds `settings`, `step_ms_min`: see `ComputeLoop`; `stall_ms`: see `ComputeWatchdog`;
+   *   `threads`, `pool_bytes`: of the device's memory pool
    */
   constructor(
     receive: (message: FromCompute) => void,
     failed: (error: HpcserveError) => void,
-    { settings, step_ms_min, stall_ms }: { settings: SharingSettings; step_ms_min: number; stall_ms: number },
+    {
+      settings,
+      step_ms_min,
+      stall_ms,
+      threads,
+      pool_bytes,
+    }: {
+      settings: SharingSettings;
+      step_ms_min: number;
+      stall_ms: number;
+      threads: number;
+      pool_bytes: number;
+    },
   ) {
     const { port1, port2 } = new MessageChannel();
     this.port = port1;
     this.port.on('message', receive);
     const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
     this.worker = new Worker(new URL(`./main.${extension}`, import.meta.url), {
-      workerData: { port: port2, pulse: this.pulse, settings, step_ms_min },
+      workerData: {
+        port: port2,
+        pulse: this.pulse,
+        settings,
+        step_ms_min,
+        pool: { threads, pool_bytes },
+      },
       transferList: [port2],
     });
     const watchdog = new ComputeWatchdog(stall_ms);

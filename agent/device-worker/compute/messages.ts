@@ -10,6 +10,7 @@ import type {
   SampledToken,
 } from '../../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../../spec/errors/error.ts';
+import type { PoolReport } from '../../../spec/pool-report.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
@@ -43,6 +44,8 @@ export interface Submission {
 
 /** The compute thread's part of a `DeviceReport`. */
 export interface ScheduleReport extends Pick<DeviceReport, 'instances' | 'scheduler' | 'decisions'> {
+  /** Absent before the first model. */
+  pool?: PoolReport;
   /** What engines hold outside memory files. */
   engine_bytes: number;
   /** Of the compute thread. */

@@ -1,0 +1,27 @@
+/** The administration of a gateway of the site, for commands of whoever deployed it. */
+import { baseUrl } from '../control/gateway.ts';
+import { GatewayAdmin } from '../control/gateway-admin.ts';
+import { readAdminToken } from '../control/gateway-process.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { CliContext } from './context.ts';
+import { anyGateway, openSite } from './site-session.ts';
+
+/** @throws HpcserveError E_GATEWAY_UNREACHABLE where none of the site's gateways answers */
+export async function openAdmin(
+  context: CliContext,
+): Promise<{ admin: GatewayAdmin; url: string; gateway_folder: string; site: string }> {
+  const { layout: all, site } = openSite(context);
+  const { layout, sight } = await anyGateway(all);
+  if (sight.state !== 'running')
+    throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
+      what: `the gateway of ${site.name} cannot be reached`,
+      because: sight.because,
+    });
+  const { endpoint } = sight;
+  return {
+    admin: new GatewayAdmin(endpoint.url, readAdminToken(layout)),
+    url: baseUrl(endpoint),
+    gateway_folder: all.gateway_folder,
+    site: site.name,
+  };
+}

@@ -1,0 +1,75 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type Command, Option } from 'commander';
+import type { SharedDevice } from '../../control/gateway-admin.ts';
+import type { DeviceReport } from '../../spec/device-report.ts';
+import { openAdmin } from '../admin-session.ts';
+import type { CliContext } from '../context.ts';
+import { deviceLines } from '../format/device-text.ts';
+import { parseSeconds } from '../parse-seconds.ts';
+
+interface TopOptions {
+  once?: true;
+  interval: number;
+  node?: string;
+  decisions: string;
+}
+
+export function registerTop(program: Command, context: CliContext): void {
+  program
+    .command('top')
+    .description('Watch the devices that models share: memory, headrooms, and what was decided and why')
+    .option('--once', 'show it once')
+    .addOption(new Option('--interval <time>', 'how often to look').argParser(parseSeconds).default(2, '2s'))
+    .option('--node <name>', 'only this node')
+    .addOption(
+      new Option('--decisions <number>', 'last decisions of each device that are shown')
+        .choices(['0', '5', '10', '20', '50'])
+        .default('5'),
+    )
+    .addHelpText(
+      'after',
+      `
+Asks the device workers of native models over the gateway; for who deployed it. Ctrl-C ends. With --json each look is
+one line. A promise is a model's slo in model.yaml (first token/each further one); headroom is how long the most
+urgent request can still wait for its next token. See docs/sharing.md.
+
+Examples:
+  $ hpcserve top
+  $ hpcserve top --once --decisions 20
+  $ hpcserve top --json --once | jq '.devices[].report.memory.pss_bytes'`,
+    )
+    .action(async (options: TopOptions) => {
+      const { admin } = await openAdmin(context);
+      let before = new Map<string, DeviceReport>();
+      for (;;) {
+        const all = await admin.listDevices(context.signal);
+        const devices = all.filter(({ node }) => options.node === undefined || node === options.node);
+        if (context.json) context.out(JSON.stringify({ devices }));
+        else show(context, devices, before, options);
+        if (options.once) return;
+        before = new Map(devices.flatMap(({ session_id, report }) => (report ? [[session_id, report]] : [])));
+        await sleep(Math.max(500, options.interval * 1000), undefined, { signal: context.signal });
+      }
+    });
+}
+
+/** On a terminal the screen is redrawn, cut to its height; elsewhere one look follows the other. */
+function show(
+  context: CliContext,
+  devices: readonly SharedDevice[],
+  before: ReadonlyMap<string, DeviceReport>,
+  { once, decisions }: TopOptions,
+): void {
+  const lines = devices.flatMap((device, index) => [
+    ...(index > 0 ? [''] : []),
+    ...deviceLines(device, {
+      colour: context.colour && context.tty.stdout,
+      width: context.columns,
+      decisions: Number(decisions),
+      before: before.get(device.session_id),
+    }),
+  ]);
+  if (devices.length === 0) lines.push('no device with native models is in the mesh');
+  if (once || !context.tty.stdout) for (const line of lines) context.out(line);
+  else context.write(`\u001b[H\u001b[2J${lines.join('\n')}\n`);
+}

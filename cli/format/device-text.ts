@@ -1,0 +1,158 @@
+/** One shared device as lines of text, for `hpcserve top`. */
+import type { SharedDevice } from '../../control/gateway-admin.ts';
+import type { DeviceReport, InstanceReport, MemoryReport } from '../../spec/device-report.ts';
+import { isaWords } from './isa.ts';
+import { formatBytes } from './quantities.ts';
+import { printable, type StyleName, style } from './style.ts';
+import { type Column, formatTable } from './table.ts';
+
+export interface DeviceTextOptions {
+  colour: boolean;
+  /** Columns of the terminal. */
+  width: number;
+  /** Decisions shown at most. */
+  decisions: number;
+  /** What the same worker said a moment before: then shares of time since are shown. */
+  before?: DeviceReport | undefined;
+}
+
+export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): string[] {
+  const { node, deployment, job_id, devices, report, error } = shared;
+  const names = devices.map(({ model, emulated }) => (emulated ? `${model} (emulated)` : model)).join(' + ');
+  const where = [printable(node), deployment, job_id === undefined ? undefined : `job ${job_id}`];
+  const title = style('bold', `${printable(names)}  ${where.filter(Boolean).join(', ')}`, options.colour);
+  if (!report) return [title, `  ${style('red', printable(error ?? 'it says nothing'), options.colour)}`];
+  const isa = isaWords(report.device.isa);
+  const { threads } = report.device;
+  return [
+    `${title}  ${threads} ${threads === 1 ? 'thread' : 'threads'}${isa === '' ? '' : `, ${isa}`}${times(report, options.before)}`,
+    ...memoryLines(report.memory, options),
+    ...instanceLines(report.instances, options),
+    ...decisionLines(report, options),
+  ];
+}
+
+/** Share of the time since the last look that went into iterations, and into deciding. */
+function times(report: DeviceReport, before: DeviceReport | undefined): string {
+  const { computing_ms, deciding_ms, admitted, refused, evicted } = report.scheduler;
+  const counts = `${admitted} let in, ${refused} refused${evicted > 0 ? `, ${evicted} evicted` : ''}`;
+  if (before?.pid !== report.pid) return `; ${counts}`;
+  const computed_ms = computing_ms - before.scheduler.computing_ms;
+  const decided_ms = deciding_ms - before.scheduler.deciding_ms;
+  const busy = percent(computed_ms, report.at_ms - before.at_ms);
+  return `; ${busy} busy, ${percent(decided_ms, computed_ms)} of it deciding; ${counts}`;
+}
+
+function memoryLines(
+  { pss_bytes, parts, unexplained_bytes, pool }: MemoryReport,
+  { width }: DeviceTextOptions,
+): string[] {
+  const told = parts
+    .filter(({ bytes }) => bytes > 0)
+    .map(({ name, bytes }) => `${name} ${formatBytes(bytes)}`);
+  const sign = unexplained_bytes < 0 ? '−' : '+';
+  const memory = `${told.join(' + ')} ${sign} unexplained ${formatBytes(Math.abs(unexplained_bytes))}`;
+  const lines = [`  memory  ${formatBytes(pss_bytes)} = ${memory}`];
+  if (!pool) return lines;
+  const {
+    pool_bytes,
+    weights_bytes,
+    reusable_bytes,
+    kv_bytes,
+    scratch_bytes,
+    free_bytes,
+    largest_free_bytes,
+  } = pool;
+  const shares: [mark: string, name: string, bytes: number][] = [
+    ['#', 'weights', weights_bytes],
+    ['+', 'reusable', reusable_bytes],
+    ['=', 'KV', kv_bytes],
+    ['~', 'scratch', scratch_bytes],
+    ['.', 'free', free_bytes],
+  ];
+  const columns = Math.max(10, Math.min(60, width - 12));
+  let drawn = 0;
+  let bar = '';
+  let until_bytes = 0;
+  for (const [mark, , bytes] of shares) {
+    until_bytes += bytes;
+    const end = Math.round((columns * until_bytes) / Math.max(1, pool_bytes));
+    bar += mark.repeat(Math.max(0, end - drawn));
+    drawn = Math.max(drawn, end);
+  }
+  const fragmented = free_bytes === 0 ? 0 : 1 - largest_free_bytes / free_bytes;
+  lines.push(
+    `  pool    [${bar.padEnd(columns, ' ')}]`,
+    `          ${shares.map(([mark, name, bytes]) => `${mark} ${name} ${formatBytes(bytes)}`).join('  ')} of ${formatBytes(pool_bytes)}; ${percent(fragmented, 1)} of what is free is in fragments`,
+  );
+  return lines;
+}
+
+const columns: readonly Column[] = [
+  { title: 'MODEL' },
+  { title: 'PROMISE' },
+  { title: 'PROMPTS', align: 'right' },
+  { title: 'DECODING', align: 'right' },
+  { title: 'WAITING', align: 'right' },
+  { title: 'HEADROOM', align: 'right' },
+  { title: 'WEIGHTS', align: 'right' },
+  { title: 'KV USED', align: 'right' },
+  { title: 'SET ASIDE', align: 'right' },
+  { title: 'REQUIRED', align: 'right' },
+  { title: '512 TOKENS', align: 'right' },
+  { title: 'A TOKEN', align: 'right' },
+];
+
+function instanceLines(instances: readonly InstanceReport[], { colour }: DeviceTextOptions): string[] {
+  if (instances.length === 0) return ['  no models'];
+  return formatTable(
+    columns,
+    instances.map((instance) => row(instance, colour)),
+  ).map((line) => `  ${line}`);
+}
+
+function row(instance: InstanceReport, colour: boolean): string[] {
+  const { slo, headroom_ms, profile } = instance;
+  const times =
+    slo && [slo.ttft_ms, slo.tpot_ms].map((ms) => (ms === undefined ? '·' : String(ms))).join('/');
+  const slow = profile.keeps_level === false ? style('yellow', ' (too slow)', colour) : '';
+  return [
+    printable(instance.model),
+    times === undefined ? '-' : `${times} ms${slow}`,
+    String(instance.prompts),
+    String(instance.decoding),
+    String(instance.waiting),
+    headroom_ms === undefined ? '-' : milliseconds(headroom_ms, colour && slo !== undefined),
+    formatBytes(instance.weight_bytes),
+    formatBytes(instance.kv_used_bytes),
+    formatBytes(instance.kv_bytes),
+    formatBytes(instance.kv_required_bytes),
+    `~${milliseconds(profile.prefill_512_ms, false)}`,
+    `~${milliseconds(profile.decode_512_ms, false)}`,
+  ];
+}
+
+function decisionLines(
+  { decisions }: DeviceReport,
+  { colour, decisions: most }: DeviceTextOptions,
+): string[] {
+  const styles: Partial<Record<string, StyleName>> = { refuse: 'yellow', evict: 'yellow' };
+  return decisions.slice(Math.max(0, decisions.length - most)).map(({ at_ms, kind, model, because }) => {
+    const time = new Date(at_ms).toISOString().slice(11, 19);
+    const word = kind.padEnd(7);
+    const shown = styles[kind] ? style(styles[kind], word, colour) : word;
+    return `  ${time} ${shown} ${printable(model)}: ${printable(because)}`;
+  });
+}
+
+function milliseconds(ms: number, alarming: boolean): string {
+  const text =
+    Math.abs(ms) >= 10_000
+      ? `${(ms / 1000).toFixed(0)} s`
+      : `${Math.abs(ms) < 10 ? ms.toFixed(1) : ms.toFixed(0)} ms`;
+  return alarming && ms < 0 ? style('red', text, true) : text;
+}
+
+function percent(part: number, whole: number): string {
+  return whole <= 0 ? '0 %' : `${((100 * part) / whole).toFixed(part / whole < 0.1 ? 1 : 0)} %`;
+}

@@ -1,0 +1,114 @@
+/** Three models on two workers of one core each, under load: the tokens that each gives alone, and memory that is explained. */
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { synthPresets } from '../../native/synth/shape.ts';
+import { synthesize } from '../../native/synth/synthesize.ts';
+import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { SessionRecord } from '../../spec/session-record.ts';
+import { agentPaths, headers } from '../../spec/wire.ts';
+import { fixtureUnit, Site, unitOf } from './harness.ts';
+
+const models = [
+  // Room for two of its four sequences: the others give way, and are computed again.
+  { name: 'narrow', preset: 'tiny-llama', kv_tokens: 384, slo: {} },
+  { name: 'promised', preset: 'tiny-qwen3', kv_tokens: 4096, slo: { ttft_ms: 60_000, tpot_ms: 5000 } },
+  { name: 'free', preset: 'tiny-qwen2', kv_tokens: 4096, slo: {} },
+];
+const questions = ['Why do queues grow?', 'What is a core?', 'Name a number.', 'How long is a batch?'];
+/** What the parts of a worker's memory may leave unexplained, or count twice: see docs/sharing.md. */
+const unexplained_max = 0.1;
+
+async function ask(site: Site, record: SessionRecord, model: string, question: string): Promise<string> {
+  const content = `${question} ${'Say it again in other words, and slowly. '.repeat(4)}`;
+  const answer = await site.pool(record).request({
+    method: 'POST',
+    path: '/v1/chat/completions',
+    headers: { 'content-type': 'application/json', [headers.model]: model },
+    body: JSON.stringify({
+      model,
+      max_tokens: 60,
+      min_tokens: 60,
+      temperature: 0.8,
+      seed: 11,
+      messages: [{ role: 'user', content }],
+    }),
+  });
+  const text = await answer.body.text();
+  expect(answer.statusCode, text).toBe(200);
+  return (JSON.parse(text) as { choices: { message: { content: string } }[] }).choices[0]!.message.content;
+}
+
+async function report(site: Site, record: SessionRecord): Promise<DeviceReport> {
+  const answer = await site.pool(record).request({ method: 'GET', path: agentPaths.device });
+  return deviceReportSchema.parse(await answer.body.json());
+}
+
+describe('devices that models share', () => {
+  test('under load every answer is the one that is given alone, and the memory is explained', async () => {
+    await using site = await Site.open();
+    const units: UnitSpec[] = [];
+    for (const { name, preset, kv_tokens, slo } of models) {
+      const model_path = join(site.folder, `${name}.gguf`);
+      await synthesize({ path: model_path, shape: synthPresets[preset]!, quantization: 'F16', seed: 4 });
+      for (const first_device of [0, 1])
+        units.push(
+          unitOf(
+            { name, slo, max_sequences: 4, batch_invariant: true, prefill_chunk_tokens: 64 },
+            {
+              unit: `${name}-${first_device}`,
+              engine: 'native',
+              device_kind: 'gpu',
+              device_count: 1,
+              first_device,
+              model_path,
+              kv_tokens,
+            },
+          ),
+        );
+    }
+    await site.start(units, { emulated: 'cpu', device_model: 'A100-40GB', device_memory_bytes: 2 ** 30 });
+    const whole = (record: SessionRecord): boolean =>
+      record.metadata.models.length === models.length &&
+      record.metadata.models.every(({ state }) => state === 'serving');
+    const first = await site.session(whole, 30_000);
+    const second = await site.session(
+      (record) => whole(record) && record.session_id !== first.session_id,
+      30_000,
+    );
+
+    const asked = models.flatMap(({ name }) => questions.map((question) => [name, question] as const));
+    const alone: string[] = [];
+    for (const [name, question] of asked) alone.push(await ask(site, first, name, question));
+    expect(new Set(alone).size).toBe(alone.length);
+
+    const answers = Promise.all(
+      [first, second].map((worker) =>
+        Promise.all(asked.map(([name, question]) => ask(site, worker, name, question))),
+      ),
+    );
+    let busy = 0;
+    for (const worker of [first, second]) {
+      const { instances, memory, scheduler } = await report(site, worker);
+      expect(instances.map(({ model }) => model)).toEqual(models.map(({ name }) => name));
+      busy += instances.reduce((sum, { prompts, decoding }) => sum + prompts + decoding, 0);
+      const explained = memory.parts.reduce((sum, { bytes }) => sum + bytes, 0);
+      expect(explained + memory.unexplained_bytes).toBe(memory.pss_bytes);
+      expect(Math.abs(memory.unexplained_bytes) / memory.pss_bytes).toBeLessThan(unexplained_max);
+      expect(scheduler.iterations).toBeGreaterThan(0);
+    }
+    expect(busy).toBeGreaterThan(0);
+    for (const given of await answers) expect(given).toEqual(alone);
+  }, 120_000);
+
+  test('a unit without a device worker says that it gives no report', async () => {
+    await using site = await Site.open();
+    await site.start([fixtureUnit('m')]);
+    const record = await site.serving('m');
+    const answer = await site.pool(record).request({ method: 'GET', path: agentPaths.device });
+    expect([answer.statusCode, await answer.body.text()]).toEqual([
+      503,
+      expect.stringContaining('gives no report'),
+    ]);
+  });
+});
