@@ -3,6 +3,7 @@
  * it, how long their requests can wait, and what it decided last. Durations are milliseconds, sizes bytes.
  */
 import { z } from 'zod';
+import { poolReportSchema } from './pool-report.ts';
 
 const count = z.int().min(0);
 const bytes = z.number().min(0);
@@ -62,19 +63,6 @@ const decisionSchema = z.object({
 });
 export type SharingDecision = z.infer<typeof decisionSchema>;
 
-/** The unified pool, where the worker has one. */
-const poolSchema = z.object({
-  pool_bytes: bytes,
-  weights_bytes: bytes,
-  /** Tensors that no instance uses now. */
-  reusable_bytes: bytes,
-  kv_bytes: bytes,
-  scratch_bytes: bytes,
-  free_bytes: bytes,
-  largest_free_bytes: bytes,
-  regions: count,
-});
-
 /** Where the worker's memory is. The parts and `unexplained_bytes` add up to `pss_bytes`. */
 const memorySchema = z.object({
   /** Proportional set size of the process, as the kernel counts it; memory files included. */
@@ -82,7 +70,8 @@ const memorySchema = z.object({
   parts: z.array(z.object({ name: z.string(), bytes })),
   /** What no part explains; negative where parts count more than is there, such as what was never written to. */
   unexplained_bytes: z.number(),
-  pool: poolSchema.optional(),
+  /** The unified pool; absent before the first model. */
+  pool: poolReportSchema.optional(),
 });
 export type MemoryReport = z.infer<typeof memorySchema>;
 

@@ -167,5 +167,7 @@ export interface Engine {
   setKvBudget(bytes: number): number;
   /** KV of a sequence in bytes, shared blocks included; 0 while it waits or where it is not alive. */
   kvBytesOf(id: number): number;
+  /** Throws where its books contradict one another: run when idle. */
+  verify(): void;
   close(): void;
 }

@@ -7,7 +7,7 @@ import { type ModelFile, openModelFile } from './model-file.ts';
 import { checkOptions, NativeEngine } from './native-engine.ts';
 import { stageOperators } from './operators.ts';
 import { planWeights } from './weight-plan.ts';
-import type { WeightLoading, WeightSource } from './weights.ts';
+import type { LoadBeside, WeightLoading, WeightSource } from './weights.ts';
 
 /** Where the memory of an engine comes from. */
 export interface EngineMemory {
@@ -23,10 +23,9 @@ export class EngineOpening {
   readonly #weights: WeightLoading;
 
   /**
-   * @param background whether others compute meanwhile
    * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_*
    */
-  constructor(options: EngineOptions, memory: EngineMemory, background: boolean, ggml?: Ggml) {
+  constructor(options: EngineOptions, memory: EngineMemory, beside: LoadBeside, ggml?: Ggml) {
     checkOptions(options);
     if (!ggml) probeNativeLibraries();
     this.#options = options;
@@ -35,7 +34,7 @@ export class EngineOpening {
     this.#file = openModelFile(options.model_path);
     const { gguf, model } = this.#file;
     const plan = planWeights(gguf, model, stageOperators(model.n_layer, options.stage));
-    this.#weights = memory.weights.begin(gguf, plan, background, options.on_progress);
+    this.#weights = memory.weights.begin(gguf, plan, beside, options.on_progress);
   }
 
   /**

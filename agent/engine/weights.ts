@@ -38,17 +38,22 @@ export interface WeightLoading {
   abort(): void;
 }
 
+/**
+ * Who is there beside a load. `nobody`: the caller helps, all threads are for the load. `idle`: other models are loaded
+ * and may be asked at any time, so the caller does not help. `busy`: others compute, and few threads are taken.
+ */
+export type LoadBeside = 'nobody' | 'idle' | 'busy';
+
 /** Where the weights of a stage come from and lie: a pool that several models share. */
 export interface WeightSource {
   /**
    * Places all weights of the plan and begins to read what is missing.
-   * @param background whether others compute meanwhile, so that few threads are to be taken
    * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_*
    */
   begin(
     file: GgufFile,
     plan: WeightPlan,
-    background: boolean,
+    beside: LoadBeside,
     onProgress?: (progress: LoadProgress) => void,
   ): WeightLoading;
 }

@@ -12,7 +12,7 @@ import { EngineOpening } from '../engine/engine-opening.ts';
 import type { KvSource } from '../engine/kv-storage.ts';
 import type { ModelFile } from '../engine/model-file.ts';
 import type { WeightPlan } from '../engine/weight-plan.ts';
-import type { WeightSource } from '../engine/weights.ts';
+import type { LoadBeside, WeightSource } from '../engine/weights.ts';
 import { PoolMemory, pool_alignment_bytes } from './pool-memory.ts';
 import { type KvRegions, PooledKv } from './pooled-kv.ts';
 import type { ModelUse } from './pooled-loading.ts';
@@ -57,12 +57,11 @@ export class DevicePool {
 
   /**
    * Begins to load a model; the engine that comes of it has all its memory from the pool.
-   * @param background whether others compute meanwhile
    * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_POOL_*
    */
-  open(options: EngineOptions, use: ModelUse = {}, background = false): EngineOpening {
+  open(options: EngineOptions, use: ModelUse = {}, beside: LoadBeside = 'nobody'): EngineOpening {
     const memory = { weights: this.weights(use), kv: this.kv(use.model ?? options.model_path) };
-    return new EngineOpening(options, memory, background, this.#ggml);
+    return new EngineOpening(options, memory, beside, this.#ggml);
   }
 
   /** Weights of one engine. */

@@ -14,6 +14,7 @@ import type { ModelFile } from '../engine/model-file.ts';
 import { stageOperators } from '../engine/operators.ts';
 import { planWeights, type WeightPlan } from '../engine/weight-plan.ts';
 import {
+  type LoadBeside,
   type PlacedWeight,
   placeWeights,
   type WeightLoading,
@@ -53,7 +54,7 @@ export class WeightPool {
   /** Weights of one engine. */
   source(use: ModelUse = {}): WeightSource {
     return {
-      begin: (file, plan, background, onProgress) => this.#begin(file, plan, use, background, onProgress),
+      begin: (file, plan, beside, onProgress) => this.#begin(file, plan, use, beside, onProgress),
     };
   }
 
@@ -102,7 +103,7 @@ export class WeightPool {
     file: GgufFile,
     plan: WeightPlan,
     use: ModelUse,
-    background: boolean,
+    beside: LoadBeside,
     onProgress?: (progress: LoadProgress) => void,
   ): WeightLoading {
     const started = performance.now();
@@ -120,8 +121,7 @@ export class WeightPool {
       });
       const { missing, offsets } = pending;
       const loads = missing.map((index) => tensors[index]!.at(offsets[index]!));
-      const reading =
-        loads.length > 0 ? this.#loader.begin(version, loads, background, onProgress) : undefined;
+      const reading = loads.length > 0 ? this.#loader.begin(version, loads, beside, onProgress) : undefined;
       return new PooledLoading({ ggml, context, plan, model, tensors, pending, reading, started, use });
     } catch (error) {
       pending?.abort();

@@ -300,9 +300,9 @@ describe('a load that fails', () => {
     const pool = newPool();
     expect(pool.affinity(file.gguf, plan).reusable_bytes).toBe(0);
     rmSync(path);
-    expect(codeOf(() => pool.weights().begin(file.gguf, plan, false))).toBe('E_POOL_LOAD');
+    expect(codeOf(() => pool.weights().begin(file.gguf, plan, 'nobody'))).toBe('E_POOL_LOAD');
     writeFileSync(path, 'no model');
-    expect(codeOf(() => pool.weights().begin(file.gguf, plan, false))).toBe('E_POOL_LOAD');
+    expect(codeOf(() => pool.weights().begin(file.gguf, plan, 'nobody'))).toBe('E_POOL_LOAD');
   });
 });
 

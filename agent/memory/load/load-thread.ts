@@ -1,4 +1,4 @@
-/** Entry of a loading thread: runs its share of each load that it is told of. */
+/** Entry of a loading thread: runs its share of each load that it is told of, until it is told to end. */
 import { setPriority } from 'node:os';
 import { type MessagePort, workerData } from 'node:worker_threads';
 import { loadGgml } from '../../../native/ggml.ts';
@@ -15,4 +15,8 @@ const load_niceness = 5;
 setPriority(0, load_niceness);
 const { port, folder } = workerData as { port: MessagePort; folder: string };
 const loader = new UnitLoader(loadGgml(folder));
-port.on('message', (work: LoadWork) => loader.run(work));
+port.on('message', (work: LoadWork | 'end') => {
+  if (work !== 'end') return loader.run(work);
+  loader.free();
+  port.close();
+});

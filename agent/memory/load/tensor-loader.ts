@@ -9,6 +9,7 @@
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
 import type { Ggml } from '../../../native/ggml.ts';
 import type { LoadProgress } from '../../../spec/engine-contract.ts';
+import type { LoadBeside } from '../../engine/weights.ts';
 import type { FileVersion } from '../file-version.ts';
 import type { PoolMemory } from '../pool-memory.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
@@ -22,6 +23,9 @@ import { UnitLoader } from './unit-loader.ts';
  * second-level cache where layouts are converted. Lower: more calls; higher: fewer, and conversion out of memory.
  */
 const default_unit_bytes = 1024 * 1024;
+/** Of all threads, how many load while others compute. Lower: others are disturbed less; higher: the load is faster. */
+const busy_share = 0.25;
+
 export interface TensorLoaderOptions {
   /** All threads, the caller's included; with others that compute, never more than the device's cores. */
   threads: number;
@@ -47,13 +51,12 @@ export class TensorLoader {
   /**
    * Sets threads to work.
    * @param file the version of it that the tensors were taken from
-   * @param background others compute meanwhile: one thread loads, and the caller where it has nothing else to do
    * @throws HpcserveError E_POOL_LOAD: the file cannot be read, or has changed
    */
   begin(
     file: FileVersion,
     tensors: readonly TensorLoad[],
-    background = false,
+    beside: LoadBeside = 'nobody',
     onProgress: (progress: LoadProgress) => void = () => undefined,
   ): TensorLoading {
     const units = cutIntoUnits(tensors, this.#options.unit_bytes);
@@ -67,15 +70,21 @@ export class TensorLoader {
       units,
       counters: new LoadCounters().shared,
     };
-    const helpers = background ? 1 : Math.min(this.#options.threads, units.length) - 1;
-    for (const { port } of this.#helpersUpTo(helpers)) port.postMessage(work);
+    const helpers = helpersBeside(beside, this.#options.threads);
+    for (const { port } of this.#helpersUpTo(Math.min(helpers, units.length))) port.postMessage(work);
     return new TensorLoading(source, work, this.#unitLoader.open(work), onProgress);
   }
 
   /** Ends the threads. No load may be under way. */
   async close(): Promise<void> {
     this.#unitLoader.free();
-    await Promise.all(this.#helpers.splice(0).map(({ worker }) => worker.terminate()));
+    const ended = this.#helpers.splice(0).map(({ worker, port }) => {
+      // Told, not terminated: a thread that is stopped inside a foreign call takes the process with it.
+      worker.ref();
+      port.postMessage('end');
+      return new Promise((resolve) => worker.once('exit', resolve));
+    });
+    await Promise.all(ended);
   }
 
   #helpersUpTo(count: number): readonly { port: MessagePort }[] {
@@ -91,6 +100,11 @@ export class TensorLoader {
     }
     return this.#helpers.slice(0, Math.max(0, count));
   }
+}
+
+function helpersBeside(beside: LoadBeside, threads: number): number {
+  if (beside === 'nobody') return threads - 1;
+  return beside === 'idle' ? threads : Math.max(1, Math.floor(busy_share * threads));
 }
 
 /** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
