@@ -68,8 +68,8 @@ const memorySchema = z.object({
   /** Proportional set size of the process, as the kernel counts it; memory files included. */
   pss_bytes: bytes,
   parts: z.array(z.object({ name: z.string(), bytes })),
-  /** What no part explains; negative where parts count more than is there, such as what was never written to. */
-  unexplained_bytes: z.number(),
+  /** What no part explains. */
+  unexplained_bytes: bytes,
   /** The unified pool; absent before the first model. */
   pool: poolReportSchema.optional(),
 });

@@ -9,7 +9,7 @@ import { loadLlama } from '../../native/llama.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { WorkerServer } from './http/server.ts';
-import { reportMemory, scriptBytes } from './memory-report.ts';
+import { reportMemory, scriptBufferBytes } from './memory-report.ts';
 import type { FromWorker, ToWorker } from './messages.ts';
 import { WorkerMetrics } from './metrics.ts';
 import { Models } from './models.ts';
@@ -111,13 +111,16 @@ class DeviceWorker {
     });
     this.models = models;
     this.server = new WorkerServer(models, metrics, this.limits, async () => {
-      const { engine_bytes, script, pool, ...schedule } = await models.report();
+      const { engine_bytes, script_bytes, pool, ...schedule } = await models.report();
       return {
         format: 1,
         at_ms: Date.now(),
         pid: process.pid,
         device: { name: device, threads, isa },
-        memory: { ...(await reportMemory([script, scriptBytes()], engine_bytes)), ...(pool && { pool }) },
+        memory: {
+          ...(await reportMemory(engine_bytes, script_bytes + scriptBufferBytes())),
+          ...(pool && { pool }),
+        },
         ...schedule,
       };
     });

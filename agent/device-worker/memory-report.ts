@@ -1,7 +1,14 @@
-/** Where the worker's memory is: what the kernel counts, mapping by mapping, laid against what the worker knows it holds. */
+/** Where the worker's memory is: what the kernel counts, mapping by mapping, and what each mapping is for. */
 import { readFile } from 'node:fs/promises';
 import { getHeapStatistics } from 'node:v8';
 import type { MemoryReport } from '../../spec/device-report.ts';
+
+/** V8 takes memory in pages that begin at multiples of this. */
+const script_page_bytes = 0x4_0000;
+/** glibc's arenas, one for a few threads each, begin at multiples of this. */
+const arena_bytes = 0x400_0000;
+/** Below a thread's stack lies a guard that nobody may touch, of at most so many bytes. */
+const guard_bytes_max = 0x1_0000;
 
 /** Mappings of /proc/self/smaps of one kind, together. */
 interface MappedBytes {
@@ -9,57 +16,40 @@ interface MappedBytes {
   memory_files: number;
   programs: number;
   model_files: number;
-  /** malloc's first arena. */
+  /** malloc's arenas. */
   heap: number;
+  scripts: number;
   stacks: number;
-  /** Everything else that no file backs: buffers of engines, heaps of JavaScript, further arenas of malloc. */
+  /** Everything else that no file backs: buffers of engines, large blocks of malloc. */
   anonymous: number;
 }
 
-/** What one thread's JavaScript holds: its heap, and the buffers behind it. */
-export interface ScriptBytes {
-  heap_bytes: number;
-  external_bytes: number;
-}
-
-export function scriptBytes(): ScriptBytes {
-  const { total_physical_size, external_memory, malloced_memory } = getHeapStatistics();
-  return { heap_bytes: total_physical_size + malloced_memory, external_bytes: external_memory };
+/** Buffers that this thread's JavaScript holds outside its heap: graphs of engines, bodies of requests. */
+export function scriptBufferBytes(): number {
+  return getHeapStatistics().external_memory;
 }
 
 /**
- * @param scripts of every thread
- * @param engine_bytes buffers that engines hold outside memory files, as far as they are touched
+ * @param engine_bytes buffers that engines hold outside memory files
+ * @param script_bytes buffers of every thread's JavaScript; of both, those never written to have no memory
  */
-export async function reportMemory(
-  scripts: readonly ScriptBytes[],
-  engine_bytes: number,
-): Promise<MemoryReport> {
-  return explainMemory(await readFile('/proc/self/smaps', 'utf8'), scripts, engine_bytes);
-}
-
-/** From the text of a smaps file. */
-function explainMemory(smaps: string, scripts: readonly ScriptBytes[], engine_bytes: number): MemoryReport {
-  const mapped = addUp(smaps);
-  const pss_bytes = Object.values(mapped).reduce((sum: number, bytes: number) => sum + bytes, 0);
-  const script_bytes = scripts.reduce(
-    (sum, { heap_bytes, external_bytes }) => sum + heap_bytes + external_bytes,
-    0,
-  );
-  // Buffers are counted whole by those who allocate them, and by the kernel once they are written.
-  const explained_engines = Math.max(0, Math.min(engine_bytes, mapped.anonymous - script_bytes));
+export async function reportMemory(engine_bytes: number, script_bytes: number): Promise<MemoryReport> {
+  const mapped = addUp(await readFile('/proc/self/smaps', 'utf8'));
+  const engines = Math.min(engine_bytes, mapped.anonymous);
+  const buffers = Math.min(script_bytes, mapped.anonymous - engines);
   return {
-    pss_bytes,
+    pss_bytes: Object.values(mapped).reduce((sum: number, bytes: number) => sum + bytes, 0),
     parts: [
       { name: 'pool', bytes: mapped.memory_files },
-      { name: 'engine buffers', bytes: explained_engines },
+      { name: 'engine buffers', bytes: engines },
       { name: 'model files', bytes: mapped.model_files },
       { name: 'programs and libraries', bytes: mapped.programs },
-      { name: 'JavaScript', bytes: script_bytes },
+      { name: 'JavaScript', bytes: mapped.scripts },
+      { name: 'its buffers', bytes: buffers },
       { name: 'native heap', bytes: mapped.heap },
       { name: 'stacks', bytes: mapped.stacks },
     ],
-    unexplained_bytes: mapped.anonymous - script_bytes - explained_engines,
+    unexplained_bytes: mapped.anonymous - engines - buffers,
   };
 }
 
@@ -69,23 +59,31 @@ function addUp(smaps: string): MappedBytes {
     programs: 0,
     model_files: 0,
     heap: 0,
+    scripts: 0,
     stacks: 0,
     anonymous: 0,
   };
   let kind: keyof MappedBytes = 'anonymous';
+  /** Where a guard ended, if the mapping before was one. */
+  let guard_end: number | undefined;
   for (const line of smaps.split('\n')) {
-    const mapping = /^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s*(.*)$/.exec(line);
-    if (mapping) kind = kindOf(mapping[1]!);
-    else if (line.startsWith('Pss:')) sums[kind] += 1024 * Number(/\d+/.exec(line)![0]);
+    const mapping = /^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+\s*(.*)$/.exec(line);
+    if (mapping) {
+      const [begin, end] = [Number.parseInt(mapping[1]!, 16), Number.parseInt(mapping[2]!, 16)];
+      kind = kindOf(mapping[4]!, begin, begin === guard_end);
+      guard_end = mapping[3]!.startsWith('---') && end - begin <= guard_bytes_max ? end : undefined;
+    } else if (line.startsWith('Pss:')) sums[kind] += 1024 * Number(/\d+/.exec(line)![0]);
   }
   return sums;
 }
 
-function kindOf(name: string): keyof MappedBytes {
+function kindOf(name: string, begin: number, guarded: boolean): keyof MappedBytes {
   if (name.startsWith('/memfd:')) return 'memory_files';
   if (name.endsWith('.gguf') || name.endsWith('.safetensors')) return 'model_files';
   if (name.startsWith('/') || name === '[vdso]' || name === '[vvar]') return 'programs';
   if (name === '[heap]') return 'heap';
-  if (name.startsWith('[stack')) return 'stacks';
+  if (name.startsWith('[stack') || guarded) return 'stacks';
+  if (begin % arena_bytes === 0) return 'heap';
+  if (begin % script_page_bytes === 0) return 'scripts';
   return 'anonymous';
 }

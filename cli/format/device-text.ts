@@ -50,8 +50,7 @@ function memoryLines(
   const told = parts
     .filter(({ bytes }) => bytes > 0)
     .map(({ name, bytes }) => `${name} ${formatBytes(bytes)}`);
-  const sign = unexplained_bytes < 0 ? '−' : '+';
-  const memory = `${told.join(' + ')} ${sign} unexplained ${formatBytes(Math.abs(unexplained_bytes))}`;
+  const memory = `${told.join(' + ')} + unexplained ${formatBytes(unexplained_bytes)}`;
   const lines = [`  memory  ${formatBytes(pss_bytes)} = ${memory}`];
   if (!pool) return lines;
   const {
@@ -60,6 +59,7 @@ function memoryLines(
     reusable_bytes,
     kv_bytes,
     scratch_bytes,
+    lost_bytes,
     free_bytes,
     largest_free_bytes,
   } = pool;
@@ -68,6 +68,7 @@ function memoryLines(
     ['+', 'reusable', reusable_bytes],
     ['=', 'KV', kv_bytes],
     ['~', 'scratch', scratch_bytes],
+    ...(lost_bytes > 0 ? [['!', 'lost', lost_bytes] as [string, string, number]] : []),
     ['.', 'free', free_bytes],
   ];
   const columns = Math.max(10, Math.min(60, width - 12));

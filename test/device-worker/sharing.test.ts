@@ -73,9 +73,9 @@ describe('a device that is shared', () => {
 
     const { instances, decisions, scheduler } = await report();
     expect(instances.map(({ model, slo, profile }) => [model, slo?.tpot_ms, profile.keeps_level])).toEqual([
+      ['batch', undefined, undefined],
       ['one', 30, true],
       ['other', 30, true],
-      ['batch', undefined, undefined],
     ]);
     expect(scheduler).toMatchObject({ refused: 1, admitted: 3, evicted: 0 });
     expect(decisions.filter(({ kind }) => kind === 'refuse')).toMatchObject([{ model: 'other' }]);

@@ -5,7 +5,7 @@ import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import { monotonic_ms } from '../clock.ts';
-import { scriptBytes } from '../memory-report.ts';
+import { scriptBufferBytes } from '../memory-report.ts';
 import { type ChosenTurn, DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
 import type { FromCompute, ScheduleReport, ToCompute } from './messages.ts';
@@ -169,9 +169,11 @@ export class ComputeLoop {
       this.schedule.admit(submission, monotonic_ms());
       try {
         hosted.add(submission);
-      } finally {
-        this.schedule.sync(model, hosted.engine.progress(), monotonic_ms());
+      } catch (error) {
+        this.schedule.cancelled(model, id, hosted.engine.progress(), monotonic_ms());
+        throw error;
       }
+      this.schedule.sync(model, hosted.engine.progress(), monotonic_ms());
       this.send({ type: 'admitted', id });
     } catch (error) {
       this.send({ type: 'refused', id, error: HpcserveError.from(error).toJSON() });
@@ -189,7 +191,7 @@ export class ComputeLoop {
       decisions: schedule.decisions.last,
       ...(this.engines.size > 0 && { pool: this.pool().report() }),
       engine_bytes,
-      script: scriptBytes(),
+      script_bytes: scriptBufferBytes(),
     };
   }
 

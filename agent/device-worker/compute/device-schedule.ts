@@ -217,8 +217,10 @@ export class DeviceSchedule {
     this.sync(model, progress, now_ms);
   }
 
+  /** By name. */
   instances(now_ms: number): InstanceReport[] {
-    return this.#device.instances.map((instance) => this.#report(instance, now_ms));
+    const byName = [...this.#device.instances].sort((a, b) => (a.id < b.id ? -1 : 1));
+    return byName.map((instance) => this.#report(instance, now_ms));
   }
 
   profileOf(model: string): KeptProfile | undefined {

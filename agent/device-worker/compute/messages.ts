@@ -14,7 +14,6 @@ import type { PoolReport } from '../../../spec/pool-report.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
-import type { ScriptBytes } from '../memory-report.ts';
 
 /** A sequence as the compute thread gets it: plain data. */
 export interface Submission {
@@ -48,8 +47,8 @@ export interface ScheduleReport extends Pick<DeviceReport, 'instances' | 'schedu
   pool?: PoolReport;
   /** What engines hold outside memory files. */
   engine_bytes: number;
-  /** Of the compute thread. */
-  script: ScriptBytes;
+  /** Buffers of the compute thread's JavaScript. */
+  script_bytes: number;
 }
 
 export interface GrammarConstraint {

@@ -103,7 +103,8 @@ export class TensorLoader {
 }
 
 function helpersBeside(beside: LoadBeside, threads: number): number {
-  if (beside === 'nobody') return threads - 1;
+  // At least one: where another model begins to serve meanwhile, the thread that computes helps no more.
+  if (beside === 'nobody') return Math.max(1, threads - 1);
   return beside === 'idle' ? threads : Math.max(1, Math.floor(busy_share * threads));
 }
 
