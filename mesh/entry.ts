@@ -76,6 +76,11 @@ export function hasLeft({ record, departure }: Entry): boolean {
   return departure !== undefined || record?.value.lifecycle === 'LEFT';
 }
 
+/** Whether gossip carries it: sessions that no peer speaks for stay in their folder. */
+export function travels({ record }: Entry): boolean {
+  return record?.value.metadata.peer !== undefined;
+}
+
 /** The record as members believe it: LEFT where a peer said so. */
 export function believed({ record, departure }: Entry): SessionRecord | undefined {
   if (!record) return undefined;

@@ -44,6 +44,12 @@ const model = z.object({
   bytes_total: count.optional(),
 });
 
+/** Name of a peer: the base58 text of a libp2p peer id. Peers of one mesh are compared by it. */
+const peerId = z.string().regex(/^[1-9A-HJ-NP-Za-km-z]{1,64}$/, 'not a peer id');
+
+/** Text of a multiaddr that leads to one TCP port, directly or through a relay. */
+const peerAddress = z.string().max(256).refine(isPeerAddress, 'not an address of a peer');
+
 /** Unknown keys pass and are dropped: a newer member may say more than this one understands. */
 export const sessionRecordSchema: z.ZodType<SessionRecord> = z.object({
   session_id: z.string().regex(/^[0-9a-f]{32}$/),
@@ -70,6 +76,7 @@ export const sessionRecordSchema: z.ZodType<SessionRecord> = z.object({
     models: z.array(model).max(256),
     job_end_time_ms: count.optional(),
     addresses: z.array(address).max(16),
+    peer: z.object({ id: peerId, addresses: z.array(peerAddress).max(16) }).optional(),
   }),
 });
 
@@ -86,4 +93,16 @@ export function isDialableHost(host: string): boolean {
   if (version === 6) return !/^ff/i.test(host) && !/^[0:]+$/.test(host) && !host.includes('%');
   if (/^[0-9.]+$/.test(host) || host.length > 253) return false;
   return host.split('.').every((label) => /^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$/.test(label));
+}
+
+/** `/ip4/10.0.0.1/tcp/4001`, also with ip6, dns4 or dns6, and with `/p2p/RELAY/p2p-circuit` behind it. */
+function isPeerAddress(text: string): boolean {
+  const match =
+    /^\/(ip4|ip6|dns4|dns6)\/([^/]+)\/tcp\/([0-9]{1,5})(\/p2p\/[1-9A-HJ-NP-Za-km-z]{1,64}\/p2p-circuit)?$/.exec(
+      text,
+    );
+  if (!match) return false;
+  const [, kind, host, port] = match;
+  const version = kind === 'ip4' ? 4 : kind === 'ip6' ? 6 : 0;
+  return isIP(host!) === version && isDialableHost(host!) && Number(port) >= 1 && Number(port) <= 65_535;
 }

@@ -1,9 +1,10 @@
 import type { SessionRecord } from '../spec/session-record.ts';
-import { believed, type Entry, fingerprintOf, hasLeft, joinEntries } from './entry.ts';
+import { believed, type Entry, fingerprintOf, hasLeft, joinEntries, travels } from './entry.ts';
 import type { RegistryChange } from './registry.ts';
 
 /** Where an entry came from: this process, the rendezvous folder, or another member. */
-export type EntrySource = 'own' | 'folder' | 'gossip';
+export type EntrySource = (typeof entrySources)[number];
+const entrySources = ['own', 'folder', 'gossip'] as const;
 
 /**
  * What a merge came to: `news` changed the table; `known` is what the table holds; `stale` is older than that;
@@ -12,7 +13,7 @@ export type EntrySource = 'own' | 'folder' | 'gossip';
 export type MergeOutcome = 'news' | 'known' | 'stale' | 'forgotten';
 
 /** Sessions are dealt to so many buckets by id; digests are compared bucket by bucket. */
-const bucket_count = 64;
+export const bucket_count = 64;
 
 /**
  * Ids of sessions that are over, kept beyond this only as long as there is room: 100 bytes each. Lower: a record
@@ -20,11 +21,23 @@ const bucket_count = 64;
  */
 const tombstones_max = 100_000;
 
+/** One step of the table; `after` is absent where an entry was dropped. */
+export interface TableStep {
+  session_id: string;
+  before: Entry | undefined;
+  after: Entry | undefined;
+  source: EntrySource;
+}
+
 interface Row {
   entry: Entry;
-  /** What readers get. */
-  believed: SessionRecord | undefined;
+  /** Every way it came, a bit each. */
+  ways: number;
+  /** What readers get; made when one asks. */
+  believed?: SessionRecord | undefined;
 }
+
+const bitOf: Record<EntrySource, number> = { own: 1, folder: 2, gossip: 4 };
 
 /**
  * One member's replica of the grow-only map of sessions: the one place where records from the folder, from
@@ -37,14 +50,14 @@ export class SessionTable {
   readonly #tombstones = new Set<string>();
   readonly #sums: number[] = Array.from({ length: bucket_count }, () => 0);
   readonly #changeCallbacks = new Set<(changes: RegistryChange[]) => void>();
-  readonly #entryCallbacks = new Set<(entry: Entry, source: EntrySource) => void>();
+  readonly #stepCallbacks = new Set<(step: TableStep) => void>();
   #changes: RegistryChange[] = [];
 
   get size(): number {
     return this.#rows.size;
   }
 
-  /** Of each bucket, the sum of fingerprints modulo 2^48: equal tables have equal ones. */
+  /** Of each bucket, the sum modulo 2^48 of fingerprints of the entries that travel: tables with the same of these have equal ones. */
   get sums(): readonly number[] {
     return this.#sums;
   }
@@ -58,13 +71,15 @@ export class SessionTable {
   }
 
   get(session_id: string): SessionRecord | undefined {
-    return this.#rows.get(session_id)?.believed;
+    const row = this.#rows.get(session_id);
+    return row && believedOf(row);
   }
 
   snapshot(): SessionRecord[] {
-    return [...this.#rows.values()].flatMap((row) => row.believed ?? []);
+    return [...this.#rows.values()].flatMap((row) => believedOf(row) ?? []);
   }
 
+  /** Whether its session was over and compacted: it is not taken again. */
   isForgotten(session_id: string): boolean {
     return this.#tombstones.has(session_id);
   }
@@ -73,12 +88,14 @@ export class SessionTable {
     const row = this.#rows.get(entry.session_id);
     if (!row && this.#tombstones.has(entry.session_id)) return 'forgotten';
     const joined = row ? joinEntries(row.entry, entry) : entry;
+    const ways = (row?.ways ?? 0) | bitOf[source];
+    if (row) row.ways = ways;
     if (row && joined === row.entry) return isPartOf(entry, row.entry) ? 'known' : 'stale';
-    const now: Row = { entry: joined, believed: keepBelief(row, joined) };
+    const now: Row = { entry: joined, ways };
+    if (row && sameBelief(row.entry, joined) && 'believed' in row) now.believed = row.believed;
     this.#rows.set(entry.session_id, now);
-    this.#count(joined, row?.entry);
+    this.#step({ session_id: entry.session_id, before: row?.entry, after: joined, source });
     this.#tell(entry.session_id, row, now);
-    for (const callback of this.#entryCallbacks) callback(joined, source);
     return 'news';
   }
 
@@ -87,7 +104,7 @@ export class SessionTable {
     const row = this.#rows.get(session_id);
     if (!row) return;
     this.#rows.delete(session_id);
-    this.#count(undefined, row.entry);
+    this.#step({ session_id, before: row.entry, after: undefined, source: 'own' });
     if (forGood) {
       this.#tombstones.add(session_id);
       if (this.#tombstones.size > tombstones_max) {
@@ -104,33 +121,41 @@ export class SessionTable {
     return () => this.#changeCallbacks.delete(callback);
   }
 
-  /** The callback runs at once, with every entry that was news; returns its removal. */
-  onEntry(callback: (entry: Entry, source: EntrySource) => void): () => void {
-    this.#entryCallbacks.add(callback);
-    return () => this.#entryCallbacks.delete(callback);
+  /** The callback runs at once, with every change; returns its removal. */
+  onStep(callback: (step: TableStep) => void): () => void {
+    this.#stepCallbacks.add(callback);
+    return () => this.#stepCallbacks.delete(callback);
   }
 
-  #count(after: Entry | undefined, before: Entry | undefined): void {
-    const bucket = bucketOf((after ?? before)!.session_id);
-    const change = (after ? fingerprintOf(after) : 0) - (before ? fingerprintOf(before) : 0);
+  /** How an entry came to be known. */
+  sourcesOf(session_id: string): EntrySource[] {
+    const ways = this.#rows.get(session_id)?.ways ?? 0;
+    return entrySources.filter((source) => (ways & bitOf[source]) !== 0);
+  }
+
+  #step(step: TableStep): void {
+    const { session_id, before, after } = step;
+    const bucket = bucketOf(session_id);
+    const change = weightOf(after) - weightOf(before);
     this.#sums[bucket] = (this.#sums[bucket]! + change + 2 ** 48) % 2 ** 48;
+    for (const callback of this.#stepCallbacks) callback(step);
   }
 
   #tell(session_id: string, before: Row | undefined, after: Row | undefined): void {
-    if (before?.believed === after?.believed) return;
+    if (this.#changeCallbacks.size === 0) return;
+    if (before && after && sameBelief(before.entry, after.entry)) return;
+    const [was, is] = [before && believedOf(before), after && believedOf(after)];
+    if (was === is) return;
     const departure = after?.entry.departure?.value.evidence;
     this.#changes.push({
       session_id,
-      ...(before?.believed ? { before: before.believed } : {}),
-      ...(after?.believed ? { after: after.believed } : {}),
+      ...(was ? { before: was } : {}),
+      ...(is ? { after: is } : {}),
       ...(departure === undefined || after?.entry.record?.value.lifecycle === 'LEFT'
         ? {}
         : { departure_evidence: departure }),
     });
-    if (this.#changes.length > 1 || this.#changeCallbacks.size === 0) {
-      if (this.#changeCallbacks.size === 0) this.#changes = [];
-      return;
-    }
+    if (this.#changes.length > 1) return;
     queueMicrotask(() => {
       const told = this.#changes;
       this.#changes = [];
@@ -139,14 +164,23 @@ export class SessionTable {
   }
 }
 
-function bucketOf(session_id: string): number {
+function weightOf(entry: Entry | undefined): number {
+  return entry && travels(entry) ? fingerprintOf(entry) : 0;
+}
+
+/** @param session_id 32 hex digits */
+export function bucketOf(session_id: string): number {
   return Number.parseInt(session_id.slice(0, 2), 16) % bucket_count;
 }
 
+function believedOf(row: Row): SessionRecord | undefined {
+  if (!('believed' in row)) row.believed = believed(row.entry);
+  return row.believed;
+}
+
 /** A second departure changes nothing that readers see. */
-function keepBelief(before: Row | undefined, entry: Entry): SessionRecord | undefined {
-  const sameRecord = before !== undefined && before.entry.record === entry.record;
-  return sameRecord && hasLeft(before.entry) === hasLeft(entry) ? before.believed : believed(entry);
+function sameBelief(a: Entry, b: Entry): boolean {
+  return a.record === b.record && hasLeft(a) === hasLeft(b);
 }
 
 /** Whether everything that a part says is what the whole says. */

@@ -67,6 +67,8 @@ export interface SessionMetadata {
   job_end_time_ms?: number;
   /** Where the session answers over TLS, best first. */
   addresses: { host: string; port: number }[];
+  /** The process that speaks for the session in the mesh's gossip; absent where it takes no part. */
+  peer?: { id: string; addresses: string[] };
 }
 
 export interface SessionRecord {

@@ -2,291 +2,387 @@
  * One member of the gossip as a state machine: messages and the passing of time in, messages out. It knows no network,
  * no clock and no keys, so that a thousand of them run in one process, by seed (`simulation.ts`).
  *
- * News spreads by rumour (each passes on for some rounds what is new to it) and by comparison of digests. Each session
- * is watched over by the next few on the ring of session ids, to whom it sends signs of life; one that falls silent is
- * asked directly and through others before it is said to have left. After SWIM (Das et al., 2002), with fixed watchers
- * instead of random ones, so that silence is seen in a bounded time.
+ * News is told to all at once (the transport spreads it) and what that misses is found by comparison. Each member is
+ * watched over by the next few on the ring, to whom it sends signs of life; one that falls silent is asked directly and
+ * through others before its sessions are said to have left. After SWIM (Das et al., 2002), with fixed watchers instead
+ * of random ones, so that silence is seen in a bounded time.
  */
-import { type GossipMessage, type GossipRecord, left, type Outgoing } from './messages.ts';
-import { RecordMap } from './record-map.ts';
+import { type Entry, fingerprintOf, hasLeft, travels } from '../entry.ts';
+import { bucket_count, bucketOf, type MergeOutcome, type SessionTable } from '../session-table.ts';
+import {
+  everyone,
+  type GossipMessage,
+  type Mark,
+  type Outgoing,
+  type PeerName,
+  type SessionLoad,
+} from './messages.ts';
+import { PeerRing } from './peer-ring.ts';
 import type { GossipSettings } from './settings.ts';
 
 export interface GossipMemberOptions {
-  /** Its own record, and how it makes the record of a session that left. */
-  own: GossipRecord;
-  assertLeft: (record: GossipRecord, evidence: string) => GossipRecord;
-  /** Called when others say that the own session left: gives the record of a new one. */
-  comeBack: () => GossipRecord;
+  self: PeerName;
+  table: SessionTable;
+  /** The entry that says of a session that it left, with the evidence, signed by this member. */
+  departure: (session_id: string, evidence: string) => Entry;
   settings: GossipSettings;
+  /** Any clock that goes on evenly; members' clocks need not agree. */
+  now_ms: () => number;
   /** 0 to below 1. */
   random: () => number;
-  onChange?: (record: GossipRecord) => void;
-  onLoad?: (session_id: string, load: unknown) => void;
 }
 
-export type GossipRejection = 'oversized' | 'flood' | 'unknown_sender';
+/** `replayed`: of a session that is over and was compacted; `not_its_own`: a sign of life for another's session. */
+export type GossipRejection = 'oversized' | 'flood' | 'replayed' | 'not_its_own';
 
 interface Watched {
+  /** When it was last heard; of one never heard, since when it is watched. */
   heard_ms: number;
-  /** Since when it is being asked for. */
-  asked_ms?: number;
+  ever: boolean;
+  /** Since when it is being asked for, and by which number. */
+  asked?: { at_ms: number; nonce: number };
 }
 
-interface Sender {
-  second: number;
-  messages: number;
+interface Beat {
+  at_ms: number;
+  load?: SessionLoad;
 }
+
+/** Members that left are remembered to be asked again, so many of them. Higher: larger partitions heal from any side. */
+const left_kept = 512;
 
 export class GossipMember {
-  readonly records = new RecordMap();
-  readonly rejected: Record<GossipRejection, number> = { oversized: 0, flood: 0, unknown_sender: 0 };
+  readonly ring: PeerRing;
+  readonly rejected: Record<GossipRejection, number> = {
+    oversized: 0,
+    flood: 0,
+    replayed: 0,
+    not_its_own: 0,
+  };
   readonly #options: GossipMemberOptions;
-  #own: GossipRecord;
-  /** Records that are passed on, and for how many rounds more. */
-  readonly #hot = new Map<string, number>();
-  readonly #watched = new Map<string, Watched>();
-  /** When sessions were first seen to have left. */
-  readonly #left_ms = new Map<string, number>();
-  readonly #senders = new Map<string, Sender>();
+  readonly #table: SessionTable;
+  readonly #self: PeerName;
+  /** Sessions of which there is something to tell. */
+  readonly #fresh = new Set<string>();
+  #tell_at_ms = Number.POSITIVE_INFINITY;
+  /** What comes by an announcement to all is passed on by who carries it. */
+  #announced = false;
+  readonly #watched = new Map<PeerName, Watched>();
+  /** Members whose last session left, the latest last. */
+  readonly #left = new Set<PeerName>();
+  readonly #senders = new Map<PeerName, { second: number; messages: number }>();
   /** Questions asked for others, by nonce: who wants to know, and their nonce. */
-  readonly #relayed = new Map<number, { to: string; nonce: number; at_ms: number }>();
+  readonly #relayed = new Map<number, { to: PeerName; nonce: number; peer: PeerName; at_ms: number }>();
+  readonly #beats = new Map<string, Beat>();
+  readonly #loads = new Map<string, SessionLoad>();
+  /** Who was greeted last: asked again while nobody else is known. */
+  #contact: PeerName | undefined;
   #nonce = 0;
-  #beat_at_ms = 0;
-  #round_at_ms = 0;
+  #beat_at_ms: number;
+  #load_at_ms: number;
   #compare_at_ms: number;
-  #load: unknown;
 
-  constructor(options: GossipMemberOptions, now_ms: number) {
+  constructor(options: GossipMemberOptions) {
     this.#options = options;
-    this.#own = options.own;
-    const { compare_ms } = options.settings;
+    this.#table = options.table;
+    this.#self = options.self;
+    const now_ms = options.now_ms();
+    const { beat_ms, load_ms, compare_ms } = options.settings;
+    this.#beat_at_ms = now_ms + options.random() * beat_ms;
+    this.#load_at_ms = now_ms + options.random() * load_ms;
     this.#compare_at_ms = now_ms + options.random() * compare_ms;
-    this.#take(options.own, now_ms);
+    this.ring = new PeerRing(options.table);
+    options.table.onStep(({ session_id, before, after }) => {
+      if (!after) {
+        this.#beats.delete(session_id);
+        this.#loads.delete(session_id);
+        this.#fresh.delete(session_id);
+        return;
+      }
+      const peer = after.record?.value.metadata.peer?.id;
+      if (peer === undefined) return; // its folder's business alone
+      if (this.ring.has(peer)) this.#left.delete(peer);
+      else this.#remember(peer);
+      // A second departure adds nothing that anybody needs to know soon.
+      if (before && before.record === after.record && hasLeft(before)) return;
+      if (this.#announced) return;
+      if (this.#fresh.size === 0) this.#tell_at_ms = options.now_ms() + options.settings.gather_ms;
+      this.#fresh.add(session_id);
+    });
   }
 
-  get own(): GossipRecord {
-    return this.#own;
+  /** Members to keep connections to. */
+  links(): PeerName[] {
+    return this.ring.links(this.#self, this.#options.settings.watchers);
   }
 
-  /** What travels with signs of life. */
-  set load(load: unknown) {
-    this.#load = load;
+  /** What travels with the signs of life of an own session. */
+  setLoad(session_id: string, load: SessionLoad): void {
+    this.#loads.set(session_id, load);
   }
 
-  /** A new version of the own record. */
-  update(record: GossipRecord, now_ms: number): void {
-    this.#own = record;
-    this.#take(record, now_ms);
+  /** The last sign of life of a session that came here; only watchers and gateways get them. */
+  lastBeat(session_id: string): { at_ms: number; load?: SessionLoad } | undefined {
+    return this.#beats.get(session_id);
   }
 
-  /** First contact: compare with a member that is known by its address. */
-  join(address: string): Outgoing[] {
-    return [{ to: address, message: { kind: 'marks', marks: this.records.marks() } }, this.#newsTo(address)];
+  /** First contact: compare with a member that is known by name, and tell it of the own sessions. */
+  greet(peer: PeerName): Outgoing[] {
+    this.#contact = peer;
+    const own = [...this.ring.sessionsOf(this.#self)].flatMap((id) => this.#table.entry(id) ?? []);
+    return [{ to: peer, message: this.#sums() }, ...this.#batches(peer, own)];
+  }
+
+  /** A connection to a member broke: it may have died, so it is asked now. */
+  lost(peer: PeerName): Outgoing[] {
+    const watched = this.#watched.get(peer);
+    return watched?.ever && watched.asked === undefined
+      ? this.#ask(peer, watched, this.#options.now_ms())
+      : [];
   }
 
   /** When `tick` has something to do, at the earliest. */
   nextTick_ms(): number {
-    const { silence_ms, check_ms } = this.#options.settings;
-    let next = Math.min(this.#beat_at_ms, this.#compare_at_ms);
-    if (this.#hot.size > 0) next = Math.min(next, this.#round_at_ms);
-    for (const { heard_ms, asked_ms } of this.#watched.values())
-      next = Math.min(next, asked_ms === undefined ? heard_ms + silence_ms : asked_ms + check_ms);
+    const { settings } = this.#options;
+    let next = Math.min(this.#beat_at_ms, this.#compare_at_ms, this.#tell_at_ms);
+    for (const [peer, watched] of this.#watched) next = Math.min(next, this.#dueOf(peer, watched, settings));
     return next;
   }
 
-  tick(now_ms: number): Outgoing[] {
+  /** What is to be said now. */
+  tick(): Outgoing[] {
     const { settings, random } = this.#options;
+    const now_ms = this.#options.now_ms();
+    this.#forgiveOwnPause(now_ms);
     const out: Outgoing[] = [];
     if (now_ms >= this.#beat_at_ms) {
       this.#beat_at_ms = now_ms + settings.beat_ms;
-      out.push(...this.#beats());
+      this.#beat(now_ms, out);
       this.#watch(now_ms);
-      this.#forgetOld(now_ms);
     }
     this.#check(now_ms, out);
-    if (this.#hot.size > 0 && now_ms >= this.#round_at_ms) {
-      this.#round_at_ms = now_ms + settings.round_ms;
-      this.#spread(out);
-    }
+    if (now_ms >= this.#tell_at_ms) this.#tell(out);
     if (now_ms >= this.#compare_at_ms) {
       this.#compare_at_ms = now_ms + settings.compare_ms * (0.5 + random());
       const to = this.#someoneToCompareWith();
-      if (to !== undefined)
-        out.push({ to, message: { kind: 'digest', digest: this.records.digest, count: this.records.size } });
+      if (to !== undefined) out.push({ to, message: this.#sums() });
     }
     return out;
   }
 
-  receive(from: string, message: GossipMessage, now_ms: number): Outgoing[] {
+  /** A message that was announced to all. @returns whether it holds anything new, and so is worth passing on */
+  hear(from: PeerName, message: GossipMessage): boolean {
+    const now_ms = this.#options.now_ms();
+    if (message.kind !== 'news' || this.#floods(from, now_ms) || this.#isOversized(message)) return false;
+    this.#announced = true;
+    try {
+      return message.entries.filter((entry) => this.#take(entry) === 'news').length > 0;
+    } finally {
+      this.#announced = false;
+      this.#seen(from, now_ms);
+    }
+  }
+
+  /** A message to this member. */
+  receive(from: PeerName, message: GossipMessage): Outgoing[] {
+    const now_ms = this.#options.now_ms();
     if (this.#floods(from, now_ms)) return [];
+    this.#seen(from, now_ms);
     switch (message.kind) {
       case 'beat':
-        return this.#heard(from, message.session_id, message.load, now_ms);
+        return this.#heardBeat(from, message.sessions, now_ms);
       case 'news':
-        return this.#news(message.records, now_ms);
-      case 'probe': {
-        if (message.session_id !== this.#own.session_id) return [];
-        return [
-          { to: from, message: { kind: 'alive', nonce: message.nonce, session_id: this.#own.session_id } },
-        ];
-      }
+        if (!this.#isOversized(message)) for (const entry of message.entries) this.#take(entry);
+        return [];
+      case 'probe':
+        return [{ to: from, message: { kind: 'alive', nonce: message.nonce } }];
       case 'probe_for': {
         const nonce = ++this.#nonce;
-        this.#relayed.set(nonce, { to: from, nonce: message.nonce, at_ms: now_ms });
-        return [{ to: message.address, message: { kind: 'probe', nonce, session_id: message.session_id } }];
+        this.#relayed.set(nonce, { to: from, nonce: message.nonce, peer: message.peer, at_ms: now_ms });
+        return [{ to: message.peer, message: { kind: 'probe', nonce } }];
       }
       case 'alive': {
         const relayed = this.#relayed.get(message.nonce);
+        if (relayed?.peer !== from) return [];
         this.#relayed.delete(message.nonce);
-        const watched = this.#watched.get(message.session_id);
-        if (watched) this.#watched.set(message.session_id, { heard_ms: now_ms });
-        return relayed
-          ? [
-              {
-                to: relayed.to,
-                message: { kind: 'alive', nonce: relayed.nonce, session_id: message.session_id },
-              },
-            ]
-          : [];
+        const { to, nonce, peer } = relayed;
+        return [{ to, message: { kind: 'alive_for', nonce, peer } }];
       }
-      case 'digest':
-        if (message.digest === this.records.digest && message.count === this.records.size) return [];
-        return [{ to: from, message: { kind: 'marks', marks: this.records.marks() } }];
+      case 'alive_for':
+        if (this.#watched.get(message.peer)?.asked?.nonce === message.nonce) this.#seen(message.peer, now_ms);
+        return [];
+      case 'sums':
+        return this.#compareSums(from, message.sums);
       case 'marks':
-        return this.#compare(from, message.marks);
-      case 'want':
-        return this.#batches(
-          from,
-          message.session_ids.flatMap((id) => this.records.get(id) ?? []),
-        );
-    }
-  }
-
-  #beats(): Outgoing[] {
-    const { watchers } = this.#options.settings;
-    const message: GossipMessage = {
-      kind: 'beat',
-      session_id: this.#own.session_id,
-      ...(this.#load === undefined ? {} : { load: this.#load }),
-    };
-    return this.records
-      .neighbours(this.#own.session_id, watchers)
-      .map((id) => ({ to: this.records.get(id)!.address, message }));
-  }
-
-  /** Watches over those before it on the ring; of new ones, silence counts from now on. */
-  #watch(now_ms: number): void {
-    const { watchers, compare_ms } = this.#options.settings;
-    const mine = new Set(this.records.neighbours(this.#own.session_id, -watchers));
-    for (const id of this.#watched.keys()) if (!mine.has(id)) this.#watched.delete(id);
-    for (const id of mine) if (!this.#watched.has(id)) this.#watched.set(id, { heard_ms: now_ms });
-    for (const [nonce, { at_ms }] of this.#relayed)
-      if (now_ms - at_ms > compare_ms) this.#relayed.delete(nonce);
-  }
-
-  #check(now_ms: number, out: Outgoing[]): void {
-    const { silence_ms, check_ms, helpers } = this.#options.settings;
-    for (const [id, watched] of this.#watched) {
-      const record = this.records.get(id);
-      if (record === undefined || record.lifecycle >= left) {
-        this.#watched.delete(id);
-        continue;
-      }
-      if (watched.asked_ms === undefined && now_ms >= watched.heard_ms + silence_ms) {
-        watched.asked_ms = now_ms;
-        const nonce = ++this.#nonce;
-        const { session_id, address } = record;
-        out.push({ to: address, message: { kind: 'probe', nonce, session_id } });
-        for (const to of this.#someLive(helpers, id))
-          out.push({ to, message: { kind: 'probe_for', nonce, session_id, address } });
-      } else if (watched.asked_ms !== undefined && now_ms >= watched.asked_ms + check_ms) {
-        const silent_s = ((now_ms - watched.heard_ms) / 1000).toFixed(1);
-        const evidence = `silent for ${silent_s} s; neither it nor anyone asked about it answered`;
-        this.#watched.delete(id);
-        this.#take(this.#options.assertLeft(record, evidence), now_ms);
+        return this.#compareMarks(from, message.buckets, message.marks);
+      case 'want': {
+        const entries = message.session_ids.flatMap((id) => this.#table.entry(id) ?? []);
+        return this.#batches(from, entries.filter(travels));
       }
     }
   }
 
-  #spread(out: Outgoing[]): void {
-    const { fanout, records_max } = this.#options.settings;
-    const ids = [...this.#hot.keys()].slice(0, records_max);
-    const records = ids.map((id) => this.records.get(id)!);
-    for (const to of this.#someLive(fanout)) out.push({ to, message: { kind: 'news', records } });
-    for (const id of ids) {
-      const rounds = this.#hot.get(id)! - 1;
-      if (rounds > 0) this.#hot.set(id, rounds);
-      else this.#hot.delete(id);
-    }
+  /** What is still to be told to all, without waiting for more of it. */
+  flush(): Outgoing[] {
+    const out: Outgoing[] = [];
+    this.#tell(out);
+    return out;
   }
 
-  #heard(from: string, session_id: string, load: unknown, now_ms: number): Outgoing[] {
-    const record = this.records.get(session_id);
-    if (record === undefined) {
-      this.rejected.unknown_sender++;
-      // It knows this member, and this one not it: the records tell.
-      return [{ to: from, message: { kind: 'want', session_ids: [session_id] } }];
-    }
-    // It lives and does not know what is said of it.
-    if (record.lifecycle >= left) return [{ to: from, message: { kind: 'news', records: [record] } }];
-    if (this.#watched.has(session_id)) this.#watched.set(session_id, { heard_ms: now_ms });
-    if (load !== undefined) this.#options.onLoad?.(session_id, load);
-    return [];
-  }
+  // --- signs of life -----------------------------------------------------------------------------------------
 
-  #news(records: readonly GossipRecord[], now_ms: number): Outgoing[] {
-    if (records.length > this.#options.settings.records_max) {
-      this.rejected.oversized++;
-      return [];
-    }
-    for (const record of records) this.#take(record, now_ms);
-    return [];
-  }
-
-  #compare(from: string, marks: readonly (readonly [string, number, number])[]): Outgoing[] {
-    const theirs = new Map(marks.map((mark) => [mark[0], mark]));
-    const want = marks.filter((mark) => this.records.lacks(mark)).map(([id]) => id);
-    const tell = [...this.records.values()].filter(({ session_id, lifecycle, version }) => {
-      const mark = theirs.get(session_id);
-      return mark === undefined || lifecycle > mark[1] || (lifecycle === mark[1] && version > mark[2]);
+  #beat(now_ms: number, out: Outgoing[]): void {
+    const { watchers, load_ms } = this.#options.settings;
+    const sessions = [...this.ring.sessionsOf(this.#self)].map((session_id) => {
+      const load = this.#loads.get(session_id);
+      return load === undefined ? { session_id } : { session_id, load };
     });
+    if (sessions.length === 0) return;
+    const to = new Set(this.ring.neighbours(this.#self, watchers));
+    if (now_ms >= this.#load_at_ms) {
+      this.#load_at_ms = now_ms + load_ms;
+      for (const gateway of this.ring.gateways) if (gateway !== this.#self) to.add(gateway);
+    }
+    const message: GossipMessage = { kind: 'beat', sessions };
+    for (const peer of to) out.push({ to: peer, message });
+  }
+
+  #heardBeat(
+    from: PeerName,
+    sessions: readonly { session_id: string; load?: SessionLoad }[],
+    now_ms: number,
+  ): Outgoing[] {
+    const want: string[] = [];
+    const tell: Entry[] = [];
+    for (const { session_id, load } of sessions) {
+      const entry = this.#table.entry(session_id);
+      const peer = entry?.record?.value.metadata.peer?.id;
+      if (peer === undefined) {
+        // It knows this member, and this one not it. What said that a session is over may be forgotten: it is said again.
+        if (!this.#table.isForgotten(session_id)) want.push(session_id);
+        else tell.push(this.#options.departure(session_id, 'it was over, and had been compacted'));
+      } else if (peer !== from) this.rejected.not_its_own++;
+      // It lives and does not know what is said of it.
+      else if (hasLeft(entry!)) tell.push(entry!);
+      else this.#beats.set(session_id, load === undefined ? { at_ms: now_ms } : { at_ms: now_ms, load });
+    }
     const out = this.#batches(from, tell);
     if (want.length > 0) out.push({ to: from, message: { kind: 'want', session_ids: want } });
     return out;
   }
 
-  /** Merges; what is news is passed on, and news of the own end is answered with a new beginning. */
-  #take(record: GossipRecord, now_ms: number): void {
-    if (!this.records.merge(record)) return;
-    if (this.#hot.size === 0) this.#round_at_ms = now_ms;
-    this.#hot.set(record.session_id, this.#options.settings.rounds);
-    if (record.lifecycle >= left) this.#left_ms.set(record.session_id, now_ms);
-    this.#options.onChange?.(record);
-    if (
-      record.session_id === this.#own.session_id &&
-      record.lifecycle >= left &&
-      this.#own.lifecycle < left
-    ) {
-      this.#own = this.#options.comeBack();
-      this.#watched.clear();
-      this.#beat_at_ms = now_ms;
-      this.#take(this.#own, now_ms);
+  /** Watches over those before it on the ring; of new ones, silence counts from now on. */
+  #watch(now_ms: number): void {
+    const { watchers, compare_ms } = this.#options.settings;
+    const mine = this.ring.neighbours(this.#self, -watchers);
+    for (const peer of this.#watched.keys()) if (!mine.includes(peer)) this.#watched.delete(peer);
+    for (const peer of mine)
+      if (!this.#watched.has(peer)) this.#watched.set(peer, { heard_ms: now_ms, ever: false });
+    for (const [nonce, { at_ms }] of this.#relayed)
+      if (now_ms - at_ms > compare_ms) this.#relayed.delete(nonce);
+  }
+
+  #seen(peer: PeerName, now_ms: number): void {
+    const watched = this.#watched.get(peer);
+    if (!watched) return;
+    watched.heard_ms = now_ms;
+    watched.ever = true;
+    delete watched.asked;
+  }
+
+  #dueOf(peer: PeerName, { heard_ms, ever, asked }: Watched, settings: GossipSettings): number {
+    if (asked === undefined) return heard_ms + (ever ? settings.silence_ms : settings.unheard_ms);
+    const rank = this.ring.neighbours(peer, settings.watchers).indexOf(this.#self);
+    return asked.at_ms + settings.check_ms + Math.max(0, rank) * settings.stagger_ms;
+  }
+
+  #check(now_ms: number, out: Outgoing[]): void {
+    const { settings } = this.#options;
+    for (const [peer, watched] of this.#watched) {
+      if (!this.ring.has(peer)) {
+        this.#watched.delete(peer);
+        continue;
+      }
+      if (now_ms < this.#dueOf(peer, watched, settings)) continue;
+      if (watched.asked === undefined) {
+        out.push(...this.#ask(peer, watched, now_ms));
+        continue;
+      }
+      const silent_s = ((now_ms - watched.heard_ms) / 1000).toFixed(1);
+      const evidence = `silent for ${silent_s} s; neither it nor anyone asked about it answered`;
+      this.#watched.delete(peer);
+      for (const id of [...this.ring.sessionsOf(peer)]) {
+        this.#table.merge(this.#options.departure(id, evidence), 'own');
+      }
     }
   }
 
-  #forgetOld(now_ms: number): void {
-    const { forget_ms } = this.#options.settings;
-    for (const [id, at_ms] of this.#left_ms) {
-      if (now_ms - at_ms < forget_ms) break;
-      this.records.forget(id);
-      this.#left_ms.delete(id);
+  #ask(peer: PeerName, watched: Watched, now_ms: number): Outgoing[] {
+    const nonce = ++this.#nonce;
+    watched.asked = { at_ms: now_ms, nonce };
+    return [
+      { to: peer, message: { kind: 'probe', nonce } },
+      ...this.#some(this.#options.settings.helpers, peer).map(
+        (to): Outgoing => ({ to, message: { kind: 'probe_for', nonce, peer } }),
+      ),
+    ];
+  }
+
+  /** Where this process itself stood still, others were not silent: nobody listened. */
+  #forgiveOwnPause(now_ms: number): void {
+    const late_ms = now_ms - this.nextTick_ms();
+    if (late_ms < this.#options.settings.beat_ms) return;
+    for (const watched of this.#watched.values()) {
+      watched.heard_ms += late_ms;
+      if (watched.asked) watched.asked.at_ms += late_ms;
     }
   }
 
-  #floods(from: string, now_ms: number): boolean {
+  // --- news --------------------------------------------------------------------------------------------------
+
+  #take(entry: Entry): MergeOutcome {
+    const outcome = this.#table.merge(entry, 'gossip');
+    if (outcome === 'forgotten') this.rejected.replayed++;
+    return outcome;
+  }
+
+  #tell(out: Outgoing[]): void {
+    this.#tell_at_ms = Number.POSITIVE_INFINITY;
+    const entries = [...this.#fresh].flatMap((id) => this.#table.entry(id) ?? []);
+    this.#fresh.clear();
+    out.push(...this.#batches(everyone, entries));
+  }
+
+  #batches(to: PeerName, entries: readonly Entry[]): Outgoing[] {
+    const { entries_max, envelope_bytes_max } = this.#options.settings;
+    const out: Outgoing[] = [];
+    let batch: Entry[] = [];
+    let bytes = 0;
+    for (const entry of entries) {
+      const more = envelopeBytes(entry);
+      if (batch.length === entries_max || (batch.length > 0 && bytes + more > envelope_bytes_max)) {
+        out.push({ to, message: { kind: 'news', entries: batch } });
+        batch = [];
+        bytes = 0;
+      }
+      batch.push(entry);
+      bytes += more;
+    }
+    if (batch.length > 0) out.push({ to, message: { kind: 'news', entries: batch } });
+    return out;
+  }
+
+  #isOversized({ entries }: { entries: readonly Entry[] }): boolean {
+    if (entries.length <= this.#options.settings.entries_max) return false;
+    this.rejected.oversized++;
+    return true;
+  }
+
+  #floods(from: PeerName, now_ms: number): boolean {
     const second = Math.floor(now_ms / 1000);
     const sender = this.#senders.get(from);
     if (sender === undefined || sender.second !== second) {
+      if (this.#senders.size > 4096) this.#senders.clear();
       this.#senders.set(from, { second, messages: 1 });
       return false;
     }
@@ -296,43 +392,74 @@ export class GossipMember {
     return true;
   }
 
-  #batches(to: string, records: readonly GossipRecord[]): Outgoing[] {
-    const { records_max } = this.#options.settings;
-    const out: Outgoing[] = [];
-    for (let at = 0; at < records.length; at += records_max)
-      out.push({ to, message: { kind: 'news', records: records.slice(at, at + records_max) } });
+  // --- comparing ---------------------------------------------------------------------------------------------
+
+  #sums(): GossipMessage {
+    return { kind: 'sums', sums: [...this.#table.sums] };
+  }
+
+  #compareSums(from: PeerName, sums: readonly number[]): Outgoing[] {
+    const own = this.#table.sums;
+    const buckets = own.flatMap((sum, bucket) => (sum === sums[bucket] ? [] : [bucket]));
+    if (buckets.length === 0) return [];
+    const marks = this.#inBuckets(buckets).map((entry): Mark => [entry.session_id, fingerprintOf(entry)]);
+    return [{ to: from, message: { kind: 'marks', buckets, marks } }];
+  }
+
+  #compareMarks(from: PeerName, buckets: readonly number[], marks: readonly Mark[]): Outgoing[] {
+    const theirs = new Map(marks);
+    const tell = this.#inBuckets(buckets.filter((bucket) => bucket < bucket_count)).filter(
+      (entry) => theirs.get(entry.session_id) !== fingerprintOf(entry),
+    );
+    const want = marks.flatMap(([id, fingerprint]) => {
+      const known = this.#table.entry(id);
+      if (known) return fingerprintOf(known) === fingerprint ? [] : [id];
+      return this.#table.isForgotten(id) ? [] : [id];
+    });
+    const out = this.#batches(from, tell);
+    if (want.length > 0) out.push({ to: from, message: { kind: 'want', session_ids: want } });
     return out;
   }
 
-  #newsTo(to: string): Outgoing {
-    return { to, message: { kind: 'news', records: [this.#own] } };
+  #inBuckets(buckets: readonly number[]): Entry[] {
+    const asked = new Set(buckets);
+    return [...this.#table.entries()].filter(
+      (entry) => travels(entry) && asked.has(bucketOf(entry.session_id)),
+    );
   }
 
-  /** Addresses of random sessions that have not left, others than the own; of those that left lately where there are few. */
-  #someLive(count: number, except?: string): string[] {
-    const { ring } = this.records;
-    const { random } = this.#options;
-    const found = new Set<string>();
-    for (let tries = 0; found.size < count && tries < 4 * count && ring.length > 1; tries++) {
-      const id = ring[Math.floor(random() * ring.length)]!;
-      const { address } = this.records.get(id)!;
-      if (id !== except && address !== this.#own.address) found.add(address);
+  #someoneToCompareWith(): PeerName | undefined {
+    const { random, settings } = this.#options;
+    if (this.#left.size > 0 && random() < settings.compare_with_left) {
+      const gone = [...this.#left];
+      return gone[Math.floor(random() * gone.length)];
     }
-    if (found.size < count)
-      for (const id of [...this.#left_ms.keys()].slice(-4 * count)) {
-        const address = this.records.get(id)?.address;
-        if (address !== undefined && address !== this.#own.address && found.size < count) found.add(address);
-      }
+    const links = random() < settings.compare_far ? this.#some(1) : this.links();
+    return links[Math.floor(random() * links.length)] ?? this.#contact;
+  }
+
+  /** Random members, others than itself. */
+  #some(count: number, except?: PeerName): PeerName[] {
+    const { names } = this.ring;
+    const found = new Set<PeerName>();
+    for (let tries = 0; found.size < count && tries < 4 * count && names.length > 1; tries++) {
+      const name = names[Math.floor(this.#options.random() * names.length)]!;
+      if (name !== except && name !== this.#self) found.add(name);
+    }
     return [...found];
   }
 
-  #someoneToCompareWith(): string | undefined {
-    const { random, settings } = this.#options;
-    const gone = [...this.#left_ms.keys()];
-    if (gone.length > 0 && random() < settings.compare_with_left) {
-      const address = this.records.get(gone[Math.floor(random() * gone.length)]!)?.address;
-      if (address !== undefined && address !== this.#own.address) return address;
+  #remember(peer: PeerName): void {
+    if (peer === this.#self) return;
+    this.#left.delete(peer);
+    this.#left.add(peer);
+    if (this.#left.size > left_kept) {
+      const [oldest] = this.#left;
+      this.#left.delete(oldest!);
     }
-    return this.#someLive(1)[0];
   }
+}
+
+function envelopeBytes({ record, departure }: Entry): number {
+  return (record?.envelope.length ?? 0) + (departure?.envelope.length ?? 0);
 }

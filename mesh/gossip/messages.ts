@@ -1,35 +1,40 @@
 /** What members of the gossip tell one another. */
+import type { Entry } from '../entry.ts';
 
-/** A session's record as gossip handles it; the signed envelope is opened and judged before it gets here. */
-export interface GossipRecord {
-  session_id: string;
-  /** Where its member listens; stays the same when the member comes back under a new session. */
-  address: string;
-  /** JOIN 0 < SERVING 1 < DOWN 2 < LEFT 3. */
-  lifecycle: 0 | 1 | 2 | 3;
-  version: number;
-  envelope: Uint8Array;
+/** Name of a member: the process that speaks for one or several sessions. It stays when a session comes back under a new id. */
+export type PeerName = string;
+
+/** Load of a session, all its models together. */
+export interface SessionLoad {
+  running: number;
+  waiting: number;
+  max_sequences: number;
 }
 
-export const left = 3;
-
-/** What one knows of a session, without the record itself. */
-export type Mark = readonly [session_id: string, lifecycle: number, version: number];
+/** What one knows of a session, without the entry itself. */
+export type Mark = readonly [session_id: string, fingerprint: number];
 
 export type GossipMessage =
-  /** A sign of life, sent directly to those who watch over a session; load travels with it. */
-  | { kind: 'beat'; session_id: string; load?: unknown }
-  | { kind: 'news'; records: readonly GossipRecord[] }
-  /** Are you there? `for` another member, who cannot reach you itself. */
-  | { kind: 'probe'; nonce: number; session_id: string; for?: string }
-  | { kind: 'alive'; nonce: number; session_id: string }
-  | { kind: 'probe_for'; nonce: number; session_id: string; address: string }
-  /** A digest of all records; members with the same one have nothing to tell each other. */
-  | { kind: 'digest'; digest: number; count: number }
-  | { kind: 'marks'; marks: readonly Mark[] }
+  /** A sign of life of the sender's sessions; load travels with it. */
+  | { kind: 'beat'; sessions: readonly { session_id: string; load?: SessionLoad }[] }
+  | { kind: 'news'; entries: readonly Entry[] }
+  /** Are you there? */
+  | { kind: 'probe'; nonce: number }
+  | { kind: 'alive'; nonce: number }
+  /** Is it there? Asked of a third member; its answer names the peer again. */
+  | { kind: 'probe_for'; nonce: number; peer: PeerName }
+  | { kind: 'alive_for'; nonce: number; peer: PeerName }
+  /** Sums of the table's buckets: members with the same ones have nothing to tell each other. */
+  | { kind: 'sums'; sums: readonly number[] }
+  /** What the sender has in the buckets that differ. */
+  | { kind: 'marks'; buckets: readonly number[]; marks: readonly Mark[] }
   | { kind: 'want'; session_ids: readonly string[] };
 
+/** In the place of a receiver: all members. */
+export const everyone = '*';
+
 export interface Outgoing {
-  to: string;
+  /** A member, or `everyone`. */
+  to: PeerName | typeof everyone;
   message: GossipMessage;
 }

@@ -1,46 +1,51 @@
 export interface GossipSettings {
-  /** Time between two rounds in which news is passed on. Lower: faster spread, more messages while there is news. */
-  round_ms: number;
-  /**
-   * Members that get the news in a round. With n members and loss p, news reaches all of them in about
-   * log(n) / log(1 + fanout · (1 − p)) rounds and two more for the last ones. Higher: fewer rounds, more copies.
-   */
-  fanout: number;
-  /** Rounds for which a member passes on what is new to it. Lower: some may miss it until the next comparison. */
-  rounds: number;
+  /** How long news is gathered before it is told to all. Lower: sooner by as much; higher: fewer messages when much happens at once. */
+  gather_ms: number;
   /** Time between signs of life. Lower: silence is seen sooner; a member sends `watchers` of them each time. */
   beat_ms: number;
-  /** Members that watch over a session: the next ones on the ring of session ids. Higher: safer against lost ones. */
+  /** Time between signs of life to gateways, which show load. Higher: less to read where thousands of members send to a few gateways. */
+  load_ms: number;
+  /** Members that watch over a member: the next ones on the ring of names. Higher: safer against lost ones. */
   watchers: number;
-  /** Silence after which a watcher asks, and how long it waits for an answer. Their sum and the spread is how long a death stays unknown. */
+  /**
+   * Silence after which a watcher asks, how long it waits for an answer, and how much longer the second and the third
+   * watcher wait, so that mostly one speaks. Until all know of a death: at most
+   * silence + check + (watchers − 1) · stagger + the way of the news.
+   */
   silence_ms: number;
   check_ms: number;
-  /** Members that are asked to ask too. An eviction needs all ways to fail: loss^2 directly, loss^4 each way around. */
+  stagger_ms: number;
+  /** Silence that is allowed to a member that this one never heard: it may be just beginning. Lower: those who died before anybody heard them are found sooner. */
+  unheard_ms: number;
+  /** Members that are asked to ask too. A false alarm needs all ways to fail: loss^2 directly, loss^4 each way around. */
   helpers: number;
-  /** Time between two comparisons with a random member: what news missed is found so. */
+  /** Time between two comparisons with another member: what news missed is found so. */
   compare_ms: number;
   /** Share of comparisons with members that are thought to have left: this is how the halves of a partition meet again. */
   compare_with_left: number;
-  /** How long a session that left is remembered whole; its id is for good, as long as the process lives. */
-  forget_ms: number;
-  /** Records in one message at most; larger ones do not count. */
-  records_max: number;
+  /** Of the others, the share with any member instead of one that is linked anyway. Higher: more connections. */
+  compare_far: number;
+  /** Entries, and bytes of their envelopes, in one message at most; larger ones do not count. */
+  entries_max: number;
+  envelope_bytes_max: number;
   /** Messages a second that one sender may send; what is above does not count. */
   messages_per_s: number;
 }
 
 export const defaultGossipSettings: GossipSettings = {
-  round_ms: 150,
-  fanout: 8,
-  rounds: 5,
+  gather_ms: 20,
   beat_ms: 500,
+  load_ms: 2000,
   watchers: 3,
-  silence_ms: 1200,
-  check_ms: 500,
+  silence_ms: 1500,
+  check_ms: 600,
+  stagger_ms: 150,
+  unheard_ms: 3000,
   helpers: 3,
   compare_ms: 2000,
   compare_with_left: 0.3,
-  forget_ms: 3_600_000,
-  records_max: 2048,
+  compare_far: 0.25,
+  entries_max: 256,
+  envelope_bytes_max: 192 * 1024,
   messages_per_s: 400,
 };

@@ -1,238 +1,183 @@
-/**
- * Members on a network that exists only here, by seed: delay, loss, partitions, members that fall silent, clocks that
- * are wrong. The members are the ones of `member.ts`, line for line.
- */
-import { GossipMember, type GossipMemberOptions } from './member.ts';
-import { type GossipMessage, type GossipRecord, left } from './messages.ts';
+/** Members on a network in memory, by seed; member, driver and table are those of real processes. */
+
+import type { SessionMetadata, SessionRecord } from '../../spec/session-record.ts';
+import { type Entry, hasLeft } from '../entry.ts';
+import { SessionTable } from '../session-table.ts';
+import { GossipDriver } from './driver.ts';
+import { GossipMember } from './member.ts';
+import { type Host, MemoryNetwork, type NetworkOptions } from './memory-network.ts';
 import { defaultGossipSettings, type GossipSettings } from './settings.ts';
 
-export interface SimulationOptions {
+export interface SimulationOptions extends NetworkOptions {
   members: number;
-  seed: number;
-  /** Share of messages that are lost, each way. */
-  loss: number;
-  /** One way, drawn evenly between these, ms. */
-  delay_ms: readonly [least: number, most: number];
   /** Clocks of members are wrong by up to so much, ms. */
   clock_error_ms?: number;
   settings?: Partial<GossipSettings>;
 }
 
-interface Event {
-  at_ms: number;
-  /** Of events at the same time, in the order in which they were made. */
-  order: number;
-  to: number;
-  from?: string;
-  message?: GossipMessage;
-}
-
-interface Node {
-  member: GossipMember;
-  clock_ms: number;
-  /** Told nothing and says nothing. */
-  silent: boolean;
-  /** Part of the network it is in; parts do not reach each other. */
-  part: number;
-  wakes_at_ms: number;
-  sessions: number;
+export interface SimulatedNode {
+  host: Host;
+  driver: GossipDriver;
+  table: SessionTable;
+  /** The id of its session, which changes where others took it for gone. */
+  session_id: string;
+  /** Tells of a new version of its record. */
+  publish(): void;
 }
 
 export class GossipSimulation {
-  now_ms = 0;
-  messages = 0;
-  readonly nodes: Node[] = [];
+  readonly network: MemoryNetwork;
+  readonly nodes: SimulatedNode[] = [];
   readonly #options: SimulationOptions;
   readonly #settings: GossipSettings;
-  readonly #random: () => number;
-  readonly #events = new Heap();
-  #order = 0;
+  #count = 1;
 
   /** All members know each other, as after some time in peace. */
   constructor(options: SimulationOptions) {
     this.#options = options;
     this.#settings = { ...defaultGossipSettings, ...options.settings };
-    this.#random = mulberry32(options.seed);
-    for (let at = 0; at < options.members; at++) this.#add();
-    const all = this.nodes.map(({ member }) => member.own);
-    for (const node of this.nodes) for (const record of all) node.member.records.merge(record);
-    // What everybody knows is no news.
+    this.network = new MemoryNetwork(options);
+    const names = Array.from({ length: options.members }, (_, at) => nameOf(at));
+    const records = names.map((name) => this.#record(name));
+    for (const [at, name] of names.entries()) this.#add(name, records[at]!, records);
     this.run(3_000);
   }
 
-  /** A new member that knows one other. @returns its number */
-  join(known = 0): number {
-    const at = this.#add();
-    this.#send(at, this.nodes[at]!.member.join(addressOf(known)));
-    return at;
+  /** A new member that knows one other. */
+  join(known = 0): SimulatedNode {
+    const name = nameOf(this.nodes.length);
+    const record = this.#record(name);
+    const node = this.#add(name, record, []);
+    node.table.merge(record, 'own');
+    for (const { to, message } of node.driver.member.greet(nameOf(known))) node.host.send(to, message);
+    return node;
   }
 
   /** Runs for so long. */
   run(duration_ms: number): void {
-    const end_ms = this.now_ms + duration_ms;
-    for (;;) {
-      const event = this.#events.peek();
-      if (event === undefined || event.at_ms > end_ms) break;
-      this.#events.pop();
-      this.now_ms = event.at_ms;
-      this.#happen(event);
-    }
-    this.now_ms = end_ms;
+    this.network.run(duration_ms);
   }
 
   /** Runs until it is so, looking each `step_ms`. @returns how long that took; Infinity where it took too long */
   until(condition: () => boolean, { step_ms, most_ms }: { step_ms: number; most_ms: number }): number {
-    const start_ms = this.now_ms;
+    const start_ms = this.network.now_ms;
     while (!condition()) {
-      if (this.now_ms - start_ms >= most_ms) return Number.POSITIVE_INFINITY;
+      if (this.network.now_ms - start_ms >= most_ms) return Number.POSITIVE_INFINITY;
       this.run(step_ms);
     }
-    return this.now_ms - start_ms;
+    return this.network.now_ms - start_ms;
   }
 
   /** Members that speak, whatever others think of them. */
-  get speaking(): Node[] {
-    return this.nodes.filter(({ silent }) => !silent);
+  get speaking(): SimulatedNode[] {
+    return this.nodes.filter(({ host }) => !host.silent);
   }
 
   /** Whether every member that speaks knows exactly the sessions of those that speak as not left. */
   get agrees(): boolean {
-    const live = this.speaking.map(({ member }) => member.own.session_id).sort();
-    return this.speaking.every(({ member }) => {
-      const { ring } = member.records;
-      return ring.length === live.length && ring.every((id, at) => id === live[at]);
-    });
+    const live = this.speaking;
+    return live.every(
+      ({ driver, table }) =>
+        driver.member.ring.names.length === live.length &&
+        live.every(({ session_id }) => {
+          const entry = table.entry(session_id);
+          return entry !== undefined && !hasLeft(entry);
+        }),
+    );
   }
 
-  #add(): number {
-    const at = this.nodes.length;
-    const clock_ms = onGrid((2 * this.#random() - 1) * (this.#options.clock_error_ms ?? 0));
-    const node: Node = {
-      member: undefined as never,
-      clock_ms,
-      silent: false,
-      part: 0,
-      wakes_at_ms: Number.POSITIVE_INFINITY,
-      sessions: 0,
-    };
-    const record = (): GossipRecord => ({
-      session_id: Array.from({ length: 4 }, () =>
-        Math.floor(this.#random() * 2 ** 32)
-          .toString(16)
-          .padStart(8, '0'),
-      ).join(''),
-      address: addressOf(at),
-      lifecycle: 1,
-      version: node.sessions++,
-      envelope: new Uint8Array(0),
-    });
-    const options: GossipMemberOptions = {
-      own: record(),
-      assertLeft: (known) => ({ ...known, lifecycle: left }),
-      comeBack: record,
+  /** Whether all that speak have this node's record as it has it. */
+  knowNewest({ session_id, table }: SimulatedNode): boolean {
+    const newest = table.entry(session_id)?.record;
+    return this.speaking.every((node) => node.table.entry(session_id)?.record === newest);
+  }
+
+  #add(name: string, own: Entry, known: readonly Entry[]): SimulatedNode {
+    const { random } = this.network;
+    const clock_error_ms = (2 * random() - 1) * (this.#options.clock_error_ms ?? 0);
+    const host = this.network.host(name, clock_error_ms);
+    const table = new SessionTable();
+    for (const entry of known) table.merge(entry, 'folder');
+    const member = new GossipMember({
+      self: name,
+      table,
+      departure: (session_id, evidence) => this.#departure(session_id, evidence),
       settings: this.#settings,
-      random: this.#random,
+      now_ms: () => host.now_ms(),
+      random,
+    });
+    const driver = new GossipDriver(member, table, host, host);
+    const node: SimulatedNode = {
+      host,
+      driver,
+      table,
+      session_id: own.session_id,
+      publish: () => {
+        const { value } = table.entry(node.session_id)!.record!;
+        const record = this.#signed({ ...value, version: value.version + 1 });
+        table.merge({ session_id: node.session_id, record }, 'own');
+      },
     };
-    node.member = new GossipMember(options, this.#local(node));
+    table.onStep(({ session_id, after }) => {
+      if (session_id !== node.session_id || !after || !hasLeft(after)) return;
+      const record = this.#record(name);
+      node.session_id = record.session_id;
+      // As a session of a process: when the step is done.
+      this.network.schedule(this.network.now_ms, () => {
+        if (!host.silent) table.merge(record, 'own');
+      });
+    });
     this.nodes.push(node);
-    this.#wake(at);
-    return at;
+    return node;
   }
 
-  #local(node: Node): number {
-    return this.now_ms + node.clock_ms;
+  #record(name: string): Entry {
+    const { random } = this.network;
+    const session_id = Array.from({ length: 4 }, () =>
+      Math.floor(random() * 2 ** 32)
+        .toString(16)
+        .padStart(8, '0'),
+    ).join('');
+    const metadata: SessionMetadata = {
+      role: 'node-agent',
+      node: name,
+      hostname: name,
+      site: 'simulated',
+      provider: 'nobody@simulated',
+      tier: 'stable',
+      devices: [],
+      models: [],
+      addresses: [],
+      peer: { id: name, addresses: [] },
+    };
+    const value: SessionRecord = {
+      session_id,
+      public_key: '',
+      lifecycle: 'SERVING',
+      version: 0,
+      started_at_ms: 0,
+      metadata,
+    };
+    return { session_id, record: this.#signed(value) };
   }
 
-  #happen({ to, from, message, at_ms }: Event): void {
-    const node = this.nodes[to]!;
-    if (node.silent) return;
-    if (message === undefined) {
-      if (node.wakes_at_ms !== at_ms) return;
-      node.wakes_at_ms = Number.POSITIVE_INFINITY;
-      this.#send(to, node.member.tick(this.#local(node)));
-    } else this.#send(to, node.member.receive(from!, message, this.#local(node)));
-    this.#wake(to);
+  #departure(session_id: string, evidence: string): Entry {
+    return { session_id, departure: this.#signed({ session_id, evidence }) };
   }
 
-  #send(from: number, outgoing: readonly { to: string; message: GossipMessage }[]): void {
-    const [least, most] = this.#options.delay_ms;
-    for (const { to, message } of outgoing) {
-      this.messages++;
-      const receiver = Number(to.slice(1));
-      if (this.#random() < this.#options.loss) continue;
-      if (this.nodes[receiver]!.part !== this.nodes[from]!.part) continue;
-      const at_ms = this.now_ms + onGrid(least + this.#random() * (most - least));
-      this.#events.push({ at_ms, order: this.#order++, to: receiver, from: addressOf(from), message });
-    }
-  }
-
-  #wake(at: number): void {
-    const node = this.nodes[at]!;
-    const at_ms = Math.max(this.now_ms, onGrid(node.member.nextTick_ms() - node.clock_ms));
-    if (at_ms >= node.wakes_at_ms) return;
-    node.wakes_at_ms = at_ms;
-    this.#events.push({ at_ms, order: this.#order++, to: at });
-  }
-}
-
-/** The next 1024th of a millisecond: sums of such times are exact, so that nobody is woken a rounding error too early. */
-function onGrid(ms: number): number {
-  return Math.ceil(ms * 1024) / 1024;
-}
-
-function addressOf(at: number): string {
-  return `n${at}`;
-}
-
-/** Same numbers from the same seed (Tommy Ettinger's mulberry32). */
-function mulberry32(seed: number): () => number {
-  let state = seed | 0;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
-/** Events by time, then by order. */
-class Heap {
-  readonly #events: Event[] = [];
-
-  peek(): Event | undefined {
-    return this.#events[0];
-  }
-
-  push(event: Event): void {
-    const events = this.#events;
-    let at = events.length;
-    events.push(event);
-    while (at > 0) {
-      const parent = (at - 1) >> 1;
-      if (!before(event, events[parent]!)) break;
-      events[at] = events[parent]!;
-      at = parent;
-    }
-    events[at] = event;
-  }
-
-  pop(): void {
-    const events = this.#events;
-    const last = events.pop();
-    if (last === undefined || events.length === 0) return;
-    let at = 0;
-    for (;;) {
-      let child = 2 * at + 1;
-      if (child >= events.length) break;
-      if (child + 1 < events.length && before(events[child + 1]!, events[child]!)) child++;
-      if (!before(events[child]!, last)) break;
-      events[at] = events[child]!;
-      at = child;
-    }
-    events[at] = last;
+  /** Nobody forges here: signatures are tested where they are made. */
+  #signed<T>(value: T): { value: T; envelope: Uint8Array; fingerprint: number } {
+    // Spread over 48 bits, so that sums of them do not meet by chance; the lower 32 are all different.
+    const count = this.#count++;
+    const fingerprint =
+      (Math.imul(count, 0x9e3779b1) >>> 16) * 2 ** 32 + (Math.imul(count, 0x85ebca6b) >>> 0);
+    const envelope = new Uint8Array(4);
+    new DataView(envelope.buffer).setUint32(0, count);
+    return { value, envelope, fingerprint };
   }
 }
 
-function before(a: Event, b: Event): boolean {
-  return a.at_ms < b.at_ms || (a.at_ms === b.at_ms && a.order < b.order);
+/** In the order of their numbers, as text. */
+function nameOf(at: number): string {
+  return `n${String(at).padStart(5, '0')}`;
 }

@@ -1,176 +1,288 @@
-import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import type { Entry } from '../../mesh/entry.ts';
 import { GossipMember } from '../../mesh/gossip/member.ts';
-import { type GossipRecord, left } from '../../mesh/gossip/messages.ts';
-import { RecordMap } from '../../mesh/gossip/record-map.ts';
+import { PeerRing } from '../../mesh/gossip/peer-ring.ts';
 import { defaultGossipSettings } from '../../mesh/gossip/settings.ts';
 import { GossipSimulation } from '../../mesh/gossip/simulation.ts';
+import { SessionTable } from '../../mesh/session-table.ts';
+import { metadata } from './fixtures.ts';
 
-const arbitraryRecord: fc.Arbitrary<GossipRecord> = fc.record({
-  session_id: fc.constantFrom('a', 'b', 'c', 'd'),
-  address: fc.constant('n0'),
-  lifecycle: fc.constantFrom(0 as const, 1 as const, 2 as const, 3 as const),
-  version: fc.integer({ min: 0, max: 3 }),
-  envelope: fc.uint8Array({ minLength: 1, maxLength: 2 }),
-});
-const merged = (records: readonly GossipRecord[]): RecordMap => {
-  const map = new RecordMap();
-  for (const record of records) map.merge(record);
-  return map;
-};
-const content = (map: RecordMap): unknown =>
-  [...map.values()].sort((a, b) => (a.session_id < b.session_id ? -1 : 1));
+let fingerprint = 1;
 
-describe('the map of sessions', () => {
-  it('is the same whatever the order, the grouping and the repetitions of merging', () => {
-    fc.assert(
-      fc.property(
-        fc.array(arbitraryRecord, { maxLength: 12 }),
-        fc.infiniteStream(fc.nat()),
-        (records, numbers) => {
-          const once = merged(records);
-          const shuffled = [...records, ...records]
-            .map((record) => ({ record, at: numbers.next().value as number }))
-            .sort((a, b) => a.at - b.at)
-            .map(({ record }) => record);
-          const again = merged(shuffled);
-          expect(content(again)).toEqual(content(once));
-          expect(again.digest).toBe(once.digest);
-          expect(again.ring).toEqual(once.ring);
-          // Half by half, then together.
-          const half = records.length >> 1;
-          const parts = merged([
-            ...merged(records.slice(half)).values(),
-            ...merged(records.slice(0, half)).values(),
-          ]);
-          expect(content(parts)).toEqual(content(once));
-        },
-      ),
-    );
+/** A session of a peer, without signatures: those are the codec's business. */
+function entryOf(name: string, peer: string, role: 'engine' | 'gateway' = 'engine'): Entry {
+  const session_id = Buffer.from(name.padEnd(16, '.')).toString('hex');
+  const value = {
+    session_id,
+    public_key: '',
+    lifecycle: 'SERVING' as const,
+    version: 0,
+    started_at_ms: 0,
+    metadata: { ...metadata, role, peer: { id: peer, addresses: [] } },
+  };
+  return { session_id, record: { value, envelope: Uint8Array.of(1), fingerprint: fingerprint++ } };
+}
+
+function departureOf({ session_id }: Pick<Entry, 'session_id'>, evidence = 'gone'): Entry {
+  const value = { session_id, evidence };
+  return { session_id, departure: { value, envelope: Uint8Array.of(2), fingerprint: fingerprint++ } };
+}
+
+describe('the ring of members', () => {
+  const table = new SessionTable();
+  for (const name of ['d', 'b', 'a', 'c']) table.merge(entryOf(name, name), 'gossip');
+  const ring = new PeerRing(table);
+
+  it('gives those after and before a member, around the end', () => {
+    expect(ring.neighbours('d', 2)).toEqual(['a', 'b']);
+    expect(ring.neighbours('a', -2)).toEqual(['d', 'c']);
+    expect(ring.neighbours('b', 9)).toEqual(['c', 'd', 'a']);
+    expect(ring.neighbours('bb', 1)).toEqual(['c']);
+    expect(ring.neighbours('bb', -1)).toEqual(['b']);
   });
 
-  it('never goes back in life, and does not bring back what was forgotten', () => {
-    const record: GossipRecord = {
-      session_id: 'a',
-      address: 'n0',
-      lifecycle: 1,
-      version: 7,
-      envelope: new Uint8Array(1),
-    };
-    const map = merged([record]);
-    expect(map.merge({ ...record, lifecycle: left, version: 0 })).toBe(true);
-    expect(map.merge({ ...record, version: 99 })).toBe(false);
-    expect(map.ring).toEqual([]);
-    const empty = new RecordMap().digest;
-    map.forget('a');
-    expect(map.digest).toBe(empty);
-    expect(map.merge({ ...record, version: 99 })).toBe(false);
-    expect(map.lacks(['a', 3, 100])).toBe(false);
+  it('keeps a member as long as one of its sessions has not left', () => {
+    const second = entryOf('a2', 'a', 'gateway');
+    table.merge(second, 'gossip');
+    expect(ring.gateways).toEqual(['a']);
+    table.merge(departureOf(entryOf('a', 'a')), 'gossip');
+    expect(ring.names).toEqual(['a', 'b', 'c', 'd']);
+    table.merge(departureOf(second), 'gossip');
+    expect(ring.names).toEqual(['b', 'c', 'd']);
+  });
+
+  it('links all members by few steps', () => {
+    const many = new SessionTable();
+    for (let at = 0; at < 100; at++) many.merge(entryOf(`m${at}`, `m${at}`), 'gossip');
+    const { names } = new PeerRing(many);
+    const links = new PeerRing(many);
+    let reached = new Set([names[0]!]);
+    let steps = 0;
+    for (; reached.size < 100; steps++)
+      reached = new Set([...reached, ...[...reached].flatMap((name) => links.links(name, 3))]);
+    expect(steps).toBeLessThanOrEqual(5);
+    expect(links.links(names[0]!, 3).length).toBeLessThanOrEqual(12);
   });
 });
 
-/** Small enough for every run; `npm run bench -- mesh` has a thousand. */
-const small = { members: 60, delay_ms: [0.2, 3] as const };
+describe('members that are simulated', () => {
+  const small = { members: 60, delay_ms: [0.2, 3] as const };
 
-describe('a simulated mesh', () => {
-  it('tells everybody of a new member within six rounds, at 10 % loss', () => {
+  it('tell all of a new record within six rounds, at 10 % loss', () => {
     for (const seed of [1, 2, 3]) {
-      const simulation = new GossipSimulation({ ...small, seed, loss: 0.1 });
-      simulation.join();
-      const took_ms = simulation.until(() => simulation.agrees, { step_ms: 10, most_ms: 10_000 });
-      expect(took_ms).toBeLessThanOrEqual(6 * defaultGossipSettings.round_ms);
+      const simulation = new GossipSimulation({ ...small, delay_ms: [3, 3], seed, loss: 0.1 });
+      simulation.network.hops_max = 0;
+      const [node] = simulation.nodes;
+      node!.publish();
+      const known = (): boolean => simulation.knowNewest(node!);
+      expect(simulation.until(known, { step_ms: 1, most_ms: 5_000 })).toBeLessThan(5_000);
+      expect(simulation.network.hops_max).toBeLessThanOrEqual(6);
     }
   });
 
-  it('knows within three seconds that a member is silent, and that of nobody else', () => {
+  it('take in who knows one of them, though messages are lost', () => {
+    for (const seed of [1, 2, 3]) {
+      const simulation = new GossipSimulation({ ...small, seed, loss: 0.3 });
+      simulation.join();
+      expect(simulation.until(() => simulation.agrees, { step_ms: 50, most_ms: 20_000 })).toBeLessThan(
+        20_000,
+      );
+    }
+  });
+
+  it('know within three seconds that one fell silent, and evict nobody else', () => {
     for (const seed of [4, 5, 6]) {
       const simulation = new GossipSimulation({ ...small, seed, loss: 0.01 });
-      const before = simulation.nodes.map(({ member }) => member.own.session_id);
-      simulation.nodes[7]!.silent = true;
+      const before = simulation.nodes.map(({ session_id }) => session_id);
+      simulation.nodes[7]!.host.silent = true;
       expect(simulation.until(() => simulation.agrees, { step_ms: 50, most_ms: 20_000 })).toBeLessThanOrEqual(
         3_000,
       );
       simulation.run(10_000);
-      expect(simulation.speaking.map(({ member }) => member.own.session_id)).toEqual(
+      expect(simulation.speaking.map(({ session_id }) => session_id)).toEqual(
         before.filter((_, at) => at !== 7),
       );
     }
   });
 
-  it('evicts nobody who lives, at 1 % loss and with clocks an hour wrong', () => {
+  it('evict nobody who lives, at 1 % loss and with clocks an hour wrong', () => {
     const simulation = new GossipSimulation({ ...small, seed: 7, loss: 0.01, clock_error_ms: 3_600_000 });
-    const before = simulation.nodes.map(({ member }) => member.own.session_id);
+    const before = simulation.nodes.map(({ session_id }) => session_id);
     simulation.run(120_000);
-    expect(simulation.nodes.map(({ member }) => member.own.session_id)).toEqual(before);
+    expect(simulation.nodes.map(({ session_id }) => session_id)).toEqual(before);
     expect(simulation.agrees).toBe(true);
   });
 
-  it('heals within five seconds after a partition, everybody under a new session', () => {
+  it('heal within five seconds after a partition, everybody under a new session', () => {
     const simulation = new GossipSimulation({ ...small, seed: 8, loss: 0.01 });
-    const before = new Set(simulation.nodes.map(({ member }) => member.own.session_id));
-    for (const [at, node] of simulation.nodes.entries()) node.part = at % 2;
+    const before = new Set(simulation.nodes.map(({ session_id }) => session_id));
+    for (const [at, { host }] of simulation.nodes.entries()) host.part = at % 2;
     simulation.run(60_000);
     // Each half took the other for gone.
-    expect(simulation.nodes.every(({ member }) => member.records.ring.length === small.members / 2)).toBe(
-      true,
-    );
-    for (const node of simulation.nodes) node.part = 0;
+    for (const { driver } of simulation.nodes)
+      expect(driver.member.ring.names).toHaveLength(small.members / 2);
+    for (const { host } of simulation.nodes) host.part = 0;
     expect(simulation.until(() => simulation.agrees, { step_ms: 100, most_ms: 30_000 })).toBeLessThanOrEqual(
       5_000,
     );
-    expect(simulation.nodes.every(({ member }) => !before.has(member.own.session_id))).toBe(true);
+    expect(simulation.nodes.every(({ session_id }) => !before.has(session_id))).toBe(true);
   });
 
-  it('comes out the same by seed', () => {
+  it('outlive that members come and go all the time', () => {
+    const simulation = new GossipSimulation({ ...small, members: 20, seed: 10, loss: 0.02 });
+    for (let turn = 0; turn < 20; turn++) {
+      simulation.nodes[turn]!.host.silent = true;
+      simulation.join(turn + 1);
+      simulation.run(700);
+    }
+    expect(simulation.until(() => simulation.agrees, { step_ms: 100, most_ms: 60_000 })).toBeLessThan(60_000);
+  });
+
+  it('come out the same by seed', () => {
     const run = (): unknown => {
       const simulation = new GossipSimulation({ ...small, seed: 9, loss: 0.05 });
-      simulation.nodes[3]!.silent = true;
+      simulation.nodes[3]!.host.silent = true;
       simulation.run(5_000);
-      return [simulation.messages, simulation.nodes[0]!.member.records.digest];
+      return [simulation.network.messages, simulation.nodes[0]!.table.sums];
     };
     expect(run()).toEqual(run());
   });
 });
 
 describe('a member', () => {
-  const record = (session_id: string): GossipRecord => ({
-    session_id,
-    address: `at-${session_id}`,
-    lifecycle: 1,
-    version: 0,
-    envelope: new Uint8Array(1),
-  });
-  const member = (settings = {}): GossipMember =>
-    new GossipMember(
-      {
-        own: record('own'),
-        assertLeft: (known) => ({ ...known, lifecycle: left }),
-        comeBack: () => record('own-again'),
-        settings: { ...defaultGossipSettings, ...settings },
-        random: () => 0.5,
+  let now_ms = 0;
+  function memberOf(table: SessionTable, settings = {}): GossipMember {
+    now_ms = 0;
+    let draw = 0;
+    return new GossipMember({
+      self: 'me',
+      table,
+      departure: (session_id, evidence) => departureOf({ session_id }, evidence),
+      settings: { ...defaultGossipSettings, ...settings },
+      now_ms: () => now_ms,
+      random: () => {
+        draw += 0.37;
+        return draw % 1;
       },
-      0,
-    );
+    });
+  }
+  function tableOf(...entries: Entry[]): SessionTable {
+    const table = new SessionTable();
+    for (const entry of entries) table.merge(entry, 'own');
+    return table;
+  }
 
   it('does not listen to who floods it, and counts it; others are heard', () => {
-    const self = member({ messages_per_s: 10 });
-    for (let count = 0; count < 25; count++) self.receive('loud', { kind: 'digest', digest: 1, count: 0 }, 5);
+    const self = memberOf(tableOf(entryOf('own', 'me')), { messages_per_s: 10 });
+    const sums = { kind: 'sums' as const, sums: [] };
+    for (let count = 0; count < 25; count++) self.receive('loud', sums);
     expect(self.rejected.flood).toBe(15);
-    self.receive('quiet', { kind: 'news', records: [record('new')] }, 6);
-    expect(self.records.get('new')).toBeDefined();
-    expect(self.receive('loud', { kind: 'digest', digest: 1, count: 0 }, 1_005)).toHaveLength(1);
+    expect(self.receive('quiet', sums)).toHaveLength(1);
+    expect(self.hear('loud', { kind: 'news', entries: [entryOf('new', 'x')] })).toBe(false);
+    now_ms = 1005;
+    expect(self.receive('loud', sums)).toHaveLength(1);
   });
 
   it('does not take messages that are too large', () => {
-    const self = member({ records_max: 2 });
-    self.receive('x', { kind: 'news', records: ['a', 'b', 'c'].map(record) }, 1);
-    expect([self.rejected.oversized, self.records.size]).toEqual([1, 1]);
+    const table = tableOf(entryOf('own', 'me'));
+    const self = memberOf(table, { entries_max: 2 });
+    self.receive('x', { kind: 'news', entries: ['a', 'b', 'c'].map((name) => entryOf(name, name)) });
+    expect([self.rejected.oversized, table.size]).toEqual([1, 1]);
   });
 
-  it('comes back under a new session when it hears that it left', () => {
-    const self = member();
-    self.receive('x', { kind: 'news', records: [{ ...record('own'), lifecycle: left }] }, 1);
-    expect(self.own.session_id).toBe('own-again');
-    expect(self.records.ring).toEqual(['own-again']);
+  it('does not take back a session that is over, and tells who still believes in it', () => {
+    const table = tableOf(entryOf('own', 'me'), entryOf('old', 'x'));
+    const self = memberOf(table);
+    const old = entryOf('old', 'x');
+    table.forget(old.session_id, true);
+    self.receive('y', { kind: 'news', entries: [old] });
+    expect([self.rejected.replayed, table.size]).toEqual([1, 1]);
+    const answer = self.receive('x', { kind: 'beat', sessions: [{ session_id: old.session_id }] });
+    expect(answer).toMatchObject([{ to: 'x', message: { kind: 'news', entries: [{ departure: {} }] } }]);
+  });
+
+  it('does not take a sign of life for the session of another', () => {
+    const theirs = entryOf('theirs', 'them');
+    const self = memberOf(tableOf(entryOf('own', 'me'), theirs));
+    const load = { running: 9, waiting: 9, max_sequences: 9 };
+    self.receive('x', { kind: 'beat', sessions: [{ session_id: theirs.session_id, load }] });
+    expect([self.rejected.not_its_own, self.lastBeat(theirs.session_id)]).toEqual([1, undefined]);
+    self.receive('them', { kind: 'beat', sessions: [{ session_id: theirs.session_id, load }] });
+    expect(self.lastBeat(theirs.session_id)).toEqual({ at_ms: 0, load });
+  });
+
+  it('says with evidence that a member left which it heard and hears no more', () => {
+    const theirs = entryOf('theirs', 'them');
+    const table = tableOf(entryOf('own', 'me'), theirs);
+    const self = memberOf(table);
+    for (; now_ms < 1000; now_ms += 100) {
+      self.tick();
+      self.receive('them', { kind: 'beat', sessions: [{ session_id: theirs.session_id }] });
+    }
+    for (; now_ms < 3400; now_ms += 100) self.tick();
+    expect(table.get(theirs.session_id)?.lifecycle).toBe('LEFT');
+    expect(table.entry(theirs.session_id)?.departure?.value.evidence).toMatch(/^silent for 2\.[0-9] s/);
+  });
+
+  it('gives those more time that it never heard: they may be just beginning', () => {
+    const theirs = entryOf('theirs', 'them');
+    const table = tableOf(entryOf('own', 'me'), theirs);
+    const self = memberOf(table);
+    for (; now_ms < 3000; now_ms += 100) self.tick();
+    expect(table.get(theirs.session_id)?.lifecycle).toBe('SERVING');
+    for (; now_ms < 5000; now_ms += 100) self.tick();
+    expect(table.get(theirs.session_id)?.lifecycle).toBe('LEFT');
+  });
+
+  it('takes nobody for silent while it stood still itself', () => {
+    const theirs = entryOf('theirs', 'them');
+    const table = tableOf(entryOf('own', 'me'), theirs);
+    const self = memberOf(table);
+    const beat = { kind: 'beat' as const, sessions: [{ session_id: theirs.session_id }] };
+    for (; now_ms < 1000; now_ms += 100) {
+      self.tick();
+      self.receive('them', beat);
+    }
+    now_ms = 60_000; // stopped, and continued
+    for (const end_ms = now_ms + 1000; now_ms < end_ms; now_ms += 100) self.tick();
+    expect(table.get(theirs.session_id)?.lifecycle).toBe('SERVING');
+  });
+
+  it('asks at once when a connection broke, and believes who answers for others', () => {
+    const theirs = entryOf('theirs', 'them');
+    const table = tableOf(entryOf('own', 'me'), theirs, entryOf('third', 'z'));
+    const self = memberOf(table);
+    self.tick();
+    now_ms = 500;
+    self.tick();
+    self.receive('them', { kind: 'beat', sessions: [{ session_id: theirs.session_id }] });
+    const asked = self.lost('them');
+    expect(asked.map(({ to, message }) => [to, message.kind])).toEqual([
+      ['them', 'probe'],
+      ['z', 'probe_for'],
+    ]);
+    const { message } = asked[1]!;
+    if (message.kind !== 'probe_for') throw new Error('not asked for');
+    self.receive('z', { kind: 'alive_for', nonce: message.nonce, peer: 'them' });
+    now_ms = 1600;
+    self.tick();
+    expect(table.get(theirs.session_id)?.lifecycle).toBe('SERVING');
+    self.lost('them');
+    for (; now_ms < 2500; now_ms += 100) self.tick();
+    expect(table.get(theirs.session_id)?.lifecycle).toBe('LEFT');
+  });
+
+  it('leaves sessions to their folder that no peer speaks for', () => {
+    const table = tableOf(entryOf('own', 'me'));
+    const self = memberOf(table);
+    const { record, session_id } = entryOf('quiet', 'x');
+    const { peer: _, ...alone } = record!.value.metadata;
+    table.merge(
+      { session_id, record: { ...record!, value: { ...record!.value, metadata: alone } } },
+      'folder',
+    );
+    expect(self.flush()).toEqual([]);
+    table.merge(entryOf('heard', 'y'), 'folder');
+    expect(self.flush()).toHaveLength(1);
   });
 });
