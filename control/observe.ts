@@ -83,7 +83,7 @@ export async function pollJobsIfReachable(
 }
 
 /** One batched question to the runner about everything of this deployment that is not over. */
-async function pollJobs(
+export async function pollJobs(
   state: DeploymentState,
   store: DeploymentStore,
   runner: JobRunner,

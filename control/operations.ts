@@ -1,7 +1,7 @@
 /** What every operation on deployments works with: the site, its state, its runner, and who asks. */
 
 import { type SlurmClient, SlurmCommandClient } from '../slurm/client.ts';
-import { LocalCommandRunner } from '../slurm/command-runner.ts';
+import { LocalCommandRunner, slurmCommandEnvironment } from '../slurm/command-runner.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import type { SlurmOverrides } from '../spec/model-yaml.ts';
@@ -22,6 +22,8 @@ export interface Operations {
   runner: JobRunner;
   /** The Slurm client of a Slurm site. */
   slurm?: SlurmClient;
+  /** What Slurm's commands see of the environment; of the local site, what jobs see. */
+  command_environment: Readonly<Record<string, string>>;
   facts: PrepareFacts;
   /** Shown to other commands that wait: `hpcserve deploy`. */
   command: string;
@@ -40,8 +42,17 @@ export function openOperations(input: OperationsInput): Operations {
   const { overrides, overrideSource, ...rest } = input;
   refuseFromElsewhere(input.loaded);
   const store = new DeploymentStore(input.loaded.layout);
-  if (input.loaded.site.kind === 'local') return { ...rest, store, runner: new LocalRunner() };
-  const slurm = slurmClient(input.loaded, input.facts.environment);
+  if (input.loaded.site.kind === 'local')
+    return {
+      ...rest,
+      store,
+      runner: new LocalRunner(),
+      command_environment: slurmCommandEnvironment(input.facts.environment),
+    };
+  const commands = slurmRunner(input.loaded, input.facts.environment);
+  const slurm = new SlurmCommandClient(commands, {
+    command_timeout_ms: slurmSettings(input.loaded.site).command_timeout_s * 1000,
+  });
   const runner = new SlurmRunner({
     site: input.loaded,
     client: slurm,
@@ -56,7 +67,7 @@ export function openOperations(input: OperationsInput): Operations {
     ...(overrides ? { overrides } : {}),
     ...(overrideSource ? { overrideSource } : {}),
   });
-  return { ...rest, store, runner, slurm };
+  return { ...rest, store, runner, slurm, command_environment: commands.environment };
 }
 
 /** State and Slurm are there: the CLI runs its commands there, and what did not go that way has no business here. */
@@ -69,19 +80,16 @@ function refuseFromElsewhere({ site, provenance }: LoadedSite): void {
   });
 }
 
-function slurmClient(
+function slurmRunner(
   { site }: LoadedSite,
   environment: Readonly<Record<string, string | undefined>>,
-): SlurmClient {
+): LocalCommandRunner {
   const settings = slurmSettings(site);
-  return new SlurmCommandClient(
-    new LocalCommandRunner({
-      environment,
-      ...(settings.bin_dir ? { bin_dir: expandSitePath(settings.bin_dir, environment) } : {}),
-      ...(settings.conf_file ? { conf_file: expandSitePath(settings.conf_file, environment) } : {}),
-    }),
-    { command_timeout_ms: settings.command_timeout_s * 1000 },
-  );
+  return new LocalCommandRunner({
+    environment,
+    ...(settings.bin_dir ? { bin_dir: expandSitePath(settings.bin_dir, environment) } : {}),
+    ...(settings.conf_file ? { conf_file: expandSitePath(settings.conf_file, environment) } : {}),
+  });
 }
 
 /** Whether Slurm is asked what there is: it must answer, it may, or nobody asks. */

@@ -71,7 +71,8 @@ export interface LocalRunnerOptions {
 
 /** Runs commands on this machine. */
 export class LocalCommandRunner implements CommandRunner {
-  readonly #environment: Record<string, string>;
+  /** What the commands see. */
+  readonly environment: Readonly<Record<string, string>>;
   readonly #cwd: string | undefined;
 
   constructor(options: LocalRunnerOptions = {}) {
@@ -79,7 +80,7 @@ export class LocalCommandRunner implements CommandRunner {
     if (options.bin_dir !== undefined)
       environment.PATH = [options.bin_dir, environment.PATH ?? '/usr/bin:/bin'].join(':');
     if (options.conf_file !== undefined) environment.SLURM_CONF = join(options.conf_file);
-    this.#environment = environment;
+    this.environment = environment;
     this.#cwd = options.cwd;
   }
 
@@ -90,7 +91,7 @@ export class LocalCommandRunner implements CommandRunner {
         program,
         args,
         {
-          env: this.#environment,
+          env: this.environment,
           cwd: this.#cwd,
           timeout: options.timeout_ms,
           killSignal: 'SIGKILL',

@@ -7,6 +7,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { Luggage } from './bring-files.ts';
 import { openRemoteSite } from './remote-site.ts';
+import { useRemoteTerminal } from './remote-terminal.ts';
 
 /** Commands that work on a site. The others (init, simulate, config, …) are of this machine. */
 export const remoteCommands: ReadonlySet<string> = new Set([
@@ -15,6 +16,8 @@ export const remoteCommands: ReadonlySet<string> = new Set([
   'render',
   'status',
   'logs',
+  'shell',
+  'top',
   'stop',
   'keep',
   'backfill',
@@ -26,6 +29,8 @@ export const remoteCommands: ReadonlySet<string> = new Set([
   'nodes',
   'doctor',
 ]);
+/** Those that a person uses at a terminal, which must be theirs there too. */
+const terminalCommands: ReadonlySet<string> = new Set(['shell', 'top']);
 /** Options whose value is a file here, by what becomes of it. */
 const fileOptions: Readonly<Record<string, 'bring' | 'fetch' | 'refuse'>> = {
   '--plan': 'bring',
@@ -79,7 +84,13 @@ export async function runThere(
       }
     }
     const progress = context.json ? [] : ['--progress', 'plain'];
-    const { code } = await connection.exec([...program, ...words, '--site', site, ...progress], {
+    // What follows -- is not for hpcserve: the site comes before it.
+    const end = words.indexOf('--');
+    words.splice(end < 0 ? words.length : end, 0, '--site', site, ...progress);
+    if (terminalCommands.has(command.name()) && context.tty.stdin && context.tty.stdout) {
+      return await useRemoteTerminal(connection, [...program, ...words], context.environment.TERM);
+    }
+    const { code } = await connection.exec([...program, ...words], {
       onStdout: (text) => context.write(text),
       onStderr: (text) => process.stderr.write(text),
       signal: context.signal,

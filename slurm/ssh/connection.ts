@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { createReadStream, existsSync, readFileSync, statSync } from 'node:fs';
 import type { Duplex } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import type { Client, ClientChannel, ConnectConfig, SFTPWrapper } from 'ssh2';
+import type { Client, ClientChannel, ConnectConfig, PseudoTtyOptions, SFTPWrapper } from 'ssh2';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { shellQuote } from '../quote.ts';
 import { type AskPerson, Authentication } from './authentication.ts';
@@ -114,6 +114,19 @@ export class SshConnection {
     options.signal?.removeEventListener('abort', interrupt);
     if (ended === undefined) throw lost(this.target.host, 'it ended before the command did');
     return { ...ended, ...out };
+  }
+
+  /**
+   * Runs a command there in a terminal of its own. What it writes is read from the channel; what is written to the
+   * channel is typed; `setWindow` of it changes the size. `exit` comes before `close`, where there is one.
+   */
+  openTerminal(argv: readonly string[], terminal: PseudoTtyOptions): Promise<ClientChannel> {
+    const opened = new Promise<ClientChannel>((resolve, reject) => {
+      this.#client.exec(argv.map(shellQuote).join(' '), { pty: terminal }, (error, stream) =>
+        error ? reject(lost(this.target.host, error.message)) : resolve(stream),
+      );
+    });
+    return this.#orLost(opened);
   }
 
   /**

@@ -56,6 +56,12 @@ export const controlErrors = defineErrors({
     http_status: 504,
     exit_code: 8,
   },
+  E_SHELL_PLACE: {
+    cause: 'What a shell was to be opened on is no deployment, no node of one, or has no job that runs.',
+    fix: '`hpcserve status` names deployments and their nodes; a shell needs a job that runs',
+    http_status: 404,
+    exit_code: 9,
+  },
   E_JOBS_LIMIT: {
     cause: 'More jobs than limits.max_jobs of the site config allows this tool to keep in the queue.',
     fix: 'stop a deployment that is not needed, ask for fewer replicas, or raise limits.max_jobs where the site allows it',

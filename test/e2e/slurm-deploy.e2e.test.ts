@@ -11,6 +11,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import { spawn as spawnPty } from 'node-pty';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
@@ -133,6 +134,49 @@ describe('a deployment on Slurm', () => {
     let chunks = 0;
     for await (const chunk of stream) chunks += chunk.choices.length;
     expect(chunks).toBeGreaterThan(1);
+  });
+
+  it('lets its owner into its jobs: a command with its exit code, a shell in a terminal of any size', async () => {
+    const [first, second] = (await status('two-kinds')).launches;
+    const ran = await hpcserve('shell', 'two-kinds', '--', 'sh', '-c', 'echo "job $SLURM_JOB_ID"; exit 3');
+    expect(ran.stdout, ran.stderr).toContain(`job ${first!.job_id}\n`);
+    expect(ran.code).toBe(3);
+    const nowhere = await hpcserve('shell', 'two-kind');
+    expect(nowhere.code).toBe(9);
+    expect(nowhere.stderr).toContain('hpcserve shell two-kinds');
+
+    const [program = '', ...args] = cluster.argvAsUser([
+      ...[process.execPath, join(packageRoot, 'dist/cli/main.js'), 'shell', 'two-kinds'],
+      ...['--unit', 'tiny-1', '--', 'sh'],
+    ]);
+    const terminal = spawnPty(program, args, {
+      cwd: folder,
+      env: { ...cluster.env, HOME: folder, HPCSERVE_SITE: 'test-cluster', TERM: 'xterm' },
+      cols: 101,
+      rows: 37,
+    });
+    let shown = '';
+    terminal.onData((text) => {
+      shown += text;
+    });
+    const ended = new Promise<number>((resolve) => terminal.onExit(({ exitCode }) => resolve(exitCode)));
+    terminal.write('stty size; echo "in job $SLURM_JOB_ID"\r');
+    await expect.poll(() => shown, { timeout: 20_000 }).toMatch(`in job ${second!.job_id}\r\n`);
+    expect(shown).toContain('37 101\r\n');
+    terminal.resize(90, 20);
+    // The new size travels through srun to the node.
+    await expect
+      .poll(
+        () => {
+          terminal.write('stty size\r');
+          return shown;
+        },
+        { timeout: 20_000, interval: 200 },
+      )
+      .toContain('20 90\r\n');
+    terminal.write('\x03'); // ends nothing but what the shell runs
+    terminal.write('exit 4\r');
+    expect(await ended, shown).toBe(4);
   });
 
   it('submits nothing when deployed again', async () => {

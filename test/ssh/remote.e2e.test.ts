@@ -3,6 +3,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { spawn as spawnPty } from 'node-pty';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { packageRoot } from '../../spec/package-root.ts';
@@ -132,6 +133,37 @@ describe('a laptop', () => {
     }
   }, 60_000);
 
+  it('has a shell on a node of the deployment, in a terminal here', async () => {
+    const terminal = spawnPty(
+      process.execPath,
+      [join(packageRoot, 'dist/cli/main.js'), 'shell', 'afar', '--', 'sh'],
+      {
+        cwd: laptop,
+        env: {
+          HOME: laptop,
+          PATH: '/usr/bin:/bin',
+          HPCSERVE_SITE: join(laptop, 'site.yaml'),
+          TERM: 'xterm',
+        },
+        cols: 91,
+        rows: 31,
+      },
+    );
+    let shown = '';
+    terminal.onData((text) => {
+      shown += text;
+    });
+    const ended = new Promise<number>((resolve) => terminal.onExit(({ exitCode }) => resolve(exitCode)));
+    terminal.write('stty size; test -n "$SLURM_JOB_ID" && echo "on a"" node"\r');
+    await expect.poll(() => shown, { timeout: 30_000 }).toContain('on a node\r\n');
+    expect(shown).toContain('31 91\r\n');
+    terminal.write('exit 5\r');
+    expect(await ended, shown).toBe(5);
+    const piped = await hpcserve('shell', 'afar', '--', 'sh', '-c', 'echo "there $SLURM_JOB_ID"; exit 6');
+    expect(piped.stdout, piped.stderr).toMatch(/^there \d+$/m);
+    expect(piped.code).toBe(6);
+  }, 60_000);
+
   it('passes on exit codes and words, and says what is missing there', async () => {
     const unknown = await hpcserve('status', 'nobody');
     expect(unknown.code).toBe(9);
@@ -151,7 +183,8 @@ describe('a laptop', () => {
   }, 60_000);
 
   it('stops it, and nothing is left', async () => {
-    expect((await hpcserve('stop', 'afar')).code).toBe(0);
+    const stopped = await hpcserve('stop', 'afar');
+    expect(stopped.code, stopped.stderr).toBe(0);
     const { stdout } = await cluster.runAs('user', ['squeue', '--noheader']);
     expect(stdout).toBe('');
     // No key, no known host, no passphrase of this machine went there.

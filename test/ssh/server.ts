@@ -83,17 +83,25 @@ export async function startSshServer(
     user,
     identity_file: path('id'),
     known_hosts_file: path('known_hosts'),
-    dropConnections: () => {
-      for (const pid of childrenOf(daemon.pid!)) process.kill(pid, 'SIGKILL');
-    },
+    dropConnections: () => killChildren(daemon.pid!),
     stop: async () => {
-      for (const pid of childrenOf(daemon.pid!)) process.kill(pid, 'SIGKILL');
+      killChildren(daemon.pid!);
       const ended = new Promise((resolve) => daemon.once('exit', resolve));
       daemon.kill('SIGTERM');
       await ended;
       rmSync(folder, { recursive: true, force: true });
     },
   };
+}
+
+/** A child may end by itself, with its parent, before its turn comes. */
+function killChildren(parent: number): void {
+  for (const pid of childrenOf(parent))
+    try {
+      process.kill(pid, 'SIGKILL');
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+    }
 }
 
 function childrenOf(parent: number): number[] {
