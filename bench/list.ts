@@ -8,6 +8,7 @@ export const benches: Record<string, () => Promise<Bench>> = {
   mesh: async () => (await import('./mesh/index.ts')).meshBench,
   solver: async () => (await import('./solver/index.ts')).solverBench,
   simulator: async () => (await import('./simulator/index.ts')).simulatorBench,
+  preemption: async () => (await import('./preemption/index.ts')).preemptionBench,
   scavenging: async () => (await import('./scavenging/index.ts')).scavengingBench,
   sharing: async () => (await import('./sharing/index.ts')).sharingBench,
 };

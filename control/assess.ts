@@ -11,6 +11,8 @@ export type DeploymentPhase =
   | 'starting'
   | 'loading'
   | 'serving'
+  /** Nobody asks, so it has no replicas; a request wakes it. */
+  | 'asleep'
   /** Some replicas serve, others failed, ended, or are about to. */
   | 'degraded'
   | 'failed'
@@ -59,6 +61,14 @@ export function assess(state: DeploymentState, observation: Observation): Assess
     if (job?.phase === 'pending' && job.pending)
       reasons.push(`job ${job.job_id} waits: ${job.pending.explanation} (${job.pending.reason})`);
   }
+  const sleeping = Object.entries(state.scaled ?? {}).filter(
+    ([, { asleep_since_ms }]) => asleep_since_ms !== undefined,
+  );
+  for (const [model, { asleep_since_ms, wake_s }] of sleeping)
+    reasons.push(
+      `${model} sleeps since ${new Date(asleep_since_ms!).toISOString().slice(0, 16)}Z; a request wakes it in about ${Math.ceil(wake_s)} s`,
+    );
+  if (wanted.length === 0 && sleeping.length > 0) return { phase: 'asleep', reasons, ...counts };
   const running = wanted.some((launch) => {
     const sight = observation.launches.get(launch.launch_id);
     return sight?.job?.phase === 'running' || sight?.units.some((unit) => unit.node !== undefined);

@@ -363,7 +363,11 @@ async function follow(
         try: 'deploy it again',
       });
     const { phase, replicas_serving, replicas_failed, replicas_wanted } = assess(state, observation);
-    if (phase === 'serving' && liveLaunches(state).every((launch) => !launch.superseded)) break;
+    if (
+      (phase === 'serving' || phase === 'asleep') &&
+      liveLaunches(state).every((launch) => !launch.superseded)
+    )
+      break;
     if (
       phase === 'failed' ||
       (phase === 'degraded' && replicas_failed > 0 && replicas_serving + replicas_failed === replicas_wanted)

@@ -89,6 +89,21 @@ export const deploymentStateSchema = z.object({
     })
     .optional(),
   launches: z.array(launchRecordSchema),
+  /** Models whose number of replicas follows demand. */
+  scaled: z
+    .record(
+      z.string(),
+      z.object({
+        changed_ms: z.number(),
+        /** It has no replica, since then; until one serves again. */
+        asleep_since_ms: z.number().optional(),
+        /** It is being started again, since then. */
+        waking_since_ms: z.number().optional(),
+        /** How long a start took the last time, s. */
+        wake_s: z.number(),
+      }),
+    )
+    .optional(),
 });
 export type DeploymentState = z.infer<typeof deploymentStateSchema>;
 

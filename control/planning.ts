@@ -118,6 +118,7 @@ const plannedWith = {
   precision_choices: [],
   devices: undefined,
   scavenger: undefined,
+  scaling: undefined,
 } as const;
 
 function workloadOf(

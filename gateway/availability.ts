@@ -5,6 +5,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import { nearest } from '../spec/nearest.ts';
 import { deploymentFiles } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';
+import type { Refusal } from './routing/router.ts';
 import type { RoutingTable } from './routing/table.ts';
 import type { SessionLink } from './session-link.ts';
 
@@ -15,6 +16,16 @@ const deploymentState = z.object({
   spec: z.object({
     models: z.array(z.object({ name: z.string(), aliases: z.array(z.string()).default([]) })),
   }),
+  scaled: z
+    .record(
+      z.string(),
+      z.object({
+        asleep_since_ms: z.number().optional(),
+        waking_since_ms: z.number().optional(),
+        wake_s: z.number(),
+      }),
+    )
+    .optional(),
   launches: z.array(
     z.object({
       phase: z.string(),
@@ -58,7 +69,7 @@ export class Availability {
     this.#log = log;
   }
 
-  async explain(model: string): Promise<{ error: HpcserveError; retry_after_s?: number }> {
+  async explain(model: string): Promise<Refusal> {
     const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
     const reasons: string[] = [];
     let retry_s = Number.POSITIVE_INFINITY;
@@ -79,6 +90,8 @@ export class Availability {
     const asked = deployments.filter(({ spec }) =>
       spec.models.some((entry) => namesOf(entry).includes(model)),
     );
+    const wakes_in_s = this.#wakesIn_s(model, asked, reasons);
+    if (wakes_in_s !== undefined) retry_s = Math.min(retry_s, wakes_in_s);
     for (const { name, launches } of asked) {
       for (const launch of launches) {
         if (launch.superseded || launch.phase === 'ended') continue;
@@ -99,7 +112,7 @@ export class Availability {
           retry_s = Math.min(retry_s, Math.max(retryLeast_s, start_s));
         }
       }
-      if (launches.every(({ phase }) => phase === 'ended')) {
+      if (wakes_in_s === undefined && launches.every(({ phase }) => phase === 'ended')) {
         reasons.push(`every job of deployment ${name} has ended`);
       }
     }
@@ -109,9 +122,31 @@ export class Availability {
         because: reasons.length > 0 ? reasons : 'its replicas are starting or ending',
       });
       const bounded = Number.isFinite(retry_s) ? retry_s : retryUnknown_s;
-      return { error, retry_after_s: Math.min(retryMost_s, Math.max(retryLeast_s, bounded)) };
+      return {
+        error,
+        retry_after_s: Math.min(retryMost_s, Math.max(retryLeast_s, Math.ceil(bounded))),
+        ...(wakes_in_s === undefined ? {} : { wakes_in_s }),
+      };
     }
     return { error: this.#unknown(model, deployments) };
+  }
+
+  /** Of a model that sleeps: when it is expected to answer, as long as its last start took. */
+  #wakesIn_s(model: string, asked: readonly DeploymentState[], reasons: string[]): number | undefined {
+    let soonest_s: number | undefined;
+    for (const { spec, scaled } of asked)
+      for (const entry of spec.models) {
+        const { asleep_since_ms, waking_since_ms, wake_s = 0 } = scaled?.[entry.name] ?? {};
+        if (asleep_since_ms === undefined || !namesOf(entry).includes(model)) continue;
+        const gone_s = waking_since_ms === undefined ? 0 : (Date.now() - waking_since_ms) / 1000;
+        // What takes longer than the last time may be over at any moment.
+        const left_s = Math.max(1, wake_s - gone_s);
+        soonest_s = Math.min(soonest_s ?? left_s, left_s);
+        reasons.push(
+          `${entry.name} sleeps since ${inUtc(asleep_since_ms)} because nobody asked for it; it is being started and is expected to answer in about ${Math.ceil(left_s)} s`,
+        );
+      }
+    return soonest_s;
   }
 
   #unknown(model: string, deployments: readonly DeploymentState[]): HpcserveError {

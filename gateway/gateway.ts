@@ -29,6 +29,7 @@ import { JournalMemory } from './relay/journal/journal-memory.ts';
 import { Router } from './routing/router.ts';
 import { ServiceTimes } from './routing/service-times.ts';
 import { Sessions } from './sessions.ts';
+import { DemandMeter } from './workload/demand-meter.ts';
 import { WorkloadMeter } from './workload/workload-meter.ts';
 
 export interface GatewayTimes {
@@ -157,11 +158,18 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     });
     const availability = new Availability(config.deployments_folder, table, log);
     const serviceTimes = new ServiceTimes();
+    const demand = new DemandMeter(
+      config.gateway_folder,
+      log,
+      (model) => serviceTimes.measured(model)?.ttft_s,
+    );
+    undo.push(() => demand.close());
+    const wait_max_s = config.wait_max_s ?? 120;
     const router = new Router({
       table,
       policy: routingPolicy(config.routing ?? 'by-engine', limits.queue_length),
       serviceTimes,
-      wait_max_s: config.wait_max_s ?? 120,
+      wait_max_s,
       expectedTokens: (model) => workload.expectedTokens(model),
       explainAbsence: (model) => availability.explain(model),
     });
@@ -175,6 +183,8 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       log,
       journals: new JournalMemory(),
       serviceTimes,
+      demand,
+      wake_wait_s: wait_max_s,
       continue_ms: times.continue_ms,
     });
     const services = {
@@ -246,6 +256,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
         await keyLimits.close();
         keys.close();
         await workload.close();
+        await demand.close();
         await ledger.close();
         lock.release();
         log.info({}, 'gateway stopped');

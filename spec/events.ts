@@ -40,6 +40,15 @@ export type ProgressEvent = { at_ms: number } & (
       launch_id: string;
       because: string;
     }
+  /** A model gets more or fewer replicas. */
+  | {
+      kind: 'scaled';
+      deployment: string;
+      model: string;
+      from: number;
+      to: number;
+      because: string;
+    }
   /** Backfill acts: replicas on idle nodes. */
   | {
       kind: 'scavenged';

@@ -3,6 +3,7 @@
  * described here once; docs/model-yaml.md and `hpcserve init` take their words from these descriptions.
  */
 import { z } from 'zod';
+import { scalingSchema } from './scaling.ts';
 import { scavengerSchema } from './scavenging.ts';
 
 export const engineNames = [
@@ -244,6 +245,11 @@ export const modelSchema = z.strictObject({
     .default('any')
     .describe('Whether replicas may run on preemptible nodes.'),
   scavenger: scavengerSchema.prefault({}),
+  scaling: scalingSchema
+    .optional()
+    .describe(
+      'Replicas by demand, beginning with `replicas`; see docs/lifetimes.md. Default: always `replicas`.',
+    ),
 });
 export type ModelSpec = z.infer<typeof modelSchema>;
 

@@ -44,6 +44,8 @@ export const gatewayFiles = {
   ledger: 'ledger.sqlite',
   /** WorkloadFile, written by the gateway. */
   workload: 'workload.json',
+  /** DemandFile, written by the gateway. */
+  demand: 'demand.json',
   /** What keys with limits used, for the other gateways of the site; written by the gateway. */
   spent: 'spent.json',
   log: 'gateway.log',

@@ -90,6 +90,7 @@ const phaseStyle: Record<DeploymentReport['phase'], StyleName> = {
   starting: 'yellow',
   loading: 'yellow',
   serving: 'green',
+  asleep: 'dim',
   degraded: 'red',
   failed: 'red',
   stopping: 'yellow',

@@ -46,6 +46,8 @@ export function describeEvent(event: ProgressEvent): string {
       const acts = { renew: 'gets a successor', replace: 'is replaced', give_up: 'is given up' }[event.do];
       return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;
     }
+    case 'scaled':
+      return `${event.deployment}: ${event.model} goes from ${event.from} to ${event.to} replica(s): ${event.because}`;
     case 'scavenged': {
       const acts = { submit: 'is submitted for idle nodes', withdraw: 'is withdrawn' }[event.do];
       return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;

@@ -24,6 +24,8 @@ export interface KeptRound {
   kept: boolean;
   /** When the next thing is due, Unix ms; Infinity: whenever something happens. */
   next_at_ms: number;
+  /** What was seen of a deployment that is kept, and whether its budget is used up. */
+  seen?: { state: DeploymentState; observation: Observation; spent: boolean };
 }
 
 /** @throws HpcserveError where the state cannot be read or the lock is not to be had; the next round tries again */
@@ -34,12 +36,15 @@ export async function keepDeployment(keeping: KeepingDeployment, name: string): 
   if (state.desired !== 'serving' || state.kept !== true)
     return { kept: false, next_at_ms: Number.POSITIVE_INFINITY };
   const decided = keep(keptLaunches(state, observation.launches), now_ms(), settings);
+  const spent = decided.gpu_hours_used >= (settings.gpu_hours ?? Number.POSITIVE_INFINITY);
   const first = state.launches.some((launch) => servesFirst(launch, observation));
-  if (decided.actions.length === 0 && !first) return { kept: true, next_at_ms: decided.next_at_ms };
+  const { next_at_ms } = decided;
+  if (decided.actions.length === 0 && !first)
+    return { kept: true, next_at_ms, seen: { state, observation, spent } };
   await write(keeping, name, observation);
   // What was decided is planned now; this submits it.
-  await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));
-  return { kept: true, next_at_ms: decided.next_at_ms };
+  const after = await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));
+  return { kept: true, next_at_ms, seen: { ...after, spent } };
 }
 
 /**

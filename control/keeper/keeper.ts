@@ -1,6 +1,7 @@
 /**
  * The keeper of a site: the one process that looks after all its deployments when no command does. Jobs that near
- * their time limit get successors, jobs that ended are replaced, the gateway is started again where it is gone.
+ * their time limit get successors, jobs that ended are replaced, models get replicas by demand, the gateway is started
+ * again where it is gone.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { defaultKeepSettings, type KeepSettings } from '../../solver/keeping/keep.ts';
@@ -13,6 +14,7 @@ import { ensureGateway, isGatewayNeeded } from '../gateway.ts';
 import { layoutOf, shouldRun } from '../gateway-process.ts';
 import { type Operations, type OperationsInput, openOperations } from '../operations.ts';
 import { Reconciler } from '../reconciler.ts';
+import { Scaler } from '../scaler/scaler.ts';
 import { keepDeployment } from './keep-deployment.ts';
 
 export interface KeeperOptions {
@@ -36,12 +38,14 @@ const idle_ms = 10_000;
 export class Keeper {
   readonly #options: KeeperOptions;
   readonly #operations: Operations;
+  readonly #scaler: Scaler;
   readonly #kept = new Map<string, Kept>();
   readonly #said = new Map<string, string>();
 
   constructor(options: KeeperOptions) {
     this.#options = options;
     this.#operations = openOperations({ ...options.input, emit: options.emit });
+    this.#scaler = new Scaler(this.#operations, options.emit);
   }
 
   /** Keeps until the signal aborts, or nothing is left to keep. */
@@ -66,18 +70,20 @@ export class Keeper {
     const { store, now_ms } = this.#operations;
     let next_at_ms = Number.POSITIVE_INFINITY;
     let any = false;
-    for (const name of store.list()) {
-      const state = store.load(name);
+    const states = store.list().map((name) => ({ name, state: store.load(name) }));
+    this.#scaler.look(states.flatMap(({ state }) => (state?.desired === 'serving' ? [state] : [])));
+    for (const { name, state } of states) {
       if (state?.desired !== 'serving') {
         this.#kept.delete(name);
         continue;
       }
       any = true;
       await this.#guarded(name, async () => {
+        const reconciler = this.#reconcilerOf(state);
         const round = await keepDeployment(
           {
             store,
-            reconciler: this.#reconcilerOf(state),
+            reconciler,
             settings: this.#settingsOf(state),
             command: this.#operations.command,
             now_ms,
@@ -87,6 +93,9 @@ export class Keeper {
           name,
         );
         next_at_ms = Math.min(next_at_ms, round.next_at_ms);
+        if (!round.seen) return;
+        const { state: kept, observation, spent } = round.seen;
+        if (await this.#scaler.scale(kept, observation, spent)) await reconciler.pass(name);
       });
     }
     await this.#guarded('the gateway', async () => {

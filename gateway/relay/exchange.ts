@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Ledger, RequestRecord } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { errorEvent, sendError } from '../http-error.ts';
@@ -8,6 +9,7 @@ import type { Replica } from '../routing/replica.ts';
 import type { RouteRequest, Router } from '../routing/router.ts';
 import type { ServiceTimes } from '../routing/service-times.ts';
 import type { SessionLink } from '../session-link.ts';
+import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
 import { Attempt, type AttemptOwner, brokeOff } from './attempt.ts';
 import { Continuations } from './continuations.ts';
@@ -26,6 +28,9 @@ export interface ExchangeServices {
   serviceTimes: ServiceTimes;
   workload: WorkloadMeter;
   keyLimits: KeyLimits;
+  demand: DemandMeter;
+  /** How long a request may wait for a model that sleeps. */
+  wake_wait_s: number;
   /** How long a broken stream waits for a replica that can go on with it. */
   continue_ms: number;
 }
@@ -39,6 +44,8 @@ const tooManyRequests = 429;
 const stall_ms = 60_000;
 /** Status of a client that went away, by nginx's custom; only logs and ledger see it. */
 const clientGone = 499;
+/** Between two looks whether a model that was started answers. */
+const wake_look_ms = 100;
 /** After replicas failed: those that died are known as dead by then. */
 const retryAfterFailure_s = 2;
 
@@ -54,6 +61,8 @@ export class Exchange implements AttemptOwner {
   #continuations: Continuations | undefined;
   #ttft_ms: number | undefined;
   #stall: NodeJS.Timeout | undefined;
+  /** The model it counts for as demand. */
+  #demanded: string | undefined;
   /** Replicas that failed; those that were only full do not count. */
   #failures = 0;
   /** An outcome is decided: being recorded, or sent. */
@@ -92,7 +101,10 @@ export class Exchange implements AttemptOwner {
     if (this.#failures > retries || this.#tried.length >= mostAsked) return false;
     const replica = this.#services.router.choose(this.#route, this.#tried);
     if (!replica) return false;
-    if (this.#tried.length === 0) this.#services.workload.arrived(replica.served.name);
+    if (this.#tried.length === 0) {
+      this.#services.workload.arrived(replica.served.name);
+      this.#demand(replica.served.name);
+    }
     this.#begin(new Attempt(this, replica));
     return true;
   }
@@ -105,13 +117,39 @@ export class Exchange implements AttemptOwner {
 
   async #noReplica(): Promise<void> {
     const { router, workload } = this.#services;
-    const { error, retry_after_s } = await router.refusal(this.#route);
+    const { error, retry_after_s, wakes_in_s } = await router.refusal(this.#route);
+    if (this.#decided) return;
     if (error.code === 'E_REPLICA_BUSY' || error.code === 'E_MODEL_NO_REPLICA') {
       const model = router.modelOf(this.#route.model);
+      this.#demand(model);
+      if (wakes_in_s !== undefined && (await this.#awake(wakes_in_s))) return;
+      if (this.#decided) return;
       workload.arrived(model);
       workload.refused(model);
     }
     this.fail(error, retry_after_s === undefined ? [] : ['retry-after', String(retry_after_s)]);
+  }
+
+  /** Counts once a request, from when it is known to be for a model that is deployed until it is decided. */
+  #demand(model: string): void {
+    if (this.#demanded !== undefined) return;
+    this.#demanded = model;
+    this.#services.demand.began(model);
+  }
+
+  /**
+   * Waits for a model that is being started, where that is expected within the time that requests may wait.
+   * @returns whether a replica has the request now
+   */
+  async #awake(wakes_in_s: number): Promise<boolean> {
+    const { router, wake_wait_s } = this.#services;
+    if (wakes_in_s > wake_wait_s) return false;
+    const until_ms = performance.now() + 1000 * wake_wait_s;
+    while (!this.#decided && performance.now() < until_ms) {
+      if (router.candidates(this.#route).length > 0 && this.#next()) return true;
+      await delay(wake_look_ms);
+    }
+    return false;
   }
 
   openStream(
@@ -221,6 +259,7 @@ export class Exchange implements AttemptOwner {
       workload.answered(record.served_model, record);
     } else if (record.status === tooManyRequests && record.served_model !== undefined)
       workload.refused(record.served_model);
+    if (this.#demanded !== undefined) this.#services.demand.ended(this.#demanded);
     keyLimits.settle(this.#of.reservation, record);
     ledger.record(record, (error) => {
       this.#of.response.off('close', this.#onClose);

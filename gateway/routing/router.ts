@@ -31,6 +31,8 @@ export interface RouterParts {
 export interface Refusal {
   error: HpcserveError;
   retry_after_s?: number;
+  /** The model sleeps and is being started for this request: expected to answer after so long. */
+  wakes_in_s?: number;
 }
 
 type Link = Replica<SessionLink>;

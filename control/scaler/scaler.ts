@@ -1,0 +1,261 @@
+/**
+ * Gives models more or fewer replicas as they are asked for: looks at demand, lets `solver/scaling` decide, plans what is
+ * to be added as `deploy` does, and writes it into the deployment's state. The reconciler submits and ends jobs.
+ */
+import { type ScalingDecision, scale } from '../../solver/scaling/scale.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ProgressEvent } from '../../spec/events.ts';
+import type { ModelSpec } from '../../spec/model-yaml.ts';
+import { alwaysOn } from '../../spec/scaling.ts';
+import { planNow } from '../deploy.ts';
+import {
+  type DeploymentState,
+  forgetOldest,
+  type LaunchRecord,
+  wantedLaunches,
+} from '../deployment-state.ts';
+import { digestOf } from '../digest.ts';
+import type { Observation } from '../observe.ts';
+import type { Operations } from '../operations.ts';
+import { requireFeasible } from '../planning.ts';
+import { DemandWatch } from './demand-watch.ts';
+
+/** Demand is averaged over so long before it counts, ms; on a short reclamation window over less. */
+const average_ms = 15_000;
+/** Taken for the time of a start until one was measured, s. */
+const wake_s_default = 60;
+/** After a plan that found no place: until the next one is tried, ms. */
+const retry_ms = 30_000;
+/** A better plan of some replicas is not looked for any longer. */
+const search_ms = 500;
+
+type Scaled = NonNullable<DeploymentState['scaled']>[string];
+
+export class Scaler {
+  readonly #operations: Operations;
+  readonly #emit: (event: ProgressEvent) => void;
+  readonly #watch: DemandWatch;
+  /** By deployment and model: when to try again what found no place. */
+  readonly #retry_ms = new Map<string, number>();
+
+  constructor(operations: Operations, emit: (event: ProgressEvent) => void) {
+    this.#operations = { ...operations, emit: () => {} };
+    this.#emit = emit;
+    this.#watch = new DemandWatch(operations.store.layout.root);
+  }
+
+  /** Reads what gateways say; once before the deployments of a round. */
+  look(states: readonly DeploymentState[]): void {
+    const windows = states.flatMap(({ spec }) =>
+      spec.models.flatMap(({ scaling }) => (scaling ? [1000 * scaling.window_s] : [])),
+    );
+    if (windows.length > 0) this.#watch.look(this.#operations.now_ms(), Math.max(...windows));
+  }
+
+  /**
+   * Decides on one deployment.
+   * @param spent its budget of GPU-hours is used up: nothing is added
+   * @returns whether its state was changed: it is time for a pass of the reconciler
+   */
+  async scale(state: DeploymentState, observation: Observation, spent: boolean): Promise<boolean> {
+    let changed = false;
+    for (const model of state.spec.models) {
+      if (!model.scaling) continue;
+      const { have, serving } = replicasOf(state, observation, model.name);
+      if (serving > 0 && state.scaled?.[model.name]?.asleep_since_ms !== undefined) {
+        await this.#write(state.name, (current) => awake(current, model.name, this.#operations.now_ms()));
+        changed = true;
+      }
+      const decided = this.#decide(state, model, have, serving);
+      if (decided.replicas === have || (spent && decided.replicas > have)) continue;
+      const done =
+        decided.replicas > have
+          ? await this.#add(state, model, decided.replicas - have)
+          : await this.#remove(state, model, have - decided.replicas);
+      if (!done) continue;
+      changed = true;
+      this.#emit({
+        at_ms: this.#operations.now_ms(),
+        kind: 'scaled',
+        deployment: state.name,
+        model: model.name,
+        from: have,
+        to: done.replicas,
+        because: decided.because,
+      });
+    }
+    return changed;
+  }
+
+  #decide(state: DeploymentState, model: ModelSpec, have: number, serving: number): ScalingDecision {
+    const scaling = model.scaling!;
+    const window_ms = 1000 * scaling.window_s;
+    const { samples, asked_ms, ttft_ms } = this.#watch.demandOf([model.name, ...model.aliases]);
+    return scale({
+      now_ms: this.#operations.now_ms(),
+      replicas: have,
+      serving,
+      slots: model.max_sequences,
+      samples,
+      changed_ms: state.scaled?.[model.name]?.changed_ms ?? 0,
+      ...(asked_ms === undefined ? {} : { asked_ms }),
+      ...(ttft_ms === undefined ? {} : { ttft_ms }),
+      ...(model.slo.ttft_ms === undefined ? {} : { slo_ttft_ms: model.slo.ttft_ms }),
+      settings: {
+        replicas_min: alwaysOn(scaling),
+        replicas_max: scaling.max,
+        target: scaling.target,
+        window_ms,
+        average_ms: Math.min(average_ms, window_ms / 4),
+      },
+    });
+  }
+
+  /** Plans the further replicas alone: those that serve stay where they are. */
+  async #add(
+    state: DeploymentState,
+    model: ModelSpec,
+    count: number,
+  ): Promise<{ replicas: number } | undefined> {
+    const { now_ms } = this.#operations;
+    const key = JSON.stringify([state.name, model.name]);
+    if (now_ms() < (this.#retry_ms.get(key) ?? 0)) return undefined;
+    const spec = { ...state.spec, models: [{ ...model, replicas: count, min_stable_replicas: 0 }] };
+    try {
+      const { plan, fingerprint } = await planNow(this.#operations, spec, state.spec_file, { search_ms });
+      requireFeasible(plan);
+      this.#retry_ms.delete(key);
+      return await this.#write(state.name, (current) => {
+        const launches = plan.launches.map(
+          (planned, index): LaunchRecord => ({
+            launch_id: digestOf({ name: state.name, planned, index, at_ms: now_ms() }).slice(0, 16),
+            phase: 'planned',
+            fingerprint: fingerprint(planned),
+            planned: {
+              ...planned,
+              // What it is part of is as model.yaml has it, not as the question had it.
+              units: planned.units.map((unit) => ({ ...unit, model })),
+            },
+            superseded: false,
+          }),
+        );
+        current.launches.unshift(...launches);
+        return changedTo(current, model.name, now_ms());
+      });
+    } catch (error) {
+      if (!(error instanceof HpcserveError)) throw error;
+      this.#retry_ms.set(key, now_ms() + retry_ms);
+      this.#emit({
+        at_ms: now_ms(),
+        kind: 'warning',
+        message: `${model.name} of ${state.name} needs ${count} more replica(s): ${[error.message, ...error.because].join(': ')} [${error.code}]`,
+      });
+      return undefined;
+    }
+  }
+
+  /** Whole jobs of this model alone go, those that do not serve first, then the youngest. */
+  #remove(
+    { name }: DeploymentState,
+    model: ModelSpec,
+    count: number,
+  ): Promise<{ replicas: number } | undefined> {
+    return this.#write(name, (current) => {
+      const own = wantedLaunches(current).filter(({ planned, given_up }) => {
+        const alone = planned.units.every((unit) => unit.model.name === model.name);
+        return alone && given_up === undefined;
+      });
+      own.sort(
+        (a, b) =>
+          Number(a.served_at_ms !== undefined) - Number(b.served_at_ms !== undefined) ||
+          (b.submitting_since_ms ?? Number.POSITIVE_INFINITY) -
+            (a.submitting_since_ms ?? Number.POSITIVE_INFINITY),
+      );
+      let left = count;
+      for (const launch of own) {
+        if (launch.planned.units.length > left) continue;
+        left -= launch.planned.units.length;
+        launch.superseded = true;
+      }
+      if (left === count) return undefined;
+      return changedTo(current, model.name, this.#operations.now_ms());
+    });
+  }
+
+  /** Changes the state as it is under the lock. @returns undefined where it is not to be changed any more */
+  async #write<T>(name: string, change: (state: DeploymentState) => T | undefined): Promise<T | undefined> {
+    const { store, command, signal, now_ms } = this.#operations;
+    const lock = await store.lock(name, { command, timeout_ms: 30_000, signal });
+    try {
+      const state = store.require(name);
+      if (state.desired !== 'serving' || state.kept !== true) return undefined;
+      const done = change(state);
+      if (done === undefined) return undefined;
+      state.launches = forgetOldest(state.launches);
+      store.save(state, now_ms());
+      return done;
+    } finally {
+      lock.release();
+    }
+  }
+}
+
+/** Replicas that are wanted, ended ones that get a successor included, and those that serve. */
+function replicasOf(
+  state: DeploymentState,
+  observation: Observation | undefined,
+  name: string,
+): { have: number; serving: number } {
+  let have = 0;
+  let serving = 0;
+  for (const launch of wantedLaunches(state)) {
+    if (launch.given_up !== undefined) continue;
+    const units = launch.planned.units.filter((unit) => unit.model.name === name);
+    const now = observation?.launches.get(launch.launch_id)?.serving_units ?? [];
+    have += units.length;
+    serving += units.filter(({ unit }) => now.includes(unit)).length;
+  }
+  return { have, serving };
+}
+
+/** Writes the new number down, with what it means for those who ask. */
+function changedTo(state: DeploymentState, model: string, now_ms: number): { replicas: number } {
+  const { have: replicas } = replicasOf(state, undefined, model);
+  const before = state.scaled?.[model];
+  const scaled: Scaled = {
+    changed_ms: now_ms,
+    wake_s: startTime_s(state, model) ?? before?.wake_s ?? wake_s_default,
+    ...(replicas === 0
+      ? { asleep_since_ms: now_ms }
+      : before?.asleep_since_ms === undefined
+        ? {}
+        : { asleep_since_ms: before.asleep_since_ms, waking_since_ms: now_ms }),
+  };
+  state.scaled = { ...state.scaled, [model]: scaled };
+  state.models = state.models.map((each) => (each.model === model ? { ...each, replicas } : each));
+  return { replicas };
+}
+
+function awake(state: DeploymentState, model: string, now_ms: number): true {
+  const before = state.scaled?.[model];
+  state.scaled = {
+    ...state.scaled,
+    [model]: {
+      changed_ms: before?.changed_ms ?? now_ms,
+      wake_s: startTime_s(state, model) ?? before?.wake_s ?? wake_s_default,
+    },
+  };
+  return true;
+}
+
+/** From submission to serving, the longest of the launches that are remembered. */
+function startTime_s(state: DeploymentState, model: string): number | undefined {
+  const times_s = state.launches.flatMap(({ planned, submitting_since_ms, served_at_ms }) =>
+    planned.units.some((unit) => unit.model.name === model) &&
+    submitting_since_ms !== undefined &&
+    served_at_ms !== undefined
+      ? [(served_at_ms - submitting_since_ms) / 1000]
+      : [],
+  );
+  return times_s.length === 0 ? undefined : Math.max(1, ...times_s);
+}

@@ -1,0 +1,113 @@
+import { join } from 'node:path';
+import type { DemandFile, ModelDemand } from '../../spec/demand.ts';
+import { gatewayFiles } from '../../spec/state-layout.ts';
+import type { GatewayLog } from '../log.ts';
+import { replaceFile } from '../replace-file.ts';
+
+/** Least time between two writes, ms. Lower: replicas are started sooner; higher: less load on a shared filesystem. */
+const write_ms = 1000;
+/** Models kept; the oldest go. */
+const models_max = 1000;
+
+interface Demand {
+  request_s: number;
+  in_flight: number;
+  asked_ms: number;
+  /** Until when `request_s` is summed up. */
+  summed_ms: number;
+}
+
+/** Counts what is asked for now, and tells who decides how many replicas there are. */
+export class DemandMeter {
+  readonly #path: string;
+  readonly #log: GatewayLog;
+  readonly #ttft_s: (model: string) => number | undefined;
+  readonly #now_ms: () => number;
+  readonly #started_ms: number;
+  readonly #models = new Map<string, Demand>();
+  #dirty = false;
+  #timer: NodeJS.Timeout | undefined;
+  #writing: Promise<void> = Promise.resolve();
+
+  /** @param ttft_s measured mean of a model's streams */
+  constructor(
+    folder: string,
+    log: GatewayLog,
+    ttft_s: (model: string) => number | undefined,
+    now_ms: () => number = Date.now,
+  ) {
+    this.#path = join(folder, gatewayFiles.demand);
+    this.#log = log;
+    this.#ttft_s = ttft_s;
+    this.#now_ms = now_ms;
+    this.#started_ms = now_ms();
+  }
+
+  /** A request came; `ended` follows, however it ends. */
+  began(model: string): void {
+    let demand = this.#models.get(model);
+    const now_ms = this.#now_ms();
+    if (!demand) {
+      if (this.#models.size >= models_max) this.#models.delete(this.#models.keys().next().value!);
+      demand = { request_s: 0, in_flight: 0, asked_ms: now_ms, summed_ms: now_ms };
+      this.#models.set(model, demand);
+    }
+    sumUp(demand, now_ms);
+    demand.in_flight++;
+    demand.asked_ms = now_ms;
+    this.#changed();
+  }
+
+  ended(model: string): void {
+    const demand = this.#models.get(model);
+    if (!demand) return;
+    sumUp(demand, this.#now_ms());
+    demand.in_flight = Math.max(0, demand.in_flight - 1);
+    this.#changed();
+  }
+
+  file(): DemandFile {
+    const now_ms = this.#now_ms();
+    const models = [...this.#models].map(([model, demand]): ModelDemand => {
+      sumUp(demand, now_ms);
+      const ttft_s = this.#ttft_s(model);
+      return {
+        model,
+        request_s: demand.request_s,
+        in_flight: demand.in_flight,
+        asked_ms: demand.asked_ms,
+        ...(ttft_s === undefined ? {} : { ttft_ms: 1000 * ttft_s }),
+      };
+    });
+    return { format: 1, started_ms: this.#started_ms, measured_ms: now_ms, models };
+  }
+
+  async close(): Promise<void> {
+    clearTimeout(this.#timer);
+    await this.#writing;
+  }
+
+  #changed(): void {
+    this.#dirty = true;
+    this.#timer ??= setTimeout(() => this.#write(), 0).unref();
+  }
+
+  /** As long as requests run the sums grow, so they are written again. */
+  #write(): void {
+    this.#dirty = false;
+    this.#writing = replaceFile(this.#path, `${JSON.stringify(this.file())}\n`).catch((error: Error) =>
+      // The next write tries again; replicas stay as many as they are meanwhile.
+      this.#log.warn({ file: this.#path, reason: error.message }, 'demand cannot be written'),
+    );
+    this.#timer = setTimeout(() => {
+      this.#timer = undefined;
+      const running = [...this.#models.values()].some(({ in_flight }) => in_flight > 0);
+      if (this.#dirty || running) this.#write();
+    }, write_ms).unref();
+  }
+}
+
+function sumUp(demand: Demand, now_ms: number): void {
+  demand.request_s += (demand.in_flight * Math.max(0, now_ms - demand.summed_ms)) / 1000;
+  demand.summed_ms = now_ms;
+}

@@ -1,0 +1,39 @@
+/** `scaling:` of a model: how many replicas it has, by demand. */
+import { z } from 'zod';
+
+export const scalingSchema = z
+  .strictObject({
+    min: z
+      .int()
+      .min(0)
+      .max(4096)
+      .optional()
+      .describe(
+        'Replicas that are always on; 0: the model sleeps when nobody asks, and a request wakes it. Default: 30 % of max, rounded up.',
+      ),
+    max: z.int().min(1).max(4096).describe('Most replicas there may be.'),
+    target: z
+      .number()
+      .min(0.05)
+      .max(1)
+      .default(0.7)
+      .describe(
+        'Share of max_sequences that is to be in use on average. Lower: shorter waits; higher: fewer replicas.',
+      ),
+    window_s: z
+      .number()
+      .min(1)
+      .default(300)
+      .describe(
+        'Reclamation window: a replica goes when it was not needed for so long. Lower: fewer idle hours, more starts.',
+      ),
+  })
+  .refine(({ min = 0, max }) => min <= max, { message: 'min is more than max', path: ['min'] });
+export type ScalingSpec = z.infer<typeof scalingSchema>;
+
+/** Of `max`, so many are on at the least where the file does not say: what FlexPipe keeps for peaks that come at once. */
+const always_on_share = 0.3;
+
+export function alwaysOn({ min, max }: ScalingSpec): number {
+  return min ?? Math.ceil(always_on_share * max);
+}
