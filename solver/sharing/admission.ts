@@ -137,7 +137,17 @@ export function startOf(device: DeviceView, now_ms: number): number {
   return Math.max(now_ms, device.running?.ends_ms ?? now_ms);
 }
 
-type Room = { kv_bytes: number; compromise: boolean; releases: Release[] } | { because: string };
+export type Room = { kv_bytes: number; compromise: boolean; releases: Release[] } | { because: string };
+
+/** Room for what an instance's requests need, with a newcomer or without: nothing is asked of its time. */
+export function roomFor(
+  device: DeviceView,
+  instance: InstanceView,
+  settings: SharingSettings,
+  newcomer?: RequestView,
+): Room {
+  return room(device, instance.kv_bytes, kvDemand(instance, settings, newcomer), 0, settings, instance.id);
+}
 
 /**
  * M_recommend where it fits, M_require where only that fits; else neighbours without requests go, and neighbours' budgets
@@ -161,8 +171,10 @@ function room(
     const neighbours = device.instances.filter(({ id }) => id !== own);
     for (const idle of neighbours.filter(({ requests }) => requests.length === 0)) {
       if (short_bytes <= 0) break;
-      releases.push({ instance: idle.id, recycle: true });
-      short_bytes -= idle.weight_bytes + idle.kv_bytes;
+      releases.push(
+        idle.stays ? { instance: idle.id, kv_to_bytes: 0 } : { instance: idle.id, recycle: true },
+      );
+      short_bytes -= (idle.stays ? 0 : idle.weight_bytes) + idle.kv_bytes;
     }
     const busy = neighbours
       .filter(({ requests }) => requests.length > 0)

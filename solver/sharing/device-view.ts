@@ -34,6 +34,10 @@ export interface InstanceView {
   kv_bytes_per_token: number;
   /** Longest sequence that it takes; absent: the settings' least KV room is what counts. */
   tokens_max?: number;
+  /** Without requests it gives up its KV and stays; absent: it goes, for whoever needs its memory. */
+  stays?: boolean;
+  /** KV that it can ever have; absent: as much as there is. */
+  kv_bytes_max?: number;
   /** Most prompt tokens of one of its iterations, where that is less than the settings say. */
   prefill_chunk_tokens_max?: number;
   /** In the order in which they came. */

@@ -6,7 +6,7 @@ import { finalLengthOf, type InstanceView, lengthOf, type RequestView } from './
 import type { SharingSettings } from './settings.ts';
 
 /** What of an instance its demand depends on; L_min is never more than the longest sequence that it takes. */
-type KvHolder = Pick<InstanceView, 'requests' | 'kv_bytes_per_token' | 'tokens_max'>;
+type KvHolder = Pick<InstanceView, 'requests' | 'kv_bytes_per_token' | 'tokens_max' | 'kv_bytes_max'>;
 
 export interface KvDemand {
   /** M_require, Eq. 2. */
@@ -17,7 +17,7 @@ export interface KvDemand {
 
 /** @param newcomer a request that is about to be taken */
 export function kvDemand(
-  { requests, kv_bytes_per_token, tokens_max }: KvHolder,
+  { requests, kv_bytes_per_token, tokens_max, kv_bytes_max }: KvHolder,
   settings: SharingSettings,
   newcomer?: RequestView,
 ): KvDemand {
@@ -25,7 +25,9 @@ export function kvDemand(
   for (const request of requests) tokens += finalLengthOf(request);
   const least_tokens = Math.min(settings.kv_tokens_min, tokens_max ?? settings.kv_tokens_min);
   const required_bytes = Math.ceil(kv_bytes_per_token * Math.max(tokens, least_tokens));
-  return { required_bytes, recommended_bytes: Math.ceil(required_bytes * (1 + settings.kv_watermark)) };
+  const comfort_bytes = Math.ceil(required_bytes * (1 + settings.kv_watermark));
+  const most_bytes = kv_bytes_max ?? Number.POSITIVE_INFINITY;
+  return { required_bytes, recommended_bytes: Math.max(required_bytes, Math.min(comfort_bytes, most_bytes)) };
 }
 
 /** Bytes whose tokens are computed, or will be with the prompts at hand. */

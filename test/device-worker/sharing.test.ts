@@ -162,6 +162,52 @@ describe('a device that is shared', () => {
     }
   });
 
+  it('KV budgets follow what requests need where the pool has not room for all that was asked for; tokens stay the same', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    // Each has 16 MiB of KV at most, and 1.7 MiB of weights.
+    await worker.configure({}, { pool_bytes: 24 * 2 ** 20 });
+    const shape = { model_path: path, context_tokens: 2048, kv_tokens: 16_384, batch_invariant: true };
+    await worker.load({ name: 'one', ...shape, max_sequences: 8 });
+    const long = (index: number) => ({
+      model: 'one',
+      prompt: `${index} ${'a queue of requests that waits '.repeat(40)}`,
+      max_tokens: 60,
+      min_tokens: 60,
+      seed: index,
+    });
+    const text = async (body: object): Promise<string> => {
+      const answer = await worker.post('/v1/completions', body);
+      expect(answer.status, answer.text).toBe(200);
+      return JSON.parse(answer.text).choices[0].text as string;
+    };
+    const alone: string[] = [];
+    for (let index = 0; index < 8; index++) alone.push(await text(long(index)));
+    const budgets = async (): Promise<number[]> => (await report()).instances.map(({ kv_bytes }) => kv_bytes);
+    const [whole] = await budgets();
+    await worker.load({ name: 'two', ...shape, max_sequences: 8 });
+    const [, less] = await budgets();
+    expect(await budgets()).toEqual([less, less]);
+    expect(less).toBeLessThan(whole! / 4);
+    // Now the second needs more; the sum never exceeds the pool.
+    const together = await Promise.all([
+      ...alone.map((_, index) => text({ ...long(index), model: 'two' })),
+      text(long(1)),
+    ]);
+    expect(together).toEqual([...alone, alone[1]]);
+    const { memory, instances, decisions } = await report();
+    const promised = instances.reduce((sum, { kv_bytes, weight_bytes }) => sum + kv_bytes + weight_bytes, 0);
+    expect(promised).toBeLessThanOrEqual(memory.pool!.pool_bytes);
+    expect(instances[1]!.kv_bytes).toBeGreaterThan(less!);
+    const told = decisions
+      .filter(({ kind }) => kind === 'budget')
+      .map(({ model, because }) => `${model}: ${because}`);
+    expect(told).toEqual([
+      expect.stringMatching(/^one: its KV budget fell to \d+ tokens, for another model to come$/),
+      expect.stringMatching(/^two: KV for \d+ tokens is set aside for it; more as its requests need it$/),
+      expect.stringMatching(/^two: its KV budget went from \d+ to \d+ tokens$/),
+    ]);
+  });
+
   it('explains its memory: the parts and what is unexplained add up to what the kernel counts', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
     await worker.configure();

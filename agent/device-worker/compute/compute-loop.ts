@@ -255,7 +255,7 @@ export class ComputeLoop {
           () => this.beat(pulseStates.loading),
         );
     const model = { name, ...(slo && { slo }), max_sequences, prefill_chunk_tokens, tokens_max };
-    this.schedule.add(model, growing, stats, monotonic_ms());
+    this.schedule.add(model, growing, engine, this.pool().memory.bytes, monotonic_ms());
     const { prefill, decode } = growing.points;
     const points = `${prefill} lengths of prompts and ${decode} decode steps`;
     const because = profile

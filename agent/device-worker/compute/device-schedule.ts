@@ -2,7 +2,7 @@
  * Who computes next on this device, and who is let in: the live state behind the pure decisions of `solver/sharing`, kept
  * from what engines report after every iteration.
  */
-import { admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
+import { type Admission, admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
 import { attainableLevel } from '../../../solver/sharing/attainable-level.ts';
 import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growing-profile.ts';
@@ -17,6 +17,8 @@ import type { InstanceReport, SchedulerReport } from '../../../spec/device-repor
 import type { EngineStats, SequenceProgress, StepReport, Turn } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { DecisionLog } from './decision-log.ts';
+import { DeviceMemory } from './device-memory.ts';
+import type { KvHolder } from './kv-budgets.ts';
 import type { Submission } from './messages.ts';
 
 export interface ScheduledModel {
@@ -42,6 +44,7 @@ interface ScheduledInstance extends InstanceView {
   slo: PromisedLevel | undefined;
   growing: GrowingProfile;
   max_sequences: number;
+  kv_bytes_max: number;
   kv_used_bytes: number;
   /** Everything that is alive in its engine; `requests` are those that can run. */
   readonly live: Map<number, ScheduledRequest>;
@@ -67,6 +70,7 @@ export class DeviceSchedule {
   readonly decisions = new DecisionLog();
   readonly #settings: SharingSettings;
   readonly #device: ScheduledDevice;
+  readonly #memory: DeviceMemory;
   readonly #lengths = new OutputLengths();
   readonly #counted: SchedulerReport = {
     iterations: 0,
@@ -89,11 +93,20 @@ export class DeviceSchedule {
       held_bytes: 0,
       release_ms: 0,
     };
+    this.#memory = new DeviceMemory(this.#device, settings, this.decisions);
   }
 
-  add(model: ScheduledModel, growing: GrowingProfile, stats: EngineStats, now_ms: number): void {
+  /** @param pool_bytes of the pool that all models of the device lie in */
+  add(
+    model: ScheduledModel,
+    growing: GrowingProfile,
+    engine: KvHolder & { stats(): EngineStats },
+    pool_bytes: number,
+    now_ms: number,
+  ): void {
+    const stats = engine.stats();
     const { name, slo, max_sequences, prefill_chunk_tokens, tokens_max } = model;
-    this.#device.instances.push({
+    const instance: ScheduledInstance = {
       id: name,
       model: name,
       profile: growing.profile,
@@ -104,7 +117,9 @@ export class DeviceSchedule {
       prefill_chunk_tokens_max: prefill_chunk_tokens,
       ready_at_ms: now_ms,
       weight_bytes: stats.weight_bytes,
-      kv_bytes: stats.kv_bytes,
+      stays: true,
+      kv_bytes: 0,
+      kv_bytes_max: stats.kv_bytes,
       kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),
       kv_used_bytes: 0,
       requests: [],
@@ -112,13 +127,16 @@ export class DeviceSchedule {
       waiting: 0,
       kv_full: false,
       idle_since_ms: now_ms,
-    });
+    };
+    this.#memory.add(instance, engine, pool_bytes);
+    this.#device.instances.push(instance);
   }
 
   remove(model: string): void {
     const { instances } = this.#device;
     const at = instances.findIndex(({ id }) => id === model);
     if (at >= 0) instances.splice(at, 1);
+    this.#memory.remove(model);
   }
 
   /**
@@ -134,6 +152,8 @@ export class DeviceSchedule {
     try {
       if (instance.slo !== undefined && !request.background && !submission.certain)
         this.#validate(instance, request, now_ms);
+      // Whom nothing is promised is let in without KV, and waits for it.
+      else this.#memory.provide(instance, [...instance.live.values(), request]);
       instance.live.set(submission.id, request);
       this.#counted.admitted++;
     } finally {
@@ -184,6 +204,12 @@ export class DeviceSchedule {
       const first = next.prompt && { first: Number(next.prompt.request) };
       chosen = { model: lanes[next.lane]!.instance, turn: { decode, prefill_tokens, ...first } };
     }
+    if (!chosen)
+      for (const instance of this.#device.instances) {
+        if (instance.live.size === 0) continue;
+        instance.kv_full = false;
+        this.#memory.rescue(instance, [...instance.live.values()]);
+      }
     this.#counted.deciding_ms += performance.now() - began;
     return chosen;
   }
@@ -214,6 +240,7 @@ export class DeviceSchedule {
     }
     if (nothing && turn.first !== undefined) instance.kv_full = true;
     instance.kv_used_bytes = stats.kv_tokens_used * instance.kv_bytes_per_token;
+    this.#memory.settle();
     this.sync(model, progress, now_ms);
   }
 
@@ -264,23 +291,15 @@ export class DeviceSchedule {
     const { model } = instance;
     const { level, kept } = attainableLevel(instance, request, this.#settings);
     request.service_level = level;
-    const full =
-      instance.requests.length + instance.waiting >= instance.max_sequences
-        ? `all ${instance.max_sequences} places of its batch are taken`
-        : this.#kvShortage(instance, request);
-    const admission =
-      full === undefined
-        ? // KV is this instance's own: its memory was looked at above.
-          admitTo(this.#device, instance, request, now_ms, this.#settings, { memory: true })
-        : { admit: false as const, because: full };
-    if (admission.admit) {
+    const admission = this.#judge(instance, request, now_ms);
+    if (admission.admit && this.#memory.apply(instance, admission)) {
       const note = kept ? '' : '; alone it takes longer than its level: twice that is promised';
       const because = `${admission.because}${note}`;
       this.decisions.note({ kind: 'admit', model, request: Number(request.id), because });
       return;
     }
     this.#counted.refused++;
-    const { because } = admission;
+    const because = admission.admit ? 'others still hold the memory that it needs' : admission.because;
     this.decisions.note({ kind: 'refuse', model, request: Number(request.id), because });
     const wait_ms = retryAfter(this.#device, now_ms, this.#settings);
     throw new HpcserveError('E_SLO_REFUSED', {
@@ -290,11 +309,23 @@ export class DeviceSchedule {
     });
   }
 
-  #kvShortage(instance: ScheduledInstance, request: ScheduledRequest): string | undefined {
+  #judge(instance: ScheduledInstance, request: ScheduledRequest, now_ms: number): Admission {
+    const { requests, waiting, max_sequences, kv_bytes_max, kv_bytes_per_token } = instance;
+    if (requests.length + waiting >= max_sequences)
+      return {
+        admit: false,
+        limit: 'instances',
+        because: `all ${max_sequences} places of its batch are taken`,
+      };
     const { required_bytes } = kvDemand(instance, this.#settings, request);
-    if (required_bytes <= instance.kv_bytes) return undefined;
-    const tokens = (bytes: number): number => Math.round(bytes / instance.kv_bytes_per_token);
-    return `its requests are expected to need KV for ${tokens(required_bytes)} tokens, and ${tokens(instance.kv_bytes)} are there`;
+    const tokens = (bytes: number): number => Math.round(bytes / kv_bytes_per_token);
+    if (required_bytes > kv_bytes_max)
+      return {
+        admit: false,
+        limit: 'memory',
+        because: `its requests are expected to need KV for ${tokens(required_bytes)} tokens, and it has room for ${tokens(kv_bytes_max)}`,
+      };
+    return admitTo(this.#device, instance, request, now_ms, this.#settings);
   }
 
   /** Pure iterations only: of what rode along nobody knows which part took how long. */

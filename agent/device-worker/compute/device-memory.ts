@@ -1,0 +1,128 @@
+/**
+ * The memory of a device's instances, live: what is promised to each for KV, and what others give up for it (LLM-Mesh §6).
+ * Where the pool has room for all that was asked for, everybody has it; budgets move only where it has not.
+ */
+import { type Release, roomFor } from '../../../solver/sharing/admission.ts';
+import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
+import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
+import type { SharingSettings } from '../../../solver/sharing/settings.ts';
+import type { DecisionLog } from './decision-log.ts';
+import { KvBudgets, type KvHolder } from './kv-budgets.ts';
+
+export class DeviceMemory {
+  readonly #device: DeviceView;
+  readonly #settings: SharingSettings;
+  readonly #decisions: DecisionLog;
+  #budgets: KvBudgets | undefined;
+
+  /** @param device its instances; this class keeps what is promised of the pool, and their `kv_bytes` */
+  constructor(device: DeviceView, settings: SharingSettings, decisions: DecisionLog) {
+    this.#device = device;
+    this.#settings = settings;
+    this.#decisions = decisions;
+  }
+
+  /** An instance whose weights are in the pool; others give up what they do not need, where it has to have less than it may. */
+  add(instance: InstanceView & { kv_bytes_max: number }, engine: KvHolder, pool_bytes: number): void {
+    this.#budgets ??= new KvBudgets(pool_bytes);
+    const { recommended_bytes, required_bytes } = kvDemand(instance, this.#settings);
+    this.#relieve(instance.weight_bytes + required_bytes);
+    const choices = [instance.kv_bytes_max, recommended_bytes, required_bytes];
+    instance.kv_bytes = this.#budgets.add(instance.id, engine, instance.weight_bytes, choices);
+    this.#account();
+    if (instance.kv_bytes < instance.kv_bytes_max)
+      this.#note(
+        instance,
+        `KV for ${tokensOf(instance)} tokens is set aside for it; more as its requests need it`,
+      );
+  }
+
+  remove(model: string): void {
+    this.#budgets?.remove(model);
+    this.#account();
+  }
+
+  /** What others were to give up may be there now. */
+  settle(): void {
+    this.#budgets?.settle();
+    this.#account();
+  }
+
+  /**
+   * Sees to KV for everything that is alive in an instance.
+   * @returns whether there is enough
+   */
+  provide(instance: InstanceView, live: RequestView[]): boolean {
+    const room = roomFor(this.#device, { ...instance, requests: live }, this.#settings);
+    return 'releases' in room && this.apply(instance, room);
+  }
+
+  /** Nothing runs on the device, and an instance's requests wait for memory: those that hold it give it up. */
+  rescue(instance: InstanceView, live: RequestView[]): void {
+    if (!this.#budgets || this.provide(instance, live)) return;
+    const required_bytes = Math.min(
+      kvDemand({ ...instance, requests: live }, this.#settings).required_bytes,
+      instance.kv_bytes_max ?? Number.POSITIVE_INFINITY,
+    );
+    this.#relieve(required_bytes - instance.kv_bytes, instance);
+    const left_bytes = this.#budgets.pool_bytes - this.#budgets.budget_bytes;
+    this.#set(instance, Math.min(required_bytes, instance.kv_bytes + left_bytes));
+  }
+
+  /** Does what an admission decided. */
+  apply(
+    instance: InstanceView,
+    { kv_bytes, releases }: { kv_bytes: number; releases: readonly Release[] },
+  ): boolean {
+    for (const release of releases) {
+      const other = this.#device.instances.find(({ id }) => id === release.instance);
+      if (other && 'kv_to_bytes' in release) this.#set(other, release.kv_to_bytes);
+    }
+    if (kv_bytes === instance.kv_bytes) return true;
+    const before = tokensOf(instance);
+    if (!this.#set(instance, kv_bytes)) return false;
+    this.#note(instance, `its KV budget went from ${before} to ${tokensOf(instance)} tokens`);
+    return true;
+  }
+
+  /** Lowers others until so many bytes are not promised: first comfort, then what is only expected, then all that is unused. */
+  #relieve(bytes: number, except?: InstanceView): void {
+    const budgets = this.#budgets!;
+    const levels: ((other: InstanceView) => number)[] = [
+      (other) => kvDemand(other, this.#settings).recommended_bytes,
+      (other) => kvDemand(other, this.#settings).required_bytes,
+      () => 0,
+    ];
+    for (const level of levels)
+      for (const other of this.#device.instances) {
+        if (budgets.pool_bytes - budgets.budget_bytes >= bytes) return;
+        if (other === except) continue;
+        const to_bytes = level(other);
+        if (to_bytes >= other.kv_bytes || (to_bytes === 0 && other.requests.length > 0)) continue;
+        this.#set(other, to_bytes);
+        this.#note(other, `its KV budget fell to ${tokensOf(other)} tokens, for another model to come`);
+      }
+  }
+
+  #set(instance: InstanceView, kv_bytes: number): boolean {
+    if (!this.#budgets!.set(instance.id, kv_bytes)) return false;
+    instance.kv_bytes = kv_bytes;
+    this.#account();
+    return true;
+  }
+
+  #account(): void {
+    if (!this.#budgets) return;
+    this.#device.pool_bytes = this.#budgets.pool_bytes;
+    this.#device.budget_bytes = this.#budgets.budget_bytes;
+    this.#device.held_bytes = this.#budgets.held_bytes;
+  }
+
+  #note({ model }: InstanceView, because: string): void {
+    this.#decisions.note({ kind: 'budget', model, because });
+  }
+}
+
+function tokensOf({ kv_bytes, kv_bytes_per_token }: InstanceView): number {
+  return Math.floor(kv_bytes / kv_bytes_per_token);
+}
