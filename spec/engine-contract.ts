@@ -167,6 +167,17 @@ export interface Engine {
   setKvBudget(bytes: number): number;
   /** KV of a sequence in bytes, shared blocks included; 0 while it waits or where it is not alive. */
   kvBytesOf(id: number): number;
+  /**
+   * Copies the KV of a running sequence to host memory and gives its blocks to others. It stays alive, and does nothing
+   * until it is restored.
+   * @returns bytes of host memory that it takes; undefined where it has no KV
+   */
+  parkSequence(id: number): number | undefined;
+  /**
+   * Puts a parked sequence back where it was. Bytes that have changed meanwhile are noticed: it is computed again.
+   * @returns false where there are no blocks or no slot for it now: it stays parked
+   */
+  restoreSequence(id: number): boolean;
   /** Throws where its books contradict one another: run when idle. */
   verify(): void;
   close(): void;

@@ -84,11 +84,14 @@ export class KvBlocks {
     return list;
   }
 
-  /** Makes the list at least `count` blocks long, or leaves it as it is and says false. */
-  grow(list: BlockList, count: number): boolean {
+  /**
+   * Makes the list at least `count` blocks long, or leaves it as it is and says false.
+   * @param exempt from the budget: the sequence that has been there longest always goes on
+   */
+  grow(list: BlockList, count: number, exempt = false): boolean {
     const missing = count - list.blocks.length;
     if (missing <= 0) return true;
-    return this.#extend(list, missing) || this.#scatter(list, missing);
+    return this.#extend(list, missing, exempt) || this.#scatter(list, missing);
   }
 
   /** Gives all blocks of the list back at once; shared ones stay with those who share them. */
@@ -154,7 +157,7 @@ export class KvBlocks {
   }
 
   /** Blocks behind the list's last, or a new hole; memory is seen to for all of them at once. */
-  #extend(list: BlockList, missing: number): boolean {
+  #extend(list: BlockList, missing: number, exempt: boolean): boolean {
     const from = list.blocks.length;
     for (let index = 0; index < missing; index++) {
       const block = this.#next(list);
@@ -166,7 +169,7 @@ export class KvBlocks {
     const taken = list.blocks.slice(from);
     for (const block of taken) this.#references[block] = 0;
     const slabs = [...new Set(taken.map((block) => this.#slabOf(block)))];
-    if (taken.length < missing || !this.#slabs.commit(slabs)) {
+    if (taken.length < missing || !this.#slabs.commit(slabs, exempt)) {
       list.blocks.length = from;
       return false;
     }

@@ -84,13 +84,14 @@ export class KvSlabs implements KvUser {
    * Sees to memory behind slabs. Where it comes from, in this order: memory that nobody uses; idle slabs beyond a
    * share of the budget; tensors that no instance uses; idle slabs.
    * @param wanted slabs, each once; those that have memory count as done and are not given up
+   * @param exempt from the budget: somebody must always go on
    */
-  commit(wanted: readonly number[]): boolean {
+  commit(wanted: readonly number[], exempt: boolean): boolean {
     const missing = wanted.filter((slab) => !this.#slabs[slab]!.committed);
     if (missing.length === 0) return true;
     const keep = new Set(wanted);
     const over = this.#committed + missing.length - this.#budget;
-    if (over > 0 && this.#releaseIdle(over, keep) < over) return false;
+    if (over > 0 && this.#releaseIdle(over, keep) < over && !exempt) return false;
     if (this.#take(missing, 'free')) return true;
     const idle = this.#committed - this.#live;
     this.#releaseIdle(idle - Math.floor(idle_share * this.#budget), keep);

@@ -23,6 +23,7 @@ import { KvBlocks } from './kv-blocks.ts';
 import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import { logprobsOf } from './logprobs.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
+import { type ParkedKv, parkKv, unparkKv } from './parked-kv.ts';
 import { Sequence } from './sequence.ts';
 import { type BatchSegment, Stage, type StageResult } from './stage.ts';
 import type { LoadedWeights } from './weights.ts';
@@ -53,6 +54,8 @@ export class NativeEngine implements Engine {
   readonly #waiting: Sequence[] = [];
   /** In the order of admission. */
   readonly #running: Sequence[] = [];
+  /** Taken out of the running ones with what they had computed. */
+  readonly #parked = new Map<number, { sequence: Sequence; kv: ParkedKv }>();
   readonly #cancelled: number[] = [];
   #admissions = 0;
 
@@ -93,7 +96,7 @@ export class NativeEngine implements Engine {
     const refuse = (what: string, because?: string): never => {
       throw new HpcserveError('E_ENGINE_SEQUENCE', { what, ...(because && { because }) });
     };
-    if ([...this.#waiting, ...this.#running].some((sequence) => sequence.id === id))
+    if (this.#parked.has(id) || [...this.#waiting, ...this.#running].some((sequence) => sequence.id === id))
       refuse(`a sequence with the id ${id} is alive`);
     if (prompt_tokens.length === 0) refuse(`sequence ${id} has no tokens`);
     const needs = prompt_tokens.length + (request.sampler && max_new_tokens > 0 ? 1 : 0);
@@ -109,6 +112,7 @@ export class NativeEngine implements Engine {
   }
 
   cancel(id: number): void {
+    if (this.#parked.delete(id)) this.#cancelled.push(id);
     for (const queue of [this.#waiting, this.#running]) {
       const index = queue.findIndex((sequence) => sequence.id === id);
       if (index < 0) continue;
@@ -123,7 +127,7 @@ export class NativeEngine implements Engine {
     const outputs: SequenceOutput[] = this.#cancelled
       .splice(0)
       .map((id) => ({ id, finish: 'cancelled' as const }));
-    this.#admit(turn.first);
+    outputs.push(...this.#admit(turn.first));
     const batch = this.#plan(turn);
     let prefill_tokens = 0;
     let decode_tokens = 0;
@@ -178,6 +182,7 @@ export class NativeEngine implements Engine {
     for (const sequence of this.#running) this.#releaseKv(sequence);
     this.#running.length = 0;
     this.#waiting.length = 0;
+    this.#parked.clear();
     this.#stage.free();
   }
 
@@ -202,6 +207,38 @@ export class NativeEngine implements Engine {
     return sequence?.kv ? this.#blocks.bytesOf(sequence.kv) : 0;
   }
 
+  parkSequence(id: number): number | undefined {
+    const sequence = this.#running.find((candidate) => candidate.id === id);
+    if (!sequence?.kv) return undefined;
+    const kv = parkKv(this.#stage.kv, sequence.kv.blocks, sequence.n_computed);
+    this.#releaseKv(sequence);
+    this.#running.splice(this.#running.indexOf(sequence), 1);
+    this.#parked.set(id, { sequence, kv });
+    return kv.rows.length;
+  }
+
+  restoreSequence(id: number): boolean {
+    const parked = this.#parked.get(id);
+    if (!parked || this.#running.length >= this.#options.max_sequences) return false;
+    const { sequence, kv } = parked;
+    const list = this.#blocks.open(blocksFor(sequence.tokens_max));
+    if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length))) {
+      this.#blocks.release(list);
+      return false;
+    }
+    this.#parked.delete(id);
+    sequence.kv = list;
+    this.#running.push(sequence);
+    try {
+      unparkKv(this.#stage.kv, list.blocks, kv);
+    } catch (error) {
+      // It is computed again from its tokens.
+      this.#preempt(sequence);
+      if (!(error instanceof HpcserveError)) throw error;
+    }
+    return true;
+  }
+
   /** Of the largest budget, whatever it is now. */
   get #kvTokensMax(): number {
     return Math.floor(this.#options.kv_tokens / kv_block_tokens) * kv_block_tokens;
@@ -214,8 +251,12 @@ export class NativeEngine implements Engine {
     return { stage: this.#stage, blocks: sequence.kv.blocks, tokens: sequence.n_computed };
   }
 
-  /** Moves waiting sequences to the running ones while slots and blocks for all their tokens are free. */
-  #admit(first: number | undefined): void {
+  /**
+   * Moves waiting sequences to the running ones while slots and blocks for all their tokens are free.
+   * @returns those that can never have as many blocks as they need
+   */
+  #admit(first: number | undefined): SequenceOutput[] {
+    const refused: SequenceOutput[] = [];
     const at = this.#waiting.findIndex(({ id }) => id === first);
     if (at > 0) this.#waiting.unshift(...this.#waiting.splice(at, 1));
     while (this.#waiting.length > 0 && this.#running.length < this.#options.max_sequences) {
@@ -223,9 +264,13 @@ export class NativeEngine implements Engine {
       const list = this.#blocks.open(blocksFor(sequence.tokens_max));
       // A prompt whose log probabilities or hidden rows are asked for is computed whole.
       const shared = sequence.needsAllRows ? 0 : this.#blocks.share(list, sequence.tokens.all());
-      if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length))) {
+      if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length), this.#running.length === 0)) {
         this.#blocks.release(list);
-        return;
+        // Others may still give memory up: it waits. Where even all of theirs were not enough, it would wait for ever.
+        if (this.#running.length > 0 || this.#blocks.couldHold(blocksFor(sequence.tokens.length))) break;
+        this.#waiting.shift();
+        refused.push({ id: sequence.id, finish: 'error', error: tooLarge(sequence) });
+        continue;
       }
       this.#waiting.shift();
       sequence.kv = list;
@@ -234,6 +279,7 @@ export class NativeEngine implements Engine {
       sequence.admitted = this.#admissions++;
       this.#running.push(sequence);
     }
+    return refused;
   }
 
   /** The segments of one iteration: every decoding sequence, then prompt chunks up to the budget. */
@@ -263,7 +309,8 @@ export class NativeEngine implements Engine {
    * theirs back and are computed again later; the oldest always goes on, so that something always ends.
    */
   #reserve(sequence: Sequence): boolean {
-    while (sequence.kv && !this.#blocks.grow(sequence.kv, blocksFor(sequence.tokens.length))) {
+    const oldest = this.#running.every(({ admitted }) => admitted >= sequence.admitted);
+    while (sequence.kv && !this.#blocks.grow(sequence.kv, blocksFor(sequence.tokens.length), oldest)) {
       const youngest = this.#running.reduce((a, b) => (b.admitted > a.admitted ? b : a));
       this.#preempt(youngest);
     }
@@ -352,6 +399,10 @@ export class NativeEngine implements Engine {
     output.finish = reason;
     return output;
   }
+}
+
+function tooLarge({ tokens }: Sequence): string {
+  return `the memory pool has no room for the KV of ${tokens.length} tokens: models in use hold the rest of it`;
 }
 
 function blocksFor(tokens: number): number {

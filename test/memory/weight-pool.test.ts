@@ -17,17 +17,14 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
-import type { EngineOpening } from '../../agent/engine/engine-opening.ts';
 import { openModelFile } from '../../agent/engine/model-file.ts';
 import { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { stageOperators } from '../../agent/engine/operators.ts';
 import { planWeights } from '../../agent/engine/weight-plan.ts';
 import { ContentHashCache } from '../../agent/memory/content-hashes.ts';
 import { DevicePool, type DevicePoolOptions } from '../../agent/memory/device-pool.ts';
-import type { ModelUse, WeightLoad } from '../../agent/memory/pooled-loading.ts';
 import { loadGgml } from '../../native/ggml.ts';
 import type { SynthQuantization } from '../../native/synth/quantization.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
 import {
   argmax,
   engineOptions,
@@ -38,8 +35,8 @@ import {
   referenceRows,
   topGap,
 } from '../engine/support.ts';
+import { codeOf, finish, mib, openIn } from './support.ts';
 
-const mib = 2 ** 20;
 const ggml = loadGgml();
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-pool-'));
 let pools: DevicePool[] = [];
@@ -56,26 +53,6 @@ function newPool(options: Partial<DevicePoolOptions> = {}): DevicePool {
   const pool = new DevicePool(ggml, { pool_bytes: 32 * mib, threads: 1, ...options });
   pools.push(pool);
   return pool;
-}
-
-interface Opened {
-  engine: NativeEngine;
-  load: WeightLoad;
-}
-
-function open(pool: DevicePool, path: string, use: ModelUse = {}): Opened {
-  let load: WeightLoad | undefined;
-  const options = engineOptions(path, { kv_tokens: 512 });
-  const engine = finish(pool.open(options, { ...use, on_loaded: (done) => (load = done) }));
-  return { engine, load: load! };
-}
-
-/** Works at a load until it is over. */
-function finish(opening: EngineOpening): NativeEngine {
-  for (;;) {
-    const engine = opening.advance(true);
-    if (engine) return engine;
-  }
 }
 
 const question = prompt(40, 1000, 9);
@@ -116,12 +93,12 @@ describe('weights in a pool', () => {
     const expected = alone(path);
     // Small units cut every matrix, and many threads fill them.
     const pool = newPool({ threads: 2, unit_bytes: 16 * 1024 });
-    const first = open(pool, path);
+    const first = openIn(pool, path);
     expect(first.load).toMatchObject({ reused_bytes: 0, moved_bytes: 0 });
     expect(first.load.missing_bytes).toBeGreaterThan(mib / 2);
     expectSame(first.engine, expected);
     first.engine.close();
-    const again = open(pool, path);
+    const again = openIn(pool, path);
     expect(again.load).toMatchObject({ missing_bytes: 0, reused_bytes: first.load.missing_bytes });
     expectSame(again.engine, expected);
     again.engine.close();
@@ -129,7 +106,7 @@ describe('weights in a pool', () => {
 
   test('answer as libllama does', async () => {
     const path = await model('tiny-llama', 'Q4_0');
-    const { engine } = open(newPool(), path);
+    const { engine } = openIn(newPool(), path);
     const { tokens } = answer(engine);
     engine.close();
     const context = reference(path);
@@ -144,7 +121,7 @@ describe('weights in a pool', () => {
     const path = await model('small-llama', 'Q4_0');
     const expected = alone(path);
     for (const mapped of [true, false]) {
-      const { engine } = open(newPool({ mapped, pool_bytes: 64 * mib }), path);
+      const { engine } = openIn(newPool({ mapped, pool_bytes: 64 * mib }), path);
       expectSame(engine, expected);
       engine.close();
     }
@@ -165,7 +142,7 @@ describe('weights in a pool', () => {
     for (let turn = 0; turn < 40; turn++) {
       // Strides of 3 and 1 in turn: every model comes back, some soon and some late.
       const index = (2 * turn + (turn % 2)) % paths.length;
-      const { engine, load } = open(pool, paths[index]!);
+      const { engine, load } = openIn(pool, paths[index]!);
       reused += load.reused_bytes;
       evicted += load.evicted_bytes;
       pool.verify();
@@ -184,8 +161,8 @@ describe('weights in a pool', () => {
     const path = await model('tiny-llama', 'F32');
     const expected = alone(path);
     const pool = newPool();
-    open(pool, path).engine.close();
-    const { engine } = open(pool, path);
+    openIn(pool, path).engine.close();
+    const { engine } = openIn(pool, path);
     const { pool_bytes, free_bytes } = pool.store.stats();
     const view = pool.memory.view(0, pool_bytes - free_bytes);
     for (let at = 0; at < view.length; at += 4096) view[at + 3]! ^= 0x40;
@@ -213,15 +190,15 @@ describe('models that share tensors', () => {
     const expected = [alone(base), alone(tuned)];
     expect(expected[0]!.rows[0]).not.toEqual(expected[1]!.rows[0]);
     const pool = newPool({ content_hashes: new ContentHashCache(join(folder, 'hashes')) });
-    const first = open(pool, base);
+    const first = openIn(pool, base);
     // Nothing is known of the contents yet: the files are strangers.
-    const strangers = open(pool, tuned);
+    const strangers = openIn(pool, tuned);
     expect(strangers.load.reused_bytes).toBe(0);
     strangers.engine.close();
     for (const path of [base, tuned]) await pool.learnContents(openModelFile(path));
     pool.verify();
     pool.store.clear();
-    const second = open(pool, tuned);
+    const second = openIn(pool, tuned);
     expect(second.load.missing_bytes).toBeGreaterThan(0);
     expect(second.load.missing_bytes).toBeLessThan(first.load.missing_bytes / 4);
     expectSame(second.engine, expected[1]!);
@@ -231,16 +208,6 @@ describe('models that share tensors', () => {
   });
 });
 
-const codeOf = (act: () => unknown): string => {
-  try {
-    act();
-  } catch (error) {
-    if (error instanceof HpcserveError) return error.code;
-    throw error;
-  }
-  return 'none';
-};
-
 describe('a load that fails', () => {
   test('because the file is cut off meanwhile leaves nothing, and the others go on', async () => {
     const healthy = await model('tiny-qwen2', 'Q4_0');
@@ -248,7 +215,7 @@ describe('a load that fails', () => {
     const path = join(folder, 'cut.gguf');
     copyFileSync(await model('tiny-llama', 'BF16'), path);
     const pool = newPool({ unit_bytes: 64 * 1024, mapped: false, threads: 2 });
-    const other = open(pool, healthy);
+    const other = openIn(pool, healthy);
     const before = pool.store.stats();
     const options = engineOptions(path, {
       kv_tokens: 512,
@@ -285,10 +252,10 @@ describe('a load that fails', () => {
   test('because the model is larger than the pool says so, and evicts nothing', async () => {
     const small = await model('tiny-qwen2', 'Q4_0');
     const pool = newPool({ pool_bytes: 8 * mib });
-    open(pool, small).engine.close();
+    openIn(pool, small).engine.close();
     const before = pool.store.stats();
     const large = await model('small-llama', 'BF16');
-    expect(codeOf(() => open(pool, large))).toBe('E_POOL_FULL');
+    expect(codeOf(() => openIn(pool, large))).toBe('E_POOL_FULL');
     expect(pool.store.stats()).toEqual(before);
   });
 
@@ -315,7 +282,7 @@ describe('affinity', () => {
     const { model_bytes, reusable_bytes } = pool.affinity(file.gguf, plan);
     expect(reusable_bytes).toBe(0);
     expect(model_bytes).toBeGreaterThan(mib / 2);
-    const { engine } = open(pool, path);
+    const { engine } = openIn(pool, path);
     expect(pool.affinity(file.gguf, plan)).toEqual({ model_bytes, reusable_bytes: model_bytes });
     engine.close();
     expect(pool.affinity(file.gguf, plan).reusable_bytes).toBe(model_bytes);
