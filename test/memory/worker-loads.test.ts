@@ -1,0 +1,108 @@
+/** Loads as a device worker does them: beside answers of other models, and ended half-way in every way there is. */
+import { copyFileSync, mkdtempSync, rmSync, truncateSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeEach, expect, test } from 'vitest';
+import { WorkerHarness } from '../device-worker/harness.ts';
+import { model } from '../engine/support.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'hpcserve-loads-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+let worker: WorkerHarness;
+beforeEach(async () => {
+  worker = new WorkerHarness();
+  await worker.configure();
+});
+afterEach(() => worker.close());
+
+const body = { model: 'first', prompt: 'one two three', max_tokens: 200, temperature: 0, ignore_eos: true };
+
+interface Report {
+  memory: {
+    pool: {
+      reusable_bytes: number;
+      weights_bytes: number;
+      models: { model: string; weights_bytes: number }[];
+    };
+  };
+}
+
+async function poolOf(): Promise<Report['memory']['pool']> {
+  const { status, text } = await worker.request('GET', '/hpcserve/v1/device');
+  expect(status).toBe(200);
+  return (JSON.parse(text) as Report).memory.pool;
+}
+
+async function textOf(): Promise<string> {
+  const { status, text } = await worker.post('/v1/completions', body);
+  expect(status, text).toBe(200);
+  return (JSON.parse(text) as { choices: { text: string }[] }).choices[0]!.text;
+}
+
+test('a model loads while another answers, and no token of that answer changes', async () => {
+  await worker.load({ name: 'first', model_path: await model('tiny-llama', 'F16') });
+  const alone = await textOf();
+  const beside = textOf();
+  await worker.load({ name: 'second', model_path: await model('small-llama', 'BF16') });
+  expect(await beside).toBe(alone);
+  expect((await poolOf()).models.map(({ model: name }) => name)).toEqual(['first', 'second']);
+});
+
+test('tensors stay when their model goes, and are there when it comes back', async () => {
+  const path = await model('tiny-llama', 'F16');
+  await worker.load({ name: 'first', model_path: path });
+  const text = await textOf();
+  const { weights_bytes } = await poolOf();
+  worker.send({ type: 'unload', name: 'first' });
+  await worker.message((message) => message.type === 'model' && message.state === 'unloaded');
+  await worker.load({ name: 'other', model_path: await model('tiny-qwen2', 'F16') });
+  expect((await poolOf()).reusable_bytes).toBe(weights_bytes);
+  const before = await poolOf();
+  void worker.load({ name: 'first', model_path: path });
+  await worker.report('first', ({ state }) => state === 'serving');
+  const after = await poolOf();
+  expect(after.reusable_bytes).toBe(0);
+  expect(after.weights_bytes).toBe(before.weights_bytes + weights_bytes);
+  expect(await textOf()).toBe(text);
+});
+
+test('a file that is cut off while it is loaded fails that model alone, with the reason', async () => {
+  await worker.load({ name: 'first', model_path: await model('tiny-llama', 'F16') });
+  const alone = await textOf();
+  const path = join(folder, 'cut.gguf');
+  copyFileSync(await model('small-llama', 'F32'), path);
+  const beside = textOf();
+  const failed = worker.load({ name: 'second', model_path: path });
+  failed.catch(() => undefined);
+  await worker.message((message) => message.type === 'progress' && message.name === 'second');
+  truncateSync(path, 2 ** 20);
+  await expect(failed).rejects.toThrow('E_POOL_LOAD');
+  expect(await beside).toBe(alone);
+  expect(await textOf()).toBe(alone);
+  expect((await poolOf()).reusable_bytes).toBe(0);
+});
+
+test('a model that is unloaded while it loads leaves nothing behind', async () => {
+  await worker.load({ name: 'first', model_path: await model('tiny-llama', 'F16') });
+  const before = await poolOf();
+  void worker.load({ name: 'second', model_path: await model('small-llama', 'F32') }).catch(() => undefined);
+  worker.send({ type: 'unload', name: 'second' });
+  await worker.message(
+    (message) => message.type === 'model' && message.name === 'second' && message.state === 'unloaded',
+  );
+  expect(await poolOf()).toMatchObject({ weights_bytes: before.weights_bytes, reusable_bytes: 0 });
+});
+
+test('a worker that is killed in a load leaves model file and next worker as they were', async () => {
+  const path = await model('small-llama', 'F32');
+  void worker.load({ name: 'first', model_path: path }).catch(() => undefined);
+  await worker.message((message) => message.type === 'progress');
+  worker.process.kill('SIGKILL');
+  await worker.exited;
+  await worker.close();
+  worker = new WorkerHarness();
+  await worker.configure();
+  await worker.load({ name: 'first', model_path: path });
+  expect((await textOf()).length).toBeGreaterThan(0);
+});
