@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { lifecycles, type SessionRecord } from '../spec/session-record.ts';
-import { type Departure, openDeparture, openRecord } from './record-codec.ts';
+import { type Departure, openDeparture, openRecord, RecordRejected } from './record-codec.ts';
 
 /** A record or a departure, opened and checked, with the envelope that proves it. */
 export interface Signed<T> {
@@ -37,6 +37,30 @@ export function openEntry({ record, departure }: SealedEntry, networkKey: Uint8A
     ...(signedRecord ? { record: signedRecord } : {}),
     ...(signedDeparture?.value.session_id === session_id ? { departure: signedDeparture } : {}),
   };
+}
+
+/**
+ * What a sealed entry says beyond what is known of its session; only that is verified, since signatures cost.
+ *
+ * @returns undefined where it says nothing new
+ * @throws RecordRejected
+ */
+export function openUnknown(
+  session_id: string,
+  { record, departure }: SealedEntry,
+  known: Entry | undefined,
+  networkKey: Uint8Array,
+): Entry | undefined {
+  const unknown: SealedEntry = {
+    ...(record && fingerprintOfBytes(record) !== known?.record?.fingerprint ? { record } : {}),
+    ...(departure && fingerprintOfBytes(departure) !== known?.departure?.fingerprint ? { departure } : {}),
+  };
+  if (!unknown.record && !unknown.departure) return undefined;
+  const entry = openEntry(unknown, networkKey);
+  if (entry.session_id !== session_id || (unknown.departure && !entry.departure)) {
+    throw new RecordRejected('wrong_name', `it is of session ${entry.session_id}`);
+  }
+  return entry;
 }
 
 export function sealedEntry({ record, departure }: Entry): SealedEntry {
@@ -90,8 +114,11 @@ export function believed({ record, departure }: Entry): SessionRecord | undefine
 }
 
 function signed<T>(value: T, envelope: Uint8Array): Signed<T> {
-  const fingerprint = createHash('sha256').update(envelope).digest().readUIntBE(0, 6);
-  return { value, envelope, fingerprint };
+  return { value, envelope, fingerprint: fingerprintOfBytes(envelope) };
+}
+
+function fingerprintOfBytes(envelope: Uint8Array): number {
+  return createHash('sha256').update(envelope).digest().readUIntBE(0, 6);
 }
 
 function greater<T>(

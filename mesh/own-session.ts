@@ -3,6 +3,13 @@ import type { Registry } from './registry.ts';
 import { SessionIdentity } from './session-identity.ts';
 
 /**
+ * Renewals within `renewals_ms` after which a session takes no more part in the gossip: it lives, but the others cannot
+ * reach it (its network lets no connections through); its folder and the gateways' watch streams then do the work.
+ */
+const renewals_max = 3;
+const renewals_ms = 600_000;
+
+/**
  * A session of this process: its key, its current record, and the publishing of every change. Where peers
  * declared it gone though it lives (its node was cut off for a while), it comes back under a new id.
  */
@@ -10,6 +17,8 @@ export class OwnSession {
   readonly #registry: Registry;
   readonly #onRenewed: (previousId: string) => void;
   readonly #unsubscribe: () => void;
+  /** When it was renewed, ms. */
+  #renewals: number[] = [];
   #identity: SessionIdentity;
   #record: SessionRecord;
 
@@ -23,7 +32,7 @@ export class OwnSession {
     this.#identity = identity;
     this.#record = record;
     this.#onRenewed = onRenewed;
-    this.#unsubscribe = registry.onChange((changes) => {
+    const stopListening = registry.onChange((changes) => {
       const departed = changes.some((change) => {
         return change.session_id === this.id && change.after?.lifecycle === 'LEFT';
       });
@@ -31,6 +40,14 @@ export class OwnSession {
         this.#renew().catch((error: unknown) => process.emitWarning(error as Error));
       }
     });
+    const stopFollowing = registry.onPeer(() => {
+      if (this.#record.lifecycle === 'LEFT') return;
+      this.update({}).catch((error: unknown) => process.emitWarning(error as Error));
+    });
+    this.#unsubscribe = () => {
+      stopListening();
+      stopFollowing();
+    };
   }
 
   /** Publishes a new session with lifecycle JOIN. `onRenewed` runs when it has taken a new id. */
@@ -40,9 +57,9 @@ export class OwnSession {
     onRenewed: (previousId: string) => void = () => undefined,
   ): Promise<OwnSession> {
     const identity = await SessionIdentity.create();
-    const record = firstRecord(identity, metadata);
-    const session = new OwnSession(registry, identity, record, onRenewed);
-    await registry.publish(record, identity);
+    const session = new OwnSession(registry, identity, firstRecord(identity, metadata), onRenewed);
+    session.#record = session.#named(session.#record);
+    await registry.publish(session.#record, identity);
     return session;
   }
 
@@ -64,12 +81,12 @@ export class OwnSession {
    */
   async update(change: { lifecycle?: Lifecycle; metadata?: Partial<SessionMetadata> }): Promise<void> {
     const lifecycle = change.lifecycle ?? this.#record.lifecycle;
-    this.#record = {
+    this.#record = this.#named({
       ...this.#record,
       lifecycle,
       version: lifecycle === this.#record.lifecycle ? this.#record.version + 1 : 0,
       metadata: { ...this.#record.metadata, ...change.metadata },
-    };
+    });
     await this.#registry.publish(this.#record, this.#identity);
   }
 
@@ -85,9 +102,19 @@ export class OwnSession {
     const { lifecycle, metadata } = this.#record;
     const identity = await SessionIdentity.create();
     this.#identity = identity;
-    this.#record = { ...firstRecord(identity, metadata), lifecycle };
+    const now_ms = performance.now();
+    this.#renewals = [...this.#renewals.filter((at_ms) => now_ms - at_ms < renewals_ms), now_ms];
+    this.#record = this.#named({ ...firstRecord(identity, metadata), lifecycle });
     this.#onRenewed(previous);
     await this.#registry.publish(this.#record, identity);
+  }
+
+  /** With the name of the peer that speaks for it. */
+  #named(record: SessionRecord): SessionRecord {
+    const { peer: _, ...metadata } = record.metadata;
+    const { peer } = this.#registry;
+    const speaks = peer !== undefined && this.#renewals.length < renewals_max;
+    return { ...record, metadata: speaks ? { ...metadata, peer } : metadata };
   }
 }
 

@@ -1,4 +1,4 @@
-import type { SessionRecord } from '../spec/session-record.ts';
+import type { SessionMetadata, SessionRecord } from '../spec/session-record.ts';
 import type { RejectReason } from './record-codec.ts';
 import type { SessionIdentity } from './session-identity.ts';
 
@@ -24,8 +24,14 @@ export interface RegistryStatus {
   recent_rejections: { file: string; reason: RejectReason; message: string }[];
 }
 
+/** The process that speaks for sessions in the gossip. */
+export type PeerDescription = NonNullable<SessionMetadata['peer']>;
+
 /** This member's replica of the mesh's grow-only map of sessions. */
 export interface Registry {
+  /** The peer of this process; own sessions name it in their records, and follow it when it changes. */
+  readonly peer: PeerDescription | undefined;
+  onPeer(callback: () => void): () => void;
   /**
    * Makes a record of an own session known. Resolves when it is stored for others to see, or when a first
    * attempt failed; it is then repeated until it succeeds (see `status`), and local readers see it at once.

@@ -2,10 +2,10 @@ import { type FSWatcher, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
-import { hasLeft, openEntry } from './entry.ts';
+import { hasLeft, openEntry, travels } from './entry.ts';
 import { loadOrCreateNetworkKey, readNetworkKey } from './network-key.ts';
 import { RecordRejected, sealDeparture, sealRecord } from './record-codec.ts';
-import type { Registry, RegistryChange, RegistryStatus } from './registry.ts';
+import type { PeerDescription, Registry, RegistryChange, RegistryStatus } from './registry.ts';
 import { RendezvousFolder } from './rendezvous-folder.ts';
 import type { SessionIdentity } from './session-identity.ts';
 import { SessionTable } from './session-table.ts';
@@ -53,10 +53,13 @@ export class RendezvousRegistry implements Registry {
   readonly network_key: Uint8Array;
   readonly #folder: RendezvousFolder;
   readonly #options: Required<Omit<RendezvousOptions, 'create'>>;
-  readonly #table = new SessionTable();
+  /** Where records of the folder, of the gossip and of this process meet. */
+  readonly table = new SessionTable();
   readonly #notices = new Map<string, Notice>();
   readonly #own = new Map<string, OwnRecord>();
   readonly #temporary_since_ms = new Map<string, number>();
+  readonly #peerCallbacks = new Set<() => void>();
+  #peer: PeerDescription | undefined;
   readonly #statusCallbacks = new Set<(status: RegistryStatus) => void>();
   #status: RegistryStatus = { state: 'ok', rejected: {}, recent_rejections: [] };
   #watcher: FSWatcher | undefined;
@@ -111,11 +114,26 @@ export class RendezvousRegistry implements Registry {
     return registry;
   }
 
+  get peer(): PeerDescription | undefined {
+    return this.#peer;
+  }
+
+  /** Set when this process takes part in the gossip, or does no more. */
+  set peer(peer: PeerDescription | undefined) {
+    this.#peer = peer;
+    for (const callback of this.#peerCallbacks) callback();
+  }
+
+  onPeer(callback: () => void): () => void {
+    this.#peerCallbacks.add(callback);
+    return () => this.#peerCallbacks.delete(callback);
+  }
+
   async publish(record: SessionRecord, identity: SessionIdentity): Promise<void> {
     const envelope = sealRecord(record, identity, this.network_key);
     const session_id = record.session_id;
     // Read back what others will read: a record they would reject must fail here, where it is made.
-    this.#table.merge(openEntry({ record: envelope }, this.network_key), 'own');
+    this.table.merge(openEntry({ record: envelope }, this.network_key), 'own');
     const own: OwnRecord = { session_id, envelope, stored: false };
     this.#own.set(session_id, own);
     await this.#exclusively(() => this.#storeOwn(own));
@@ -124,16 +142,16 @@ export class RendezvousRegistry implements Registry {
   async retire(sessionId: string, evidence: string, witness: SessionIdentity): Promise<void> {
     const departure = { session_id: sessionId, evidence: evidence.slice(0, 1024) };
     const envelope = sealDeparture(departure, witness, this.network_key);
-    this.#table.merge(openEntry({ departure: envelope }, this.network_key), 'own');
+    this.table.merge(openEntry({ departure: envelope }, this.network_key), 'own');
     await this.#exclusively(() => this.#folder.write(sessionId, 'left', envelope));
   }
 
   snapshot(): SessionRecord[] {
-    return this.#table.snapshot();
+    return this.table.snapshot();
   }
 
   get(sessionId: string): SessionRecord | undefined {
-    return this.#table.get(sessionId);
+    return this.table.get(sessionId);
   }
 
   status(): RegistryStatus {
@@ -145,7 +163,7 @@ export class RendezvousRegistry implements Registry {
   }
 
   onChange(callback: (changes: RegistryChange[]) => void): () => void {
-    return this.#table.onChange(callback);
+    return this.table.onChange(callback);
   }
 
   onStatus(callback: (status: RegistryStatus) => void): () => void {
@@ -245,7 +263,7 @@ export class RendezvousRegistry implements Registry {
           const sealed = file.kind === 'rec' ? { record: bytes } : { departure: bytes };
           const entry = openEntry(sealed, this.network_key);
           requireSame(entry.session_id, file.session_id);
-          if (this.#table.merge(entry, 'folder') === 'forgotten') {
+          if (this.table.merge(entry, 'folder') === 'forgotten') {
             throw new RecordRejected('replayed', 'its session is over and was compacted');
           }
         } catch (error) {
@@ -270,7 +288,7 @@ export class RendezvousRegistry implements Registry {
 
   async #storeOwn(own: OwnRecord): Promise<void> {
     if (this.#own.get(own.session_id) !== own) return; // a newer one is on its way
-    if (this.#table.entry(own.session_id)?.departure) return; // declared gone: the owner comes back under a new id
+    if (this.table.entry(own.session_id)?.departure) return; // declared gone: the owner comes back under a new id
     if (this.#status.state === 'foreign_key') return;
     own.stored = false;
     await this.#folder.write(own.session_id, 'rec', own.envelope);
@@ -280,7 +298,7 @@ export class RendezvousRegistry implements Registry {
   /** Forgets what is over, and removes its files; any member may, for a LEFT record changes no more. */
   async #tidy(present: ReadonlyMap<string, unknown>, temporary: string[]): Promise<void> {
     const now_ms = this.#options.now_ms();
-    for (const entry of [...this.#table.entries()]) {
+    for (const entry of [...this.table.entries()]) {
       const { session_id } = entry;
       const notice = this.#notices.get(session_id) ?? {};
       this.#notices.set(session_id, notice);
@@ -290,7 +308,12 @@ export class RendezvousRegistry implements Registry {
         await this.#folder.remove(`${session_id}.rec`);
         await this.#folder.remove(`${session_id}.left`);
         this.#forget(session_id, true);
-      } else if (present.has(`${session_id}.rec`) || this.#own.has(session_id)) {
+      } else if (
+        present.has(`${session_id}.rec`) ||
+        this.#own.has(session_id) ||
+        // Of another site: its watchers say when it leaves.
+        (this.#peer && travels(entry) && this.table.sourcesOf(session_id).includes('gossip'))
+      ) {
         delete notice.missing_since_ms;
       } else {
         notice.missing_since_ms ??= now_ms;
@@ -310,7 +333,7 @@ export class RendezvousRegistry implements Registry {
   }
 
   #forget(sessionId: string, forGood: boolean): void {
-    this.#table.forget(sessionId, forGood);
+    this.table.forget(sessionId, forGood);
     this.#notices.delete(sessionId);
     this.#own.delete(sessionId);
   }

@@ -1,0 +1,102 @@
+/**
+ * The bytes of gossip messages: CBOR, with entries as their signed envelopes. What a message says is checked for its
+ * form here, and each entry is opened and verified unless the table has the very same already.
+ */
+import { decode, encode, rfc8949EncodeOptions } from 'cborg';
+import { z } from 'zod';
+import { type Entry, openUnknown, sealedEntry } from '../entry.ts';
+import { RecordRejected, type RejectReason } from '../record-codec.ts';
+import { bucket_count, type SessionTable } from '../session-table.ts';
+import type { GossipMessage } from './messages.ts';
+
+/** Largest message that is read. Holds one entry of the greatest size, or many of the usual one. */
+export const message_bytes_max = 512 * 1024;
+
+const sessionId = z.string().regex(/^[0-9a-f]{32}$/);
+const count = z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
+const peer = z.string().min(1).max(64);
+const bytes = z.instanceof(Uint8Array);
+const bucket = count.max(bucket_count - 1);
+const sessions_max = 20_000;
+
+const messageSchema = z.discriminatedUnion('kind', [
+  z.strictObject({
+    kind: z.literal('beat'),
+    sessions: z
+      .array(
+        z.strictObject({
+          session_id: sessionId,
+          load: z.strictObject({ running: count, waiting: count, max_sequences: count }).optional(),
+        }),
+      )
+      .max(1024),
+  }),
+  z.strictObject({
+    kind: z.literal('news'),
+    entries: z
+      .array(z.strictObject({ id: sessionId, record: bytes.optional(), departure: bytes.optional() }))
+      .max(4096),
+  }),
+  z.strictObject({ kind: z.literal('probe'), nonce: count }),
+  z.strictObject({ kind: z.literal('alive'), nonce: count }),
+  z.strictObject({ kind: z.literal('probe_for'), nonce: count, peer }),
+  z.strictObject({ kind: z.literal('alive_for'), nonce: count, peer }),
+  z.strictObject({ kind: z.literal('sums'), sums: z.array(count).length(bucket_count) }),
+  z.strictObject({
+    kind: z.literal('marks'),
+    buckets: z.array(bucket).max(bucket_count),
+    marks: z.array(z.tuple([sessionId, count])).max(sessions_max),
+  }),
+  z.strictObject({ kind: z.literal('want'), session_ids: z.array(sessionId).max(sessions_max) }),
+]);
+
+const encodeOptions = { ...rfc8949EncodeOptions, ignoreUndefinedProperties: true };
+
+export function encodeMessage(message: GossipMessage): Uint8Array {
+  if (message.kind !== 'news') return encode(message, encodeOptions);
+  const entries = message.entries.map((entry) => ({ id: entry.session_id, ...sealedEntry(entry) }));
+  return encode({ kind: 'news', entries }, encodeOptions);
+}
+
+/**
+ * The message in some bytes. Of news, entries that the table has already are left out, and those that are not right are
+ * told to `reject`; the others count.
+ *
+ * @returns undefined where the bytes are no message
+ */
+export function decodeMessage(
+  encoded: Uint8Array,
+  table: SessionTable,
+  networkKey: Uint8Array,
+  reject: (reason: RejectReason, message: string) => void,
+): GossipMessage | undefined {
+  if (encoded.length > message_bytes_max) {
+    reject('oversized', `a message of ${encoded.length} bytes`);
+    return undefined;
+  }
+  let value: unknown;
+  try {
+    value = decode(encoded, { strict: true, allowBigInt: false, rejectDuplicateMapKeys: true });
+  } catch (error) {
+    reject('malformed', (error as Error).message);
+    return undefined;
+  }
+  const parsed = messageSchema.safeParse(value);
+  if (!parsed.success) {
+    reject('malformed', parsed.error.issues[0]?.message ?? 'not a message');
+    return undefined;
+  }
+  const message = parsed.data;
+  if (message.kind !== 'news') return message as GossipMessage;
+  const entries: Entry[] = [];
+  for (const { id, ...sealed } of message.entries) {
+    try {
+      const entry = openUnknown(id, sealed, table.entry(id), networkKey);
+      if (entry) entries.push(entry);
+    } catch (error) {
+      if (!(error instanceof RecordRejected)) throw error;
+      reject(error.reason, error.message);
+    }
+  }
+  return { kind: 'news', entries };
+}
