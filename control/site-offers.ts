@@ -353,6 +353,9 @@ function enginesOf(
     vllm: onGpu(program('vllm', 'vllm')),
     sglang: onGpu(program('sglang', 'python3')),
     'llama.cpp': program('llama.cpp', 'llama-server'),
+    lmdeploy: onGpu(program('lmdeploy', 'lmdeploy')),
+    'tensorrt-llm': onGpu(program('tensorrt-llm', 'trtllm-serve')),
+    tgi: onGpu(program('tgi', 'text-generation-launcher')),
     transformers: program('transformers', 'transformers'),
     command: yes,
   };

@@ -12,6 +12,9 @@ export const engineNames = [
   'vllm',
   'sglang',
   'llama.cpp',
+  'lmdeploy',
+  'tensorrt-llm',
+  'tgi',
   'transformers',
   'command',
 ] as const;

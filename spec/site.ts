@@ -285,6 +285,9 @@ const enginesSchema = z.strictObject({
   vllm: engineSchema.optional().describe('vLLM (vllm serve): true, false, or how it is started.'),
   sglang: engineSchema.optional().describe('SGLang (python3 -m sglang.launch_server).'),
   'llama.cpp': engineSchema.optional().describe('llama.cpp’s server (llama-server).'),
+  lmdeploy: engineSchema.optional().describe('LMDeploy with TurboMind (lmdeploy serve api_server).'),
+  'tensorrt-llm': engineSchema.optional().describe('TensorRT-LLM (trtllm-serve).'),
+  tgi: engineSchema.optional().describe('Text Generation Inference (text-generation-launcher).'),
   transformers: engineSchema.optional().describe('Hugging Face transformers serve.'),
 });
 

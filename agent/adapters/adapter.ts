@@ -1,3 +1,4 @@
+import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import { type ModelSpec, modelSchema } from '../../spec/model-yaml.ts';
 
@@ -61,6 +62,14 @@ export interface EngineAdapter {
   /** Prometheus text with the engine's load; absent: the agent counts requests itself. */
   readonly metrics_path?: string;
   parseMetrics?(text: string, unit: UnitSpec): EngineLoad;
+}
+
+/** Of what a model asks for and an engine cannot do. */
+export function refusal(model: ModelSpec, engine: string, what: string): HpcserveError {
+  return new HpcserveError('E_AGENT_ENGINE_OPTION', {
+    what: `${model.name}: ${engine} has no ${what}`,
+    try: `remove ${what} from model.yaml, or choose another engine`,
+  });
 }
 
 /** `--name value` for values that are given. */

@@ -2,7 +2,14 @@
 import type { NodeKindOffer, PlacementModel, ResolvedEngine } from '../../spec/plan.ts';
 
 /** Engines that split a replica over devices at our word. */
-const splitting: ReadonlySet<ResolvedEngine> = new Set(['vllm', 'sglang', 'command']);
+export const splitting: ReadonlySet<ResolvedEngine> = new Set([
+  'vllm',
+  'sglang',
+  'lmdeploy',
+  'tensorrt-llm',
+  'tgi',
+  'command',
+]);
 
 /**
  * Degrees to choose from, ascending; never empty. A degree divides the heads (a key-value head may be held by

@@ -15,6 +15,9 @@ const reads: Record<ResolvedEngine, readonly PlacementModel['format'][]> = {
   vllm: ['huggingface', 'gguf'],
   sglang: ['huggingface'],
   'llama.cpp': ['gguf'],
+  lmdeploy: ['huggingface'],
+  'tensorrt-llm': ['huggingface'],
+  tgi: ['huggingface'],
   transformers: ['huggingface'],
   command: ['gguf', 'huggingface'],
 };
@@ -26,7 +29,8 @@ const formatWords: Record<PlacementModel['format'], string> = {
 
 /**
  * An engine that was asked for by name is checked; `auto` takes the first that can run, in this order:
- * GGUF: native, llama.cpp. Hugging Face folder: vLLM and SGLang on real GPUs; transformers anywhere.
+ * GGUF: native, llama.cpp. Hugging Face folder: vLLM, SGLang, LMDeploy, TensorRT-LLM and TGI on real GPUs;
+ * transformers anywhere.
  */
 export function chooseEngine(model: PlacementModel, offer: NodeKindOffer): EngineChoice {
   const asked = model.spec.engine;
@@ -48,7 +52,9 @@ export function chooseEngine(model: PlacementModel, offer: NodeKindOffer): Engin
 
 function autoOrder(model: PlacementModel, offer: NodeKindOffer): ResolvedEngine[] {
   if (model.format === 'gguf') return ['native', 'llama.cpp'];
-  return onRealGpu(offer) ? ['vllm', 'sglang', 'transformers'] : ['transformers', 'vllm'];
+  return onRealGpu(offer)
+    ? ['vllm', 'sglang', 'lmdeploy', 'tensorrt-llm', 'tgi', 'transformers']
+    : ['transformers', 'vllm'];
 }
 
 function autoReason(model: PlacementModel, offer: NodeKindOffer, engine: ResolvedEngine): string {

@@ -22,6 +22,9 @@ const simulatedAs: Readonly<Record<ResolvedEngine, SimulatedEngine>> = {
   vllm: 'vllm',
   sglang: 'sglang',
   'llama.cpp': 'llamacpp',
+  lmdeploy: 'vllm',
+  'tensorrt-llm': 'trtllm',
+  tgi: 'tgi',
   transformers: 'tgi',
   command: 'vllm',
 };

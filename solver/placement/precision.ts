@@ -33,7 +33,13 @@ const capability_min: Readonly<Record<string, number>> = {
   mxfp4: 8,
 };
 /** Least compute capability an engine's builds run on. */
-const engine_capability_min: Partial<Record<ResolvedEngine, number>> = { vllm: 7, sglang: 7.5 };
+const engine_capability_min: Partial<Record<ResolvedEngine, number>> = {
+  vllm: 7,
+  sglang: 7.5,
+  lmdeploy: 7,
+  'tensorrt-llm': 8,
+  tgi: 7.5,
+};
 
 /** Choices in order of preference, or why there is none. */
 export function precisionsOf(

@@ -1,5 +1,6 @@
 /** Why a model has no place at all although nodes are there: it is larger than any group of devices. */
 import type { PlacementModel, PlacementQuestion, RejectedOption } from '../../spec/plan.ts';
+import { splitting } from './degrees.ts';
 import { formatGib } from './unit-memory.ts';
 
 /** One sentence with the numbers; undefined where memory is not what keeps it out everywhere it was asked for. */
@@ -15,7 +16,7 @@ export function tooLarge(
   );
   const groups = offers.map(({ devices, node_kind }) => {
     const most = byMemory.find((each) => each.node_kind === node_kind)!;
-    const splits = most.engine === 'vllm' || most.engine === 'sglang';
+    const splits = most.engine !== undefined && most.engine !== 'command' && splitting.has(most.engine);
     const { tensor, pipeline } = model.spec.parallel;
     const count =
       devices.kind !== 'gpu' || !splits ? 1 : tensor === 'auto' ? devices.count : tensor * pipeline;

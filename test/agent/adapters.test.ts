@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { type AdapterContext, metricValue } from '../../agent/adapters/adapter.ts';
 import { adapterOf } from '../../agent/adapters/index.ts';
+import { engineNames } from '../../spec/model-yaml.ts';
 import { unitOf } from './harness.ts';
 
 const key = 'k'.repeat(64);
@@ -176,6 +177,115 @@ test('SGLang keeps its key out of the arguments', () => {
   });
 });
 
+describe('LMDeploy', () => {
+  test('on a socket, for its keys would be arguments', () => {
+    const result = line('lmdeploy', { precision: 'awq', parallel: { tensor: 2, pipeline: 1 } });
+    expect(result.argv.slice(0, 2)).toEqual(['python3', '-c']);
+    expect(result.argv[2]).toContain('name="lmdeploy"');
+    expect(result.argv.slice(3)).toEqual([
+      'serve',
+      'api_server',
+      '/models/llama',
+      '--model-name',
+      'llama',
+      '--server-name',
+      'listens-on-a-unix-socket.invalid',
+      '--tp',
+      '2',
+      '--session-len',
+      '8192',
+      '--max-batch-size',
+      '16',
+      '--model-format',
+      'awq',
+    ]);
+    expect(result.listen).toEqual({ kind: 'socket', path: '/run/u0-0/engine.sock' });
+    expect(() => line('lmdeploy', { parallel: { tensor: 1, pipeline: 2 } })).toThrow(/parallel\.pipeline/);
+    expect(() => line('lmdeploy', { precision: 'nvfp4' })).toThrow(/precision nvfp4/);
+  });
+
+  test('its metrics', () => {
+    const text = [
+      'lmdeploy:num_requests_running{engine="0",model_name="x"} 3.0',
+      'lmdeploy:num_requests_waiting{engine="0",model_name="x"} 2.0',
+      'lmdeploy:gpu_cache_usage_perc{engine="0",model_name="x"} 0.5',
+      'lmdeploy:generation_tokens_total{engine="0",model_name="x"} 70.0',
+    ].join('\n');
+    const unit = unitOf({ name: 'm' }, { kv_tokens: 4000 });
+    expect(adapterOf('lmdeploy').parseMetrics!(text, unit)).toEqual({
+      running: 3,
+      waiting: 2,
+      kv_tokens_total: 4000,
+      kv_tokens_used: 2000,
+      activity: 70,
+    });
+  });
+});
+
+test('TensorRT-LLM on a socket, by a link of the served name', () => {
+  const result = line('tensorrt-llm', { parallel: { tensor: 2, pipeline: 2 }, chat_template: '/t.jinja' });
+  expect(result.argv[2]).toContain('name="trtllm-serve"');
+  expect(result.argv.slice(3)).toEqual([
+    '/run/u0-0/models/llama',
+    '--backend',
+    'pytorch',
+    '--host',
+    '127.0.0.1',
+    '--port',
+    '40123',
+    '--tp_size',
+    '2',
+    '--pp_size',
+    '2',
+    '--max_seq_len',
+    '8192',
+    '--max_batch_size',
+    '16',
+    '--chat_template',
+    '/t.jinja',
+  ]);
+  expect(result.links).toEqual([{ path: '/run/u0-0/models/llama', target: '/models/llama' }]);
+  expect(result.listen).toEqual({ kind: 'socket', path: '/run/u0-0/engine.sock' });
+  expect(() => line('tensorrt-llm', { precision: 'fp8' })).toThrow(/precision fp8/);
+});
+
+test('TGI with its key in the environment', () => {
+  const result = line('tgi', { precision: 'awq', parallel: { tensor: 2, pipeline: 1 } });
+  expect(result.argv).toEqual([
+    'text-generation-launcher',
+    '--model-id',
+    'llama',
+    '--hostname',
+    '127.0.0.1',
+    '--port',
+    '40123',
+    '--num-shard',
+    '2',
+    '--max-total-tokens',
+    '8192',
+    '--max-input-tokens',
+    '8191',
+    '--quantize',
+    'awq',
+    '--shard-uds-path',
+    '/run/u0-0/shard',
+    '--usage-stats',
+    'off',
+  ]);
+  expect(result.env).toEqual({ API_KEY: key, HF_HUB_OFFLINE: '1' });
+  expect(result.cwd).toBe('/run/u0-0/models');
+  expect(line('tgi', { precision: 'bf16' }).argv).toContain('bfloat16');
+  expect(() => line('tgi', { chat_template: '/t.jinja' })).toThrow(/chat_template/);
+  expect(adapterOf('tgi').parseProbe!('text-generation-launcher 3.3.4\n')?.version).toBe('3.3.4');
+  const metrics =
+    'tgi_queue_size 2\ntgi_batch_current_size 5\ntgi_batch_inference_count{method="decode"} 9\n';
+  expect(adapterOf('tgi').parseMetrics!(metrics, unitOf({ name: 'm' }))).toEqual({
+    running: 5,
+    waiting: 2,
+    activity: 9,
+  });
+});
+
 describe('llama-server', () => {
   test('on a socket, all layers on the GPU', () => {
     const result = line(
@@ -290,7 +400,7 @@ describe('any command', () => {
 });
 
 test('no adapter puts its key into the arguments', () => {
-  for (const engine of ['vllm', 'sglang', 'llama.cpp', 'transformers', 'command'] as const) {
+  for (const engine of engineNames.filter((name) => name !== 'auto' && name !== 'native')) {
     const { argv } = line(engine, { command: ['s', '{port}'] });
     expect(argv.join(' '), engine).not.toContain(key);
   }

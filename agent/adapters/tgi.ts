@@ -1,0 +1,73 @@
+/**
+ * Hugging Face's Text Generation Inference, `text-generation-launcher`
+ * (https://huggingface.co/docs/text-generation-inference/reference/launcher). Its key is read from API_KEY.
+ */
+import { join } from 'node:path';
+import {
+  chosenChunk,
+  type EngineAdapter,
+  loadOf,
+  metricSum,
+  metricValue,
+  option,
+  refusal,
+} from './adapter.ts';
+import { servedLink } from './python-socket.ts';
+
+const program = 'text-generation-launcher';
+const dtypes: Record<string, string> = { bf16: 'bfloat16', f16: 'float16', fp16: 'float16' };
+
+export const tgi: EngineAdapter = {
+  name: 'tgi',
+  readiness_path: '/health',
+  metrics_path: '/metrics',
+
+  probeArgv: (prefix) => [...prefix, program, '--version'],
+  parseProbe: (output) => {
+    const version = /^text-generation-launcher (\S+)$/m.exec(output)?.[1];
+    return version === undefined ? undefined : { version, unix_socket: false };
+  },
+
+  commandLine(unit, context) {
+    const { model } = unit;
+    if (unit.pipeline > 1) throw refusal(model, 'TGI', 'parallel.pipeline');
+    if (model.chat_template !== undefined) throw refusal(model, 'TGI', 'chat_template');
+    const { folder, link } = servedLink(unit, context);
+    const dtype = dtypes[model.precision];
+    return {
+      argv: [
+        ...context.engine_prefix,
+        program,
+        // It calls a model by the path it was given.
+        ...option('--model-id', model.name),
+        '--hostname',
+        '127.0.0.1',
+        ...option('--port', context.port),
+        ...option('--num-shard', unit.tensor),
+        ...option('--max-total-tokens', unit.context_tokens),
+        ...option('--max-input-tokens', unit.context_tokens - 1),
+        ...option('--max-batch-prefill-tokens', chosenChunk(model)),
+        ...(dtype !== undefined || model.precision === 'auto'
+          ? option('--dtype', dtype)
+          : option('--quantize', model.precision)),
+        // Shared by all launchers of a node unless told otherwise.
+        ...option('--shard-uds-path', join(context.runtime_folder, 'shard')),
+        '--usage-stats',
+        'off',
+        ...model.engine_args,
+      ],
+      env: { API_KEY: context.key, HF_HUB_OFFLINE: '1' },
+      listen: { kind: 'loopback', port: context.port },
+      files: [],
+      links: [link],
+      cwd: folder,
+    };
+  },
+
+  parseMetrics: (text) =>
+    loadOf({
+      running: metricValue(text, 'tgi_batch_current_size'),
+      waiting: metricValue(text, 'tgi_queue_size'),
+      activity: metricSum(text, ['tgi_batch_inference_count', 'tgi_request_generated_tokens_sum']),
+    }),
+};
