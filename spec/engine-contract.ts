@@ -28,6 +28,12 @@ export interface EngineOptions {
   stage?: { begin: number; end: number };
   /** Called while weights load. */
   on_progress?: (progress: LoadProgress) => void;
+  /**
+   * Called in the middle of a step where a sequence finds no block for its next token. `again`: memory was made free, or
+   * the budget raised; an id: that running sequence gives its blocks and is computed again later; undefined, or absent:
+   * the one that was begun last does.
+   */
+  on_kv_short?: () => number | 'again' | undefined;
 }
 
 export interface LoadProgress {

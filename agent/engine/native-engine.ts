@@ -305,14 +305,16 @@ export class NativeEngine implements Engine {
   }
 
   /**
-   * A block for the next token of a decoding sequence. Where none is free, the youngest sequences give
-   * theirs back and are computed again later; the oldest always goes on, so that something always ends.
+   * A block for the next token of a decoding sequence. Where none is free, others give theirs back and are computed again
+   * later: whom the owner names, else the youngest; the oldest always goes on, so that something always ends.
    */
   #reserve(sequence: Sequence): boolean {
     const oldest = this.#running.every(({ admitted }) => admitted >= sequence.admitted);
     while (sequence.kv && !this.#blocks.grow(sequence.kv, blocksFor(sequence.tokens.length), oldest)) {
+      const short = this.#options.on_kv_short?.();
+      if (short === 'again') continue;
       const youngest = this.#running.reduce((a, b) => (b.admitted > a.admitted ? b : a));
-      this.#preempt(youngest);
+      this.#preempt(this.#running.find(({ id }) => id === short) ?? youngest);
     }
     return sequence.kv !== undefined;
   }

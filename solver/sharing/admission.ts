@@ -139,14 +139,15 @@ export function startOf(device: DeviceView, now_ms: number): number {
 
 export type Room = { kv_bytes: number; compromise: boolean; releases: Release[] } | { because: string };
 
-/** Room for what an instance's requests need, with a newcomer or without: nothing is asked of its time. */
-export function roomFor(
-  device: DeviceView,
-  instance: InstanceView,
-  settings: SharingSettings,
-  newcomer?: RequestView,
-): Room {
-  return room(device, instance.kv_bytes, kvDemand(instance, settings, newcomer), 0, settings, instance.id);
+/** Room for what an instance's requests need, as far as it may have that: nothing is asked of its time. */
+export function roomFor(device: DeviceView, instance: InstanceView, settings: SharingSettings): Room {
+  const { required_bytes, recommended_bytes } = kvDemand(instance, settings);
+  const most_bytes = instance.kv_bytes_max ?? Number.POSITIVE_INFINITY;
+  const demand = {
+    required_bytes: Math.min(required_bytes, most_bytes),
+    recommended_bytes: Math.min(recommended_bytes, most_bytes),
+  };
+  return room(device, instance.kv_bytes, demand, 0, settings, instance.id);
 }
 
 /**

@@ -91,7 +91,7 @@ export class Site implements AsyncDisposable {
   async start(
     units: UnitSpec[],
     launch: Partial<LaunchSpec> = {},
-    environment: Record<string, string> = {},
+    environment: Record<string, string | undefined> = {},
   ): Promise<RunningAgent> {
     const launch_id = randomBytes(8).toString('hex');
     const launch_folder = join(this.folder, launch_id);
@@ -178,10 +178,10 @@ export class RunningAgent {
   readonly process: ChildProcess;
   readonly ended: Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
   stderr = '';
-  readonly #environment: Record<string, string>;
+  readonly #environment: Record<string, string | undefined>;
   readonly #launch_file: string;
 
-  constructor(launch: LaunchSpec, launch_file: string, environment: Record<string, string>) {
+  constructor(launch: LaunchSpec, launch_file: string, environment: Record<string, string | undefined>) {
     this.launch = launch;
     this.#environment = environment;
     this.#launch_file = launch_file;

@@ -11,8 +11,8 @@ import { eventually } from '../mesh/fixtures.ts';
 import { fixtureUnit, Site, unitOf } from './harness.ts';
 
 const models = [
-  // Room for two of its four sequences: the others give way, and are computed again.
-  { name: 'narrow', preset: 'tiny-llama', kv_tokens: 384, slo: {} },
+  // Room for the prompts of four, and not for all their answers.
+  { name: 'narrow', preset: 'tiny-llama', kv_tokens: 512, slo: {} },
   { name: 'promised', preset: 'tiny-qwen3', kv_tokens: 4096, slo: { ttft_ms: 60_000, tpot_ms: 5000 } },
   { name: 'free', preset: 'tiny-qwen2', kv_tokens: 4096, slo: {} },
 ];

@@ -208,6 +208,35 @@ describe('a device that is shared', () => {
     ]);
   });
 
+  it('where answers outgrow the KV there is, who can wait longest gives way and comes back; every token is as alone', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    await worker.configure();
+    // Eight prompts of 100 tokens fit, and less than five answers of 120 more.
+    const shape = { model_path: path, context_tokens: 256, kv_tokens: 1024, max_sequences: 8 };
+    await worker.load({ name: 'one', ...shape, batch_invariant: true });
+    const ask = async (index: number): Promise<string> => {
+      const answer = await worker.post('/v1/completions', {
+        model: 'one',
+        prompt: `${index} ${'what is a queue and how long '.repeat(12)}`,
+        max_tokens: 120,
+        min_tokens: 120,
+        seed: index,
+      });
+      expect(answer.status, answer.text).toBe(200);
+      return JSON.parse(answer.text).choices[0].text as string;
+    };
+    const indices = Array.from({ length: 8 }, (_, index) => index);
+    const alone: string[] = [];
+    for (const index of indices) alone.push(await ask(index));
+    expect(await Promise.all(indices.map(ask))).toEqual(alone);
+    const { scheduler, decisions, instances } = await report();
+    expect(scheduler.evicted).toBeGreaterThan(0);
+    expect(instances[0]).toMatchObject({ prompts: 0, decoding: 0, waiting: 0, kv_used_bytes: 0 });
+    expect(decisions.find(({ kind }) => kind === 'evict')!.because).toMatch(
+      /^it can wait longest: its next token is due in -?\d+ ms; (its KV is parked|it is computed again): /,
+    );
+  });
+
   it('explains its memory: the parts and what is unexplained add up to what the kernel counts', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
     await worker.configure();

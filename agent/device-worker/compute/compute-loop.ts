@@ -57,6 +57,7 @@ export class ComputeLoop {
       pool,
       (message) => this.send(message),
       () => this.beat(pulseStates.loading),
+      (model) => this.schedule.short(model, monotonic_ms()),
     );
   }
 

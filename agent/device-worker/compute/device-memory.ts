@@ -69,6 +69,13 @@ export class DeviceMemory {
     this.#set(instance, Math.min(required_bytes, instance.kv_bytes + left_bytes));
   }
 
+  /** What one instance gives up goes to another. */
+  move(from: InstanceView, to: InstanceView, bytes: number): boolean {
+    this.#set(from, Math.max(0, from.kv_bytes - bytes));
+    this.settle();
+    return this.#set(to, to.kv_bytes + bytes);
+  }
+
   /** Does what an admission decided. */
   apply(
     instance: InstanceView,

@@ -5,20 +5,31 @@
 import { type Admission, admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
 import { attainableLevel } from '../../../solver/sharing/attainable-level.ts';
 import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
+import { chooseEvictions, decideKvFate, type ParkingPlace } from '../../../solver/sharing/eviction.ts';
 import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
 import { lanesOf } from '../../../solver/sharing/lanes.ts';
 import { nextIteration } from '../../../solver/sharing/next-iteration.ts';
 import { OutputLengths } from '../../../solver/sharing/output-lengths.ts';
-import { headroom, levelOf, type PromisedLevel } from '../../../solver/sharing/service-level.ts';
+import {
+  headroom,
+  levelOf,
+  type PromisedLevel,
+  tokenDeadline,
+} from '../../../solver/sharing/service-level.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { shareIteration } from '../../../solver/sharing/shared-iteration.ts';
 import type { InstanceReport, SchedulerReport } from '../../../spec/device-report.ts';
-import type { EngineStats, SequenceProgress, StepReport, Turn } from '../../../spec/engine-contract.ts';
+import type {
+  Engine,
+  EngineStats,
+  SequenceProgress,
+  StepReport,
+  Turn,
+} from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { DecisionLog } from './decision-log.ts';
 import { DeviceMemory } from './device-memory.ts';
-import type { KvHolder } from './kv-budgets.ts';
 import type { Submission } from './messages.ts';
 
 export interface ScheduledModel {
@@ -37,10 +48,18 @@ interface ScheduledRequest extends RequestView {
   reasoning: boolean;
   /** It ends with its prompt: an embedding. */
   embeds: boolean;
+  /** Its KV is in host memory, so many bytes; it waits until there is room for it. */
+  parked_bytes: number;
 }
+
+type ScheduledEngine = Pick<
+  Engine,
+  'setKvBudget' | 'kv_bytes_used' | 'kvBytesOf' | 'parkSequence' | 'restoreSequence' | 'progress' | 'stats'
+>;
 
 interface ScheduledInstance extends InstanceView {
   requests: ScheduledRequest[];
+  readonly engine: ScheduledEngine;
   slo: PromisedLevel | undefined;
   growing: GrowingProfile;
   max_sequences: number;
@@ -57,6 +76,10 @@ interface ScheduledDevice extends DeviceView {
   instances: ScheduledInstance[];
 }
 
+/** Host memory for parked KV, as a share of the pool. Higher: less is computed twice, more memory beside the pool. */
+const parking_share = 0.1;
+/** Of copying KV out and in again, with its checksum: about a third of what one core copies. */
+const parking_bytes_per_s = 1e9;
 /** Length of the request by which estimates are shown. */
 const typical_tokens = 512;
 
@@ -100,7 +123,7 @@ export class DeviceSchedule {
   add(
     model: ScheduledModel,
     growing: GrowingProfile,
-    engine: KvHolder & { stats(): EngineStats },
+    engine: ScheduledEngine,
     pool_bytes: number,
     now_ms: number,
   ): void {
@@ -111,6 +134,7 @@ export class DeviceSchedule {
       model: name,
       profile: growing.profile,
       growing,
+      engine,
       slo,
       max_sequences,
       tokens_max,
@@ -180,6 +204,7 @@ export class DeviceSchedule {
       if (!waiting || slots-- > 0) instance.requests.push(request);
       else instance.waiting++;
     }
+    for (const { parked_bytes } of instance.live.values()) if (parked_bytes > 0) instance.waiting++;
     if (instance.live.size > 0) delete instance.idle_since_ms;
     else instance.idle_since_ms ??= now_ms;
   }
@@ -209,6 +234,7 @@ export class DeviceSchedule {
         if (instance.live.size === 0) continue;
         instance.kv_full = false;
         this.#memory.rescue(instance, [...instance.live.values()]);
+        this.#restore(now_ms);
       }
     this.#counted.deciding_ms += performance.now() - began;
     return chosen;
@@ -242,6 +268,65 @@ export class DeviceSchedule {
     instance.kv_used_bytes = stats.kv_tokens_used * instance.kv_bytes_per_token;
     this.#memory.settle();
     this.sync(model, progress, now_ms);
+    if (report.outputs.some(({ finish }) => finish !== undefined)) this.#restore(now_ms);
+  }
+
+  /**
+   * A sequence finds no KV for its next token (LLM-Mesh §6.4): the budget rises, or the request of the device that can
+   * wait longest gives way. Its KV is parked in host memory where that is cheaper than to compute it again. The oldest of
+   * the model never gives way to a younger one, so that something always ends.
+   */
+  short(model: string, now_ms: number): number | 'again' | undefined {
+    const instance = this.#of(model);
+    if (instance === undefined) return undefined;
+    const before_bytes = instance.kv_bytes;
+    this.#memory.provide(instance, [...instance.live.values()]);
+    if (instance.kv_bytes > before_bytes) return 'again';
+    const oldest = instance.requests.find(({ prefill_tokens_left }) => prefill_tokens_left === 0);
+    const holds = (request: RequestView): boolean =>
+      this.#device.instances.some(
+        ({ live, engine }) => live.has(Number(request.id)) && engine.kvBytesOf(Number(request.id)) > 0,
+      );
+    const isBusy = (request: RequestView): boolean => request === oldest || !holds(request);
+    const [eviction] = chooseEvictions(this.#device, 1, now_ms, isBusy);
+    if (eviction === undefined) return undefined;
+    const from = this.#of(eviction.instance)!;
+    const request = eviction.request as ScheduledRequest;
+    const fate = decideKvFate(request, from.kv_bytes_per_token, from.profile, this.#parking);
+    this.#counted.evicted++;
+    const because = `${eviction.because}; ${fate.do === 'park' ? 'its KV is parked' : 'it is computed again'}: ${fate.because}`;
+    this.decisions.note({ kind: 'evict', model: from.model, request: Number(request.id), because });
+    if (from === instance && fate.do === 'recompute') return Number(request.id);
+    const freed_bytes = from.engine.kvBytesOf(Number(request.id));
+    request.parked_bytes = from.engine.parkSequence(Number(request.id)) ?? 0;
+    if (from === instance) return 'again';
+    this.sync(from.model, from.engine.progress(), now_ms);
+    return this.#memory.move(from, instance, freed_bytes) ? 'again' : undefined;
+  }
+
+  /** Parked requests come back where there is room for everything that their model has, the most urgent first. */
+  #restore(now_ms: number): void {
+    const parked = this.#device.instances.flatMap((instance) =>
+      [...instance.live.values()].flatMap((request) =>
+        request.parked_bytes > 0 ? [{ instance, request }] : [],
+      ),
+    );
+    parked.sort((a, b) => tokenDeadline(a.request) - tokenDeadline(b.request));
+    for (const { instance, request } of parked) {
+      const room = this.#memory.provide(instance, [...instance.live.values()]);
+      const alone = instance.requests.length === 0;
+      if ((!room && !alone) || !instance.engine.restoreSequence(Number(request.id))) continue;
+      request.parked_bytes = 0;
+      this.sync(instance.model, instance.engine.progress(), now_ms);
+    }
+  }
+
+  get #parking(): ParkingPlace {
+    let used_bytes = 0;
+    for (const { live } of this.#device.instances)
+      for (const { parked_bytes } of live.values()) used_bytes += parked_bytes;
+    const free_bytes = parking_share * this.#device.pool_bytes - used_bytes;
+    return { free_bytes, bytes_per_s: parking_bytes_per_s, latency_ms: 0 };
   }
 
   /** By name. */
@@ -278,6 +363,7 @@ export class DeviceSchedule {
       background: instance.slo === undefined || embeds,
       reasoning,
       embeds,
+      parked_bytes: 0,
     };
     if (!embeds) request.expected_output_tokens = this.#expected(instance.model, request);
     return request;

@@ -1,5 +1,5 @@
 /** Models whose weights are on their way, while the compute thread goes on with those that are there. */
-import type { Engine } from '../../../spec/engine-contract.ts';
+import type { Engine, EngineOptions } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
@@ -19,9 +19,17 @@ export class ModelLoads {
   private readonly send: (message: FromCompute) => void;
   /** Something came on. */
   private readonly beat: () => void;
+  private readonly kvShort: (model: string) => ReturnType<NonNullable<EngineOptions['on_kv_short']>>;
   private readonly openings = new Map<string, { message: LoadMessage; opening: Opening }>();
 
-  constructor(pool: () => DevicePool, send: (message: FromCompute) => void, beat: () => void) {
+  /** @param kvShort see `EngineOptions.on_kv_short` */
+  constructor(
+    pool: () => DevicePool,
+    send: (message: FromCompute) => void,
+    beat: () => void,
+    kvShort: (model: string) => ReturnType<NonNullable<EngineOptions['on_kv_short']>>,
+  ) {
+    this.kvShort = kvShort;
     this.pool = pool;
     this.send = send;
     this.beat = beat;
@@ -39,6 +47,7 @@ export class ModelLoads {
       const opening = this.pool().open(
         {
           ...options,
+          on_kv_short: () => this.kvShort(name),
           on_progress: ({ bytes_loaded, bytes_total, elapsed_ms }) => {
             this.beat();
             if (bytes_loaded < bytes_total && elapsed_ms - told < progress_interval_ms) return;
