@@ -40,6 +40,19 @@ export interface ApiServices {
   log: GatewayLog;
 }
 
+type SleepingModel = Awaited<ReturnType<Availability['sleeping']>>[number];
+
+/** As OpenAI's clients list it, with what is ours under a name of our own. */
+interface ModelEntry {
+  id: string;
+  object: 'model';
+  created: number;
+  owned_by: string;
+  root: string;
+  max_model_len?: number;
+  hpcserve: { models: string[]; precisions: string[]; replicas: number };
+}
+
 const adminBodyBytes = 64 * 1024;
 const keyBody = z.strictObject({
   name: z.string().trim().min(1).max(128),
@@ -118,6 +131,9 @@ function publicRoutes(app: FastifyInstance, services: ApiServices, door: FrontDo
   app.get('/v1/models', async (request) => {
     const key = await keyFor(request);
     const data = [...table.routes()].flatMap(({ name }) => modelEntry(name, modelsOf(key, name)));
+    const listed = new Set(data.map(({ id }) => id));
+    for (const asleep of await availability.sleeping())
+      if (!listed.has(asleep.name) && allowsModel(key, asleep.name)) data.push(sleepingEntry(asleep));
     return { object: 'list', data };
   });
   // Names may hold slashes (org/name), which clients send with or without escaping.
@@ -203,8 +219,20 @@ function checkSettings({ qos, providers }: Pick<KeyChanges, 'qos' | 'providers'>
   for (const provider of providers ?? []) parseProviders(provider);
 }
 
+/** A model that answers when it is asked, after a while. */
+function sleepingEntry({ name, model, asleep_since_ms }: SleepingModel): ModelEntry {
+  return {
+    id: name,
+    object: 'model',
+    created: Math.floor(asleep_since_ms / 1000),
+    owned_by: 'hpcserve',
+    root: model,
+    hpcserve: { models: [model], precisions: [], replicas: 0 },
+  };
+}
+
 /** A name as clients see it; none where nobody would answer. */
-function modelEntry(name: string, candidates: readonly Replica<SessionLink>[]): object[] {
+function modelEntry(name: string, candidates: readonly Replica<SessionLink>[]): ModelEntry[] {
   const first = candidates[0];
   if (!first) return [];
   const records = candidates.map(({ session }) => session.record);

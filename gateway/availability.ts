@@ -90,8 +90,8 @@ export class Availability {
     const asked = deployments.filter(({ spec }) =>
       spec.models.some((entry) => namesOf(entry).includes(model)),
     );
-    const wakes_in_s = this.#wakesIn_s(model, asked, reasons);
-    if (wakes_in_s !== undefined) retry_s = Math.min(retry_s, wakes_in_s);
+    let wakes_in_s = this.#wakesIn_s(model, asked, reasons);
+    let starts_in_s = Number.POSITIVE_INFINITY;
     for (const { name, launches } of asked) {
       for (const launch of launches) {
         if (launch.superseded || launch.phase === 'ended') continue;
@@ -109,12 +109,18 @@ export class Availability {
         else if (state !== undefined) reasons.push(`${job} of deployment ${name} is ${state}`);
         if (estimated_start_ms !== undefined) {
           const start_s = Math.ceil((estimated_start_ms - Date.now()) / 1000);
-          retry_s = Math.min(retry_s, Math.max(retryLeast_s, start_s));
+          starts_in_s = Math.min(starts_in_s, Math.max(retryLeast_s, start_s));
         }
       }
       if (wakes_in_s === undefined && launches.every(({ phase }) => phase === 'ended')) {
         reasons.push(`every job of deployment ${name} has ended`);
       }
+    }
+    retry_s = Math.min(retry_s, starts_in_s);
+    if (wakes_in_s !== undefined) {
+      // Its job waits in the queue, longer than the last time.
+      if (Number.isFinite(starts_in_s)) wakes_in_s = Math.max(wakes_in_s, starts_in_s);
+      retry_s = Math.min(retry_s, wakes_in_s);
     }
     if (reasons.length > 0 || asked.length > 0 || this.#table.find(model)) {
       const error = new HpcserveError('E_MODEL_NO_REPLICA', {
@@ -129,6 +135,18 @@ export class Availability {
       };
     }
     return { error: this.#unknown(model, deployments) };
+  }
+
+  /** Models that have no replica because nobody asks, and answer when somebody does; by the names they have. */
+  async sleeping(): Promise<{ name: string; model: string; asleep_since_ms: number }[]> {
+    const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
+    return deployments.flatMap(({ spec, scaled }) =>
+      spec.models.flatMap((entry) => {
+        const asleep_since_ms = scaled?.[entry.name]?.asleep_since_ms;
+        if (asleep_since_ms === undefined) return [];
+        return namesOf(entry).map((name) => ({ name, model: entry.name, asleep_since_ms }));
+      }),
+    );
   }
 
   /** Of a model that sleeps: when it is expected to answer, as long as its last start took. */

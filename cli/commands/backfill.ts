@@ -100,8 +100,8 @@ function reportText({ since_ms, idle_device_s, all, models, node_kinds }: Scaven
         )
       : []),
     ...node_kinds.map(
-      ({ node_kind, preemptions, job_hours, survives_hour }) =>
-        `${node_kind}: ${preemptions} preemption(s) in ${job_hours.toFixed(1)} job-hours of the last two days; a replica that runs is there an hour later with probability ${survives_hour.toFixed(2)}`,
+      ({ node_kind, preemptions, job_hours, running, survives_hour, some_survive_hour }) =>
+        `${node_kind}: ${preemptions} preemption(s) in ${job_hours.toFixed(1)} job-hours of the last two days; a replica that runs is there an hour later with probability ${survives_hour.toFixed(2)}${running > 1 ? `, one of the ${running} that run with ${some_survive_hour.toFixed(2)}` : ''}`,
     ),
   ];
 }

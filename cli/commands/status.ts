@@ -1,7 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
+import type { DeploymentState } from '../../control/deployment-state.ts';
 import { type KeeperSight, lookAtKeeper } from '../../control/keeper/keeper-process.ts';
 import type { Operations } from '../../control/operations.ts';
+import { readHistory } from '../../control/scavenger/history.ts';
 import {
   type DeploymentReport,
   type GatewayReport,
@@ -62,6 +64,8 @@ interface Report {
   site: string;
   gateway: GatewayReport;
   keeper: KeeperSight;
+  /** Whether a model wants replicas on idle nodes, and when somebody last looked for such nodes. */
+  scavenger: { wanted: boolean; looked_ms?: number };
   deployments: DeploymentReport[];
 }
 
@@ -71,10 +75,15 @@ async function look(operations: Operations, name: string | undefined, nodeKinds:
     name === undefined ? store.list().flatMap((each) => store.load(each) ?? []) : [store.require(name)];
   const deployments: DeploymentReport[] = [];
   for (const state of states) deployments.push(await reportDeployment(operations, state, nodeKinds));
+  const { looked_ms } = readHistory(store.layout);
   return {
     site: loaded.site.name,
     gateway: await reportGateway(operations),
     keeper: lookAtKeeper(store.layout),
+    scavenger: {
+      wanted: states.some(wantsIdleNodes),
+      ...(looked_ms === undefined ? {} : { looked_ms }),
+    },
     deployments,
   };
 }
@@ -99,13 +108,14 @@ const phaseStyle: Record<DeploymentReport['phase'], StyleName> = {
 
 function render(
   context: CliContext,
-  { site, gateway, keeper, deployments }: Report,
+  { site, gateway, keeper, scavenger, deployments }: Report,
   whole: boolean,
 ): string[] {
   const colour = context.colour && context.tty.stdout;
   const lines = [
     `gateway of ${site}: ${gateway.state.replace('_', ' ')}${gateway.url ? ` at ${gateway.url}` : ''}${gateway.because ? ` (${gateway.because})` : ''}`,
     ...keeperLine(keeper, deployments),
+    ...backfillLine(scavenger, context.now_ms()),
   ];
   if (deployments.length === 0) lines.push('no deployments; start one with: hpcserve deploy model.yaml');
   for (const report of deployments) {
@@ -156,6 +166,10 @@ function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
   ]);
 }
 
+function wantsIdleNodes({ desired, spec }: DeploymentState): boolean {
+  return desired === 'serving' && spec.models.some(({ scavenger }) => scavenger.replicas > 0);
+}
+
 function onIdleNodes({ launches }: DeploymentReport): string {
   const units = launches
     .filter((launch) => launch.scavenged && !launch.superseded)
@@ -163,6 +177,17 @@ function onIdleNodes({ launches }: DeploymentReport): string {
   if (units.length === 0) return '';
   return `, and ${units.filter((unit) => unit.state === 'serving').length} of ${units.length} on idle nodes`;
 }
+
+/** Silent where no model wants replicas on idle nodes, or somebody looks for them. */
+function backfillLine({ wanted, looked_ms }: Report['scavenger'], now_ms: number): string[] {
+  const lately = looked_ms !== undefined && now_ms - looked_ms < lately_ms;
+  if (!wanted || lately) return [];
+  return [
+    'backfill: nobody looks for idle nodes; run `hpcserve backfill`, or `hpcserve backfill --once` from cron',
+  ];
+}
+/** Cron jobs that are meant to run come by within this time. */
+const lately_ms = 20 * 60_000;
 
 /** Silent where nothing wants to be kept: then nobody misses it. */
 function keeperLine(keeper: KeeperSight, deployments: readonly DeploymentReport[]): string[] {

@@ -61,6 +61,9 @@ export class Scaler {
     let changed = false;
     for (const model of state.spec.models) {
       if (!model.scaling) continue;
+      // What was tried and given up is not tried again under another name.
+      if (wantedLaunches(state).some((launch) => launch.given_up !== undefined && serves(launch, model.name)))
+        continue;
       const { have, serving } = replicasOf(state, observation, model.name);
       if (serving > 0 && state.scaled?.[model.name]?.asleep_since_ms !== undefined) {
         await this.#write(state.name, (current) => awake(current, model.name, this.#operations.now_ms()));
@@ -198,6 +201,10 @@ export class Scaler {
       lock.release();
     }
   }
+}
+
+function serves({ planned }: LaunchRecord, model: string): boolean {
+  return planned.units.some((unit) => unit.model.name === model);
 }
 
 /** Replicas that are wanted, ended ones that get a successor included, and those that serve. */

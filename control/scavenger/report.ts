@@ -2,10 +2,12 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { addUsage, openLedgerReader } from '../../ledger/index.ts';
-import { survival } from '../../solver/scavenging/preemption-history.ts';
+import { survival, survivalOf } from '../../solver/scavenging/preemption-history.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { gatewayFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { preemptionsByKind, readHistory, type ScavengerRun } from './history.ts';
+
+const hour_s = 3600;
 
 export interface ScavengedSums {
   runs: number;
@@ -30,8 +32,11 @@ export interface ScavengerReport {
     node_kind: string;
     preemptions: number;
     job_hours: number;
-    /** Probability that a replica that runs now is not preempted within an hour. */
+    /** Replicas that run now. */
+    running: number;
+    /** Probability that one of them is not preempted within an hour, and that not all of them are. */
     survives_hour: number;
+    some_survive_hour: number;
   }[];
 }
 
@@ -57,11 +62,16 @@ export function reportScavenged(layout: StateLayout, since_ms: number, now_ms: n
         now_ms,
       ),
     })),
-    node_kinds: [...preemptionsByKind(history, now_ms)].map(([node_kind, seen]) => ({
-      node_kind,
-      ...seen,
-      survives_hour: survival(seen, 3600),
-    })),
+    node_kinds: [...preemptionsByKind(history, now_ms)].map(([node_kind, seen]) => {
+      const running = runs.filter((run) => run.node_kind === node_kind && run.ended_ms === undefined).length;
+      return {
+        node_kind,
+        ...seen,
+        running,
+        survives_hour: survival(seen, hour_s),
+        some_survive_hour: survivalOf(1, running, seen, hour_s),
+      };
+    }),
   };
 }
 

@@ -76,6 +76,39 @@ it('gives up when the model does not come, and a client that goes away counts no
   expect(performance.now() - began_ms).toBeGreaterThan(4900);
 });
 
+it('is told of the queue where the job that wakes it waits there', async () => {
+  writeDeployment(stage.config, 'demo', {
+    spec: { models: [{ name: 'tiny' }] },
+    launches: [
+      {
+        phase: 'submitted',
+        job_id: '7',
+        last: {
+          phase: 'pending',
+          state: 'PENDING',
+          pending: { reason: 'Priority', explanation: 'others come first' },
+          estimated_start_ms: Date.now() + 600_000,
+        },
+      },
+    ],
+    scaled: { tiny: { asleep_since_ms: 0, waking_since_ms: Date.now(), wake_s: 2 } },
+  });
+  const answer = await ask();
+  expect(answer.status).toBe(503);
+  expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(590);
+});
+
+it('is listed like a model that serves, by all its names', async () => {
+  sleeping(1);
+  const list = await fetch(`${stage.url}/v1/models`, { headers: { authorization: `Bearer ${stage.key}` } });
+  expect(await list.json()).toMatchObject({
+    data: [
+      { id: 'tiny', root: 'tiny', hpcserve: { replicas: 0 } },
+      { id: 'small', root: 'tiny', hpcserve: { replicas: 0 } },
+    ],
+  });
+});
+
 it('of a model that nobody deployed is not counted', async () => {
   sleeping(1);
   const answer = await stage.post('/v1/chat/completions', { model: 'other', messages: [] });

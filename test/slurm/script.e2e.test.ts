@@ -148,6 +148,23 @@ test('a preempted job that stops within the grace time goes back into the queue'
   await until('urgent runs', async () => (await job(urgent.job_id)).state === 'RUNNING', urgent.log);
 });
 
+test('a job that was preempted as often as the site allows does not go back', async () => {
+  const { job_id, log } = await submit(agentLike, {
+    kind: 'scavenge-gh200',
+    nodes: 2,
+    gpus: 4,
+    args: ['0'],
+    change: ({ site }) => {
+      site.scavenging.requeues_max = 0;
+    },
+  });
+  await until('up', () => /gh1 up/.test(text(log)) && /gh2 up/.test(text(log)), log);
+  await submit('sleep 10', { kind: 'gh200', nodes: 1, gpus: 4 });
+  await until('ended', async () => (await job(job_id)).phase === 'ended', log);
+  expect(text(log)).toContain('preempted too often');
+  expect(await job(job_id)).toMatchObject({ state: 'COMPLETED', restart_count: 0 });
+});
+
 test('a preempted job that does not stop is requeued by Slurm after the grace time', async () => {
   const { job_id, log } = await submit('trap "" TERM; echo up; while :; do sleep 0.2; done', {
     kind: 'scavenge-gh200',
