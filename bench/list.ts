@@ -11,4 +11,6 @@ export const benches: Record<string, () => Promise<Bench>> = {
   preemption: async () => (await import('./preemption/index.ts')).preemptionBench,
   scavenging: async () => (await import('./scavenging/index.ts')).scavengingBench,
   sharing: async () => (await import('./sharing/index.ts')).sharingBench,
+  reuse: async () => (await import('./reuse/index.ts')).reuseBench,
+  kv: async () => (await import('./kv/index.ts')).kvBench,
 };

@@ -33,6 +33,9 @@ export const poolReportSchema = z.object({
   resident_bytes: bytes,
   /** PSS of the worker without the pool: programs, libraries, and what backends allocate for themselves. */
   outside_pool_bytes: bytes,
+  /** Models that are loaded. */
   models: z.array(pooledModelSchema),
+  /** How much of each model's weights lies in the pool, loaded or not: S′ of Tangram's Equation 3. */
+  resident_models: z.array(z.object({ model: z.string(), bytes })),
 });
 export type PoolReport = z.infer<typeof poolReportSchema>;

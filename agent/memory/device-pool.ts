@@ -109,6 +109,7 @@ export class DevicePool {
       regions,
       resident_bytes,
       outside_pool_bytes: Math.max(0, proportionalSetSize() - resident_bytes),
+      resident_models: [...this.store.bytesByModel()].map(([model, bytes]) => ({ model, bytes })),
       models: [...this.#caches].map(({ model, user }) => ({
         model,
         weights_bytes: this.store.usedBytes(model),

@@ -198,6 +198,16 @@ export class ReuseStore {
     return [...used].reduce((sum, { region }) => sum + region.bytes, 0);
   }
 
+  /** S′ of every model that was here: bytes of its tensors that lie in the pool, whoever uses them now. */
+  bytesByModel(): Map<string, number> {
+    const found = new Map<string, number>();
+    for (const { owner, bytes } of this.#regions) {
+      if (owner?.kind !== 'tensor' || owner.state !== 'ready') continue;
+      for (const model of owner.models) found.set(model, (found.get(model) ?? 0) + bytes);
+    }
+    return found;
+  }
+
   /**
    * Makes a free range by giving up tensors that nobody uses, those of the least cost; nothing is moved.
    * @returns its offset; undefined where what is in use leaves none, and nothing was given up

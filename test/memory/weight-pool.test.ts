@@ -286,5 +286,6 @@ describe('affinity', () => {
     expect(pool.affinity(file.gguf, plan)).toEqual({ model_bytes, reusable_bytes: model_bytes });
     engine.close();
     expect(pool.affinity(file.gguf, plan).reusable_bytes).toBe(model_bytes);
+    expect(pool.report().resident_models).toEqual([{ model: path, bytes: model_bytes }]);
   });
 });

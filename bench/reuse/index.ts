@@ -1,0 +1,265 @@
+/**
+ * Loads of real model files into one pool, with what is left there of earlier loads and without: Tangram's Figures 8, 10
+ * and 12a on this machine.
+ */
+import type { NativeEngine } from '../../agent/engine/native-engine.ts';
+import { DevicePool } from '../../agent/memory/device-pool.ts';
+import type { WeightLoad } from '../../agent/memory/pooled-loading.ts';
+import { loadGgml } from '../../native/ggml.ts';
+import type { Bench, BenchOptions, BenchResult } from '../result.ts';
+import { beladyBytes } from './belady.ts';
+import { benchModels } from './models.ts';
+import { measurePlanning } from './planning.ts';
+import { type Locality, localities, trace } from './trace.ts';
+
+const threads = 2;
+/** Pool over working set. */
+const ratios = [0.25, 0.5, 0.75] as const;
+const requests = 24;
+const seeds = [1];
+const prompt_tokens = 32;
+const mib = 2 ** 20;
+/** What a KV cache and alignment need beside weights. */
+const beside_bytes = 64 * mib;
+
+interface Request {
+  load_ms: number;
+  ttft_ms: number;
+  load: WeightLoad;
+}
+
+interface Cell {
+  locality: Locality;
+  ratio: number;
+  ours: Request[];
+  theirs: Request[];
+  loaded_bytes: number;
+  belady_bytes: number;
+}
+
+export const reuseBench: Bench = {
+  name: 'reuse',
+  describe: 'loads of eight models into one pool, by locality and size of the pool, with and without reuse',
+  run,
+};
+
+async function run({ log }: BenchOptions): Promise<BenchResult[]> {
+  const models = await benchModels('reuse', log);
+  try {
+    const sizes = await sizesInPool(models.paths);
+    const cells: Cell[] = [];
+    for (const ratio of ratios) {
+      const pool_bytes = Math.max(ratio * sum(sizes), Math.max(...sizes)) + beside_bytes;
+      for (const locality of localities)
+        for (const seed of seeds) {
+          const cell = await measure(
+            models.paths,
+            sizes,
+            pool_bytes,
+            trace(locality, sizes.length, requests, seed),
+          );
+          cells.push({ ...cell, locality, ratio });
+          log(describeCell(cells.at(-1)!));
+        }
+    }
+    return [...cells.flatMap(resultsOf), ...summary(cells), ...planningResults()];
+  } finally {
+    models.remove();
+  }
+}
+
+async function sizesInPool(paths: readonly string[]): Promise<number[]> {
+  const pool = new DevicePool(loadGgml(), { pool_bytes: 4e9, threads });
+  const sizes: number[] = [];
+  for (const path of paths) {
+    const { load } = request(pool, path);
+    sizes.push(load.missing_bytes);
+    pool.store.clear();
+  }
+  await pool.close();
+  return sizes;
+}
+
+async function measure(
+  paths: readonly string[],
+  sizes: readonly number[],
+  pool_bytes: number,
+  asked: readonly number[],
+): Promise<Omit<Cell, 'locality' | 'ratio'>> {
+  const ggml = loadGgml();
+  // Memory is taken before, as a worker that has run for a while has it.
+  const pool = new DevicePool(ggml, { pool_bytes, threads, populate: true });
+  const other = new DevicePool(ggml, {
+    pool_bytes: Math.max(...sizes) + beside_bytes,
+    threads,
+    populate: true,
+  });
+  const ours: Request[] = [];
+  const theirs: Request[] = [];
+  for (const model of asked) {
+    ours.push(request(pool, paths[model]!));
+    pool.verify();
+    // The same worker without reuse: every load brings the whole model from the page cache, on all threads.
+    other.store.clear();
+    theirs.push(request(other, paths[model]!));
+  }
+  await pool.close();
+  await other.close();
+  return {
+    ours,
+    theirs,
+    loaded_bytes: sum(ours.map(({ load }) => load.missing_bytes)),
+    belady_bytes: beladyBytes(asked, sizes, pool_bytes),
+  };
+}
+
+/** A cold start: loads the model, computes a prompt and its first token, and lets go of it. */
+function request(pool: DevicePool, model_path: string): Request {
+  let load: WeightLoad | undefined;
+  const options = {
+    model_path,
+    threads,
+    context_tokens: 128,
+    max_sequences: 1,
+    prefill_chunk_tokens: 128,
+    kv_tokens: 128,
+    kv_type: 'f16' as const,
+    batch_invariant: false,
+  };
+  const started = performance.now();
+  const opening = pool.open(options, { on_loaded: (done) => (load = done) });
+  let engine: NativeEngine | undefined;
+  while (!engine) engine = opening.advance(true);
+  const load_ms = performance.now() - started;
+  engine.add({
+    id: 1,
+    prompt_tokens: Int32Array.from({ length: prompt_tokens }, (_, index) => index + 1),
+    sampler: { sample: (logits) => ({ token: logits.length - 1 }) },
+    max_new_tokens: 1,
+    stop_tokens: new Set(),
+  });
+  while (engine.busy) engine.step();
+  const ttft_ms = performance.now() - started;
+  engine.close();
+  return { load_ms, ttft_ms, load: load! };
+}
+
+function resultsOf(cell: Cell): BenchResult[] {
+  const { locality, ratio, ours, theirs, loaded_bytes, belady_bytes } = cell;
+  const where = `${locality}, pool ${ratio} of the working set`;
+  const mine = mean(ours.map(({ load_ms }) => load_ms));
+  const whole = mean(theirs.map(({ load_ms }) => load_ms));
+  const first = mean(ours.map(({ ttft_ms }) => ttft_ms));
+  const firstWhole = mean(theirs.map(({ ttft_ms }) => ttft_ms));
+  return [
+    result(`mean load time, ${where}`, 'ms', mine, 'without reuse', whole, whole / mine),
+    result(
+      `mean TTFT of cold starts, ${where}`,
+      'ms',
+      first,
+      'without reuse',
+      firstWhole,
+      firstWhole / first,
+    ),
+    result(
+      `bytes loaded, ${where}`,
+      'GB',
+      loaded_bytes / 1e9,
+      'Belady',
+      belady_bytes / 1e9,
+      belady_bytes / loaded_bytes,
+    ),
+  ];
+}
+
+/** Over all cells of a level, as the paper's figure does over its models. */
+function summary(cells: readonly Cell[]): BenchResult[] {
+  const over = (chosen: readonly Cell[], side: 'ours' | 'theirs', what: 'load_ms' | 'ttft_ms'): number =>
+    mean(chosen.flatMap((cell) => cell[side].map((one) => one[what])));
+  const results = localities.map((locality): BenchResult => {
+    const chosen = cells.filter((cell) => cell.locality === locality);
+    const mine = over(chosen, 'ours', 'load_ms');
+    const whole = over(chosen, 'theirs', 'load_ms');
+    return result(
+      `mean load time, ${locality}, all pools (the paper: 1.8 to 6.2×)`,
+      'ms',
+      mine,
+      'without reuse',
+      whole,
+      whole / mine,
+      locality === 'L4' ? 'ratio ≥ 1.8, aim 10' : '',
+      locality === 'L4' ? whole / mine >= 1.8 : null,
+    );
+  });
+  const mine = over(cells, 'ours', 'ttft_ms');
+  const whole = over(cells, 'theirs', 'ttft_ms');
+  const lower = 1 - mine / whole;
+  return [
+    ...results,
+    result(
+      'TTFT of cold starts lower by, all levels and pools (the paper: 14 to 60 %)',
+      '%',
+      100 * lower,
+      '',
+      null,
+      null,
+      '≥ 14 %',
+      lower >= 0.14,
+    ),
+  ];
+}
+
+function planningResults(): BenchResult[] {
+  measurePlanning(7);
+  const { median_ms, worst_ms, moved_bytes, merged_bytes } = measurePlanning(1);
+  const saved = 1 - moved_bytes / merged_bytes;
+  return [
+    result(
+      'planning at 1,000 regions, median (the paper: below 1 ms)',
+      'ms',
+      median_ms,
+      '',
+      null,
+      null,
+      '≤ 0.2 ms',
+      median_ms <= 0.2,
+    ),
+    result('planning at 1,000 regions, slowest of 400', 'ms', worst_ms, '', null, null, '', null),
+    result(
+      'bytes moved by packing, less than merging everything by (the paper: 93 %)',
+      '%',
+      100 * saved,
+      '',
+      null,
+      null,
+      '≥ 93 %',
+      saved >= 0.93,
+    ),
+  ];
+}
+
+function result(
+  what: string,
+  unit: string,
+  ours: number,
+  peer: string,
+  theirs: number | null,
+  ratio: number | null,
+  bar = '',
+  holds: boolean | null = null,
+): BenchResult {
+  return { what, unit, ours, peer, theirs, ratio, bar, holds };
+}
+
+function describeCell(cell: Cell): string {
+  const [load, ttft, bytes] = resultsOf(cell) as [BenchResult, BenchResult, BenchResult];
+  return `${cell.locality} ${cell.ratio}: load ${load.ratio!.toFixed(2)}×, TTFT ${ttft.ratio!.toFixed(2)}×, ${bytes.ours.toFixed(1)} GB loaded, Belady ${bytes.theirs!.toFixed(1)}`;
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}
+
+function mean(values: readonly number[]): number {
+  return sum(values) / values.length;
+}
