@@ -21,6 +21,7 @@ import { registerModels } from './commands/models.ts';
 import { registerNodes } from './commands/nodes.ts';
 import { registerPlan } from './commands/plan.ts';
 import { registerRender } from './commands/render.ts';
+import { registerRun } from './commands/run.ts';
 import { registerShell } from './commands/shell.ts';
 import { registerSimulate } from './commands/simulate.ts';
 import { registerSites } from './commands/sites.ts';
@@ -124,6 +125,7 @@ Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 
     registerStatus,
     registerLogs,
     registerShell,
+    registerRun,
     registerStop,
     registerKeep,
     registerBackfill,

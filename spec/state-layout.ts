@@ -33,6 +33,11 @@ export function stateLayout(stateDir: string, site: string): StateLayout {
   };
 }
 
+/** Folder of a launch that somebody started by hand (`hpcserve run`). */
+export function runFolder(layout: StateLayout, launchId: string): string {
+  return join(layout.root, 'runs', launchId);
+}
+
 /** Files of the gateway folder. */
 export const gatewayFiles = {
   /** GatewayConfig, written by control. */

@@ -1,7 +1,9 @@
 /** Several gateways, keys with limits, and questions to the mesh, as people type them; real processes on this machine. */
+import { spawn } from 'node:child_process';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import { packageRoot } from '../../spec/package-root.ts';
 import type { GatewayEndpoint } from '../../spec/state-layout.ts';
 import { type Home, temporaryHome } from '../cli/process.ts';
 
@@ -156,6 +158,46 @@ it('an alias of two models that share a device worker is answered by either, and
   const measured = join(home.folder, '.hpcserve/local/gateway-2/workload.json');
   await expect.poll(() => existsSync(measured), { timeout: 15_000 }).toBe(true);
 }, 30_000);
+
+it('a server that somebody runs by hand joins, answers, and leaves with Ctrl-C', async () => {
+  const engine = join(packageRoot, 'test/agent/fixture-engine.mjs');
+  const [gateway] = (await gateways()).filter(({ state }) => state === 'running');
+  const running = spawn(
+    process.execPath,
+    [
+      join(packageRoot, 'dist/cli/main.js'),
+      ...['run', '--model', 'by-hand', '--', process.execPath, engine, '{socket}'],
+    ],
+    { cwd: home.folder, env: { PATH: '/nowhere', HOME: home.folder }, stdio: ['ignore', 'ignore', 'pipe'] },
+  );
+  let said = '';
+  running.stderr.on('data', (text: Buffer) => {
+    said += text;
+  });
+  const ended = new Promise((resolve) => running.once('exit', (code) => resolve(code)));
+  await expect.poll(() => said, { timeout: 20_000 }).toMatch(/by-hand serves on /);
+  const answers = async (): Promise<string> => {
+    const answer = await fetch(`${gateway!.url}/chat/completions`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+      body: JSON.stringify({
+        model: 'by-hand',
+        stream: true,
+        messages: [{ role: 'user', content: 'count 3' }],
+      }),
+    });
+    return answer.text();
+  };
+  await expect.poll(answers, { timeout: 10_000 }).toContain('[DONE]');
+  running.kill('SIGINT');
+  expect(await ended, said).toBe(0);
+  await expect
+    .poll(async () => (await ask(gateway!.url!, key, 'by-hand')).status, { timeout: 10_000 })
+    .toBe(404);
+  const wrong = await home.run(['run', '--model', 'by-hand', '--', 'true']);
+  expect(wrong.code).not.toBe(0);
+  expect(wrong.stderr).toMatch(/neither \{socket\} nor \{port\}/);
+}, 60_000);
 
 it('stop ends all of them', async () => {
   expect((await home.run(['gateway', 'stop', '2'])).code).toBe(0);

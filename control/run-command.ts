@@ -1,0 +1,106 @@
+/** A server that somebody starts in an allocation of their own, as a launch of one unit on this node. */
+import { randomBytes } from 'node:crypto';
+import { existsSync, mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { type LaunchSpec, launchSchema } from '../spec/launch.ts';
+import { modelSchema } from '../spec/model-yaml.ts';
+import { launchFiles, runFolder } from '../spec/state-layout.ts';
+import { writeFileAtomically } from './atomic-file.ts';
+import type { PrepareFacts } from './prepare-launch.ts';
+import type { LoadedSite } from './site-files.ts';
+
+export interface RunRequest {
+  /** Name under which the model is served. */
+  model: string;
+  /** With exactly one of {socket} and {port}. */
+  command: readonly string[];
+  context_tokens: number;
+  max_sequences: number;
+  /** GPUs of this node that the server takes; 0: it computes on the CPU. */
+  gpus: number;
+}
+
+/** GPUs that the environment of a job step says it may use; undefined where it says nothing. */
+export function visibleGpus(environment: Readonly<Record<string, string | undefined>>): number | undefined {
+  const listed = environment.CUDA_VISIBLE_DEVICES ?? environment.ROCR_VISIBLE_DEVICES;
+  if (listed !== undefined)
+    return listed.split(',').filter((each) => /\w/.test(each) && each !== '-1').length;
+  const counted = environment.SLURM_GPUS_ON_NODE;
+  return counted !== undefined && /^\d+$/.test(counted) ? Number(counted) : undefined;
+}
+
+/**
+ * Writes the launch that a node agent on this node is to run.
+ * @returns its file and folder
+ * @throws E_USAGE where the command has no place to listen at, E_MESH_FOLDER where no gateway has made one yet
+ */
+export function prepareRun(
+  request: RunRequest,
+  { site, layout }: LoadedSite,
+  { user }: PrepareFacts,
+): { launch: LaunchSpec; launch_file: string } {
+  if (!existsSync(layout.mesh_folder))
+    throw new HpcserveError('E_MESH_FOLDER', {
+      what: `there is nothing to join: ${layout.mesh_folder} does not exist`,
+      because: 'no gateway of this site has run yet, or its state folder is not mounted here',
+      try: 'hpcserve gateway start',
+    });
+  const named = ['{socket}', '{port}'].filter((name) => request.command.some((word) => word.includes(name)));
+  if (named.length !== 1)
+    throw new HpcserveError('E_USAGE', {
+      what: `the command names ${named.length === 0 ? 'neither {socket} nor {port}' : 'both {socket} and {port}'}`,
+      because: 'the server must be told where to listen, and where that is must be known',
+      try: 'hpcserve run --model NAME -- SERVER … {socket}',
+    });
+  const model = modelSchema.parse({
+    name: request.model,
+    source: request.command[0],
+    engine: 'command',
+    command: [...request.command],
+    context_tokens: request.context_tokens,
+    max_sequences: request.max_sequences,
+  });
+  const launch_id = randomBytes(8).toString('hex');
+  const launch_folder = runFolder(layout, launch_id);
+  const count = Math.max(1, request.gpus);
+  const launch = launchSchema.parse({
+    format: 1,
+    launch_id,
+    deployment: 'run',
+    site: site.name,
+    provider: `${user}@${site.provider ?? site.name}`,
+    ...(site.region === undefined ? {} : { region: site.region }),
+    // Whoever has the allocation ends it when they like.
+    tier: 'scavenger',
+    node_kind: 'run',
+    node_count: 1,
+    units: [
+      {
+        unit: `${request.model.replace(/[^A-Za-z0-9.-]/g, '-')}-0`,
+        node_index: 0,
+        engine: 'command',
+        // Its command says what it reads.
+        model_path: launch_folder,
+        model,
+        device_kind: request.gpus > 0 ? 'gpu' : 'cpu',
+        device_count: count,
+        tensor: count,
+        first_device: 0,
+        threads: 1,
+        context_tokens: request.context_tokens,
+        kv_tokens: request.context_tokens * request.max_sequences,
+        weight_bytes: 0,
+      },
+    ],
+    mesh_folder: layout.mesh_folder,
+    launch_folder,
+    ...(site.network.prefer ? { network: site.network.prefer } : {}),
+    ...(site.network.port_range ? { port_range: site.network.port_range } : {}),
+    leaves_when_warned: true,
+  });
+  mkdirSync(launch_folder, { recursive: true, mode: 0o700 });
+  const launch_file = join(launch_folder, launchFiles.launch);
+  writeFileAtomically(launch_file, `${JSON.stringify(launch, null, 2)}\n`);
+  return { launch, launch_file };
+}
