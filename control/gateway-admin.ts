@@ -35,6 +35,25 @@ const devicesSchema = z.object({
 });
 export type SharedDevice = z.infer<typeof devicesSchema>['devices'][number];
 
+const counts = z.record(z.string(), z.number());
+const meshSchema = z.object({
+  mesh: z.object({
+    gossip: z
+      .looseObject({
+        peer: z.string(),
+        addresses: z.array(z.string()),
+        members: z.number(),
+        connected: z.number(),
+        undeliverable: z.number(),
+        rejected: counts,
+      })
+      .optional(),
+    folder_rejected: counts,
+  }),
+});
+/** What a gateway takes part in, and what it refused. */
+export type MeshSight = z.infer<typeof meshSchema>['mesh'];
+
 export class GatewayAdmin {
   readonly #origin: string;
   readonly #token: string;
@@ -52,6 +71,10 @@ export class GatewayAdmin {
 
   async changeKey(id: string, changes: KeyChanges): Promise<KeyFacts> {
     return this.#ask('PATCH', `/hpcserve/v1/keys/${encodeURIComponent(id)}`, keySchema, changes);
+  }
+
+  async mesh(): Promise<MeshSight> {
+    return (await this.#ask('GET', '/hpcserve/v1/table', meshSchema)).mesh;
   }
 
   async listKeys(): Promise<KeyFacts[]> {
@@ -99,6 +122,9 @@ const tableSchema = z.object({
       session_id: z.string(),
       lifecycle: z.string(),
       reachable: z.boolean(),
+      /** How its record came: own, folder, gossip; and when the gossip last heard of it. */
+      sources: z.array(z.string()).default([]),
+      heard_ms_ago: z.number().optional(),
       node: z.string(),
       site: z.string(),
       provider: z.string(),

@@ -190,9 +190,18 @@ export function writeGatewayConfig(
     keys_folder: layout.keys_folder,
     routing: site.gateway.routing,
     wait_max_s: site.gateway.wait_max_s,
+    ...meshSettings(site, first),
   };
   writeFileAtomically(path, `${JSON.stringify(config, null, 2)}\n`);
   return path;
+}
+
+/** A gateway is reached from other sites at a port that stays, so only the first can have it. */
+function meshSettings({ kind, mesh }: SiteConfig, first: boolean): Pick<GatewayConfig, 'mesh'> {
+  const { gossip, bootstrap, relay, host, port } = mesh;
+  if (!gossip) return {};
+  const where = host ?? (kind === 'local' ? '127.0.0.1' : '0.0.0.0');
+  return { mesh: { bootstrap, relay, host: where, port: first ? port : 0 } };
 }
 
 function readEndpoint(layout: StateLayout): GatewayEndpoint | undefined {

@@ -52,6 +52,7 @@ export function describeLaunch(
     ...(site.network.prefer ? { network: site.network.prefer } : {}),
     ...(site.network.port_range ? { port_range: site.network.port_range } : {}),
     engine_prefix: enginePrefix(site, planned),
+    ...(site.mesh.gossip ? { mesh: { bootstrap: site.mesh.bootstrap, relay: site.mesh.relay } } : {}),
     ...(planned.scavenged ? { leaves_when_warned: true } : {}),
     heartbeat_ms: 1000,
   };

@@ -12,6 +12,7 @@ import { headers } from '../spec/wire.ts';
 import type { Availability } from './availability.ts';
 import { deviceReports } from './device-reports.ts';
 import { allowsModel, bearerOf, type FrontDoor, keyError, lookForKey, requireModel } from './front-door.ts';
+import type { GatewayGossip } from './gateway-gossip.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
 import { RouteFilters } from './keys/route-filters.ts';
@@ -30,6 +31,7 @@ export interface ApiServices {
   router: Router;
   /** Every record of the mesh, gateways included. */
   records(): readonly SessionRecord[];
+  mesh: GatewayGossip;
   ledger: Ledger;
   keys: KeyStore;
   keyLimits: KeyLimits;
@@ -149,8 +151,9 @@ function publicRoutes(app: FastifyInstance, services: ApiServices, door: FrontDo
     const key = await keyOrAdmin(request);
     const query = parseWith(tableQuery, request.query);
     return {
-      sessions: sessionRows(table, query, key),
-      gateways: gatewayRows(services.records()),
+      sessions: sessionRows(table, services.mesh, query, key),
+      gateways: gatewayRows(services.records(), services.mesh),
+      mesh: services.mesh.status(),
       workload: workload.workloads().filter(({ model }) => key === undefined || allowsModel(key, model)),
     };
   });
@@ -210,7 +213,10 @@ function adminRoutes(app: FastifyInstance, services: ApiServices): void {
     };
   });
   app.get('/hpcserve/v1/devices', { onRequest }, async () => ({ devices: await deviceReports(table) }));
-  app.get('/hpcserve/v1/table', { onRequest }, async () => ({ sessions: sessionRows(table) }));
+  app.get('/hpcserve/v1/table', { onRequest }, async () => ({
+    sessions: sessionRows(table, services.mesh),
+    mesh: services.mesh.status(),
+  }));
 }
 
 /** What only shows when it is read: throws E_REQUEST_QOS, E_REQUEST_PROVIDERS. */

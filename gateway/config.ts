@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { meshSettingsSchema } from '../spec/mesh-settings.ts';
 import { routingPolicyNames } from '../spec/site.ts';
 import type { GatewayConfig } from '../spec/state-layout.ts';
 
@@ -17,6 +18,7 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   keys_folder: z.string().min(1).optional(),
   routing: z.enum(routingPolicyNames).optional(),
   wait_max_s: z.number().positive().optional(),
+  mesh: meshSettingsSchema.optional(),
 });
 
 /** Reads the file that control wrote; throws E_GATEWAY_CONFIG. */

@@ -20,6 +20,7 @@ import { Availability } from './availability.ts';
 import { FolderLock } from './folder-lock.ts';
 import { FrontDoor } from './front-door.ts';
 import { adminToken, prepareFolder, readEndpoint, writeEndpoint } from './gateway-files.ts';
+import { GatewayGossip } from './gateway-gossip.ts';
 import { rawErrorAnswer } from './http-error.ts';
 import { KeyLimits } from './keys/key-limits.ts';
 import { listen } from './listen.ts';
@@ -134,6 +135,8 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       poll_ms: times.poll_ms,
     });
     undo.push(() => registry.close());
+    const gossip = new GatewayGossip(registry, config, log);
+    undo.push(() => gossip.close());
     let sessions: Sessions | undefined;
     const own = await OwnSession.join(registry, metadata(config), () => sessions?.relink());
     undo.push(() => own.leave());
@@ -153,6 +156,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
           .sessions()
           .filter(({ reachable }) => reachable)
           .flatMap(({ replicas }) => replicas.map((replica) => ({ ...replica, model: replica.served.name }))),
+      mesh: () => gossip.status(),
       ledgerFailing: () => ledger.failure !== undefined,
       workloads: () => workload.workloads(),
     });
@@ -191,6 +195,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       table,
       router,
       records: () => registry.snapshot(),
+      mesh: gossip,
       ledger,
       keys,
       keyLimits,
@@ -252,6 +257,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
         await api.close();
         await found.close();
         await own.leave();
+        await gossip.close();
         await registry.close();
         await keyLimits.close();
         keys.close();

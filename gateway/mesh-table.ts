@@ -3,6 +3,7 @@ import type { ApiKey } from '../ledger/index.ts';
 import { isDevice, isProvider } from '../solver/routing/filter.ts';
 import type { DeviceDescription, SessionRecord } from '../spec/session-record.ts';
 import { allowsModel } from './front-door.ts';
+import type { GatewayGossip } from './gateway-gossip.ts';
 import type { Replica } from './routing/replica.ts';
 import type { RoutingTable } from './routing/table.ts';
 import type { SessionLink } from './session-link.ts';
@@ -24,6 +25,7 @@ export type TableQuery = z.infer<typeof tableQuery>;
 /** Sessions that serve models, as this gateway sees them, with the loads they last reported. */
 export function sessionRows(
   table: RoutingTable<SessionLink>,
+  gossip: GatewayGossip,
   query: TableQuery = {},
   key?: ApiKey | undefined,
 ): object[] {
@@ -49,6 +51,7 @@ export function sessionRows(
         job_end_time_ms: metadata.job_end_time_ms,
         started_at_ms: record.started_at_ms,
         devices: metadata.devices,
+        ...gossip.sight(record.session_id),
         models: models.map(modelRow),
       },
     ];
@@ -56,7 +59,7 @@ export function sessionRows(
 }
 
 /** Gateways of the mesh, wherever they are. */
-export function gatewayRows(records: readonly SessionRecord[]): object[] {
+export function gatewayRows(records: readonly SessionRecord[], gossip: GatewayGossip): object[] {
   return records
     .filter(({ metadata, lifecycle }) => metadata.role === 'gateway' && lifecycle !== 'LEFT')
     .map(({ session_id, lifecycle, started_at_ms, metadata: { node, site, provider, addresses } }) => ({
@@ -67,6 +70,7 @@ export function gatewayRows(records: readonly SessionRecord[]): object[] {
       provider,
       addresses,
       started_at_ms,
+      ...gossip.sight(session_id),
     }));
 }
 

@@ -1,6 +1,8 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { RequestRecord } from '../ledger/index.ts';
 import type { MeasuredWorkload } from '../spec/workload.ts';
+import type { MeshSight } from './gateway-gossip.ts';
+import { registerMeshMetrics } from './mesh-metrics.ts';
 
 /** Upper bounds of the time buckets, seconds: from an instant answer to a long generation. */
 const timeBuckets_s = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
@@ -28,6 +30,8 @@ export interface MetricsSource {
   replicas(): { model: string; running: number; waiting: number; max_sequences: number }[];
   /** What this gateway measured of the load. */
   workloads(): MeasuredWorkload[];
+  /** What the folder and the gossip of the mesh brought and refused. */
+  mesh(): MeshSight;
   /** 1 while requests are refused because the ledger cannot be written. */
   ledgerFailing(): boolean;
 }
@@ -157,6 +161,7 @@ export class GatewayMetrics {
         }
       },
     });
+    registerMeshMetrics(this.#registry, () => source.mesh());
     new Gauge({
       name: 'hpcserve_ledger_failing',
       help: '1 while the ledger cannot be written and requests are refused',

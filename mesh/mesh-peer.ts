@@ -15,12 +15,12 @@ const bootstrap_ms = 5000;
 
 export interface MeshPeerOptions {
   /** IP address to listen on; `0.0.0.0` for all. Absent: it listens nowhere, and is reached through relays. */
-  listen?: { host: string; port: number };
+  listen?: { host: string; ports: readonly [first: number, last: number] };
   /** Hosts under which others reach it, best first; with the port that it got. */
   announce: string[];
-  /** Multiaddrs of members of other sites. */
+  /** Members of other sites, each `HOST:PORT`. */
   bootstrap: readonly string[];
-  /** Multiaddrs of members that carry connections to this one. */
+  /** Members that carry connections to this one, each `HOST:PORT`. */
   relay: readonly string[];
   /** Whether it carries connections for others. */
   relays: boolean;
@@ -81,13 +81,15 @@ export class MeshPeer {
     const { table, network_key } = registry;
     const book = new AddressBook(registry);
     const { listen } = options;
-    const transport = await Libp2pTransport.start({
-      network_key,
-      table,
-      listen: listen ? [multiaddrOf(listen.host, listen.port)] : [],
-      relays: options.relays,
-      addressesOf: (peer) => book.addressesOf(peer),
-    });
+    const start = (addresses: string[]): Promise<Libp2pTransport> =>
+      Libp2pTransport.start({
+        network_key,
+        table,
+        listen: addresses,
+        relays: options.relays,
+        addressesOf: (peer) => book.addressesOf(peer),
+      });
+    const transport = listen ? await startOnFreePort(listen, start) : await start([]);
     const witness = await SessionIdentity.create();
     const clock = monotonicClock;
     const member = new GossipMember({
@@ -166,27 +168,28 @@ export class MeshPeer {
     this.#looking = true;
     try {
       const relayed = this.#transport.addresses().some((address) => address.endsWith('/p2p-circuit'));
-      const work = [
-        ...this.#options.bootstrap.map(
-          (address) => ['bootstrap', address, this.#driver.dial(address)] as const,
+      const { bootstrap, relay } = this.#options;
+      await Promise.all([
+        ...bootstrap.map((address) => this.#try('bootstrap', address, (at) => this.#driver.dial(at))),
+        ...(relayed ? [] : relay).map((address) =>
+          this.#try('relay', address, (at) => this.#transport.listenThrough(at)),
         ),
-        ...(relayed ? [] : this.#options.relay).map(
-          (address) => ['relay', address, this.#transport.listenThrough(address)] as const,
-        ),
-      ];
-      for (const [kind, address, done] of work) {
-        const name = `${kind} ${address}`;
-        try {
-          await done;
-          this.#troubles.delete(name);
-        } catch (error) {
-          if (!this.#troubles.has(name)) this.#options.onTrouble(`${name}: ${(error as Error).message}`);
-          this.#troubles.add(name);
-        }
-      }
+      ]);
       if (this.#registry.peer) this.#announce();
     } finally {
       this.#looking = false;
+    }
+  }
+
+  /** Does something with a member that the site config names; failures are told once. */
+  async #try(kind: string, address: string, work: (multiaddr: string) => Promise<void>): Promise<void> {
+    const name = `${kind} ${address}`;
+    try {
+      await work(memberAddress(address));
+      this.#troubles.delete(name);
+    } catch (error) {
+      if (!this.#troubles.has(name)) this.#options.onTrouble(`${name}: ${(error as Error).message}`);
+      this.#troubles.add(name);
     }
   }
 }
@@ -217,6 +220,20 @@ class AddressBook {
 /** Peers whose addresses are kept. */
 const addresses_max = 50_000;
 
+/** On the first port of the range that is free. @throws Error where none is */
+async function startOnFreePort(
+  { host, ports: [first, last] }: NonNullable<MeshPeerOptions['listen']>,
+  start: (addresses: string[]) => Promise<Libp2pTransport>,
+): Promise<Libp2pTransport> {
+  for (let port = first; ; port++) {
+    try {
+      return await start([multiaddrOf(host, port)]);
+    } catch (error) {
+      if (port >= last) throw error;
+    }
+  }
+}
+
 /** Goes on evenly, whatever is done to the clock of the host. */
 const monotonicClock: Clock = {
   now_ms: () => performance.now(),
@@ -226,6 +243,12 @@ const monotonicClock: Clock = {
     return () => clearTimeout(timer);
   },
 };
+
+/** The multiaddr of `HOST:PORT`. */
+function memberAddress(text: string): string {
+  const at = text.lastIndexOf(':');
+  return multiaddrOf(text.slice(0, at).replace(/^\[|\]$/g, ''), Number(text.slice(at + 1)));
+}
 
 function multiaddrOf(host: string, port: number): string {
   const kind = host.includes(':') ? 'ip6' : /^[0-9.]+$/.test(host) ? 'ip4' : 'dns4';

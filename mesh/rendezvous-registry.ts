@@ -84,6 +84,15 @@ export class RendezvousRegistry implements Registry {
       ...options,
     };
     this.#folder = new RendezvousFolder(meshFolder, networkKey, this.#options.now_ms);
+    // What this process says of others in the gossip is for readers of the folder too, where it is their session.
+    this.table.onStep(({ session_id, before, after, source }) => {
+      const departure = after?.departure;
+      if (source !== 'own' || !departure || departure === before?.departure) return;
+      if (before?.record && !this.table.sourcesOf(session_id).includes('folder')) return;
+      this.#exclusively(() => this.#folder.write(session_id, 'left', departure.envelope)).catch(
+        (error: unknown) => process.emitWarning(error as Error),
+      );
+    });
   }
 
   /**
@@ -142,8 +151,9 @@ export class RendezvousRegistry implements Registry {
   async retire(sessionId: string, evidence: string, witness: SessionIdentity): Promise<void> {
     const departure = { session_id: sessionId, evidence: evidence.slice(0, 1024) };
     const envelope = sealDeparture(departure, witness, this.network_key);
+    // Stored as every departure that this process makes; see the constructor.
     this.table.merge(openEntry({ departure: envelope }, this.network_key), 'own');
-    await this.#exclusively(() => this.#folder.write(sessionId, 'left', envelope));
+    await this.#running;
   }
 
   snapshot(): SessionRecord[] {

@@ -3,6 +3,7 @@
  * Paths and names only; never a secret.
  */
 import { z } from 'zod';
+import { meshSettingsSchema } from './mesh-settings.ts';
 import { engineNames, modelSchema } from './model-yaml.ts';
 
 export const unitSchema = z.strictObject({
@@ -66,6 +67,8 @@ export const launchSchema = z.strictObject({
   drain_s: z.number().min(0).optional(),
   /** Nobody takes its place at its time limit: it drains when it is warned. */
   leaves_when_warned: z.literal(true).optional(),
+  /** Absent: it takes no part in the gossip. */
+  mesh: meshSettingsSchema.optional(),
   heartbeat_ms: z.int().min(100).default(1000),
 });
 export type LaunchSpec = z.infer<typeof launchSchema>;

@@ -4,6 +4,7 @@
  * begin with `~` and hold `$NAME`; `spec/site-paths.ts` expands them on the login node.
  */
 import { z } from 'zod';
+import { siteMeshSchema } from './mesh-settings.ts';
 import { scavengingSchema } from './scavenging.ts';
 import { slurmDurationPattern } from './slurm-types.ts';
 
@@ -422,6 +423,7 @@ export const siteSchema = z
       })
       .prefault({})
       .describe('The network between agents and gateway.'),
+    mesh: siteMeshSchema.prefault({}).describe('How agents and gateways know of each other.'),
     gateway: z
       .strictObject({
         place: z

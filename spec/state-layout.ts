@@ -3,6 +3,7 @@
  * 0700. One place knows these names; everybody else asks here.
  */
 import { join } from 'node:path';
+import type { MeshSettings } from './mesh-settings.ts';
 import type { RoutingPolicyName } from './site.ts';
 
 export interface StateLayout {
@@ -57,7 +58,7 @@ export const gatewayFiles = {
 } as const;
 
 /** Files of the keeper's folder. */
-export const keeperFiles = { log: 'keeper.log', lock: 'lock' } as const;
+export const keeperFiles = { log: 'keeper.log', lock: 'lock', demand: 'demand.json' } as const;
 
 /** Files of the scavenger's folder. */
 export const scavengerFiles = { history: 'history.json', lock: 'lock' } as const;
@@ -104,6 +105,8 @@ export interface GatewayConfig {
   keys_folder?: string;
   /** Routing policy by name; see docs/gateway.md. Default: by-engine. */
   routing?: RoutingPolicyName;
+  /** Absent: it takes no part in the gossip. */
+  mesh?: MeshSettings;
   /** Longest expected wait for a place at a replica, beyond which requests are refused. Default: 120. */
   wait_max_s?: number;
 }

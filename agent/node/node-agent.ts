@@ -7,6 +7,7 @@ import type { LaunchSpec } from '../../spec/launch.ts';
 import type { SessionMetadata } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
+import { AgentGossip } from './agent-gossip.ts';
 import { type Allotment, allotDevices, type UnitGroup } from './allot.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { oneLine } from './model-path.ts';
@@ -45,7 +46,8 @@ export class NodeAgent {
   #walltime_drain_ms: number | undefined;
   #devices: NodeDevices | undefined;
   #allotment: Allotment | undefined;
-  #registry: Registry | undefined;
+  #registry: RendezvousRegistry | undefined;
+  #gossip: AgentGossip | undefined;
   #session: OwnSession | undefined;
   #server: SessionServer | undefined;
   #supervisors: UnitSupervisor[] = [];
@@ -249,7 +251,7 @@ export class NodeAgent {
   }
 
   /** The mesh's registry; waits for a folder that is not there (yet), and says so meanwhile. */
-  async #joinMesh(): Promise<Registry> {
+  async #joinMesh(): Promise<RendezvousRegistry> {
     for (;;) {
       this.#stop.signal.throwIfAborted();
       try {
@@ -292,7 +294,7 @@ export class NodeAgent {
     }
   }
 
-  async #listen(registry: Registry): Promise<SessionMetadata['addresses']> {
+  async #listen(registry: RendezvousRegistry): Promise<SessionMetadata['addresses']> {
     const routed = await routedAddress(this.#environment);
     const choice = chooseAddresses(hostInterfaces(), {
       ...(this.#launch.network === undefined ? {} : { network: this.#launch.network }),
@@ -312,6 +314,13 @@ export class NodeAgent {
     });
     const port = await this.#server.listen(choice.listen, this.#launch.port_range);
     this.#log.info({ addresses: choice.announced, port }, 'listening');
+    this.#gossip = new AgentGossip({
+      registry,
+      launch: this.#launch,
+      choice,
+      supervisors: () => this.#supervisors,
+      log: this.#log,
+    });
     return choice.announced.map((host) => ({ host, port }));
   }
 
@@ -411,6 +420,7 @@ export class NodeAgent {
     ]);
     await settled('leaving', [...(this.#session ? [this.#session.leave()] : [])]);
     await this.#server?.close();
+    await this.#gossip?.close();
     await this.#registry?.close();
     this.#guard?.close();
     this.#phase = this.#error ? 'failed' : 'stopped';

@@ -1,5 +1,7 @@
 /** Checks of Slurm, the gateway, the deployments and their models. */
 import { existsSync } from 'node:fs';
+import { GatewayAdmin, type MeshSight } from '../../control/gateway-admin.ts';
+import { lookAtGateways, readAdminToken } from '../../control/gateway-process.ts';
 import type { Operations } from '../../control/operations.ts';
 import { liveFacts } from '../../control/operations.ts';
 import { offersOf } from '../../control/site-offers.ts';
@@ -58,6 +60,53 @@ export async function checkGateway(operations: Operations): Promise<CheckResult>
   return wanted
     ? failed('gateway', `${because}, and deployments want it`, 'hpcserve deploy FILE')
     : passed('gateway', 'not running, and nothing is deployed');
+}
+
+/** What the mesh refused, as its gateways count it. */
+export async function checkMesh({ loaded }: Operations): Promise<CheckResult[]> {
+  const results: CheckResult[] = [];
+  for (const { number, layout, sight } of await lookAtGateways(loaded.layout)) {
+    if (sight.state !== 'running') continue;
+    const check = number === 1 ? 'mesh' : `mesh of gateway ${number}`;
+    try {
+      const admin = new GatewayAdmin(sight.endpoint.url, readAdminToken(layout));
+      results.push(...judgeMesh(check, await admin.mesh(), loaded.site.mesh.gossip));
+    } catch (error) {
+      results.push(failedBy(check, error, 'hpcserve status'));
+    }
+  }
+  return results;
+}
+
+function judgeMesh(check: string, { gossip, folder_rejected }: MeshSight, wanted: boolean): CheckResult[] {
+  const rejected = [
+    ...Object.entries(gossip?.rejected ?? {}).map(([reason, count]) => [`gossip: ${reason}`, count] as const),
+    ...Object.entries(folder_rejected).map(([reason, count]) => [`folder: ${reason}`, count] as const),
+  ].filter(([, count]) => count > 0);
+  const members = gossip
+    ? `${gossip.members} members of the gossip, ${gossip.connected} connected`
+    : 'no gossip: the folder does the work';
+  const results: CheckResult[] = [];
+  if (wanted && !gossip)
+    results.push(warning(check, members, 'the log of the gateway says why: hpcserve logs --gateway'));
+  else if (gossip && gossip.members > 1 && gossip.connected === 0)
+    results.push(
+      warning(
+        check,
+        members,
+        'let nodes connect to each other by TCP, or set mesh.gossip: false in the site config',
+      ),
+    );
+  else results.push(passed(check, members));
+  if (rejected.length > 0)
+    results.push(
+      warning(
+        `${check}: refused`,
+        rejected.map(([reason, count]) => `${reason} ${count}`).join(', '),
+        'what each means: docs/mesh.md, “Who does not belong”',
+      ),
+    );
+  return results;
 }
 
 export async function checkDeployments(operations: Operations): Promise<CheckResult[]> {

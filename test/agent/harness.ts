@@ -75,9 +75,14 @@ export class Site implements AsyncDisposable {
     this.gateway = gateway;
   }
 
-  static async open(): Promise<Site> {
+  /** @param networkKey of another site, to be in one mesh with it */
+  static async open(networkKey?: Uint8Array): Promise<Site> {
     const scratch = await scratchFolder();
     const mesh_folder = join(scratch.path, 'mesh');
+    if (networkKey) {
+      await mkdir(mesh_folder, { mode: 0o700 });
+      await writeFile(join(mesh_folder, 'network.key'), networkKey, { mode: 0o600 });
+    }
     await loadOrCreateNetworkKey(mesh_folder);
     const registry = await RendezvousRegistry.open(mesh_folder, {
       create: true,

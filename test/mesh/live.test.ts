@@ -34,7 +34,7 @@ async function member(bootstrap: string[] = [], networkKey = key, troubles: stri
   await writeFile(join(folder, 'network.key'), networkKey, { mode: 0o600 });
   const registry = await RendezvousRegistry.open(folder, { create: true, poll_ms: 50 });
   const peer = await MeshPeer.join(registry, {
-    listen: { host: '127.0.0.1', port: 0 },
+    listen: { host: '127.0.0.1', ports: [0, 0] },
     announce: ['127.0.0.1'],
     bootstrap,
     relay: [],
@@ -54,7 +54,8 @@ async function member(bootstrap: string[] = [], networkKey = key, troubles: stri
   return { registry, peer, session, die };
 }
 
-const addressOf = ({ registry }: Member): string => registry.peer!.addresses[0]!;
+const multiaddrOf = ({ registry }: Member): string => registry.peer!.addresses[0]!;
+const addressOf = (at: Member): string => multiaddrOf(at).replace(/^\/ip4\/(.*)\/tcp\//, '$1:');
 const lifecycleAt = (at: Member, of: Member, id = of.session.id): string | undefined =>
   at.registry.get(id)?.lifecycle;
 
@@ -136,7 +137,7 @@ describe('who does not belong to the mesh', () => {
 
   test('gets no byte of answer that says anything, if it speaks no libp2p at all', async () => {
     const a = await member();
-    const port = Number(addressOf(a).split('/').at(-1));
+    const port = Number(multiaddrOf(a).split('/').at(-1));
     const socket = connect(port, '127.0.0.1');
     const received: Buffer[] = [];
     socket.on('data', (chunk) => received.push(chunk));
@@ -156,10 +157,10 @@ describe('a member that misbehaves', () => {
       table: new SessionTable(),
       listen: [],
       relays: false,
-      addressesOf: () => [addressOf(to)],
+      addressesOf: () => [multiaddrOf(to)],
     });
     closing.push(() => transport.close());
-    return { transport, target: await transport.dial(addressOf(to)) };
+    return { transport, target: await transport.dial(multiaddrOf(to)) };
   }
   const rejected = ({ peer }: Member, reason: string): number => peer.status().rejected[reason] ?? 0;
 

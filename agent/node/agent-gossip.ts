@@ -1,0 +1,71 @@
+import { MeshPeer, type RendezvousRegistry } from '../../mesh/index.ts';
+import type { LaunchSpec } from '../../spec/launch.ts';
+import type { AgentLog } from './log.ts';
+import type { AddressChoice } from './network-address.ts';
+import type { UnitSupervisor } from './unit-supervisor.ts';
+
+export interface AgentGossipOptions {
+  registry: RendezvousRegistry;
+  launch: LaunchSpec;
+  choice: AddressChoice;
+  supervisors: () => readonly UnitSupervisor[];
+  log: AgentLog;
+}
+
+/**
+ * The agent's part in the gossip. It comes beside the folder and never in the place of it: where the network between
+ * nodes lets nothing through, the agent serves all the same.
+ */
+export class AgentGossip {
+  readonly #options: AgentGossipOptions;
+  readonly #joining: Promise<MeshPeer | undefined>;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(options: AgentGossipOptions) {
+    this.#options = options;
+    this.#joining = this.#join();
+  }
+
+  async close(): Promise<void> {
+    const peer = await this.#joining;
+    clearInterval(this.#timer);
+    await peer?.close();
+  }
+
+  async #join(): Promise<MeshPeer | undefined> {
+    const { registry, launch, choice, log } = this.#options;
+    if (!launch.mesh) return undefined;
+    try {
+      const peer = await MeshPeer.join(registry, {
+        listen: { host: choice.listen, ports: launch.port_range ?? [0, 0] },
+        announce: choice.announced,
+        bootstrap: launch.mesh.bootstrap,
+        relay: launch.mesh.relay,
+        relays: false,
+        onTrouble: (message) => log.warn({ message }, 'gossip'),
+      });
+      const { peer: name, addresses } = peer.status();
+      log.info({ peer: name, addresses }, 'joined the gossip');
+      this.#timer = setInterval(() => this.#tellLoad(peer), launch.heartbeat_ms);
+      this.#timer.unref();
+      return peer;
+    } catch (error) {
+      log.warn({ error: String(error) }, 'no part in the gossip; the folder does the work');
+      return undefined;
+    }
+  }
+
+  #tellLoad(peer: MeshPeer): void {
+    for (const unit of this.#options.supervisors()) {
+      const loads = unit.loads();
+      if (!unit.session || loads.length === 0) continue;
+      const sum = (of: 'running' | 'waiting' | 'max_sequences'): number =>
+        loads.reduce((total, load) => total + load[of], 0);
+      peer.setLoad(unit.session.id, {
+        running: sum('running'),
+        waiting: sum('waiting'),
+        max_sequences: sum('max_sequences'),
+      });
+    }
+  }
+}
