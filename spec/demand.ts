@@ -21,7 +21,7 @@ const modelDemandSchema = z.object({
 });
 export type ModelDemand = z.infer<typeof modelDemandSchema>;
 
-const demandFileSchema = z.object({
+export const demandFileSchema = z.object({
   format: z.literal(1),
   /** Of the gateway: sums start again with it. */
   started_ms: z.number(),

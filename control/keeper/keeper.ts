@@ -71,7 +71,9 @@ export class Keeper {
     let next_at_ms = Number.POSITIVE_INFINITY;
     let any = false;
     const states = store.list().map((name) => ({ name, state: store.load(name) }));
-    this.#scaler.look(states.flatMap(({ state }) => (state?.desired === 'serving' ? [state] : [])));
+    await this.#guarded('demand', async () =>
+      this.#scaler.look(states.flatMap(({ state }) => (state?.desired === 'serving' ? [state] : []))),
+    );
     for (const { name, state } of states) {
       if (state?.desired !== 'serving') {
         this.#kept.delete(name);

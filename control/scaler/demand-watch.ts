@@ -1,6 +1,14 @@
-/** What gateways were asked for over the last while, by model: what `scale` decides on. */
+/**
+ * What gateways were asked for over the last while, by model: what `scale` decides on. Kept in a file beside, so that a
+ * keeper that is started again, or one that looks once from cron, knows what came before.
+ */
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { z } from 'zod';
 import type { DemandSample } from '../../solver/scaling/scale.ts';
-import { type DemandFile, type ModelDemand, readDemand } from '../../spec/demand.ts';
+import { type DemandFile, demandFileSchema, type ModelDemand, readDemand } from '../../spec/demand.ts';
+import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
+import { readJsonIfThere, writeFileAtomically } from '../atomic-file.ts';
 
 interface Watched {
   samples: DemandSample[];
@@ -11,20 +19,33 @@ interface Watched {
 /** A gateway that has written nothing for so long has ended, or nobody asks it: what it had in flight is over, ms. */
 const silent_ms = 15_000;
 
-export class DemandWatch {
-  readonly #root: string;
-  readonly #files = new Map<number, DemandFile>();
-  readonly #models = new Map<string, Watched>();
+const sampleSchema = z.object({ at_ms: z.number(), concurrency: z.number() });
+const keptSchema = z.object({
+  format: z.literal(1),
+  files: z.array(z.tuple([z.number(), demandFileSchema])),
+  models: z.array(z.tuple([z.string(), z.object({ samples: z.array(sampleSchema) })])),
+});
 
-  /** @param root `StateLayout.root` of the site */
-  constructor(root: string) {
-    this.#root = root;
+/** Between two writes of what is kept, ms: what a keeper that is killed forgets. */
+const keep_ms = 10_000;
+
+export class DemandWatch {
+  readonly #layout: StateLayout;
+  readonly #files: Map<number, DemandFile>;
+  readonly #models: Map<string, Watched>;
+  #kept_ms = Number.NEGATIVE_INFINITY;
+
+  constructor(layout: StateLayout) {
+    this.#layout = layout;
+    const kept = readKept(layout);
+    this.#files = new Map(kept?.files);
+    this.#models = new Map(kept?.models);
   }
 
   /** Reads what gateways say now. Models that were watched before get a sample each, also where nobody asked. */
   look(now_ms: number, window_ms: number): void {
     const concurrency = new Map<string, number>();
-    for (const [number, file] of readDemand(this.#root)) {
+    for (const [number, file] of readDemand(this.#layout.root)) {
       const before = this.#files.get(number);
       this.#files.set(number, file);
       for (const demand of file.models) {
@@ -40,6 +61,18 @@ export class DemandWatch {
       // One older than the window stays: it shows that somebody looked for all of it.
       while (samples.length > 1 && samples[1]!.at_ms < now_ms - window_ms) samples.shift();
     }
+    if (now_ms - this.#kept_ms >= keep_ms) this.#keep(now_ms);
+  }
+
+  #keep(now_ms: number): void {
+    this.#kept_ms = now_ms;
+    const kept: z.infer<typeof keptSchema> = {
+      format: 1,
+      files: [...this.#files],
+      models: [...this.#models].map(([model, { samples }]) => [model, { samples }]),
+    };
+    mkdirSync(this.#layout.keeper_folder, { recursive: true, mode: 0o700 });
+    writeFileAtomically(keptPath(this.#layout), `${JSON.stringify(kept)}\n`);
   }
 
   /** Of a model under all its names, from the first time on that it is asked for here. */
@@ -67,6 +100,18 @@ export class DemandWatch {
     const watched: Watched = { samples: [] };
     this.#models.set(model, watched);
     return watched;
+  }
+}
+
+const keptPath = ({ keeper_folder }: StateLayout): string => join(keeper_folder, keeperFiles.demand);
+
+/** A damaged file is as none: then a whole window passes before anything is taken away. */
+function readKept(layout: StateLayout): z.infer<typeof keptSchema> | undefined {
+  try {
+    return keptSchema.safeParse(readJsonIfThere(keptPath(layout))).data;
+  } catch (error) {
+    if (error instanceof SyntaxError) return undefined;
+    throw error;
   }
 }
 

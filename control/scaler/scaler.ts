@@ -41,7 +41,7 @@ export class Scaler {
   constructor(operations: Operations, emit: (event: ProgressEvent) => void) {
     this.#operations = { ...operations, emit: () => {} };
     this.#emit = emit;
-    this.#watch = new DemandWatch(operations.store.layout.root);
+    this.#watch = new DemandWatch(operations.store.layout);
   }
 
   /** Reads what gateways say; once before the deployments of a round. */

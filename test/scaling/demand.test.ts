@@ -6,11 +6,14 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { DemandWatch } from '../../control/scaler/demand-watch.ts';
 import { DemandMeter } from '../../gateway/workload/demand-meter.ts';
 import type { DemandFile } from '../../spec/demand.ts';
+import { type StateLayout, stateLayout } from '../../spec/state-layout.ts';
 
 let root: string;
+let layout: StateLayout;
 beforeEach(() => {
   root = mkdtempSync(join(tmpdir(), 'hpcserve-demand-'));
-  for (const name of ['gateway', 'gateway-2']) mkdirSync(join(root, name));
+  layout = { ...stateLayout(root, 'local'), root, keeper_folder: join(root, 'keeper') };
+  for (const name of ['gateway', 'gateway-2', 'keeper']) mkdirSync(join(root, name));
 });
 afterEach(() => rmSync(root, { recursive: true, force: true }));
 
@@ -48,7 +51,7 @@ it('a gateway sums up what is in it, also short requests between two looks', asy
 });
 
 it('the mean of all gateways is taken since the look before, and nothing where nobody asks', () => {
-  const watch = new DemandWatch(root);
+  const watch = new DemandWatch(layout);
   write('gateway', 10_000, [tiny(5, 1, 9000)]);
   write('gateway-2', 10_000, [tiny(0, 2, 9500)]);
   watch.look(10_000, 60_000);
@@ -66,17 +69,30 @@ it('the mean of all gateways is taken since the look before, and nothing where n
     { at_ms: 20_000, concurrency: 3 + 2 },
     { at_ms: 90_000, concurrency: 0 },
   ]);
-  const all = new DemandWatch(root);
-  all.look(20_000, 60_000);
-  expect(all.demandOf(['other']).samples).toEqual([]);
+  expect(watch.demandOf(['other']).samples).toEqual([]);
 });
 
 it('a model has the demand of all its names', () => {
-  const watch = new DemandWatch(root);
+  const watch = new DemandWatch(layout);
   write('gateway', 1000, [tiny(0, 1, 500), { ...tiny(0, 2, 700), model: 'small' }]);
   watch.look(1000, 60_000);
   expect(watch.demandOf(['tiny', 'small'])).toEqual({
     samples: [{ at_ms: 1000, concurrency: 3 }],
     asked_ms: 700,
   });
+});
+
+it('is known to a keeper that is started again, and to one that looks from cron', () => {
+  write('gateway', 10_000, [tiny(5, 1, 9000)]);
+  new DemandWatch(layout).look(10_000, 60_000);
+  write('gateway', 30_000, [tiny(45, 0, 28_000)]);
+  const next = new DemandWatch(layout);
+  next.look(30_000, 60_000);
+  // 40 seconds of requests in 20.
+  expect(next.demandOf(['tiny']).samples).toEqual([
+    { at_ms: 10_000, concurrency: 1 },
+    { at_ms: 30_000, concurrency: 2 },
+  ]);
+  writeFileSync(join(root, 'keeper', 'demand.json'), '{');
+  expect(new DemandWatch(layout).demandOf(['tiny']).samples).toEqual([]);
 });

@@ -21,7 +21,7 @@ test('at SIGUSR1 it takes no new requests, ends the running ones whole, and leav
   expect(agent.process.exitCode).toBe(null);
   expect(await textOf(answer)).toContain('[DONE]');
   expect(await agent.ended).toEqual({ code: 0, signal: null });
-  expect(site.registry.get(record.session_id)?.lifecycle).toBe('LEFT');
+  await eventually(() => site.registry.get(record.session_id)?.lifecycle === 'LEFT', 'it has left');
   expect(await agent.state()).toMatchObject({
     phase: 'stopped',
     exit_reason: 'the time limit of the job comes near',
