@@ -55,7 +55,7 @@ export type SchedulerReport = z.infer<typeof schedulerSchema>;
 const decisionSchema = z.object({
   /** Unix ms. */
   at_ms: z.number(),
-  kind: z.enum(['admit', 'refuse', 'evict', 'profile', 'budget']),
+  kind: z.enum(['admit', 'refuse', 'evict', 'profile', 'budget', 'rest']),
   model: z.string(),
   /** Id of the request in the worker. */
   request: z.int().optional(),
@@ -83,6 +83,8 @@ export const deviceReportSchema = z.object({
   device: z.object({ name: z.string(), threads: count, isa: z.array(z.string()) }),
   memory: memorySchema,
   instances: z.array(instanceSchema),
+  /** Models that gave way to others while nobody asked for them; the next request brings them back. */
+  resting: z.array(z.string()).default([]),
   scheduler: schedulerSchema,
   /** Newest last. */
   decisions: z.array(decisionSchema),

@@ -28,6 +28,9 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
     `${title}  ${threads} ${threads === 1 ? 'thread' : 'threads'}${isa === '' ? '' : `, ${isa}`}${times(report, options.before)}`,
     ...memoryLines(report.memory, options),
     ...instanceLines(report.instances, options),
+    ...(report.resting.length > 0
+      ? [`  resting until they are asked for: ${report.resting.map(printable).join(', ')}`]
+      : []),
     ...decisionLines(report, options),
   ];
 }

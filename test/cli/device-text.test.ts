@@ -41,6 +41,7 @@ function report(changes: Partial<DeviceReport> = {}): DeviceReport {
         resident_bytes: 960 * MiB,
         outside_pool_bytes: 64 * MiB,
         models: [],
+        resident_models: [],
         free_bytes: 200 * MiB,
         largest_free_bytes: 150 * MiB,
         regions: 9,

@@ -237,6 +237,40 @@ describe('a device that is shared', () => {
     );
   });
 
+  it('more models than the pool holds: one that nobody asks for gives way, and comes back with the same tokens', async () => {
+    const paths = await Promise.all([1, 2, 3].map((seed) => tinyModel(worker.folder, 'tiny-llama', seed)));
+    // Weights of two, and a little KV.
+    await worker.configure({}, { pool_bytes: 10 * 2 ** 20 });
+    const names = ['one', 'two', 'three'];
+    const shape = { context_tokens: 512, kv_tokens: 1024, batch_invariant: true };
+    for (const [index, name] of names.entries())
+      await worker.load({ name, model_path: paths[index]!, ...shape, slo: { tpot_ms: 5000 } });
+    expect((await report()).resting).toEqual(['one']);
+    const ask = async (model: string): Promise<string> => {
+      const answer = await worker.post('/v1/chat/completions', asking(model, 30, { stream: false }));
+      expect(answer.status, answer.text).toBe(200);
+      return JSON.parse(answer.text).choices[0].message.content as string;
+    };
+    const first = [await ask('one'), await ask('two'), await ask('three')];
+    expect(new Set(first).size).toBe(3);
+    expect((await report()).resting).toHaveLength(1);
+    for (const [index, name] of [...names.entries()].reverse()) expect(await ask(name)).toBe(first[index]);
+    // All at once: two have the pool, and the third is told when to ask again, or comes when one has ended.
+    const at_once = await Promise.all(
+      names.map((model) => worker.post('/v1/chat/completions', asking(model, 100))),
+    );
+    for (const { status, headers, text } of at_once) {
+      expect([200, 503], text).toContain(status);
+      if (status === 503) expect(Number(headers['retry-after'])).toBeGreaterThanOrEqual(1);
+    }
+    expect(at_once.filter(({ status }) => status === 200).length).toBeGreaterThanOrEqual(2);
+    const { decisions } = await report();
+    expect(decisions.find(({ kind }) => kind === 'rest')).toMatchObject({
+      model: 'one',
+      because: expect.stringMatching(/^nobody asks for it, and three has no room/),
+    });
+  });
+
   it('explains its memory: the parts and what is unexplained add up to what the kernel counts', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
     await worker.configure();

@@ -11,6 +11,7 @@ import { HostedEngine } from './hosted-engine.ts';
 import type { FromCompute, ScheduleReport, ToCompute } from './messages.ts';
 import { type LoadMessage, ModelLoads } from './model-loads.ts';
 import { measureProfile } from './profile-measurement.ts';
+import { RestingModels } from './resting-models.ts';
 import { pulse, pulseStates } from './watchdog.ts';
 
 /** Nobody wakes this: to wait on it is to sleep. */
@@ -33,6 +34,9 @@ export class ComputeLoop {
   private readonly pulse: Int32Array;
   private readonly pool: () => DevicePool;
   private readonly loads: ModelLoads;
+  private readonly resting = new RestingModels();
+  /** How each model that serves was loaded. */
+  private readonly messages = new Map<string, LoadMessage>();
   private verified_ms = 0;
   private readonly engines = new Map<string, HostedEngine>();
   private readonly schedule: DeviceSchedule;
@@ -53,12 +57,13 @@ export class ComputeLoop {
     this.port = port;
     this.pulse = words;
     this.pool = pool;
-    this.loads = new ModelLoads(
-      pool,
-      (message) => this.send(message),
-      () => this.beat(pulseStates.loading),
-      (model) => this.schedule.short(model, monotonic_ms()),
-    );
+    this.loads = new ModelLoads(pool, {
+      send: (message) => this.send(message),
+      beat: () => this.beat(pulseStates.loading),
+      kvShort: (model) => this.schedule.short(model, monotonic_ms()),
+      giveWay: (model) => this.rest(model),
+      failed: (message, error) => this.notLoaded(message, error),
+    });
   }
 
   run(): void {
@@ -69,13 +74,15 @@ export class ComputeLoop {
       this.takeMessages();
       if (this.stopped) break;
       const chosen = this.choose();
-      if (this.loads.any)
+      const loading = this.loads.any;
+      if (loading)
         // A file that hangs must not hang the models that are there: then only its own threads read it.
         this.loads.advance(!chosen && this.engines.size === 0, (message, engine) =>
           this.opened(message, engine),
         );
       if (chosen) this.step(...chosen);
-      else if (this.loads.any)
+      // Also after the last load: requests may have waited for it.
+      else if (loading)
         Atomics.wait(this.pulse, pulse.signal, seen, this.engines.size > 0 ? load_wait_ms : 0);
       else {
         this.verify();
@@ -116,14 +123,12 @@ export class ComputeLoop {
   private take(message: ToCompute): void {
     switch (message.type) {
       case 'load':
-        this.loads.begin(message, this.busy ? 'busy' : this.engines.size > 0 ? 'idle' : 'nobody');
+        this.load(message);
         return;
       case 'unload':
         this.loads.abort(message.name);
-        this.tellProfile(message.name);
-        this.engines.get(message.name)?.close();
-        this.engines.delete(message.name);
-        this.schedule.remove(message.name);
+        this.resting.end(message.name);
+        this.close(message.name);
         this.send({ type: 'unloaded', name: message.name });
         return;
       case 'submit':
@@ -141,12 +146,57 @@ export class ComputeLoop {
     }
   }
 
+  private load(message: LoadMessage): void {
+    this.loads.begin(message, this.busy ? 'busy' : this.engines.size > 0 ? 'idle' : 'nobody');
+  }
+
   /** The weights of a model are there: it enters the schedule, and serves. */
   private opened(message: LoadMessage, engine: Engine): void {
     const { name, vocabulary, utf8 } = message;
     this.enter(message, engine);
+    this.messages.set(name, message);
     this.engines.set(name, new HostedEngine(name, engine, vocabulary, utf8));
     this.send({ type: 'loaded', name, info: engine.info, stats: engine.stats() });
+    // What is promised counts from now: nobody is late because a model was away.
+    for (const submission of this.resting.end(name))
+      this.submit({ ...submission, arrival_ms: monotonic_ms() });
+  }
+
+  /** A model that rests and cannot come back now rests on; its requests are told when to ask again. */
+  private notLoaded({ name }: LoadMessage, error: HpcserveError): void {
+    const waiting = this.resting.turnAway(name);
+    if (waiting === undefined) {
+      this.send({ type: 'load_failed', name, error: error.toJSON() });
+      return;
+    }
+    const details = { ...error.details, retry_after_s: this.schedule.retryAfter_s(monotonic_ms()) };
+    const { code, message: what, because } = error;
+    const told = new HpcserveError(code, { what, because: [...because], details }).toJSON();
+    for (const { id } of waiting) this.send({ type: 'refused', id, error: told });
+    if (code === 'E_POOL_FULL') return;
+    this.resting.end(name);
+    this.send({ type: 'load_failed', name, error: error.toJSON() });
+  }
+
+  /** The model that has been idle longest gives way to another: its tensors stay while there is room. */
+  private rest(forModel: string): boolean {
+    const idle = this.schedule.longestIdle();
+    const message = idle === undefined ? undefined : this.messages.get(idle);
+    if (idle === undefined || message === undefined) return false;
+    const profile = this.schedule.profileOf(idle);
+    const because = `nobody asks for it, and ${forModel} has no room: its tensors stay while nothing else needs theirs`;
+    this.schedule.decisions.note({ kind: 'rest', model: idle, because });
+    this.close(idle);
+    this.resting.rest({ ...message, ...(profile && { profile }) });
+    return true;
+  }
+
+  private close(name: string): void {
+    this.tellProfile(name);
+    this.messages.delete(name);
+    this.engines.get(name)?.close();
+    this.engines.delete(name);
+    this.schedule.remove(name);
   }
 
   private get busy(): boolean {
@@ -164,6 +214,11 @@ export class ComputeLoop {
   private submit(submission: (ToCompute & { type: 'submit' })['submission']): void {
     const { id, model } = submission;
     const hosted = this.engines.get(model);
+    if (!hosted) {
+      const back = this.resting.ask(submission);
+      if (back && back !== 'waits') this.load(back);
+      if (back) return;
+    }
     try {
       if (!hosted)
         throw new HpcserveError('E_MODEL_NOT_READY', { what: `the model ${model} is not loaded any more` });
@@ -190,6 +245,7 @@ export class ComputeLoop {
       instances: schedule.instances(monotonic_ms()),
       scheduler: schedule.counted,
       decisions: schedule.decisions.last,
+      resting: this.resting.names,
       ...(this.engines.size > 0 && { pool: this.pool().report() }),
       engine_bytes,
       script_bytes: scriptBufferBytes(),
@@ -197,6 +253,7 @@ export class ComputeLoop {
   }
 
   private cancel(model: string, id: number): void {
+    this.resting.cancel(model, id);
     const hosted = this.engines.get(model);
     if (!hosted) return;
     hosted.cancel(id);
@@ -226,6 +283,7 @@ export class ComputeLoop {
       if (performance.now() - this.profiles_told_ms > profile_interval_ms) this.tellProfiles();
     } catch (error) {
       this.engines.delete(name);
+      this.messages.delete(name);
       this.schedule.remove(name);
       try {
         hosted.close();
@@ -242,6 +300,15 @@ export class ComputeLoop {
     const stats = engine.stats();
     const { max_sequences, prefill_chunk_tokens } = options;
     const tokens_max = Math.min(options.context_tokens, stats.kv_tokens_total);
+    const model = { name, ...(slo && { slo }), max_sequences, prefill_chunk_tokens, tokens_max };
+    const { bytes: pool_bytes } = this.pool().memory;
+    while (!this.schedule.couldAdd(model, stats, pool_bytes) && this.rest(name));
+    // One that rested can rest on; a model that is new here shares what there is.
+    if (this.resting.names.includes(name) && !this.schedule.couldAdd(model, stats, pool_bytes))
+      throw new HpcserveError('E_POOL_FULL', {
+        what: `the model ${name} has no room for its KV now`,
+        because: 'requests of other models hold the rest of the memory pool',
+      });
     const growing = profile
       ? new GrowingProfile(profile)
       : measureProfile(
@@ -255,8 +322,7 @@ export class ComputeLoop {
           profile_ms,
           () => this.beat(pulseStates.loading),
         );
-    const model = { name, ...(slo && { slo }), max_sequences, prefill_chunk_tokens, tokens_max };
-    this.schedule.add(model, growing, engine, this.pool().memory.bytes, monotonic_ms());
+    this.schedule.add(model, growing, engine, pool_bytes, monotonic_ms());
     const { prefill, decode } = growing.points;
     const points = `${prefill} lengths of prompts and ${decode} decode steps`;
     const because = profile

@@ -49,6 +49,8 @@ export class ComputeThread {
         pool: { threads, pool_bytes },
       },
       transferList: [port2],
+      // Memory files are opened by foreign code, which Node does not see, and closed here.
+      trackUnmanagedFds: false,
     });
     const watchdog = new ComputeWatchdog(stall_ms);
     this.watch = setInterval(() => {

@@ -37,6 +37,15 @@ export class DeviceMemory {
       );
   }
 
+  /** Whether an instance has the KV it needs at least, where others keep only what they need. */
+  couldAdd(instance: Omit<InstanceView, 'profile' | 'ready_at_ms'>, pool_bytes: number): boolean {
+    let bytes = instance.weight_bytes + kvDemand(instance, this.#settings).required_bytes;
+    for (const other of this.#device.instances)
+      bytes +=
+        other.weight_bytes + (other.requests.length > 0 ? kvDemand(other, this.#settings).required_bytes : 0);
+    return bytes <= pool_bytes;
+  }
+
   remove(model: string): void {
     this.#budgets?.remove(model);
     this.#account();

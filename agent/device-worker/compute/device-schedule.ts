@@ -83,6 +83,23 @@ const parking_bytes_per_s = 1e9;
 /** Length of the request by which estimates are shown. */
 const typical_tokens = 512;
 
+type Sizes = Pick<InstanceView, 'id' | 'model' | 'weight_bytes' | 'kv_bytes' | 'kv_bytes_per_token'> & {
+  tokens_max: number;
+  kv_bytes_max: number;
+};
+
+function sizesOf({ name, tokens_max }: ScheduledModel, stats: EngineStats): Sizes {
+  return {
+    id: name,
+    model: name,
+    tokens_max,
+    weight_bytes: stats.weight_bytes,
+    kv_bytes: 0,
+    kv_bytes_max: stats.kv_bytes,
+    kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),
+  };
+}
+
 /** An iteration of a model, as its engine is told. */
 export interface ChosenTurn {
   model: string;
@@ -119,6 +136,11 @@ export class DeviceSchedule {
     this.#memory = new DeviceMemory(this.#device, settings, this.decisions);
   }
 
+  /** Whether a model has the KV that it needs at least, in a pool of so many bytes; else others have to go. */
+  couldAdd(model: ScheduledModel, stats: EngineStats, pool_bytes: number): boolean {
+    return this.#memory.couldAdd({ ...sizesOf(model, stats), requests: [] }, pool_bytes);
+  }
+
   /** @param pool_bytes of the pool that all models of the device lie in */
   add(
     model: ScheduledModel,
@@ -127,24 +149,16 @@ export class DeviceSchedule {
     pool_bytes: number,
     now_ms: number,
   ): void {
-    const stats = engine.stats();
-    const { name, slo, max_sequences, prefill_chunk_tokens, tokens_max } = model;
     const instance: ScheduledInstance = {
-      id: name,
-      model: name,
+      ...sizesOf(model, engine.stats()),
       profile: growing.profile,
       growing,
       engine,
-      slo,
-      max_sequences,
-      tokens_max,
-      prefill_chunk_tokens_max: prefill_chunk_tokens,
+      slo: model.slo,
+      max_sequences: model.max_sequences,
+      prefill_chunk_tokens_max: model.prefill_chunk_tokens,
       ready_at_ms: now_ms,
-      weight_bytes: stats.weight_bytes,
       stays: true,
-      kv_bytes: 0,
-      kv_bytes_max: stats.kv_bytes,
-      kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),
       kv_used_bytes: 0,
       requests: [],
       live: new Map(),
@@ -335,6 +349,21 @@ export class DeviceSchedule {
     return byName.map((instance) => this.#report(instance, now_ms));
   }
 
+  /** Of the instances without requests, the one that has been so longest. */
+  longestIdle(): string | undefined {
+    let longest: ScheduledInstance | undefined;
+    for (const instance of this.#device.instances) {
+      if (instance.live.size > 0) continue;
+      if (!longest || (instance.idle_since_ms ?? 0) < (longest.idle_since_ms ?? 0)) longest = instance;
+    }
+    return longest?.id;
+  }
+
+  /** When a refusal might turn out otherwise. */
+  retryAfter_s(now_ms: number): number {
+    return Math.max(1, Math.ceil(retryAfter(this.#device, now_ms, this.#settings) / 1000));
+  }
+
   profileOf(model: string): KeptProfile | undefined {
     return this.#of(model)?.growing.kept();
   }
@@ -387,11 +416,10 @@ export class DeviceSchedule {
     this.#counted.refused++;
     const because = admission.admit ? 'others still hold the memory that it needs' : admission.because;
     this.decisions.note({ kind: 'refuse', model, request: Number(request.id), because });
-    const wait_ms = retryAfter(this.#device, now_ms, this.#settings);
     throw new HpcserveError('E_SLO_REFUSED', {
       what: `${model} cannot take this request within its service level now`,
       because,
-      details: { retry_after_s: Math.max(1, Math.ceil(wait_ms / 1000)) },
+      details: { retry_after_s: this.retryAfter_s(now_ms) },
     });
   }
 

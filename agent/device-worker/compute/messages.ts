@@ -42,7 +42,8 @@ export interface Submission {
 }
 
 /** The compute thread's part of a `DeviceReport`. */
-export interface ScheduleReport extends Pick<DeviceReport, 'instances' | 'scheduler' | 'decisions'> {
+export interface ScheduleReport
+  extends Pick<DeviceReport, 'instances' | 'resting' | 'scheduler' | 'decisions'> {
   /** Absent before the first model. */
   pool?: PoolReport;
   /** What engines hold outside memory files. */

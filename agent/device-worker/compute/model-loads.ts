@@ -1,6 +1,7 @@
 /** Models whose weights are on their way, while the compute thread goes on with those that are there. */
 import type { Engine, EngineOptions } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
 
@@ -9,6 +10,19 @@ const progress_interval_ms = 250;
 
 export type LoadMessage = ToCompute & { type: 'load' };
 
+/** What loads need of the thread around them. */
+export interface LoadSurroundings {
+  send(message: FromCompute): void;
+  /** Something came on. */
+  beat(): void;
+  /** See `EngineOptions.on_kv_short`. */
+  kvShort(model: string): ReturnType<NonNullable<EngineOptions['on_kv_short']>>;
+  /** A model does not fit: whether another gave way to it, so that it may fit now. */
+  giveWay(model: string): boolean;
+  /** It is over, without a model. */
+  failed(message: LoadMessage, error: HpcserveError): void;
+}
+
 interface Opening {
   advance(help: boolean): Engine | undefined;
   abort(): void;
@@ -16,23 +30,12 @@ interface Opening {
 
 export class ModelLoads {
   private readonly pool: () => DevicePool;
-  private readonly send: (message: FromCompute) => void;
-  /** Something came on. */
-  private readonly beat: () => void;
-  private readonly kvShort: (model: string) => ReturnType<NonNullable<EngineOptions['on_kv_short']>>;
+  private readonly around: LoadSurroundings;
   private readonly openings = new Map<string, { message: LoadMessage; opening: Opening }>();
 
-  /** @param kvShort see `EngineOptions.on_kv_short` */
-  constructor(
-    pool: () => DevicePool,
-    send: (message: FromCompute) => void,
-    beat: () => void,
-    kvShort: (model: string) => ReturnType<NonNullable<EngineOptions['on_kv_short']>>,
-  ) {
-    this.kvShort = kvShort;
+  constructor(pool: () => DevicePool, around: LoadSurroundings) {
     this.pool = pool;
-    this.send = send;
-    this.beat = beat;
+    this.around = around;
   }
 
   get any(): boolean {
@@ -40,28 +43,30 @@ export class ModelLoads {
   }
 
   /** @param beside what the other models do */
-  begin(message: LoadMessage, beside: 'nobody' | 'idle' | 'busy'): void {
-    const { name, options } = message;
-    let told = 0;
+  begin(message: LoadMessage, beside: LoadBeside): void {
     try {
-      const opening = this.pool().open(
-        {
-          ...options,
-          on_kv_short: () => this.kvShort(name),
-          on_progress: ({ bytes_loaded, bytes_total, elapsed_ms }) => {
-            this.beat();
-            if (bytes_loaded < bytes_total && elapsed_ms - told < progress_interval_ms) return;
-            told = elapsed_ms;
-            this.send({ type: 'progress', name, bytes_loaded, bytes_total });
-          },
-        },
-        { model: name },
-        beside,
-      );
-      this.openings.set(name, { message, opening });
+      this.openings.set(message.name, { message, opening: this.open(message, beside) });
     } catch (error) {
-      this.fail(name, error);
+      this.fail(message, error, beside);
     }
+  }
+
+  private open({ name, options }: LoadMessage, beside: LoadBeside): Opening {
+    let told = 0;
+    return this.pool().open(
+      {
+        ...options,
+        on_kv_short: () => this.around.kvShort(name),
+        on_progress: ({ bytes_loaded, bytes_total, elapsed_ms }) => {
+          this.around.beat();
+          if (bytes_loaded < bytes_total && elapsed_ms - told < progress_interval_ms) return;
+          told = elapsed_ms;
+          this.around.send({ type: 'progress', name, bytes_loaded, bytes_total });
+        },
+      },
+      { model: name },
+      beside,
+    );
   }
 
   /**
@@ -83,7 +88,7 @@ export class ModelLoads {
         }
       } catch (error) {
         this.openings.delete(name);
-        this.fail(name, error);
+        this.fail(message, error, 'idle');
       }
     }
   }
@@ -99,7 +104,10 @@ export class ModelLoads {
     for (const name of [...this.openings.keys()]) this.abort(name);
   }
 
-  private fail(name: string, error: unknown): void {
-    this.send({ type: 'load_failed', name, error: HpcserveError.from(error).toJSON() });
+  /** Begins anew where the pool was full and another model gives way. */
+  private fail(message: LoadMessage, thrown: unknown, beside: LoadBeside): void {
+    const error = HpcserveError.from(thrown);
+    if (error.code === 'E_POOL_FULL' && this.around.giveWay(message.name)) this.begin(message, beside);
+    else this.around.failed(message, error);
   }
 }

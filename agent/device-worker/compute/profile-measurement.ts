@@ -2,6 +2,7 @@
 import { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { ProfileSamples } from '../../../solver/sharing/profile-samples.ts';
 import type { Engine, Turn } from '../../../spec/engine-contract.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
 
 export interface MeasuredLimits {
   /** Longest sequence that fits. */
@@ -25,7 +26,7 @@ const nothing: Turn = { decode: false, prefill_tokens: 0 };
  * @param engine has no sequences, before and after
  * @param budget_ms a measurement that is expected to exceed what is left of it is not begun
  * @param beat is called with every iteration
- * @throws what the engine throws
+ * @throws HpcserveError E_POOL_FULL where there is no KV for a single sequence; what the engine throws
  */
 export function measureProfile(
   engine: Engine,
@@ -45,7 +46,9 @@ export function measureProfile(
     if (last && tokens + 1 + steps_max > limits.sequence_tokens_max) break;
     if (last && performance.now() + (last.ms * tokens) / last.tokens > ends) break;
     try {
-      samples.prefill.push({ tokens, ms: measurement.begin(tokens) });
+      const ms = measurement.begin(tokens);
+      if (ms === undefined) break;
+      samples.prefill.push({ tokens, ms });
       for (const batch of batches) {
         if (batch > limits.max_sequences || (samples.decode.length > 0 && performance.now() > ends)) break;
         const ms = measurement.decode(batch);
@@ -56,7 +59,11 @@ export function measureProfile(
       measurement.end();
     }
   }
-  return GrowingProfile.of(samples);
+  if (samples.decode.length > 0) return GrowingProfile.of(samples);
+  throw new HpcserveError('E_POOL_FULL', {
+    what: `there is no room for the KV of a sequence of ${shortest} tokens`,
+    because: 'the models in use hold the rest of the memory pool',
+  });
 }
 
 class Measurement {
@@ -73,8 +80,8 @@ class Measurement {
     this.#beat = beat;
   }
 
-  /** A prompt of so many tokens, and one more that followers compute. @returns ms of the prompt */
-  begin(tokens: number): number {
+  /** A prompt of so many tokens, and one more that followers compute. @returns ms of it; undefined where it finds no room */
+  begin(tokens: number): number | undefined {
     const { n_vocab } = this.#engine.info;
     const start = -this.#next * 31;
     this.#prompt = Int32Array.from({ length: tokens + 1 }, (_, at) => (start + at * 7) % n_vocab);
@@ -83,7 +90,7 @@ class Measurement {
     let ms = 0;
     while (left > 0) {
       const { prefill_tokens, elapsed_ms } = this.#step({ decode: false, prefill_tokens: left });
-      if (prefill_tokens === 0) break;
+      if (prefill_tokens === 0) return undefined;
       left -= prefill_tokens;
       ms += elapsed_ms;
     }
