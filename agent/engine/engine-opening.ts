@@ -6,6 +6,7 @@ import type { KvSource } from './kv-storage.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
 import { checkOptions, NativeEngine } from './native-engine.ts';
 import { stageOperators } from './operators.ts';
+import type { ScratchSource } from './scratch.ts';
 import { planWeights } from './weight-plan.ts';
 import type { LoadBeside, WeightLoading, WeightSource } from './weights.ts';
 
@@ -13,6 +14,7 @@ import type { LoadBeside, WeightLoading, WeightSource } from './weights.ts';
 export interface EngineMemory {
   weights: WeightSource;
   kv: KvSource;
+  scratch: ScratchSource;
 }
 
 export class EngineOpening {
@@ -25,13 +27,19 @@ export class EngineOpening {
   /**
    * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_*
    */
-  constructor(options: EngineOptions, memory: EngineMemory, beside: LoadBeside, ggml?: Ggml) {
+  constructor(
+    options: EngineOptions,
+    memory: EngineMemory,
+    beside: LoadBeside,
+    ggml?: Ggml,
+    file?: ModelFile,
+  ) {
     checkOptions(options);
     if (!ggml) probeNativeLibraries();
     this.#options = options;
     this.#ggml = ggml ?? loadGgml();
     this.#memory = memory;
-    this.#file = openModelFile(options.model_path);
+    this.#file = file ?? openModelFile(options.model_path);
     const { gguf, model } = this.#file;
     const plan = planWeights(gguf, model, stageOperators(model.n_layer, options.stage));
     this.#weights = memory.weights.begin(gguf, plan, beside, options.on_progress);
@@ -45,7 +53,8 @@ export class EngineOpening {
   advance(help: boolean): NativeEngine | undefined {
     const weights = this.#weights.advance(help);
     if (!weights) return undefined;
-    return new NativeEngine(this.#options, this.#ggml, { file: this.#file, weights, kv: this.#memory.kv });
+    const { kv, scratch } = this.#memory;
+    return new NativeEngine(this.#options, this.#ggml, { file: this.#file, weights, kv, scratch });
   }
 
   abort(): void {

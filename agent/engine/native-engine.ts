@@ -24,6 +24,7 @@ import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import { logprobsOf } from './logprobs.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
 import { type ParkedKv, parkKv, unparkKv } from './parked-kv.ts';
+import type { ScratchSource } from './scratch.ts';
 import { Sequence } from './sequence.ts';
 import { type BatchSegment, Stage, type StageResult } from './stage.ts';
 import type { LoadedWeights } from './weights.ts';
@@ -39,6 +40,8 @@ export interface EngineParts {
   weights?: LoadedWeights;
   /** Absent: memory of its own, all of it taken at once. */
   kv?: KvSource;
+  /** Absent: memory of its own. */
+  scratch?: ScratchSource;
 }
 
 interface Planned {
@@ -60,7 +63,7 @@ export class NativeEngine implements Engine {
   #admissions = 0;
 
   /** @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_* */
-  constructor(options: EngineOptions, ggml?: Ggml, { weights, kv, ...parts }: EngineParts = {}) {
+  constructor(options: EngineOptions, ggml?: Ggml, { weights, kv, scratch, ...parts }: EngineParts = {}) {
     checkOptions(options);
     const file = parts.file ?? openModelFile(options.model_path);
     if (!ggml) probeNativeLibraries();
@@ -74,6 +77,7 @@ export class NativeEngine implements Engine {
       ...(options.on_progress && { on_progress: options.on_progress }),
       ...(weights && { weights }),
       ...(kv && { kv }),
+      ...(scratch && { scratch }),
     });
     if (!this.#stage.takesTokens || !this.#stage.givesLogits) {
       this.#stage.free();

@@ -15,6 +15,7 @@ import { KvMemory } from './kv-memory.ts';
 import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
+import type { ScratchMemory, ScratchSource } from './scratch.ts';
 import { planWeights } from './weight-plan.ts';
 import { type LoadedWeights, Weights } from './weights.ts';
 
@@ -29,6 +30,8 @@ export interface StageOptions {
   weights?: LoadedWeights;
   /** Absent: memory of the stage's own, all of it taken at once. */
   kv?: KvSource;
+  /** Where intermediate results lie; absent: in memory of the stage's own. */
+  scratch?: ScratchSource;
 }
 
 /** Consecutive tokens of one sequence, and where its keys and values lie. */
@@ -91,6 +94,7 @@ export class Stage {
   readonly #weights: LoadedWeights;
   readonly #compute: Compute;
   readonly #allocator: Pointer;
+  readonly #scratch: ScratchMemory | undefined;
   readonly #batchInvariant: boolean;
   readonly #graphs = new Map<string, KeptGraph>();
   #computeBytes = 0;
@@ -116,7 +120,9 @@ export class Stage {
     }
     this.weight_bytes = this.#weights.bytes;
     this.#compute = new Compute(ggml, { threads: options.threads, fixed_paths: options.batch_invariant });
-    this.#allocator = ggml.ggml_gallocr_new(ggml.ggml_backend_cpu_buffer_type())!;
+    this.#scratch = options.scratch?.open();
+    const bufferType = this.#scratch?.bufferType ?? ggml.ggml_backend_cpu_buffer_type()!;
+    this.#allocator = ggml.ggml_gallocr_new(bufferType)!;
     this.#parts = {
       ggml,
       model: file.model,
@@ -313,6 +319,7 @@ export class Stage {
     for (const graph of this.#graphs.values()) graph.memory.free();
     this.#graphs.clear();
     this.#ggml.ggml_gallocr_free(this.#allocator);
+    this.#scratch?.free();
     this.#compute.free();
     this.#weights.free();
     this.kv.free();

@@ -11,11 +11,14 @@ import type { PoolReport } from '../../spec/pool-report.ts';
 import { EngineOpening } from '../engine/engine-opening.ts';
 import type { KvSource } from '../engine/kv-storage.ts';
 import type { ModelFile } from '../engine/model-file.ts';
+import type { ScratchSource } from '../engine/scratch.ts';
 import type { WeightPlan } from '../engine/weight-plan.ts';
 import type { LoadBeside, WeightSource } from '../engine/weights.ts';
+import { ModelFiles } from './model-files.ts';
 import { PoolMemory, pool_alignment_bytes } from './pool-memory.ts';
 import { type KvRegions, PooledKv } from './pooled-kv.ts';
 import type { ModelUse } from './pooled-loading.ts';
+import { PooledScratch } from './pooled-scratch.ts';
 import { type Region, RegionList } from './region-list.ts';
 import { assumed_bandwidths, type PoolOwner, ReuseStore } from './reuse-store.ts';
 import { WeightPool, type WeightPoolOptions } from './weight-pool.ts';
@@ -34,6 +37,7 @@ export class DevicePool {
   readonly #regions: RegionList<PoolOwner>;
   readonly #weights: WeightPool;
   readonly #caches = new Set<PooledKv>();
+  readonly #files = new ModelFiles();
 
   /** @throws HpcserveError E_NATIVE_MEMORY */
   constructor(ggml: Ggml, options: DevicePoolOptions) {
@@ -60,8 +64,10 @@ export class DevicePool {
    * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_POOL_*
    */
   open(options: EngineOptions, use: ModelUse = {}, beside: LoadBeside = 'nobody'): EngineOpening {
-    const memory = { weights: this.weights(use), kv: this.kv(use.model ?? options.model_path) };
-    return new EngineOpening(options, memory, beside, this.#ggml);
+    const model = use.model ?? options.model_path;
+    const memory = { weights: this.weights(use), kv: this.kv(model), scratch: this.#scratch(model) };
+    const file = this.#files.open(options.model_path);
+    return new EngineOpening(options, memory, beside, this.#ggml, file);
   }
 
   /** Weights of one engine. */
@@ -77,6 +83,20 @@ export class DevicePool {
         this.#caches.add(cache);
         return cache;
       },
+    };
+  }
+
+  #scratch(model: string): ScratchSource {
+    const owner = { kind: 'reserved', use: 'scratch', model } as const;
+    return {
+      open: () =>
+        new PooledScratch(
+          this.#ggml,
+          this.memory,
+          (bytes) =>
+            this.#regions.allocate(bytes, owner) ?? this.#takeByForce(bytes, pool_alignment_bytes, owner),
+          (region) => this.#regions.free(region),
+        ),
     };
   }
 
@@ -159,7 +179,7 @@ export class DevicePool {
     bytes: number,
     alignment: number,
     owner: PoolOwner,
-    asker: PooledKv,
+    asker?: PooledKv,
   ): Region<PoolOwner> | undefined {
     if (this.store.reclaim(bytes, alignment) === undefined) {
       if (!this.#relieve(bytes, asker)) return undefined;

@@ -4,13 +4,14 @@ import { DevicePool } from '../../agent/memory/device-pool.ts';
 import { loadGgml } from '../../native/ggml.ts';
 import { seededRandom } from '../../solver/simulator/random.ts';
 
-const threads = 2;
-const sequences = 8;
-const context_tokens = 384;
+/** One, so that the step does not hang on when others' threads get a core. */
+const threads = 1;
+const sequences = 6;
+const context_tokens = 320;
 const rounds = 12;
-const steps_per_turn = 4;
+const steps_per_turn = 3;
 /** Requests that came and went between the two measurements. */
-const churn_requests = 300;
+const churn_requests = 80;
 const mib = 2 ** 20;
 
 export interface Decode {

@@ -15,7 +15,7 @@ import { type Locality, localities, trace } from './trace.ts';
 const threads = 2;
 /** Pool over working set. */
 const ratios = [0.25, 0.5, 0.75] as const;
-const requests = 24;
+const requests = 16;
 const seeds = [1];
 const prompt_tokens = 32;
 const mib = 2 ** 20;

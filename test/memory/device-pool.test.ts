@@ -185,7 +185,7 @@ describe('a KV cache in the pool', () => {
 
   test('makes way for a model that is loaded, except for what sequences use', async () => {
     const path = await model('tiny-llama', 'Q4_0');
-    const pool = newPool(8 * mib);
+    const pool = newPool(24 * mib);
     const engine = open(pool, path, { ...invariant, kv_tokens: 8192 });
     generate(engine, ask([1500, 1500, 1500], 50, 2));
     const cached = engine.kv_bytes_cached;

@@ -139,7 +139,7 @@ describe('weights in a pool', () => {
     let reused = 0;
     let evicted = 0;
     let both: { engine: NativeEngine; index: number } | undefined;
-    for (let turn = 0; turn < 40; turn++) {
+    for (let turn = 0; turn < 24; turn++) {
       // Strides of 3 and 1 in turn: every model comes back, some soon and some late.
       const index = (2 * turn + (turn % 2)) % paths.length;
       const { engine, load } = openIn(pool, paths[index]!);

@@ -16,7 +16,7 @@ beforeEach(async () => {
 });
 afterEach(() => worker.close());
 
-const body = { model: 'first', prompt: 'one two three', max_tokens: 200, temperature: 0, ignore_eos: true };
+const body = { model: 'first', prompt: 'one two three', max_tokens: 100, temperature: 0, ignore_eos: true };
 
 interface Report {
   memory: {
@@ -95,7 +95,7 @@ test('a model that is unloaded while it loads leaves nothing behind', async () =
 });
 
 test('a worker that is killed in a load leaves model file and next worker as they were', async () => {
-  const path = await model('small-llama', 'F32');
+  const path = await model('small-llama', 'BF16');
   void worker.load({ name: 'first', model_path: path }).catch(() => undefined);
   await worker.message((message) => message.type === 'progress');
   worker.process.kill('SIGKILL');
@@ -105,4 +105,4 @@ test('a worker that is killed in a load leaves model file and next worker as the
   await worker.configure();
   await worker.load({ name: 'first', model_path: path });
   expect((await textOf()).length).toBeGreaterThan(0);
-});
+}, 120_000);

@@ -1,0 +1,53 @@
+/**
+ * A buffer type of ggml whose memory a function here gives: ggml's allocator of graphs asks a buffer type for memory, and
+ * knows no other way to be told where. It is the CPU's plain buffer type with another `alloc_buffer`.
+ */
+import koffi from 'koffi';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { Ggml } from './ggml.ts';
+import type { Pointer } from './signature.ts';
+
+/** Fields of `struct ggml_backend_buffer_type`, pointers all: get_name, alloc_buffer, …, is_host, device, context. */
+const fields = { get_name: 0, alloc_buffer: 1, is_host: 5, count: 8 } as const;
+const pointer_bytes = 8;
+
+const allocPrototype = koffi.proto('void *hpcserve_alloc_buffer(void *buffer_type, size_t bytes)');
+const namePrototype = koffi.proto('const char *hpcserve_get_name(void *buffer_type)');
+const flagPrototype = koffi.proto('bool hpcserve_is_host(void *buffer_type)');
+
+export class CallbackBufferType {
+  readonly pointer: Pointer;
+  readonly #callback: bigint;
+
+  /**
+   * @param allocate gives a ggml buffer of at least so many bytes; undefined: there is no memory. Called on this thread only,
+   *   from within calls of ggml
+   * @throws HpcserveError E_NATIVE_VERSION: the struct is laid out differently
+   */
+  constructor(ggml: Ggml, allocate: (bytes: number) => Pointer | undefined) {
+    const plain = ggml.ggml_backend_cpu_buffer_type()!;
+    const field = (index: number): Pointer => koffi.decode(plain, index * pointer_bytes, 'void *') as Pointer;
+    const name = koffi.call(field(fields.get_name), namePrototype, plain) as string;
+    if (
+      name !== ggml.ggml_backend_buft_name(plain) ||
+      !koffi.call(field(fields.is_host), flagPrototype, plain)
+    )
+      throw new HpcserveError('E_NATIVE_VERSION', {
+        what: 'struct ggml_backend_buffer_type is laid out differently than the bindings expect',
+      });
+    this.pointer = koffi.alloc('void *', fields.count) as Pointer;
+    for (let index = 0; index < fields.count; index++)
+      koffi.encode(this.pointer, index * pointer_bytes, 'void *', field(index));
+    this.#callback = koffi.register(
+      (_type: unknown, bytes: number | bigint) => allocate(Number(bytes)) ?? null,
+      koffi.pointer(allocPrototype),
+    ) as unknown as bigint;
+    koffi.encode(this.pointer, fields.alloc_buffer * pointer_bytes, 'void *', this.#callback);
+  }
+
+  /** Once nothing asks it for memory any more. */
+  free(): void {
+    koffi.unregister(this.#callback as never);
+    koffi.free(this.pointer);
+  }
+}
