@@ -1,5 +1,11 @@
 import { networkInterfaces } from 'node:os';
-import { MeshPeer, type MeshPeerStatus, type RendezvousRegistry, type SessionSight } from '../mesh/index.ts';
+import {
+  Detour,
+  MeshPeer,
+  type MeshPeerStatus,
+  type RendezvousRegistry,
+  type SessionSight,
+} from '../mesh/index.ts';
 import type { GatewayConfig } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';
 
@@ -18,6 +24,12 @@ export interface MeshSight {
 export class GatewayGossip {
   readonly #registry: RendezvousRegistry;
   readonly #joining: Promise<void>;
+  /** To sessions of other sites that cannot be reached directly. */
+  readonly detour = new Detour((record) => {
+    return (
+      this.#peer?.tunnel(record) ?? Promise.reject(new Error('this gateway takes no part in the gossip'))
+    );
+  });
   #peer: MeshPeer | undefined;
 
   constructor(registry: RendezvousRegistry, config: GatewayConfig, log: GatewayLog) {

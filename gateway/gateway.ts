@@ -140,7 +140,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     let sessions: Sessions | undefined;
     const own = await OwnSession.join(registry, metadata(config), () => sessions?.relink());
     undo.push(() => own.leave());
-    const found = new Sessions(registry, () => own.identity, log);
+    const found = new Sessions(registry, () => own.identity, log, gossip.detour);
     sessions = found;
     undo.push(() => found.close());
 

@@ -2,7 +2,13 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Dispatcher } from 'undici';
 import { Pool } from 'undici';
 import type { SessionFacts } from '../ledger/index.ts';
-import { pinnedConnect, pinnedConnector, type SessionIdentity, sessionOrigin } from '../mesh/index.ts';
+import {
+  type Detour,
+  pinnedConnect,
+  pinnedConnector,
+  type SessionIdentity,
+  sessionOrigin,
+} from '../mesh/index.ts';
 import type { Heartbeat } from '../spec/agent-state.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { agentPaths, sessionServerName } from '../spec/wire.ts';
@@ -35,6 +41,7 @@ export class SessionLink {
   readonly host: string;
   #record: SessionRecord;
   readonly #own: SessionIdentity;
+  readonly #detour: Detour;
   readonly #events: LinkEvents;
   #requests: UpstreamPool;
   readonly #watch: Pool;
@@ -45,9 +52,10 @@ export class SessionLink {
   #retry_ms = reconnectFirst_ms;
   #closed = false;
 
-  constructor(record: SessionRecord, own: SessionIdentity, events: LinkEvents) {
+  constructor(record: SessionRecord, own: SessionIdentity, detour: Detour, events: LinkEvents) {
     this.#record = record;
     this.#own = own;
+    this.#detour = detour;
     this.#events = events;
     const { node, site, engine, deployment, job_id, slurm_account } = record.metadata;
     this.facts = { session_id: record.session_id, node, site };
@@ -58,7 +66,7 @@ export class SessionLink {
     this.host = sessionServerName(record.session_id);
     this.#requests = this.#newPool();
     this.#watch = new Pool(sessionOrigin(record), {
-      connect: pinnedConnector(record, own),
+      connect: pinnedConnector(record, own, { detour }),
       headersTimeout: 0,
       bodyTimeout: 0,
     });
@@ -114,7 +122,7 @@ export class SessionLink {
 
   #newPool(): UpstreamPool {
     // How long an answer takes is the replica's business (queue, prefill); whether it lives, the watch tells.
-    return new UpstreamPool(() => pinnedConnect(this.#record, this.#own));
+    return new UpstreamPool(() => pinnedConnect(this.#record, this.#own, { detour: this.#detour }));
   }
 
   async #follow(): Promise<void> {

@@ -1,4 +1,4 @@
-import type { Registry, RegistryChange, SessionIdentity } from '../mesh/index.ts';
+import type { Detour, Registry, RegistryChange, SessionIdentity } from '../mesh/index.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import type { GatewayLog } from './log.ts';
 import { RoutingTable } from './routing/table.ts';
@@ -14,13 +14,15 @@ export class Sessions {
   readonly #registry: Registry;
   readonly #identity: () => SessionIdentity;
   readonly #log: GatewayLog;
+  readonly #detour: Detour;
   readonly #unsubscribe: () => void;
 
   /** @param identity what the gateway shows to sessions; asked for each new link, since it may be renewed */
-  constructor(registry: Registry, identity: () => SessionIdentity, log: GatewayLog) {
+  constructor(registry: Registry, identity: () => SessionIdentity, log: GatewayLog, detour: Detour) {
     this.#registry = registry;
     this.#identity = identity;
     this.#log = log;
+    this.#detour = detour;
     this.#unsubscribe = registry.onChange((changes) => this.#changed(changes));
     for (const record of registry.snapshot()) this.#take(record);
   }
@@ -63,7 +65,7 @@ export class Sessions {
     if (link) {
       link.record = record;
     } else {
-      link = new SessionLink(record, this.#identity(), {
+      link = new SessionLink(record, this.#identity(), this.#detour, {
         up: (up) => {
           this.#log.info({ session: record.session_id, node: record.metadata.node }, 'session reachable');
           if (this.#links.get(record.session_id) === up) this.table.setReachable(record.session_id, true);

@@ -21,6 +21,7 @@
  * Who learns that a session can no longer say so itself (control sees its job end) tells the others:
  * `registry.retire(session_id, 'Slurm job 42 ended: NODE_FAIL', own.identity)`.
  */
+export { Detour } from './detour.ts';
 export { MeshPeer, type MeshPeerStatus, type SessionSight } from './mesh-peer.ts';
 export { loadOrCreateNetworkKey } from './network-key.ts';
 export { OwnSession } from './own-session.ts';

@@ -1,3 +1,5 @@
+import type { Duplex } from 'node:stream';
+import type { SessionRecord } from '../spec/session-record.ts';
 import { openEntry } from './entry.ts';
 import { GossipDriver } from './gossip/driver.ts';
 import { GossipMember } from './gossip/member.ts';
@@ -24,6 +26,8 @@ export interface MeshPeerOptions {
   relay: readonly string[];
   /** Whether it carries connections for others. */
   relays: boolean;
+  /** Where a session of this process answers, for tunnels that come to it. */
+  tunnelTarget?: (session_id: string) => { host: string; port: number } | undefined;
   /** Something that others should read in a log. */
   onTrouble: (message: string) => void;
 }
@@ -87,6 +91,7 @@ export class MeshPeer {
         table,
         listen: addresses,
         relays: options.relays,
+        ...(options.tunnelTarget ? { tunnelTarget: options.tunnelTarget } : {}),
         addressesOf: (peer) => book.addressesOf(peer),
       });
     const transport = listen ? await startOnFreePort(listen, start) : await start([]);
@@ -110,6 +115,12 @@ export class MeshPeer {
     await peer.#lookAround();
     peer.#announce();
     return peer;
+  }
+
+  /** A connection to a session through its peer. @throws Error where it has none, or that cannot be reached */
+  async tunnel({ session_id, metadata: { peer } }: SessionRecord): Promise<Duplex> {
+    if (!peer) throw new Error('no peer speaks for it');
+    return await this.#transport.tunnel(peer.id, session_id);
   }
 
   /** What travels with the signs of life of an own session. */

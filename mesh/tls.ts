@@ -3,11 +3,13 @@
  * the certificate it is shown with a session record. No names, no dates, no certificate authorities.
  */
 import type { X509Certificate } from 'node:crypto';
+import type { Duplex } from 'node:stream';
 import { createSecureContext, type TLSSocket, type TlsOptions, connect as tlsConnect } from 'node:tls';
 import type { buildConnector } from 'undici';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { sessionServerName } from '../spec/wire.ts';
+import type { Detour } from './detour.ts';
 import type { Registry } from './registry.ts';
 import { type SessionIdentity, sessionIdOfKey } from './session-identity.ts';
 
@@ -66,6 +68,16 @@ export async function authorizePeer(socket: TLSSocket, registry: Registry): Prom
   return record;
 }
 
+export interface PinnedOptions {
+  /**
+   * For one way, connect and handshake together. Lower: dead nodes are passed over sooner; higher: slow links are given
+   * time.
+   */
+  timeout_ms?: number;
+  /** A way where the addresses of the record lead nowhere. */
+  detour?: Detour;
+}
+
 /** Base URL for requests to a session: `new Pool(sessionOrigin(record), { connect: pinnedConnector(record, own) })`. */
 export function sessionOrigin(record: Pick<SessionRecord, 'session_id'>): string {
   return `https://${sessionServerName(record.session_id)}`;
@@ -81,13 +93,11 @@ export function sessionOrigin(record: Pick<SessionRecord, 'session_id'>): string
  * const answer = await pool.request({ path: '/v1/chat/completions', method: 'POST', headers, body });
  * ```
  *
- * @param options.timeout_ms for one address, connect and handshake together. Lower: dead nodes are passed over
- *   sooner; higher: slow links are given time.
  */
 export function pinnedConnector(
   record: SessionRecord,
   own: SessionIdentity,
-  options: { timeout_ms?: number } = {},
+  options: PinnedOptions = {},
 ): buildConnector.connector {
   return (_target, callback) => {
     pinnedConnect(record, own, options).then(
@@ -105,15 +115,34 @@ export function pinnedConnector(
 export async function pinnedConnect(
   record: SessionRecord,
   own: SessionIdentity,
-  { timeout_ms = 3000 }: { timeout_ms?: number } = {},
+  { timeout_ms = 3000, detour }: PinnedOptions = {},
 ): Promise<TLSSocket> {
   const failures: string[] = [];
-  for (const address of record.metadata.addresses) {
+  const direct = record.metadata.addresses.map(({ host, port }) => ({
+    name: `${host}:${port}`,
+    connect: () => handshake({ host, port }, `${host}:${port}`, record, own, timeout_ms),
+  }));
+  const around = {
+    name: 'through its peer',
+    connect: async () => {
+      const socket = await handshake(
+        { socket: await detour!.open(record) },
+        'its peer',
+        record,
+        own,
+        timeout_ms,
+      );
+      detour!.took(record);
+      return socket;
+    },
+  };
+  const ways = !detour ? direct : detour.isPreferred(record) ? [around, ...direct] : [...direct, around];
+  for (const { name, connect } of ways) {
     try {
-      return await connectTo(address, record, own, timeout_ms);
+      return await connect();
     } catch (error) {
       if (error instanceof HpcserveError) throw error;
-      failures.push(`${address.host}:${address.port}: ${(error as Error).message}`);
+      failures.push(`${name}: ${(error as Error).message}`);
     }
   }
   throw new HpcserveError('E_MESH_CONNECT', {
@@ -123,16 +152,16 @@ export async function pinnedConnect(
   });
 }
 
-function connectTo(
-  address: { host: string; port: number },
+function handshake(
+  way: { host: string; port: number } | { socket: Duplex },
+  name: string,
   record: SessionRecord,
   own: SessionIdentity,
   timeout_ms: number,
 ): Promise<TLSSocket> {
   return new Promise((resolve, reject) => {
     const socket = tlsConnect({
-      host: address.host,
-      port: address.port,
+      ...way,
       servername: sessionServerName(record.session_id),
       secureContext: contextOf(own),
       minVersion: 'TLSv1.3',
@@ -154,11 +183,11 @@ function connectTo(
         socket.destroy();
         reject(
           new HpcserveError('E_MESH_PINNING', {
-            what: `${address.host}:${address.port} is not session ${record.session_id}`,
+            what: `${name} is not session ${record.session_id}`,
             because: shown
               ? `it owns the key of session ${sessionIdOfKey(shown)}`
               : 'it showed no certificate',
-            details: { session_id: record.session_id, ...address },
+            details: { session_id: record.session_id, way: name },
           }),
         );
         return;

@@ -8,6 +8,10 @@ export interface AgentGossipOptions {
   registry: RendezvousRegistry;
   launch: LaunchSpec;
   choice: AddressChoice;
+  /** Port on which its sessions answer. */
+  port: number;
+  /** Whether a session is one of this agent. */
+  isOwn: (session_id: string) => boolean;
   supervisors: () => readonly UnitSupervisor[];
   log: AgentLog;
 }
@@ -33,7 +37,7 @@ export class AgentGossip {
   }
 
   async #join(): Promise<MeshPeer | undefined> {
-    const { registry, launch, choice, log } = this.#options;
+    const { registry, launch, choice, port, isOwn, log } = this.#options;
     if (!launch.mesh) return undefined;
     try {
       const peer = await MeshPeer.join(registry, {
@@ -42,6 +46,7 @@ export class AgentGossip {
         bootstrap: launch.mesh.bootstrap,
         relay: launch.mesh.relay,
         relays: false,
+        tunnelTarget: (session_id) => (isOwn(session_id) ? { host: hereOf(choice.listen), port } : undefined),
         onTrouble: (message) => log.warn({ message }, 'gossip'),
       });
       const { peer: name, addresses } = peer.status();
@@ -68,4 +73,10 @@ export class AgentGossip {
       });
     }
   }
+}
+
+/** Where something that listens on this address is reached from the same host. */
+function hereOf(listen: string): string {
+  if (listen === '0.0.0.0') return '127.0.0.1';
+  return listen === '::' ? '::1' : listen;
 }

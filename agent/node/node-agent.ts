@@ -318,6 +318,8 @@ export class NodeAgent {
       registry,
       launch: this.#launch,
       choice,
+      port,
+      isOwn: (sessionId) => this.#sessionById(sessionId) !== undefined,
       supervisors: () => this.#supervisors,
       log: this.#log,
     });

@@ -93,6 +93,7 @@ export function decodeMessage(
     try {
       const entry = openUnknown(id, sealed, table.entry(id), networkKey);
       if (entry) entries.push(entry);
+      else table.merge(table.entry(id)!, 'gossip'); // known, and now by gossip too
     } catch (error) {
       if (!(error instanceof RecordRejected)) throw error;
       reject(error.reason, error.message);

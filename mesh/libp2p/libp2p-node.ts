@@ -21,6 +21,8 @@ import { message_bytes_max } from '../gossip/codec.ts';
 
 /** Connections at most. A member keeps about 2 · (3 + log2 n) of them; a gateway more, one a node that needs a relay. */
 const connections_max = 1024;
+/** Bytes under way on one stream: bounds what a slow reader costs. Higher: faster over long distances. */
+const window_bytes_max = 1024 * 1024;
 /** Members that one relay carries at most. */
 const reservations_max = 1024;
 /** Gossipsub's D and its bounds: links along which an announcement is passed on. */
@@ -52,7 +54,16 @@ export async function createNode(options: NodeOptions): Promise<MeshNode> {
     addresses: { listen },
     transports: [tcp(), circuitRelayTransport()],
     connectionEncrypters: [noise()],
-    streamMuxers: [yamux({ streamOptions: { inactivityTimeout: Number.MAX_SAFE_INTEGER } })],
+    streamMuxers: [
+      yamux({
+        streamOptions: {
+          inactivityTimeout: Number.MAX_SAFE_INTEGER,
+          maxStreamWindowSize: window_bytes_max,
+          // A reader that pauses still gets what the sender's window allows.
+          maxReadBufferLength: 2 * window_bytes_max,
+        },
+      }),
+    ],
     connectionProtector: () => {
       strangers = new StrangerCounter(preSharedKey({ psk: swarmKey(network_key) })(), onStranger);
       return strangers;
@@ -60,6 +71,8 @@ export async function createNode(options: NodeOptions): Promise<MeshNode> {
     connectionMonitor: { enabled: false }, // members send signs of life themselves
     connectionManager: {
       maxConnections: connections_max,
+      // An address that leads nowhere must leave time for the next, such as one through a relay.
+      addressDialTimeout: 1000,
       maxIncomingPendingConnections: 64,
       inboundConnectionThreshold: 512, // many members may share an address
       inboundUpgradeTimeout: 5000,

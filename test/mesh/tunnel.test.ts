@@ -1,0 +1,177 @@
+/** Ways to sessions that cannot be reached directly, with real connections over loopback. */
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { mkdir, writeFile } from 'node:fs/promises';
+import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { finished } from 'node:stream/promises';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { MeshPeer, OwnSession, RendezvousRegistry } from '../../mesh/index.ts';
+import { eventually, metadata, scratchFolder } from './fixtures.ts';
+
+const key = new Uint8Array(32).fill(5);
+const closing: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).reverse()) await close();
+});
+
+interface Member {
+  registry: RendezvousRegistry;
+  peer: MeshPeer;
+  session: OwnSession;
+}
+
+async function member(options: {
+  listens?: boolean;
+  relays?: boolean;
+  bootstrap?: string[];
+  relay?: string[];
+  target?: number;
+}): Promise<Member> {
+  const scratch = await scratchFolder();
+  closing.push(async () => scratch[Symbol.asyncDispose]());
+  const folder = join(scratch.path, 'mesh');
+  await mkdir(folder, { mode: 0o700 });
+  await writeFile(join(folder, 'network.key'), key, { mode: 0o600 });
+  const registry = await RendezvousRegistry.open(folder, { create: true, poll_ms: 50 });
+  let own: OwnSession | undefined;
+  const { target } = options;
+  const peer = await MeshPeer.join(registry, {
+    ...(options.listens === false ? {} : { listen: { host: '127.0.0.1', ports: [0, 0] as const } }),
+    announce: ['127.0.0.1'],
+    bootstrap: options.bootstrap ?? [],
+    relay: options.relay ?? [],
+    relays: options.relays === true,
+    ...(target === undefined
+      ? {}
+      : {
+          tunnelTarget: (id: string) => (id === own?.id ? { host: '127.0.0.1', port: target } : undefined),
+        }),
+    onTrouble: (message) => {
+      throw new Error(message);
+    },
+  });
+  const session = await OwnSession.join(registry, metadata);
+  own = session;
+  await session.update({ lifecycle: 'SERVING' });
+  closing.push(async () => {
+    await registry.close();
+    await peer.close();
+  });
+  return { registry, peer, session };
+}
+
+const addressOf = ({ registry }: Member): string =>
+  registry.peer!.addresses[0]!.replace(/^\/ip4\/(.*)\/tcp\//, '$1:');
+
+/** Sends back what it gets; counts what it got. */
+let server: Server;
+let port: number;
+let accepted: Socket[];
+let echoes: boolean;
+
+beforeEach(async () => {
+  accepted = [];
+  echoes = true;
+  server = createServer((socket) => {
+    accepted.push(socket);
+    socket.on('error', () => undefined);
+    if (echoes) socket.pipe(socket);
+    else socket.pause();
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  ({ port } = server.address() as AddressInfo);
+  closing.push(async () => {
+    for (const socket of accepted) socket.destroy();
+    server.close();
+  });
+});
+
+/** The one that is reached by `from`, as its record says. */
+async function recordAt(from: Member, of: Member) {
+  return await eventually(() => {
+    const record = from.registry.get(of.session.id);
+    return record?.lifecycle === 'SERVING' && record.metadata.peer ? record : undefined;
+  }, 'the record');
+}
+
+async function exchange(from: Member, to: Member, bytes: number): Promise<void> {
+  const tunnel = await from.peer.tunnel(await recordAt(from, to));
+  const sent = randomBytes(bytes);
+  const received: Buffer[] = [];
+  tunnel.on('data', (chunk: Buffer) => received.push(chunk));
+  tunnel.end(sent);
+  await once(tunnel, 'end');
+  expect(Buffer.concat(received).equals(sent)).toBe(true);
+}
+
+describe('a tunnel', () => {
+  test('leads to the port of a session, byte for byte', async () => {
+    const a = await member({ target: port });
+    const b = await member({ bootstrap: [addressOf(a)] });
+    await exchange(b, a, 3_000_000);
+  });
+
+  test('holds the writer back where nobody reads', async () => {
+    echoes = false;
+    const a = await member({ target: port });
+    const b = await member({ bootstrap: [addressOf(a)] });
+    const tunnel = await b.peer.tunnel(await recordAt(b, a));
+    tunnel.on('error', () => undefined);
+    const chunk = Buffer.alloc(64 * 1024);
+    let written = 0;
+    // Until a second passes in which nothing more is taken.
+    for (let taken = true; taken; ) {
+      taken = await new Promise<boolean>((resolve) => {
+        const timer = setTimeout(() => resolve(false), 1000);
+        tunnel.write(chunk, () => {
+          clearTimeout(timer);
+          resolve(true);
+        });
+      });
+      if (taken) written += chunk.length;
+      expect(written).toBeLessThan(64 * 1024 * 1024);
+    }
+    // The rest comes when it is read.
+    const before = written;
+    let read = 0;
+    await eventually(() => accepted[0], 'the connection');
+    accepted[0]!.on('data', (data: Buffer) => {
+      read += data.length;
+    });
+    accepted[0]!.resume();
+    await eventually(() => read > before, 'all that was written');
+    tunnel.destroy();
+  });
+
+  test('to a session that is not there ends', async () => {
+    const a = await member({ target: port });
+    const b = await member({ bootstrap: [addressOf(a)] });
+    const record = await recordAt(b, a);
+    const tunnel = await b.peer.tunnel({ ...record, session_id: 'f'.repeat(32) });
+    tunnel.resume();
+    await expect(finished(tunnel)).rejects.toThrow();
+    expect(accepted).toHaveLength(0);
+  });
+});
+
+test('a member that listens nowhere is reached through a relay, beyond the limits of libp2p’s own', async () => {
+  const relay = await member({ relays: true });
+  const hidden = await member({
+    listens: false,
+    relay: [addressOf(relay)],
+    bootstrap: [addressOf(relay)],
+    target: port,
+  });
+  const other = await member({ bootstrap: [addressOf(relay)] });
+  const record = await recordAt(other, hidden);
+  expect(record.metadata.peer!.addresses.every((address) => address.endsWith('/p2p-circuit'))).toBe(true);
+  // 128 KiB is where libp2p's relays end a connection unless told otherwise.
+  await exchange(other, hidden, 2_000_000);
+  await exchange(relay, hidden, 500_000);
+  await eventually(
+    () => relay.peer.sight(hidden.session.id).heard_ms_ago !== undefined && other.peer.status().members === 3,
+    'signs of life',
+  );
+});
