@@ -121,3 +121,58 @@ test('only the same tokens behind the same prefix are shared', () => {
     ),
   ).toBe(16);
 });
+
+test('any history over slabs that have memory for a part of the blocks only', () => {
+  const action = fc.record({
+    kind: fc.constantFrom('open', 'grow', 'release', 'budget', 'pressure'),
+    which: fc.nat(20),
+    length: fc.integer({ min: 1, max: 300 }),
+  });
+  fc.assert(
+    fc.property(fc.array(action, { maxLength: 80 }), (actions) => {
+      const storage = new FakeStorage(64, 4, 6);
+      const blocks = new KvBlocks(storage, 20);
+      const live: { list: BlockList }[] = [];
+      for (const { kind, which, length } of actions) {
+        const chosen = live[which % Math.max(1, live.length)];
+        if (kind === 'open') {
+          const list = blocks.open(Math.ceil(length / 16) + 2);
+          blocks.share(list, tokensOf(which, length));
+          if (blocks.grow(list, Math.ceil(length / 16), which === 0)) {
+            blocks.remember(list, tokensOf(which, length), length);
+            live.push({ list });
+          } else blocks.release(list);
+        } else if (kind === 'grow' && chosen) blocks.grow(chosen.list, chosen.list.blocks.length + 1);
+        else if (kind === 'release' && chosen) {
+          blocks.release(chosen.list);
+          live.splice(live.indexOf(chosen), 1);
+        } else if (kind === 'budget') {
+          const bytes = blocks.setBudget(which * 1000);
+          expect(bytes).toBeGreaterThanOrEqual(blocks.used_bytes);
+        } else if (kind === 'pressure') storage.user!.giveUp(which * 1000);
+        blocks.verify();
+        expect(storage.bytes).toBe(blocks.used_bytes + blocks.cached_bytes);
+        for (const { list } of live)
+          for (const block of list.blocks) expect(storage.held.has(Math.floor(block / 4))).toBe(true);
+      }
+      for (const { list } of live) blocks.release(list);
+      storage.user!.giveUp(1e9);
+      expect(storage.bytes).toBe(0);
+      blocks.verify();
+    }),
+    { numRuns: 200 },
+  );
+});
+
+test('a sequence goes on in scattered blocks where no slab more can be had', () => {
+  const storage = new FakeStorage(64, 4, 2);
+  const blocks = new KvBlocks(storage, 64);
+  const [one, two] = [blocks.open(4), blocks.open(8)];
+  expect(blocks.grow(one, 1)).toBe(true);
+  expect(blocks.grow(two, 4)).toBe(true);
+  expect(blocks.grow(two, 5)).toBe(true);
+  expect(two.blocks[4]).not.toBe(two.blocks[3]! + 1);
+  expect(blocks.grow(two, 8)).toBe(false);
+  expect(two.blocks).toHaveLength(5);
+  blocks.verify();
+});

@@ -27,6 +27,20 @@ describe('a region list', () => {
     list.verify();
   });
 
+  it('begins at multiples of a larger alignment where that is asked for', () => {
+    const list = new RegionList<string>(20 * unit, unit);
+    list.allocate(3 * unit, 'a');
+    list.allocate(4 * unit, 'b', 4 * unit);
+    expect(offsets(list)).toEqual([
+      [0, 3, 'a'],
+      [3, 1, undefined],
+      [4, 4, 'b'],
+      [8, 12, undefined],
+    ]);
+    expect(list.allocate(12 * unit, 'c', 16 * unit)).toBeUndefined();
+    list.verify();
+  });
+
   it('makes one of free neighbours', () => {
     const list = new RegionList<string>(9 * unit, unit);
     const [a, b, c] = ['a', 'b', 'c'].map((owner) => list.allocate(3 * unit, owner)!);
