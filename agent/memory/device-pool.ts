@@ -60,6 +60,21 @@ export class DevicePool {
   }
 
   /**
+   * The largest pool that the kernel gives, up to the size of the options: where memory is not overcommitted
+   * (vm.overcommit_memory 2), addresses count before anything is written, and less than all memory is to be had.
+   * @throws HpcserveError E_NATIVE_MEMORY: not even a sixteenth of it
+   */
+  static largest(ggml: Ggml, options: DevicePoolOptions): DevicePool {
+    for (let share = 1; ; share /= 2)
+      try {
+        return new DevicePool(ggml, { ...options, pool_bytes: share * options.pool_bytes });
+      } catch (error) {
+        const short = error instanceof HpcserveError && error.code === 'E_NATIVE_MEMORY';
+        if (!short || share < 1 / 8) throw error;
+      }
+  }
+
+  /**
    * Begins to load a model; the engine that comes of it has all its memory from the pool.
    * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_POOL_*
    */

@@ -2,7 +2,8 @@
  * Weights and KV of several models in one pool: the same bits as with memory of their own, whatever is taken, given up
  * and refused around them.
  */
-import { statSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
+import { totalmem } from 'node:os';
 import { afterEach, describe, expect, test } from 'vitest';
 import type { KvStorage } from '../../agent/engine/kv-storage.ts';
 import type { NativeEngine } from '../../agent/engine/native-engine.ts';
@@ -263,6 +264,24 @@ describe('a sequence that is parked', () => {
     engine.cancel(1);
     expect(engine.step().outputs).toContainEqual({ id: 1, finish: 'cancelled' });
     expect(engine.restoreSequence(1)).toBe(false);
+  });
+});
+
+describe('a pool that the kernel refuses', () => {
+  test('is made smaller until it is not, and serves', async () => {
+    // Addresses for special layouts are private memory: more than there is is refused, but by vm.overcommit_memory 1.
+    const refuses = readFileSync('/proc/sys/vm/overcommit_memory', 'utf8').trim() !== '1';
+    const pool = DevicePool.largest(ggml, { pool_bytes: 4 * totalmem(), threads: 1 });
+    pools.push(pool);
+    if (refuses && pool.memory.layouts.length > 1)
+      expect(pool.report().pool_bytes).toBeLessThan(4 * totalmem());
+    generate(open(pool, await model('tiny-llama', 'Q4_0')), ask([30]));
+  });
+
+  test('is an error where even little of it is refused', () => {
+    expect(codeOf(() => DevicePool.largest(ggml, { pool_bytes: 2 ** 52, threads: 1 }))).toBe(
+      'E_NATIVE_MEMORY',
+    );
   });
 });
 

@@ -15,7 +15,7 @@ const { port, pulse, settings, step_ms_min, pool } = workerData as {
 let devicePool: DevicePool | undefined;
 // With the first model, so that what is wrong with it is told as that model's error.
 const poolOfDevice = (): DevicePool => {
-  devicePool ??= new DevicePool(loadGgml(), pool);
+  devicePool ??= DevicePool.largest(loadGgml(), pool);
   return devicePool;
 };
 new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min).run();
