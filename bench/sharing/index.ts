@@ -9,6 +9,7 @@ import type { ServingReport } from '../../solver/sharing-simulator/outcome.ts';
 import { replicaModels } from '../../solver/sharing-simulator/testbed.ts';
 import { iterationRows, truthFolder } from '../calibrate/tables.ts';
 import type { Bench, BenchResult } from '../result.ts';
+import { processBench } from './processes.ts';
 import { ablations, systems } from './systems.ts';
 import { type ValidationSpeed, validationSpeed } from './validation-speed.ts';
 import { publishedWorkload, seededWorkload, type Workload } from './workloads.ts';
@@ -30,6 +31,7 @@ export const sharingBench: Bench = {
     log(`requests: ${workload.origin}`);
     return [
       ...speeds(log),
+      ...(await processBench(log)),
       ...profiles(log),
       ...capacity(workload, log),
       ...mixed(workload, log),
