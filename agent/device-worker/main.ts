@@ -3,6 +3,7 @@
  * agent, which tells it what to load; clients' requests come over its unix socket.
  */
 
+import { join } from 'node:path';
 import { restrictToCores } from '../../native/affinity.ts';
 import { nativeFolderVariable } from '../../native/libraries.ts';
 import { loadLlama } from '../../native/llama.ts';
@@ -102,6 +103,7 @@ class DeviceWorker {
       settings: { ...workerSharing, ...message.sharing },
       step_ms_min,
       ...(profiles && { profiles }),
+      ...(message.cache_dir !== undefined && { hash_dir: join(message.cache_dir, 'tensors') }),
       profile_ms: this.limits.profile_ms,
       warn: (text) => log.warn(text),
       metrics,

@@ -2,6 +2,8 @@ import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { nearest } from '../../spec/nearest.ts';
+import { ContentHashCache } from '../memory/content-hashes.ts';
+import { learnContents } from '../memory/learn-contents.ts';
 import { monotonic_ms } from './clock.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
 import type { FromCompute, ScheduleReport, Submission, TokenOutput } from './compute/messages.ts';
@@ -33,6 +35,7 @@ export class Models {
   private readonly profiles: ProfileStore | undefined;
   private readonly profile_ms: number;
   private readonly warn: (text: string) => void;
+  private readonly hashes: ContentHashCache | undefined;
   private readonly reports = new Map<number, (report: ScheduleReport) => void>();
   private nextId = 1;
   private idle: (() => void)[] = [];
@@ -40,6 +43,8 @@ export class Models {
   constructor(options: {
     threads: number;
     pool_bytes: number;
+    /** Where hashes of tensors are kept; absent: files do not share tensors. */
+    hash_dir?: string;
     settings: SharingSettings;
     step_ms_min: number;
     /** Absent: what is measured of models is forgotten with the worker. */
@@ -56,6 +61,7 @@ export class Models {
     this.profiles = options.profiles;
     this.profile_ms = options.profile_ms;
     this.warn = options.warn;
+    this.hashes = options.hash_dir === undefined ? undefined : new ContentHashCache(options.hash_dir);
     this.tell = options.tell;
     this.metrics = options.metrics;
     this.compute = new ComputeThread((message) => this.receive(message), options.failed, options);
@@ -236,6 +242,7 @@ export class Models {
       case 'loaded':
         model.info = message.info;
         model.stats = message.stats;
+        void this.learn(model.config.model_path);
         if (model.state !== 'loading') return;
         model.state = 'serving';
         this.tell({
@@ -267,6 +274,19 @@ export class Models {
       this.profiles?.write(name, profile);
     } catch (error) {
       this.warn(`what was learned of ${name} on this device cannot be kept: ${(error as Error).message}`);
+    }
+  }
+
+  /** Hashes the tensors of a model that serves, in the background. */
+  private async learn(path: string): Promise<void> {
+    if (!this.hashes) return;
+    try {
+      await learnContents(this.hashes, path);
+      this.compute.send({ type: 'learned', path });
+    } catch (error) {
+      this.warn(
+        `the tensors of ${path} were not hashed, and are shared with no other file: ${(error as Error).message}`,
+      );
     }
   }
 

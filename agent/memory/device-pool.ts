@@ -10,7 +10,6 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { PoolReport } from '../../spec/pool-report.ts';
 import { EngineOpening } from '../engine/engine-opening.ts';
 import type { KvSource } from '../engine/kv-storage.ts';
-import type { ModelFile } from '../engine/model-file.ts';
 import type { ScratchSource } from '../engine/scratch.ts';
 import type { WeightPlan } from '../engine/weight-plan.ts';
 import type { LoadBeside, WeightSource } from '../engine/weights.ts';
@@ -121,11 +120,11 @@ export class DevicePool {
   }
 
   /**
-   * Hashes the tensors of a model file in the background; see `WeightPool.learnContents`.
-   * @throws HpcserveError E_POOL_LOAD
+   * The contents of a model file were hashed: its tensors are shared with files that have the same ones from now on.
+   * @throws HpcserveError E_POOL_LOAD, E_MODEL_*
    */
-  learnContents(file: ModelFile): Promise<void> {
-    return this.#weights.learnContents(file);
+  adoptContents(path: string): void {
+    this.#weights.adoptContents(this.#files.open(path));
   }
 
   report(): PoolReport {

@@ -74,14 +74,11 @@ export class WeightPool {
   }
 
   /**
-   * Hashes the tensors of a model file in the background. From then on they are shared with every file that has the
-   * same ones: those that are in the pool now, and those of later loads.
+   * The contents of a model file are known by now: its tensors that are in the pool are found by them, too.
    * @throws HpcserveError E_POOL_LOAD
    */
-  async learnContents({ gguf, model }: ModelFile): Promise<void> {
-    if (!this.#hashes) throw new Error('this pool keeps no hashes of contents');
+  adoptContents({ gguf, model }: ModelFile): void {
     const version = this.#version(gguf);
-    await this.#hashes.learn(version, gguf.tensors.map(rangeOf));
     const plan = planWeights(gguf, model, stageOperators(model.n_layer));
     const context = weightContext(this.#ggml, plan);
     try {

@@ -6,12 +6,12 @@ import { seededRandom } from '../../solver/simulator/random.ts';
 
 /** One, so that the step does not hang on when others' threads get a core. */
 const threads = 1;
-const sequences = 6;
+const sequences = 4;
 const context_tokens = 320;
 const rounds = 12;
 const steps_per_turn = 3;
 /** Requests that came and went between the two measurements. */
-const churn_requests = 80;
+const churn_requests = 60;
 const mib = 2 ** 20;
 
 export interface Decode {
@@ -57,7 +57,7 @@ export async function measureDecode(model_path: string, log: (line: string) => v
     const random = seededRandom(3);
     const fillers = new Fillers(pool, random);
     for (let request = 0; request < churn_requests; request++) {
-      const tokens = 8 + Math.floor(120 * random());
+      const tokens = 8 + Math.floor(56 * random());
       const cancelled = Math.floor(sequences * random());
       for (const subject of [onDemand, other]) subject.replace(cancelled, tokens);
       fillers.disturb();

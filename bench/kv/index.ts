@@ -21,7 +21,7 @@ async function run({ log }: BenchOptions): Promise<BenchResult[]> {
     const { fresh, churned } = await measureDecode(quantized, log);
     return [
       ...decodeResults(`decode step, ${decode_setting}`, fresh),
-      ...decodeResults('the same after 80 requests that came and went', churned),
+      ...decodeResults('the same after 60 requests that came and went', churned),
       rateResult('load of a plain layout on one thread', 'memory copy', rates.plain, 0.8),
       ...(rates.converted
         ? [rateResult('load of a repacked layout on one thread', 'repacking alone', rates.converted, 0.9)]

@@ -23,6 +23,7 @@ import { stageOperators } from '../../agent/engine/operators.ts';
 import { planWeights } from '../../agent/engine/weight-plan.ts';
 import { ContentHashCache } from '../../agent/memory/content-hashes.ts';
 import { DevicePool, type DevicePoolOptions } from '../../agent/memory/device-pool.ts';
+import { learnContents } from '../../agent/memory/learn-contents.ts';
 import { loadGgml } from '../../native/ggml.ts';
 import type { SynthQuantization } from '../../native/synth/quantization.ts';
 import {
@@ -189,13 +190,17 @@ describe('models that share tensors', () => {
     const tuned = fineTune(base, 'tuned.gguf');
     const expected = [alone(base), alone(tuned)];
     expect(expected[0]!.rows[0]).not.toEqual(expected[1]!.rows[0]);
-    const pool = newPool({ content_hashes: new ContentHashCache(join(folder, 'hashes')) });
+    const hashes = new ContentHashCache(join(folder, 'hashes'));
+    const pool = newPool({ content_hashes: hashes });
     const first = openIn(pool, base);
     // Nothing is known of the contents yet: the files are strangers.
     const strangers = openIn(pool, tuned);
     expect(strangers.load.reused_bytes).toBe(0);
     strangers.engine.close();
-    for (const path of [base, tuned]) await pool.learnContents(openModelFile(path));
+    for (const path of [base, tuned]) {
+      await learnContents(hashes, path);
+      pool.adoptContents(path);
+    }
     pool.verify();
     pool.store.clear();
     const second = openIn(pool, tuned);

@@ -1,8 +1,10 @@
 /** Loads as a device worker does them: beside answers of other models, and ended half-way in every way there is. */
-import { copyFileSync, mkdtempSync, rmSync, truncateSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdtempSync, rmSync, truncateSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeEach, expect, test } from 'vitest';
+import { ContentHashCache } from '../../agent/memory/content-hashes.ts';
+import { learnContents } from '../../agent/memory/learn-contents.ts';
 import { WorkerHarness } from '../device-worker/harness.ts';
 import { model } from '../engine/support.ts';
 
@@ -106,3 +108,27 @@ test('a worker that is killed in a load leaves model file and next worker as the
   await worker.load({ name: 'first', model_path: path });
   expect((await textOf()).length).toBeGreaterThan(0);
 }, 120_000);
+
+test('files that have tensors in common share them once they were hashed', async () => {
+  await worker.close();
+  worker = new WorkerHarness();
+  await worker.configure({}, { cache_dir: join(folder, 'cache') });
+  const path = await model('tiny-llama', 'F16');
+  const copy = join(folder, 'copy.gguf');
+  copyFileSync(path, copy);
+  await worker.load({ name: 'first', model_path: path });
+  const { weights_bytes } = await poolOf();
+  // Hashed in the background; then a copy that was never read brings nothing new.
+  await new Promise<void>((resolve, reject) => {
+    const until = Date.now() + 20_000;
+    const look = (): void => {
+      if (existsSync(join(folder, 'cache', 'tensors'))) resolve();
+      else if (Date.now() > until) reject(new Error('the tensors were not hashed'));
+      else setTimeout(look, 20);
+    };
+    look();
+  });
+  await learnContents(new ContentHashCache(join(folder, 'cache', 'tensors')), copy);
+  await worker.load({ name: 'second', model_path: copy });
+  expect((await poolOf()).weights_bytes).toBe(weights_bytes);
+});

@@ -141,6 +141,9 @@ export class ComputeLoop {
         this.send({ type: 'report', id: message.id, report: this.report() });
         return;
       }
+      case 'learned':
+        this.learned(message.path);
+        return;
       case 'stop':
         this.stopped = true;
     }
@@ -197,6 +200,15 @@ export class ComputeLoop {
     this.engines.get(name)?.close();
     this.engines.delete(name);
     this.schedule.remove(name);
+  }
+
+  private learned(path: string): void {
+    try {
+      this.pool().adoptContents(path);
+    } catch (error) {
+      // A file that changed meanwhile is not the one whose tensors are here: they are found by file alone.
+      if (!(error instanceof HpcserveError)) throw error;
+    }
   }
 
   private get busy(): boolean {

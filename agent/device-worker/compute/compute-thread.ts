@@ -17,7 +17,8 @@ export class ComputeThread {
    * @param receive is called for each message, in order
    * @param failed is called once where the thread ends without being told to, or is stuck
    * @param bounds `settings`, `step_ms_min`: see `ComputeLoop`; `stall_ms`: see `ComputeWatchdog`;
-   *   `threads`, `pool_bytes`: of the device's memory pool
+   *   `threads`, `pool_bytes`: of the device's memory pool;
+   *   `hash_dir`: where hashes of tensors are kept
    */
   constructor(
     receive: (message: FromCompute) => void,
@@ -28,12 +29,14 @@ export class ComputeThread {
       stall_ms,
       threads,
       pool_bytes,
+      hash_dir,
     }: {
       settings: SharingSettings;
       step_ms_min: number;
       stall_ms: number;
       threads: number;
       pool_bytes: number;
+      hash_dir?: string;
     },
   ) {
     const { port1, port2 } = new MessageChannel();
@@ -47,6 +50,7 @@ export class ComputeThread {
         settings,
         step_ms_min,
         pool: { threads, pool_bytes },
+        hash_dir,
       },
       transferList: [port2],
       // Memory files are opened by foreign code, which Node does not see, and closed here.

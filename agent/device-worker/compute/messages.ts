@@ -76,6 +76,8 @@ export type ToCompute =
   | { type: 'submit'; submission: Submission }
   | { type: 'cancel'; model: string; id: number }
   | { type: 'report'; id: number }
+  /** The contents of a model file were hashed: other files that have the same tensors can share them. */
+  | { type: 'learned'; path: string }
   | { type: 'stop' };
 
 /** One sequence's part of an iteration. */
