@@ -70,4 +70,6 @@ export interface ModelLoad {
   max_sequences: number;
   kv_tokens_total: number;
   kv_tokens_used: number;
+  /** The device is too slow for the model's `slo`, even without other work; absent: it is not, or nothing is promised. */
+  too_slow?: boolean;
 }

@@ -269,7 +269,9 @@ export class Models {
     }
   }
 
-  private keepProfile({ name, profile }: FromCompute & { type: 'profile' }): void {
+  private keepProfile({ name, profile, too_slow }: FromCompute & { type: 'profile' }): void {
+    const model = this.models.get(name);
+    if (model) model.too_slow = too_slow;
     try {
       this.profiles?.write(name, profile);
     } catch (error) {

@@ -36,6 +36,8 @@ export class ServedModel {
   text: ModelText | undefined;
   info: ModelInfo | undefined;
   stats: EngineStats | undefined;
+  /** The device cannot keep what its deployment promises, even without other work. */
+  too_slow = false;
 
   private borrowers = 0;
   private closing = false;
@@ -125,6 +127,7 @@ export class ServedModel {
       max_sequences: this.config.max_sequences,
       kv_tokens_total: this.stats?.kv_tokens_total ?? 0,
       kv_tokens_used: this.stats?.kv_tokens_used ?? 0,
+      ...(this.too_slow && { too_slow: true }),
     };
   }
 }

@@ -24,6 +24,7 @@ export class Replica<T> implements Candidate {
   kv_tokens_total = 0;
   kv_tokens_used = 0;
   unreported = 0;
+  too_slow = false;
 
   constructor(session: T, record: SessionRecord, served: ServedModel) {
     const { metadata, session_id } = record;
@@ -57,6 +58,7 @@ export class Replica<T> implements Candidate {
     this.max_sequences = Math.max(1, load.max_sequences);
     this.kv_tokens_total = load.kv_tokens_total;
     this.kv_tokens_used = load.kv_tokens_used;
+    this.too_slow = load.too_slow === true;
     this.unreported = 0;
   }
 
@@ -68,6 +70,7 @@ export class Replica<T> implements Candidate {
     this.kv_tokens_total = old.kv_tokens_total;
     this.kv_tokens_used = old.kv_tokens_used;
     this.unreported = old.unreported;
+    this.too_slow = old.too_slow;
   }
 }
 

@@ -45,8 +45,9 @@ function inOrder<T extends Candidate>(
     candidates,
     (candidate) => {
       if (!candidate.native || !fits(candidate, request)) return undefined;
-      // In [−1, 0) on CPUs, in [0, 1] elsewhere; less is fuller.
-      return (candidate.cpu ? -1 : 0) + 1 - (requestsAt(candidate) + 1) / candidate.max_sequences;
+      // In [−1, 0) on CPUs, in [0, 1] elsewhere, in [1, 2] where the level cannot be kept; less is fuller.
+      const kind = candidate.too_slow ? 1 : candidate.cpu ? -1 : 0;
+      return kind + 1 - (requestsAt(candidate) + 1) / candidate.max_sequences;
     },
     seed,
   );

@@ -15,6 +15,8 @@ export interface Candidate {
   readonly native: boolean;
   /** Runs on CPU devices alone; a CPU that stands in for a GPU counts as the GPU. */
   readonly cpu: boolean;
+  /** Its device is too slow for the model's promised level, even without other work. */
+  readonly too_slow?: boolean;
   /** When its job ends, Unix ms; absent where nothing ends it. */
   readonly job_end_time_ms?: number | undefined;
 }

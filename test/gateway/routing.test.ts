@@ -34,6 +34,7 @@ const arbitrary = fc
     kv_tokens_used: fc.nat(1000),
     native: fc.boolean(),
     cpu: fc.boolean(),
+    too_slow: fc.boolean(),
     job_end_time_ms: fc.option(fc.integer({ min: 990_000, max: 1_030_000 }), { nil: undefined }),
   })
   .map((one): Omit<Candidate, 'session_id'> => ({ ...one, cpu: one.cpu && one.native }));
@@ -112,7 +113,7 @@ describe('by engine', () => {
     );
   });
 
-  it('takes native replicas that fit: those on CPUs first, of equals the fullest', () => {
+  it('takes native replicas that fit: those too slow for their promise last, those on CPUs first, of equals the fullest', () => {
     fc.assert(
       fc.property(candidates, prompts, fc.nat(), (all, prompt, seed) => {
         const lasting = all.map((one) => ({ ...one, job_end_time_ms: undefined }));
@@ -120,8 +121,9 @@ describe('by engine', () => {
         const fitting = lasting.filter((one) => one.native && fits(one));
         if (fitting.length === 0) return;
         expect(fitting).toContain(chosen);
-        const onCpu = fitting.filter(({ cpu }) => cpu);
-        const pool = onCpu.length > 0 ? onCpu : fitting;
+        const fast = fitting.filter(({ too_slow }) => !too_slow);
+        const onCpu = fast.filter(({ cpu }) => cpu);
+        const pool = [onCpu, fast, fitting].find(({ length }) => length > 0)!;
         expect(pool).toContain(chosen);
         const fullness = (one: Candidate): number => (requestsAt(one) + 1) / one.max_sequences;
         expect(fullness(chosen!)).toBe(Math.max(...pool.map(fullness)));

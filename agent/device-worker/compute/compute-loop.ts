@@ -341,7 +341,7 @@ export class ComputeLoop {
       ? `${points} are known of it on this device`
       : `${points} were measured in ${Math.round(performance.now() - began)} ms`;
     this.schedule.decisions.note({ kind: 'profile', model: name, because });
-    if (!profile) this.tellProfile(name);
+    this.tellProfile(name);
   }
 
   private tellProfiles(): void {
@@ -351,7 +351,7 @@ export class ComputeLoop {
 
   private tellProfile(name: string): void {
     const profile = this.schedule.profileOf(name);
-    if (profile) this.send({ type: 'profile', name, profile });
+    if (profile) this.send({ type: 'profile', name, profile, too_slow: this.schedule.isTooSlow(name) });
   }
 
   private keepPace(started_ms: number): void {

@@ -364,6 +364,11 @@ export class DeviceSchedule {
     return Math.max(1, Math.ceil(retryAfter(this.#device, now_ms, this.#settings) / 1000));
   }
 
+  isTooSlow(model: string): boolean {
+    const instance = this.#of(model);
+    return instance?.slo !== undefined && !this.#keepsLevel(instance);
+  }
+
   profileOf(model: string): KeptProfile | undefined {
     return this.#of(model)?.growing.kept();
   }
@@ -465,10 +470,8 @@ export class DeviceSchedule {
     instance.profile = growing.profile;
   }
 
-  #report(instance: ScheduledInstance, now_ms: number): InstanceReport {
-    const { model, slo, growing, requests, profile } = instance;
-    const prompts = requests.filter(({ prefill_tokens_left }) => prefill_tokens_left > 0).length;
-    const headrooms = [...instance.live.values()].map((request) => headroom(request, now_ms));
+  /** Whether the idle device keeps what is promised to a request of typical length. */
+  #keepsLevel(instance: ScheduledInstance): boolean {
     const typical: RequestView = {
       id: 'typical',
       arrival_ms: 0,
@@ -477,8 +480,15 @@ export class DeviceSchedule {
       expected_output_tokens: 1,
       prefill_tokens_left: typical_tokens,
       available_at_ms: 0,
-      service_level: levelOf(slo ?? {}, typical_tokens),
+      service_level: levelOf(instance.slo ?? {}, typical_tokens),
     };
+    return attainableLevel(instance, typical, this.#settings).kept;
+  }
+
+  #report(instance: ScheduledInstance, now_ms: number): InstanceReport {
+    const { model, slo, growing, requests, profile } = instance;
+    const prompts = requests.filter(({ prefill_tokens_left }) => prefill_tokens_left > 0).length;
+    const headrooms = [...instance.live.values()].map((request) => headroom(request, now_ms));
     return {
       model,
       ...(slo && { slo: { ...slo } }),
@@ -497,7 +507,7 @@ export class DeviceSchedule {
         decode_points: growing.points.decode,
         prefill_512_ms: profile.prefill_ms(typical_tokens),
         decode_512_ms: profile.decode_ms(1, typical_tokens),
-        ...(slo && { keeps_level: attainableLevel(instance, typical, this.#settings).kept }),
+        ...(slo && { keeps_level: this.#keepsLevel(instance) }),
       },
     };
   }

@@ -97,7 +97,7 @@ export type FromCompute =
   | { type: 'load_failed'; name: string; error: ErrorJson }
   | { type: 'unloaded'; name: string }
   /** What is known now of how fast a model is here: after it was measured, now and then, and before it goes. */
-  | { type: 'profile'; name: string; profile: KeptProfile }
+  | { type: 'profile'; name: string; profile: KeptProfile; too_slow: boolean }
   | { type: 'report'; id: number; report: ScheduleReport }
   | { type: 'admitted'; id: number }
   | { type: 'refused'; id: number; error: ErrorJson }
