@@ -72,7 +72,18 @@ const kindTitles = [
   'LONGEST',
   'ENGINES',
 ];
-const nodeTitles = ['NODE', 'SITE', 'PROVIDER', 'TIER', 'DEVICES', 'MODELS', 'UNTIL'];
+const nodeTitles = [
+  'NODE',
+  'SITE',
+  'PROVIDER',
+  'TIER',
+  'DEVICES',
+  'MODELS',
+  'LOAD',
+  'KNOWN BY',
+  'HEARD',
+  'UNTIL',
+];
 
 function titled(titles: readonly string[]): { title: string }[] {
   return titles.map((title) => ({ title }));
@@ -86,6 +97,13 @@ interface MeshNode {
   tier: string;
   devices: MeshSession['devices'];
   models: { name: string; state: string; precision: string; reachable: boolean }[];
+  /** Requests that are computed, and that wait. */
+  running: number;
+  waiting: number;
+  /** How its records came to the gateway: own, folder, gossip. */
+  sources: string[];
+  /** Since its last sign of life in the gossip. */
+  heard_ms_ago?: number;
   job_end_time_ms?: number;
 }
 
@@ -103,11 +121,19 @@ async function nodesInMesh(
     for (const session of await meshSessions(url, key, query, context.signal)) {
       const { node, site, provider, tier, devices, models, reachable, job_end_time_ms } = session;
       const id = `${node} ${site} ${provider}`;
-      const known = byNode.get(id) ?? { node, site, provider, tier, devices: [], models: [] };
+      const nothing = { devices: [], models: [], running: 0, waiting: 0, sources: [] };
+      const known: MeshNode = byNode.get(id) ?? { node, site, provider, tier, ...nothing };
       known.devices.push(...devices);
       known.models.push(
         ...models.map(({ name, state, precision }) => ({ name, state, precision, reachable })),
       );
+      for (const { running, waiting } of models) {
+        known.running += running;
+        known.waiting += waiting;
+      }
+      known.sources = [...new Set([...known.sources, ...session.sources])];
+      if (session.heard_ms_ago !== undefined)
+        known.heard_ms_ago = Math.min(known.heard_ms_ago ?? Number.POSITIVE_INFINITY, session.heard_ms_ago);
       if (job_end_time_ms !== undefined) known.job_end_time_ms = job_end_time_ms;
       byNode.set(id, known);
     }
@@ -119,7 +145,8 @@ async function nodesInMesh(
   }
 }
 
-function nodeRow({ node, site, provider, tier, devices, models, job_end_time_ms }: MeshNode): string[] {
+function nodeRow(found: MeshNode): string[] {
+  const { node, site, provider, tier, devices, models, job_end_time_ms, heard_ms_ago } = found;
   const counts = new Map<string, number>();
   for (const { model, memory_bytes, isa, emulated } of devices) {
     const sets = isaWords(isa);
@@ -137,6 +164,9 @@ function nodeRow({ node, site, provider, tier, devices, models, job_end_time_ms 
         state === 'serving' && reachable ? name : `${name} (${reachable ? state : 'unreachable'})`,
       )
       .join(', '),
+    `${found.running}${found.waiting > 0 ? ` (${found.waiting} wait)` : ''}`,
+    found.sources.join(', ') || '-',
+    heard_ms_ago === undefined ? '-' : `${(heard_ms_ago / 1000).toFixed(1)} s ago`,
     job_end_time_ms === undefined ? '-' : `${new Date(job_end_time_ms).toISOString().slice(0, 16)}Z`,
   ];
 }
