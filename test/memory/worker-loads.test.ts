@@ -5,6 +5,8 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeEach, expect, test } from 'vitest';
 import { ContentHashCache } from '../../agent/memory/content-hashes.ts';
 import { learnContents } from '../../agent/memory/learn-contents.ts';
+import { deviceReportSchema } from '../../spec/device-report.ts';
+import type { PoolReport } from '../../spec/pool-report.ts';
 import { WorkerHarness } from '../device-worker/harness.ts';
 import { model } from '../engine/support.ts';
 
@@ -20,20 +22,14 @@ afterEach(() => worker.close());
 
 const body = { model: 'first', prompt: 'one two three', max_tokens: 100, temperature: 0, ignore_eos: true };
 
-interface Report {
-  memory: {
-    pool: {
-      reusable_bytes: number;
-      weights_bytes: number;
-      models: { model: string; weights_bytes: number }[];
-    };
-  };
-}
-
-async function poolOf(): Promise<Report['memory']['pool']> {
+async function poolOf(): Promise<PoolReport> {
   const { status, text } = await worker.request('GET', '/hpcserve/v1/device');
   expect(status).toBe(200);
-  return (JSON.parse(text) as Report).memory.pool;
+  const { pool } = deviceReportSchema.parse(JSON.parse(text)).memory;
+  const { weights_bytes, reusable_bytes, kv_bytes, scratch_bytes, lost_bytes, free_bytes } = pool!;
+  const sum = weights_bytes + reusable_bytes + kv_bytes + scratch_bytes + lost_bytes + free_bytes;
+  expect(sum).toBe(pool!.pool_bytes);
+  return pool!;
 }
 
 async function textOf(): Promise<string> {
