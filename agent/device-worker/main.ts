@@ -113,14 +113,14 @@ class DeviceWorker {
     });
     this.models = models;
     this.server = new WorkerServer(models, metrics, this.limits, async () => {
-      const { engine_bytes, script_bytes, pool, ...schedule } = await models.report();
+      const { script_bytes, pool, ...schedule } = await models.report();
       return {
         format: 1,
         at_ms: Date.now(),
         pid: process.pid,
         device: { name: device, threads, isa },
         memory: {
-          ...(await reportMemory(engine_bytes, script_bytes + scriptBufferBytes())),
+          ...(await reportMemory(script_bytes + scriptBufferBytes())),
           ...(pool && { pool }),
         },
         ...schedule,

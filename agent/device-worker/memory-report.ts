@@ -20,7 +20,7 @@ interface MappedBytes {
   heap: number;
   scripts: number;
   stacks: number;
-  /** Everything else that no file backs: buffers of engines, large blocks of malloc. */
+  /** Everything else that no file backs: large blocks of malloc. */
   anonymous: number;
 }
 
@@ -30,18 +30,15 @@ export function scriptBufferBytes(): number {
 }
 
 /**
- * @param engine_bytes buffers that engines hold outside memory files
- * @param script_bytes buffers of every thread's JavaScript; of both, those never written to have no memory
+ * @param script_bytes buffers of every thread's JavaScript; those never written to have no memory
  */
-export async function reportMemory(engine_bytes: number, script_bytes: number): Promise<MemoryReport> {
+export async function reportMemory(script_bytes: number): Promise<MemoryReport> {
   const mapped = addUp(await readFile('/proc/self/smaps', 'utf8'));
-  const engines = Math.min(engine_bytes, mapped.anonymous);
-  const buffers = Math.min(script_bytes, mapped.anonymous - engines);
+  const buffers = Math.min(script_bytes, mapped.anonymous);
   return {
     pss_bytes: Object.values(mapped).reduce((sum: number, bytes: number) => sum + bytes, 0),
     parts: [
       { name: 'pool', bytes: mapped.memory_files },
-      { name: 'engine buffers', bytes: engines },
       { name: 'model files', bytes: mapped.model_files },
       { name: 'programs and libraries', bytes: mapped.programs },
       { name: 'JavaScript', bytes: mapped.scripts },
@@ -49,7 +46,7 @@ export async function reportMemory(engine_bytes: number, script_bytes: number): 
       { name: 'native heap', bytes: mapped.heap },
       { name: 'stacks', bytes: mapped.stacks },
     ],
-    unexplained_bytes: mapped.anonymous - engines - buffers,
+    unexplained_bytes: mapped.anonymous - buffers,
   };
 }
 

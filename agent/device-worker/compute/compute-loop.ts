@@ -250,16 +250,12 @@ export class ComputeLoop {
 
   private report(): ScheduleReport {
     const { schedule } = this;
-    let engine_bytes = 0;
-    // Weights and KV lie in the pool.
-    for (const { engine } of this.engines.values()) engine_bytes += engine.stats().compute_bytes;
     return {
       instances: schedule.instances(monotonic_ms()),
       scheduler: schedule.counted,
       decisions: schedule.decisions.last,
       resting: this.resting.names,
       ...(this.engines.size > 0 && { pool: this.pool().report() }),
-      engine_bytes,
       script_bytes: scriptBufferBytes(),
     };
   }
