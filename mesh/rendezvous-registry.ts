@@ -7,7 +7,7 @@ import { loadOrCreateNetworkKey, readNetworkKey } from './network-key.ts';
 import { RecordRejected, sealDeparture, sealRecord } from './record-codec.ts';
 import type { PeerDescription, Registry, RegistryChange, RegistryStatus } from './registry.ts';
 import { RendezvousFolder } from './rendezvous-folder.ts';
-import type { SessionIdentity } from './session-identity.ts';
+import { SessionIdentity } from './session-identity.ts';
 import { SessionTable } from './session-table.ts';
 
 export interface RendezvousOptions {
@@ -57,6 +57,9 @@ export class RendezvousRegistry implements Registry {
   readonly table = new SessionTable();
   readonly #notices = new Map<string, Notice>();
   readonly #own = new Map<string, OwnRecord>();
+  /** Sessions that were compacted and came again, and when they did. */
+  readonly #ended_again_ms = new Map<string, number>();
+  #witness: SessionIdentity | undefined;
   readonly #temporary_since_ms = new Map<string, number>();
   readonly #peerCallbacks = new Set<() => void>();
   #peer: PeerDescription | undefined;
@@ -273,7 +276,8 @@ export class RendezvousRegistry implements Registry {
           const sealed = file.kind === 'rec' ? { record: bytes } : { departure: bytes };
           const entry = openEntry(sealed, this.network_key);
           requireSame(entry.session_id, file.session_id);
-          if (this.table.merge(entry, 'folder') === 'forgotten') {
+          if (this.table.merge(entry, 'folder') === 'forgotten' && entry.record) {
+            await this.#repeatEnd(file.session_id);
             throw new RecordRejected('replayed', 'its session is over and was compacted');
           }
         } catch (error) {
@@ -305,6 +309,18 @@ export class RendezvousRegistry implements Registry {
     own.stored = true;
   }
 
+  /**
+   * A record of a session that was over and compacted is there again: its process may have been stopped all the while,
+   * and must learn of it to come back under a new session. Its files go as those of others do.
+   */
+  async #repeatEnd(session_id: string): Promise<void> {
+    if (this.#ended_again_ms.has(session_id)) return;
+    this.#ended_again_ms.set(session_id, this.#options.now_ms());
+    this.#witness ??= await SessionIdentity.create();
+    const departure = { session_id, evidence: 'it was over, and had been compacted' };
+    await this.#folder.write(session_id, 'left', sealDeparture(departure, this.#witness, this.network_key));
+  }
+
   /** Forgets what is over, and removes its files; any member may, for a LEFT record changes no more. */
   async #tidy(present: ReadonlyMap<string, unknown>, temporary: string[]): Promise<void> {
     const now_ms = this.#options.now_ms();
@@ -331,6 +347,12 @@ export class RendezvousRegistry implements Registry {
           this.#forget(session_id, false);
         }
       }
+    }
+    for (const [session_id, since_ms] of this.#ended_again_ms) {
+      if (now_ms - since_ms < this.#options.compact_after_ms) continue;
+      await this.#folder.remove(`${session_id}.rec`);
+      await this.#folder.remove(`${session_id}.left`);
+      this.#ended_again_ms.delete(session_id);
     }
     for (const name of this.#temporary_since_ms.keys()) {
       if (!temporary.includes(name)) this.#temporary_since_ms.delete(name);

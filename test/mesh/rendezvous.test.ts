@@ -224,6 +224,25 @@ describe('a rendezvous folder', () => {
       return (await readdir(join(scratch.path, 'sessions'))).join() === `${stays.id}.rec`;
     }, 'only the living have files');
   });
+
+  test('says again that a session is over which was compacted and comes back, as after a long stop', async () => {
+    await using scratch = await scratchFolder();
+    await using a = await openRegistry(scratch.path, { compact_after_ms: 300 });
+    const sessions = join(scratch.path, 'sessions');
+    const stopped = await openRegistry(scratch.path);
+    const session = await OwnSession.join(stopped, metadata);
+    const file = join(sessions, `${session.id}.rec`);
+    const bytes = await readFile(file);
+    await stopped.close();
+    await eventually(() => a.get(session.id), 'the session');
+    await a.retire(session.id, 'taken for gone', await SessionIdentity.create());
+    await eventually(async () => (await readdir(sessions)).length === 0, 'it is compacted');
+    // What its process does when it goes on.
+    await writeFile(file, bytes);
+    await eventually(async () => (await readdir(sessions)).includes(`${session.id}.left`), 'it is told');
+    expect([a.get(session.id), a.status().rejected.replayed]).toEqual([undefined, 1]);
+    await eventually(async () => (await readdir(sessions)).length === 0, 'its files go again');
+  });
 });
 
 describe('a session that a peer declares gone', () => {
