@@ -49,10 +49,8 @@ export function describeLaunch(
     mesh_folder: store.layout.mesh_folder,
     launch_folder,
     ...(library ? { native_library_dir: expandSitePath(library, facts.environment) } : {}),
-    ...(site.network.prefer ? { network: site.network.prefer } : {}),
-    ...(site.network.port_range ? { port_range: site.network.port_range } : {}),
+    ...networkOf(site),
     engine_prefix: enginePrefix(site, planned),
-    ...(site.mesh.gossip ? { mesh: { bootstrap: site.mesh.bootstrap, relay: site.mesh.relay } } : {}),
     ...(planned.scavenged ? { leaves_when_warned: true } : {}),
     heartbeat_ms: 1000,
   };
@@ -61,6 +59,18 @@ export function describeLaunch(
     planned,
     launch_folder,
     launch_file: join(launch_folder, launchFiles.launch),
+  };
+}
+
+/** How agents are reached, and how they take part in the mesh. */
+export function networkOf({
+  network,
+  mesh,
+}: SiteConfig): Pick<LaunchSpec, 'network' | 'port_range' | 'mesh'> {
+  return {
+    ...(network.prefer ? { network: network.prefer } : {}),
+    ...(network.port_range ? { port_range: network.port_range } : {}),
+    ...(mesh.gossip ? { mesh: { bootstrap: mesh.bootstrap, relay: mesh.relay } } : {}),
   };
 }
 

@@ -7,7 +7,7 @@ import { type LaunchSpec, launchSchema } from '../spec/launch.ts';
 import { modelSchema } from '../spec/model-yaml.ts';
 import { launchFiles, runFolder } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
-import type { PrepareFacts } from './prepare-launch.ts';
+import { networkOf, type PrepareFacts } from './prepare-launch.ts';
 import type { LoadedSite } from './site-files.ts';
 
 export interface RunRequest {
@@ -95,8 +95,7 @@ export function prepareRun(
     ],
     mesh_folder: layout.mesh_folder,
     launch_folder,
-    ...(site.network.prefer ? { network: site.network.prefer } : {}),
-    ...(site.network.port_range ? { port_range: site.network.port_range } : {}),
+    ...networkOf(site),
     leaves_when_warned: true,
   });
   mkdirSync(launch_folder, { recursive: true, mode: 0o700 });
