@@ -6,6 +6,7 @@ import { describe, expect, test } from 'vitest';
 import type { FailureReport } from '../../agent/node/failure-report.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
+import type { AgentState } from '../../spec/agent-state.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import { eventually } from '../mesh/fixtures.ts';
 import { alive, type RunningAgent, Site, unitOf } from './harness.ts';
@@ -28,7 +29,8 @@ async function reportOf(agent: RunningAgent, unit: string): Promise<FailureRepor
 }
 
 async function unitPid(agent: RunningAgent): Promise<number> {
-  return (await agent.state())!.sessions.find((session) => session.unit)!.pid!;
+  const process = (state: AgentState) => state.sessions.find(({ unit }) => unit !== undefined)?.pid;
+  return process(await agent.stateWhere((state) => process(state) !== undefined, 'its process'))!;
 }
 
 /** What an answer ends with: its text, or why it was cut. */

@@ -58,6 +58,8 @@ export class TensorLoading {
         details: { still_writing: counters.active > 0 },
       });
     }
+    // Threads may have ended since.
+    this.#report();
     this.#share.end();
     try {
       const failure = counters.failure;
