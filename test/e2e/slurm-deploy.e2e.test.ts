@@ -160,6 +160,8 @@ describe('a deployment on Slurm', () => {
       shown += text;
     });
     const ended = new Promise<number>((resolve) => terminal.onExit(({ exitCode }) => resolve(exitCode)));
+    // Like a person: what is typed before the prompt may be lost on the way (srun sets up its terminal).
+    await expect.poll(() => shown, { timeout: 30_000 }).toMatch(/[$#] $/);
     terminal.write('stty size; echo "in job $SLURM_JOB_ID"\r');
     await expect.poll(() => shown, { timeout: 20_000 }).toMatch(`in job ${second!.job_id}\r\n`);
     expect(shown).toContain('37 101\r\n');
@@ -177,7 +179,7 @@ describe('a deployment on Slurm', () => {
     terminal.write('\x03'); // ends nothing but what the shell runs
     terminal.write('exit 4\r');
     expect(await ended, shown).toBe(4);
-  });
+  }, 90_000);
 
   it('submits nothing when deployed again', async () => {
     const before = await queue();

@@ -154,6 +154,8 @@ describe('a laptop', () => {
       shown += text;
     });
     const ended = new Promise<number>((resolve) => terminal.onExit(({ exitCode }) => resolve(exitCode)));
+    // Like a person: what is typed before the prompt may be lost on the way (srun sets up its terminal).
+    await expect.poll(() => shown, { timeout: 30_000 }).toMatch(/[$#] $/);
     terminal.write('stty size; test -n "$SLURM_JOB_ID" && echo "on a"" node"\r');
     await expect.poll(() => shown, { timeout: 30_000 }).toContain('on a node\r\n');
     expect(shown).toContain('31 91\r\n');
@@ -162,7 +164,7 @@ describe('a laptop', () => {
     const piped = await hpcserve('shell', 'afar', '--', 'sh', '-c', 'echo "there $SLURM_JOB_ID"; exit 6');
     expect(piped.stdout, piped.stderr).toMatch(/^there \d+$/m);
     expect(piped.code).toBe(6);
-  }, 60_000);
+  }, 90_000);
 
   it('passes on exit codes and words, and says what is missing there', async () => {
     const unknown = await hpcserve('status', 'nobody');
