@@ -170,13 +170,17 @@ describe('a deployment on Slurm', () => {
     await expect
       .poll(
         () => {
-          terminal.write('stty size\r');
+          if (/[$#] $/.test(shown)) terminal.write('stty size\r');
           return shown;
         },
         { timeout: 20_000, interval: 200 },
       )
       .toContain('20 90\r\n');
+    await expect.poll(() => shown, { timeout: 20_000 }).toMatch(/[$#] $/);
+    terminal.write('sleep 1000\r');
+    await expect.poll(() => shown, { timeout: 20_000 }).toMatch(/sleep 1000\r\n$/);
     terminal.write('\x03'); // ends nothing but what the shell runs
+    await expect.poll(() => shown, { timeout: 20_000 }).toMatch(/\^C[\s\S]*[$#] $/);
     terminal.write('exit 4\r');
     expect(await ended, shown).toBe(4);
   }, 90_000);
