@@ -8,21 +8,21 @@ import { buildProgram } from '../cli/program.ts';
 const page_columns = 100;
 
 /** All commands that do something, by their full names, with the help they print. */
-export function commandHelp(): { name: string; help: string }[] {
-  return leaves(buildProgram(offlineContext()), '').map(({ name, command }) => ({
+export async function commandHelp(): Promise<{ name: string; help: string }[]> {
+  return leaves(await buildProgram(offlineContext()), '').map(({ name, command }) => ({
     name,
     help: helpOf(command),
   }));
 }
 
-export function commandPage(): string[] {
+export async function commandPage(): Promise<string[]> {
   return [
     '# Commands',
     '',
     'What each command prints with `--help`. Data goes to stdout, everything else to stderr; `--json` makes data',
     'one object or JSON lines. Exit codes are in [errors.md](errors.md).',
     '',
-    ...commandHelp().flatMap(({ name, help }) => [`## ${name}`, '', '```', help.trimEnd(), '```', '']),
+    ...(await commandHelp()).flatMap(({ name, help }) => [`## ${name}`, '', '```', help.trimEnd(), '```', '']),
     '## Configuration',
     '',
     'Strongest first: flags, environment, `./hpcserve.yaml` of the folder a command is typed in,',

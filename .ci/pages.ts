@@ -6,9 +6,9 @@ import { siteSchema } from '../spec/site.ts';
 import { commandPage } from './command-page.ts';
 import { schemaRows } from './schema-page.ts';
 
-export const writtenPages: Record<string, () => string> = {
+export const writtenPages: Record<string, () => string | Promise<string>> = {
   'docs/errors.md': errorPage,
-  'docs/commands.md': () => page(commandPage()),
+  'docs/commands.md': async () => page(await commandPage()),
   'docs/model-yaml.md': () =>
     page([
       '# model.yaml',

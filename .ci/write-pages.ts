@@ -5,6 +5,6 @@ import { packageRoot } from '../spec/package-root.ts';
 import { writtenPages } from './pages.ts';
 
 for (const [path, text] of Object.entries(writtenPages)) {
-  writeFileSync(join(packageRoot, path), text());
+  writeFileSync(join(packageRoot, path), await text());
   console.log(path);
 }

@@ -71,7 +71,8 @@ async function main(): Promise<number> {
   // Whether errors are JSON must be known before the command line is understood.
   context.json = process.argv.slice(2).includes('--json');
   try {
-    await buildProgram(context).parseAsync(process.argv);
+    const program = await buildProgram(context, process.argv[2]);
+    await program.parseAsync(process.argv);
     return 0;
   } catch (thrown) {
     if (thrown instanceof RanElsewhere) return thrown.exit_code;

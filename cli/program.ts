@@ -3,37 +3,48 @@ import { Command, Option } from 'commander';
 import type { LoadedSite } from '../control/site-files.ts';
 import { version } from '../control/version.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { registerBackfill } from './commands/backfill.ts';
-import { registerChat } from './commands/chat.ts';
-import { registerCompletion } from './commands/completion.ts';
-import { registerConfig } from './commands/config.ts';
-import { registerConnect } from './commands/connect.ts';
-import { registerDeploy } from './commands/deploy.ts';
-import { registerDoctor } from './commands/doctor.ts';
-import { registerEndpoint } from './commands/endpoint.ts';
-import { registerGateway } from './commands/gateway.ts';
-import { registerInit } from './commands/init.ts';
-import { registerKeep } from './commands/keep.ts';
-import { registerKeys } from './commands/keys.ts';
-import { registerLogs } from './commands/logs.ts';
-import { registerModelCommands } from './commands/model.ts';
-import { registerModels } from './commands/models.ts';
-import { registerNodes } from './commands/nodes.ts';
-import { registerPlan } from './commands/plan.ts';
-import { registerRender } from './commands/render.ts';
-import { registerRun } from './commands/run.ts';
-import { registerShell } from './commands/shell.ts';
-import { registerSimulate } from './commands/simulate.ts';
-import { registerSites } from './commands/sites.ts';
-import { registerStatus } from './commands/status.ts';
-import { registerStop } from './commands/stop.ts';
-import { registerTop } from './commands/top.ts';
-import { registerUsage } from './commands/usage.ts';
 import type { ConfigKey } from './config/config-schema.ts';
 import type { CliContext } from './context.ts';
 import { RanElsewhere } from './remote/ran-elsewhere.ts';
-import { remoteCommands, runThere } from './remote/run-there.ts';
+import { remoteCommands } from './remote/remote-commands.ts';
 import { openSite, readSpec } from './site-session.ts';
+
+type Register = (program: Command, context: CliContext) => void;
+
+/**
+ * By the word that is typed, in the order of the help. Loaded when asked for: what one command needs takes half the time
+ * to load of what all need.
+ */
+const commands: Readonly<Record<string, () => Promise<Register>>> = {
+  init: async () => (await import('./commands/init.ts')).registerInit,
+  deploy: async () => (await import('./commands/deploy.ts')).registerDeploy,
+  plan: async () => (await import('./commands/plan.ts')).registerPlan,
+  simulate: async () => (await import('./commands/simulate.ts')).registerSimulate,
+  render: async () => (await import('./commands/render.ts')).registerRender,
+  status: async () => (await import('./commands/status.ts')).registerStatus,
+  logs: async () => (await import('./commands/logs.ts')).registerLogs,
+  shell: async () => (await import('./commands/shell.ts')).registerShell,
+  run: async () => (await import('./commands/run.ts')).registerRun,
+  stop: async () => (await import('./commands/stop.ts')).registerStop,
+  keep: async () => (await import('./commands/keep.ts')).registerKeep,
+  backfill: async () => (await import('./commands/backfill.ts')).registerBackfill,
+  chat: async () => (await import('./commands/chat.ts')).registerChat,
+  models: async () => (await import('./commands/models.ts')).registerModels,
+  model: async () => (await import('./commands/model.ts')).registerModelCommands,
+  endpoint: async () => (await import('./commands/endpoint.ts')).registerEndpoint,
+  gateway: async () => (await import('./commands/gateway.ts')).registerGateway,
+  connect: async () => (await import('./commands/connect.ts')).registerConnect,
+  keys: async () => (await import('./commands/keys.ts')).registerKeys,
+  usage: async () => (await import('./commands/usage.ts')).registerUsage,
+  top: async () => (await import('./commands/top.ts')).registerTop,
+  nodes: async () => (await import('./commands/nodes.ts')).registerNodes,
+  sites: async () => (await import('./commands/sites.ts')).registerSites,
+  doctor: async () => (await import('./commands/doctor.ts')).registerDoctor,
+  config: async () => (await import('./commands/config.ts')).registerConfig,
+  completion: async () => (await import('./commands/completion.ts')).registerCompletion,
+};
+/** It completes the words of all others. */
+const needsAll = 'completion';
 
 /** Flags that stand for a configuration key, by commander's name of the option. */
 const flagKeys: Readonly<Record<string, { key: ConfigKey; flag: string }>> = {
@@ -57,6 +68,7 @@ async function elsewhere(context: CliContext, command: Command): Promise<void> {
   if (!remoteCommands.has(top.name()) || context.configuration.get('url') !== undefined) return;
   const loaded = siteOfCommand(context, top);
   if (loaded?.site.slurm?.ssh === undefined) return;
+  const { runThere } = await import('./remote/run-there.ts');
   throw new RanElsewhere(await runThere(context, loaded, command, process.argv.slice(2)));
 }
 
@@ -76,7 +88,8 @@ function siteOfCommand(context: CliContext, command: Command): LoadedSite | unde
   }
 }
 
-export function buildProgram(context: CliContext): Command {
+/** @param first the first word typed; where it is a command, the others are left out. Default: all commands. */
+export async function buildProgram(context: CliContext, first?: string): Promise<Command> {
   const program = new Command('hpcserve')
     .description('Serve language models on Slurm clusters: one OpenAI-compatible URL that outlives the jobs.')
     .version(version, '-V, --version', 'print the version')
@@ -116,34 +129,7 @@ Examples:
 Exit codes: 0 success, 2 wrong usage, 3 configuration, 4 model, 5 no placement, 6 Slurm refused,
 7 unreachable, 8 deployment failed, 9 no such thing, 10 conflict, 13 a check failed (docs/errors.md).`,
     );
-  for (const register of [
-    registerInit,
-    registerDeploy,
-    registerPlan,
-    registerSimulate,
-    registerRender,
-    registerStatus,
-    registerLogs,
-    registerShell,
-    registerRun,
-    registerStop,
-    registerKeep,
-    registerBackfill,
-    registerChat,
-    registerModels,
-    registerModelCommands,
-    registerEndpoint,
-    registerGateway,
-    registerConnect,
-    registerKeys,
-    registerUsage,
-    registerTop,
-    registerNodes,
-    registerSites,
-    registerDoctor,
-    registerConfig,
-    registerCompletion,
-  ])
-    register(program, context);
+  const alone = first !== undefined && first !== needsAll && Object.hasOwn(commands, first);
+  for (const load of alone ? [commands[first]!] : Object.values(commands)) (await load())(program, context);
   return program;
 }

@@ -61,14 +61,14 @@ export interface JobPoll {
  * @param before used in its place, as far as there was one.
  */
 export async function pollJobsIfReachable(
-  state: DeploymentState,
+  states: readonly DeploymentState[],
   store: DeploymentStore,
   runner: JobRunner,
   now_ms: number,
   before?: JobPoll,
 ): Promise<JobPoll> {
   try {
-    return await pollJobs(state, store, runner, now_ms);
+    return await pollJobs(states, store, runner, now_ms);
   } catch (error) {
     if (!(error instanceof HpcserveError) || error.code !== 'E_SLURM_UNREACHABLE') throw error;
     const words = [error.message, ...error.because].join(': ');
@@ -82,18 +82,18 @@ export async function pollJobsIfReachable(
   }
 }
 
-/** One batched question to the runner about everything of this deployment that is not over. */
+/** One batched question to the runner about everything of these deployments that is not over. */
 export async function pollJobs(
-  state: DeploymentState,
+  states: readonly DeploymentState[],
   store: DeploymentStore,
   runner: JobRunner,
   now_ms: number,
 ): Promise<JobPoll> {
-  const live = liveLaunches(state);
-  const asked = live.flatMap((launch) =>
-    launch.job_id === undefined
-      ? []
-      : [{ job_id: launch.job_id, launch_folder: store.launchFolder(state.name, launch.launch_id) }],
+  const live = states.flatMap(liveLaunches);
+  const asked = states.flatMap((state) =>
+    liveLaunches(state).flatMap(({ job_id, launch_id }) =>
+      job_id === undefined ? [] : [{ job_id, launch_folder: store.launchFolder(state.name, launch_id) }],
+    ),
   );
   const jobs = asked.length > 0 ? await runner.poll(asked) : new Map<string, JobSnapshot>();
   const found = new Map<string, string[]>();

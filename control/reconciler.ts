@@ -126,7 +126,7 @@ export class Reconciler {
     const now = now_ms();
     const interval = this.#options.poll_interval_ms ?? runner.poll_interval_ms;
     if (!this.#poll || this.#pollNext || now - this.#polled_at_ms >= interval) {
-      this.#poll = await pollJobsIfReachable(state, store, runner, now, this.#poll);
+      this.#poll = await pollJobsIfReachable([state], store, runner, now, this.#poll);
       this.#polled_at_ms = now;
       this.#pollNext = false;
     }

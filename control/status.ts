@@ -8,8 +8,9 @@ import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import { jobLog } from './diagnose.ts';
 import { baseUrl } from './gateway.ts';
 import { lookAtGateway } from './gateway-process.ts';
+import type { DeploymentStore } from './deployment-store.ts';
 import type { JobSnapshot } from './job-runner.ts';
-import { describeDevices, observe, pollJobsIfReachable, type UnitSight } from './observe.ts';
+import { describeDevices, type Observation, observe, pollJobsIfReachable, type UnitSight } from './observe.ts';
 import { liveFacts, type Operations } from './operations.ts';
 import { kindsOfNodes } from './site-offers.ts';
 
@@ -88,17 +89,32 @@ export interface DeploymentReport extends Assessment {
   launches: LaunchReport[];
 }
 
-/** @param nodeKinds lets each replica's node be confirmed; without it only engine and devices are. */
-export async function reportDeployment(
+/**
+ * Asks about the jobs of all of them at once.
+ * @param nodeKinds lets each replica's node be confirmed; without it only engine and devices are.
+ */
+export async function reportDeployments(
   operations: Operations,
-  state: DeploymentState,
+  states: readonly DeploymentState[],
   nodeKinds?: NodeKinds,
-): Promise<DeploymentReport> {
+): Promise<DeploymentReport[]> {
   const { store, runner, now_ms } = operations;
   const now = now_ms();
-  const observation = observe(state, store, await pollJobsIfReachable(state, store, runner, now), now);
-  const runs = [...observation.launches.values()].some(({ units }) => units.some(({ given }) => given));
+  const poll = await pollJobsIfReachable(states, store, runner, now);
+  const observed = states.map((state) => ({ state, observation: observe(state, store, poll, now) }));
+  const runs = observed.some(({ observation }) =>
+    [...observation.launches.values()].some(({ units }) => units.some(({ given }) => given)),
+  );
   const kinds = runs ? await nodeKinds?.() : undefined;
+  return observed.map(({ state, observation }) => reportDeployment(store, state, observation, kinds));
+}
+
+function reportDeployment(
+  store: DeploymentStore,
+  state: DeploymentState,
+  observation: Observation,
+  kinds: Awaited<ReturnType<NodeKinds>>,
+): DeploymentReport {
   const launches = state.launches
     .filter((launch) => !launch.superseded || launch.phase !== 'ended')
     .map((launch): LaunchReport => {

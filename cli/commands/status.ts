@@ -10,7 +10,7 @@ import {
   type LaunchReport,
   type NodeKinds,
   nodeKindsOf,
-  reportDeployment,
+  reportDeployments,
   reportGateway,
 } from '../../control/status.ts';
 import type { CliContext } from '../context.ts';
@@ -73,12 +73,14 @@ async function look(operations: Operations, name: string | undefined, nodeKinds:
   const { store, loaded } = operations;
   const states =
     name === undefined ? store.list().flatMap((each) => store.load(each) ?? []) : [store.require(name)];
-  const deployments: DeploymentReport[] = [];
-  for (const state of states) deployments.push(await reportDeployment(operations, state, nodeKinds));
+  const [deployments, gateway] = await Promise.all([
+    reportDeployments(operations, states, nodeKinds),
+    reportGateway(operations),
+  ]);
   const { looked_ms } = readHistory(store.layout);
   return {
     site: loaded.site.name,
-    gateway: await reportGateway(operations),
+    gateway,
     keeper: lookAtKeeper(store.layout),
     scavenger: {
       wanted: states.some(wantsIdleNodes),

@@ -5,7 +5,7 @@ import { lookAtGateways, readAdminToken } from '../../control/gateway-process.ts
 import type { Operations } from '../../control/operations.ts';
 import { liveFacts } from '../../control/operations.ts';
 import { offersOf } from '../../control/site-offers.ts';
-import { reportDeployment, reportGateway } from '../../control/status.ts';
+import { reportDeployments, reportGateway } from '../../control/status.ts';
 import { isSupported } from '../../slurm/client.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type CheckResult, failed, passed, skipped, warning } from './check.ts';
@@ -116,7 +116,7 @@ export async function checkDeployments(operations: Operations): Promise<CheckRes
     try {
       const state = store.require(name);
       if (state.desired === 'stopped') continue;
-      const report = await reportDeployment(operations, state);
+      const [report] = (await reportDeployments(operations, [state])) as [DeploymentReport];
       const check = `deployment ${name}`;
       const found = [
         `${report.phase}, ${report.replicas_serving} of ${report.replicas_wanted} replicas`,

@@ -9,26 +9,6 @@ import { Luggage } from './bring-files.ts';
 import { openRemoteSite } from './remote-site.ts';
 import { useRemoteTerminal } from './remote-terminal.ts';
 
-/** Commands that work on a site. The others (init, simulate, config, …) are of this machine. */
-export const remoteCommands: ReadonlySet<string> = new Set([
-  'deploy',
-  'plan',
-  'render',
-  'status',
-  'logs',
-  'shell',
-  'top',
-  'stop',
-  'keep',
-  'backfill',
-  'chat',
-  'models',
-  'endpoint',
-  'keys',
-  'usage',
-  'nodes',
-  'doctor',
-]);
 /** Those that a person uses at a terminal, which must be theirs there too. */
 const terminalCommands: ReadonlySet<string> = new Set(['shell', 'top']);
 /** Options whose value is a file here, by what becomes of it. */

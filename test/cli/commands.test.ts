@@ -28,8 +28,8 @@ function all(command: Command): Command[] {
 }
 
 describe('the command line', () => {
-  it('has a description and examples for every command', () => {
-    const program = buildProgram(context());
+  it('has a description and examples for every command', async () => {
+    const program = await buildProgram(context());
     for (const command of all(program)) {
       if (command.name() === '__complete') continue;
       expect(command.description(), command.name()).not.toBe('');
@@ -187,15 +187,16 @@ describe('the command line', () => {
 });
 
 describe('completion', () => {
-  const words = (...typed: string[]): string[] => complete(buildProgram(context()), context(), typed);
+  const words = async (...typed: string[]): Promise<string[]> =>
+    complete(await buildProgram(context()), context(), typed);
 
-  it('offers commands, options, choices and sites', () => {
-    expect(words('st')).toEqual(['status', 'stop']);
-    expect(words('keys', '')).toEqual(['create', 'list', 'revoke', 'set']);
-    expect(words('deploy', '--st')).toEqual(['--state-dir', '--stop-first']);
-    expect(words('usage', '--by', '')).toEqual(['day', 'deployment', 'job', 'key', 'model']);
-    expect(words('status', '--site', 'lo')).toEqual(['local']);
-    expect(words('completion', '')).toEqual(['bash', 'fish', 'zsh']);
+  it('offers commands, options, choices and sites', async () => {
+    expect(await words('st')).toEqual(['status', 'stop']);
+    expect(await words('keys', '')).toEqual(['create', 'list', 'revoke', 'set']);
+    expect(await words('deploy', '--st')).toEqual(['--state-dir', '--stop-first']);
+    expect(await words('usage', '--by', '')).toEqual(['day', 'deployment', 'job', 'key', 'model']);
+    expect(await words('status', '--site', 'lo')).toEqual(['local']);
+    expect(await words('completion', '')).toEqual(['bash', 'fish', 'zsh']);
   });
 
   it('hands out scripts that their shells can read', async () => {

@@ -5,9 +5,9 @@ import { commandHelp } from '../../.ci/command-page.ts';
 
 const page = readFileSync(fileURLToPath(new URL('../../docs/commands.md', import.meta.url)), 'utf8');
 
-describe('every command', () => {
-  const commands = commandHelp();
+const commands = await commandHelp();
 
+describe('every command', () => {
   it('is documented, and no other is', () => {
     const documented = [...page.matchAll(/^## (hpcserve .+)$/gm)].map((match) => match[1]!);
     expect(documented).toEqual(commands.map((command) => command.name));

@@ -6,8 +6,10 @@ import { writtenPages } from '../../.ci/pages.ts';
 describe('pages written from the code', () => {
   it.each(Object.entries(writtenPages))(
     '%s is what the code says (node dist/.ci/write-pages.js)',
-    (path, text) => {
-      expect(readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8')).toBe(text());
+    async (path, text) => {
+      expect(readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8')).toBe(
+        await text(),
+      );
     },
   );
 });

@@ -42,7 +42,8 @@ async function simulate(...argv: string[]): Promise<{ out: string[]; notes: stri
     working_folder: folder,
     configuration: new Configuration({ environment, working_folder: folder }),
   } as unknown as CliContext;
-  await buildProgram(context).parseAsync(['simulate', ...argv], { from: 'user' });
+  const program = await buildProgram(context, 'simulate');
+  await program.parseAsync(['simulate', ...argv], { from: 'user' });
   return { out, notes };
 }
 
