@@ -20,9 +20,10 @@ export interface ShellPlace {
 export async function shellPlaces(operations: Operations): Promise<ShellPlace[]> {
   const { store, runner, now_ms } = operations;
   const places: ShellPlace[] = [];
-  for (const deployment of store.list()) {
-    const state = store.require(deployment);
-    const { jobs } = await pollJobs(state, store, runner, now_ms());
+  const states = store.list().map((name) => store.require(name));
+  const { jobs } = await pollJobs(states, store, runner, now_ms());
+  for (const state of states) {
+    const deployment = state.name;
     for (const { job_id, launch_id, planned } of liveLaunches(state)) {
       const job = job_id === undefined ? undefined : jobs.get(job_id);
       if (job_id === undefined || job?.phase !== 'running') continue;

@@ -5,12 +5,18 @@ import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
 import { type Assessment, assess } from './assess.ts';
 import { type ActualUnit, differences, type PlannedUnit, plannedUnit } from './confirm.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
+import type { DeploymentStore } from './deployment-store.ts';
 import { jobLog } from './diagnose.ts';
 import { baseUrl } from './gateway.ts';
 import { lookAtGateway } from './gateway-process.ts';
-import type { DeploymentStore } from './deployment-store.ts';
 import type { JobSnapshot } from './job-runner.ts';
-import { describeDevices, type Observation, observe, pollJobsIfReachable, type UnitSight } from './observe.ts';
+import {
+  describeDevices,
+  type Observation,
+  observe,
+  pollJobsIfReachable,
+  type UnitSight,
+} from './observe.ts';
 import { liveFacts, type Operations } from './operations.ts';
 import { kindsOfNodes } from './site-offers.ts';
 

@@ -5,7 +5,7 @@ import { lookAtGateways, readAdminToken } from '../../control/gateway-process.ts
 import type { Operations } from '../../control/operations.ts';
 import { liveFacts } from '../../control/operations.ts';
 import { offersOf } from '../../control/site-offers.ts';
-import { reportDeployments, reportGateway } from '../../control/status.ts';
+import { type DeploymentReport, reportDeployments, reportGateway } from '../../control/status.ts';
 import { isSupported } from '../../slurm/client.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type CheckResult, failed, passed, skipped, warning } from './check.ts';

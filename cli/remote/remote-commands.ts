@@ -1,0 +1,20 @@
+/** Commands that work on a site. The others (init, simulate, config, …) are of this machine. */
+export const remoteCommands: ReadonlySet<string> = new Set([
+  'deploy',
+  'plan',
+  'render',
+  'status',
+  'logs',
+  'shell',
+  'top',
+  'stop',
+  'keep',
+  'backfill',
+  'chat',
+  'models',
+  'endpoint',
+  'keys',
+  'usage',
+  'nodes',
+  'doctor',
+]);
