@@ -123,6 +123,7 @@ export function withoutEffect(model: ModelSpec, engine: ResolvedEngine): string[
     ['precision_choices', native && model.precision_choices.length > 0],
     ['kv_type', !native && engine !== 'llama.cpp' && model.kv_type !== 'f16'],
     ['batch_invariant', !native && model.batch_invariant],
+    ['latency_sensitivity', !native && model.latency_sensitivity !== 1],
     ['chat_template', engine === 'command' && model.chat_template !== undefined],
   ];
   const keys = idle.filter(([, is]) => is).map(([key]) => key);

@@ -215,6 +215,14 @@ export const modelSchema = z.strictObject({
     .describe(
       'KV cache over all sequences, in tokens. Default: max_sequences × context_tokens, as far as memory allows.',
     ),
+  latency_sensitivity: z
+    .number()
+    .positive()
+    .max(1e6)
+    .default(1)
+    .describe(
+      'How much a second of loading this model matters beside others, where its tensors lie idle on a device and room is needed (α of Tangram, Eq. 2). Lower: they go sooner; higher: they stay longer (native engine).',
+    ),
   batch_invariant: z
     .boolean()
     .default(false)

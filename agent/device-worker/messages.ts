@@ -22,6 +22,8 @@ export interface NativeModel {
   kv_tokens: number;
   kv_type: KvType;
   batch_invariant: boolean;
+  /** α of Tangram's Equation 2: how much a second of loading it matters; absent: 1, as every other model. */
+  latency_sensitivity?: number;
   /** What its deployment promises; absent: nothing, its requests run in time that promises spare. */
   slo?: { ttft_ms?: number; tpot_ms?: number };
 }

@@ -85,6 +85,7 @@ export class Models {
       const { vocabulary, utf8 } = model.openText();
       const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
         config;
+      const { latency_sensitivity } = config;
       const how = `${kv_type}${batch_invariant ? ', batch invariant' : ''}, chunks of ${prefill_chunk_tokens}`;
       const profile = this.profiles?.read({ name, path: config.model_path }, how);
       this.compute.send({
@@ -95,6 +96,7 @@ export class Models {
         ...(config.slo && { slo: config.slo }),
         ...(profile && { profile }),
         profile_ms: this.profile_ms,
+        ...(latency_sensitivity !== undefined && { latency_sensitivity }),
         options: {
           model_path: config.model_path,
           threads: this.threads,

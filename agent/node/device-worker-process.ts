@@ -265,6 +265,7 @@ function nativeModel(unit: UnitSpec): NativeModel {
     kv_tokens: unit.kv_tokens,
     kv_type: model.kv_type,
     batch_invariant: model.batch_invariant,
+    latency_sensitivity: model.latency_sensitivity,
     ...(Object.keys(model.slo).length > 0 && { slo: model.slo }),
   };
 }

@@ -148,3 +148,35 @@ test('files that have tensors in common share them once they were hashed', async
   await worker.load({ name: 'second', model_path: copy });
   expect((await poolOf()).weights_bytes).toBe(weights_bytes);
 });
+
+test.each([
+  { latency_sensitivity: 1, stays: 'newer' },
+  { latency_sensitivity: 1000, stays: 'older' },
+])(
+  'of two idle models the $stays one stays where the older has a latency_sensitivity of $latency_sensitivity',
+  async ({ latency_sensitivity, stays }) => {
+    const load = async (name: string, seed: number, more = {}): Promise<void> =>
+      worker.load({ name, model_path: await model('tiny-llama', 'F16', seed), kv_tokens: 64, ...more });
+    await load('measured', 1);
+    const { weights_bytes } = await poolOf();
+    await worker.close();
+    worker = new WorkerHarness();
+    // Room for the weights of two (and up to the next 2 MiB), and little beside them.
+    await worker.configure({}, { pool_bytes: 2.2 * weights_bytes });
+    const unload = async (name: string): Promise<void> => {
+      worker.send({ type: 'unload', name });
+      await worker.message(
+        (message) => message.type === 'model' && message.name === name && message.state === 'unloaded',
+      );
+    };
+    await load('older', 1, { latency_sensitivity });
+    await unload('older');
+    await load('newer', 2);
+    await unload('newer');
+    await load('third', 3);
+    const resident = new Map((await poolOf()).resident_models.map(({ model: name, bytes }) => [name, bytes]));
+    expect(resident.get('third')).toBe(weights_bytes);
+    expect(resident.get(stays)).toBe(weights_bytes);
+    expect(resident.get(stays === 'older' ? 'newer' : 'older') ?? 0).toBeLessThan(weights_bytes);
+  },
+);

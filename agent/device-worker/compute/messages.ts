@@ -69,6 +69,8 @@ export type ToCompute =
       /** What was learned of it on this device before; absent: it is measured now, for so long at most. */
       profile?: KeptProfile;
       profile_ms: number;
+      /** α of Equation 2; absent: 1. */
+      latency_sensitivity?: number;
     }
   | { type: 'unload'; name: string }
   | { type: 'submit'; submission: Submission }

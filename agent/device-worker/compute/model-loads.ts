@@ -51,7 +51,7 @@ export class ModelLoads {
     }
   }
 
-  private open({ name, options }: LoadMessage, beside: LoadBeside): Opening {
+  private open({ name, options, latency_sensitivity }: LoadMessage, beside: LoadBeside): Opening {
     let told = 0;
     return this.pool().open(
       {
@@ -64,7 +64,7 @@ export class ModelLoads {
           this.around.send({ type: 'progress', name, bytes_loaded, bytes_total });
         },
       },
-      { model: name },
+      { model: name, ...(latency_sensitivity !== undefined && { latency_sensitivity }) },
       beside,
     );
   }
