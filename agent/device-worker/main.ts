@@ -10,7 +10,7 @@ import { loadLlama } from '../../native/llama.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { WorkerServer } from './http/server.ts';
-import { reportMemory, scriptBufferBytes } from './memory-report.ts';
+import { reportMemory } from './memory-report.ts';
 import type { FromWorker, ToWorker } from './messages.ts';
 import { WorkerMetrics } from './metrics.ts';
 import { Models } from './models.ts';
@@ -113,14 +113,14 @@ class DeviceWorker {
     });
     this.models = models;
     this.server = new WorkerServer(models, metrics, this.limits, async () => {
-      const { script_bytes, pool, ...schedule } = await models.report();
+      const { pool, ...schedule } = await models.report();
       return {
         format: 1,
         at_ms: Date.now(),
         pid: process.pid,
         device: { name: device, threads, isa },
         memory: {
-          ...(await reportMemory(script_bytes + scriptBufferBytes())),
+          ...(await reportMemory()),
           ...(pool && { pool }),
         },
         ...schedule,

@@ -1,6 +1,5 @@
 /** Where the worker's memory is: what the kernel counts, mapping by mapping, and what each mapping is for. */
-import { readFile } from 'node:fs/promises';
-import { getHeapStatistics } from 'node:v8';
+import { type FileHandle, open, readFile } from 'node:fs/promises';
 import type { MemoryReport } from '../../spec/device-report.ts';
 
 /** V8 takes memory in pages that begin at multiples of this. */
@@ -9,78 +8,153 @@ const script_page_bytes = 0x4_0000;
 const arena_bytes = 0x400_0000;
 /** Below a thread's stack lies a guard that nobody may touch, of at most so many bytes. */
 const guard_bytes_max = 0x1_0000;
+const memory_page_bytes = 4096;
+/** Head of a block that malloc mapped for itself: no block before it, and its size with this bit. */
+const head_bytes = 16;
+const mapped_block = 2n;
+/** Of a page's entry in /proc/PID/pagemap: it is in memory. */
+const present = 1n << 63n;
 
-/** Mappings of /proc/self/smaps of one kind, together. */
-interface MappedBytes {
-  /** Memory files of this process. */
-  memory_files: number;
-  programs: number;
-  model_files: number;
-  /** malloc's arenas. */
-  heap: number;
-  scripts: number;
-  stacks: number;
-  /** Everything else that no file backs: large blocks of malloc. */
-  anonymous: number;
+const parts = {
+  memory_files: 'pool',
+  model_files: 'model files',
+  programs: 'programs and libraries',
+  scripts: 'JavaScript',
+  heap: 'native heap',
+  blocks: 'large blocks of it',
+  stacks: 'stacks',
+} as const;
+type Part = keyof typeof parts;
+
+/** One mapping of /proc/PID/smaps. */
+interface Mapping {
+  begin: number;
+  end: number;
+  /** `rw-p` */
+  access: string;
+  name: string;
+  pss_bytes: number;
 }
 
-/** Buffers that this thread's JavaScript holds outside its heap: graphs of engines, bodies of requests. */
-export function scriptBufferBytes(): number {
-  return getHeapStatistics().external_memory;
-}
-
-/**
- * @param script_bytes buffers of every thread's JavaScript; those never written to have no memory
- */
-export async function reportMemory(script_bytes: number): Promise<MemoryReport> {
-  const mapped = addUp(await readFile('/proc/self/smaps', 'utf8'));
-  const buffers = Math.min(script_bytes, mapped.anonymous);
-  return {
-    pss_bytes: Object.values(mapped).reduce((sum: number, bytes: number) => sum + bytes, 0),
-    parts: [
-      { name: 'pool', bytes: mapped.memory_files },
-      { name: 'model files', bytes: mapped.model_files },
-      { name: 'programs and libraries', bytes: mapped.programs },
-      { name: 'JavaScript', bytes: mapped.scripts },
-      { name: 'its buffers', bytes: buffers },
-      { name: 'native heap', bytes: mapped.heap },
-      { name: 'stacks', bytes: mapped.stacks },
-    ],
-    unexplained_bytes: mapped.anonymous - buffers,
-  };
-}
-
-function addUp(smaps: string): MappedBytes {
-  const sums: MappedBytes = {
-    memory_files: 0,
-    programs: 0,
-    model_files: 0,
-    heap: 0,
-    scripts: 0,
-    stacks: 0,
-    anonymous: 0,
-  };
-  let kind: keyof MappedBytes = 'anonymous';
-  /** Where a guard ended, if the mapping before was one. */
-  let guard_end: number | undefined;
-  for (const line of smaps.split('\n')) {
-    const mapping = /^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+\s*(.*)$/.exec(line);
-    if (mapping) {
-      const [begin, end] = [Number.parseInt(mapping[1]!, 16), Number.parseInt(mapping[2]!, 16)];
-      kind = kindOf(mapping[4]!, begin, begin === guard_end);
-      guard_end = mapping[3]!.startsWith('---') && end - begin <= guard_bytes_max ? end : undefined;
-    } else if (line.startsWith('Pss:')) sums[kind] += 1024 * Number(/\d+/.exec(line)![0]);
+export async function reportMemory(): Promise<MemoryReport> {
+  const mappings = parseMappings(await readFile('/proc/self/smaps', 'utf8'));
+  const sums = new Map<Part, number>();
+  const add = (part: Part, bytes: number): void => void sums.set(part, (sums.get(part) ?? 0) + bytes);
+  let unexplained_bytes = 0;
+  let pss_bytes = 0;
+  const own = await OwnMemory.open();
+  try {
+    for (const [index, mapping] of mappings.entries()) {
+      if (mapping.pss_bytes === 0) continue;
+      pss_bytes += mapping.pss_bytes;
+      const part = partOf(mapping, mappings, index);
+      if (part !== undefined) add(part, mapping.pss_bytes);
+      else {
+        const other_bytes = Math.min(mapping.pss_bytes, await own.outsideBlocks_bytes(mapping));
+        add('blocks', mapping.pss_bytes - other_bytes);
+        unexplained_bytes += other_bytes;
+      }
+    }
+  } finally {
+    await own.close();
   }
-  return sums;
+  return {
+    pss_bytes,
+    parts: (Object.keys(parts) as Part[]).map((part) => ({ name: parts[part], bytes: sums.get(part) ?? 0 })),
+    unexplained_bytes,
+  };
 }
 
-function kindOf(name: string, begin: number, guarded: boolean): keyof MappedBytes {
+function parseMappings(smaps: string): Mapping[] {
+  const mappings: Mapping[] = [];
+  for (const line of smaps.split('\n')) {
+    const head = /^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+\s*(.*)$/.exec(line);
+    if (head)
+      mappings.push({
+        begin: Number.parseInt(head[1]!, 16),
+        end: Number.parseInt(head[2]!, 16),
+        access: head[3]!,
+        name: head[4]!,
+        pss_bytes: 0,
+      });
+    else if (line.startsWith('Pss:')) mappings.at(-1)!.pss_bytes = 1024 * Number(/\d+/.exec(line)![0]);
+  }
+  return mappings;
+}
+
+/** What a mapping is for, as far as its name, its place and its neighbours tell. */
+function partOf(mapping: Mapping, all: readonly Mapping[], index: number): Part | undefined {
+  const { name, begin, access } = mapping;
   if (name.startsWith('/memfd:')) return 'memory_files';
   if (name.endsWith('.gguf') || name.endsWith('.safetensors')) return 'model_files';
-  if (name.startsWith('/') || name === '[vdso]' || name === '[vvar]') return 'programs';
+  if (name.startsWith('/') || name.startsWith('[v')) return 'programs';
   if (name === '[heap]') return 'heap';
-  if (name.startsWith('[stack') || guarded) return 'stacks';
-  if (begin % arena_bytes === 0) return 'heap';
+  if (name.startsWith('[stack')) return 'stacks';
+  const before = all[index - 1];
+  const adjoins = before?.end === begin;
+  // Variables of a library that begin as zeros: the file before them has none of their bytes.
+  if (adjoins && before.name.startsWith('/') && !before.name.startsWith('/memfd:')) return 'programs';
+  // Compiled JavaScript, and the heads of its pages, lie in a range of V8's own.
+  if (access.includes('x') || all[index + 2]?.access === 'rwxp') return 'scripts';
+  if (adjoins && isGuard(before) && access.startsWith('rw')) return 'stacks';
+  if (begin % arena_bytes === 0 && all[index + 1]?.begin === mapping.end) return 'heap';
   if (begin % script_page_bytes === 0) return 'scripts';
-  return 'anonymous';
+  return undefined;
+}
+
+function isGuard({ access, begin, end }: Mapping): boolean {
+  return access.startsWith('---') && end - begin <= guard_bytes_max;
+}
+
+/** This process's memory as the kernel shows it: what is written there, and which pages are there at all. */
+class OwnMemory {
+  readonly #contents: FileHandle;
+  readonly #pages: FileHandle;
+
+  private constructor(contents: FileHandle, pages: FileHandle) {
+    this.#contents = contents;
+    this.#pages = pages;
+  }
+
+  static async open(): Promise<OwnMemory> {
+    const contents = await open('/proc/self/mem', 'r');
+    try {
+      return new OwnMemory(contents, await open('/proc/self/pagemap', 'r'));
+    } catch (error) {
+      await contents.close();
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#contents.close();
+    await this.#pages.close();
+  }
+
+  /** Of a mapping's memory, what lies in no block that malloc mapped: each of those says at its head how long it is. */
+  async outsideBlocks_bytes({ begin, end, pss_bytes }: Mapping): Promise<number> {
+    let outside_bytes = 0;
+    for (let at = begin; at < end; ) {
+      const block_bytes = await this.#block_bytes(at, end);
+      if (block_bytes === 0 && (await this.#isPresent(at))) outside_bytes += memory_page_bytes;
+      if (outside_bytes >= pss_bytes) return pss_bytes;
+      at += block_bytes || memory_page_bytes;
+    }
+    return outside_bytes;
+  }
+
+  async #block_bytes(at: number, end: number): Promise<number> {
+    const head = Buffer.alloc(head_bytes);
+    const { bytesRead } = await this.#contents.read(head, 0, head_bytes, at);
+    const size = head.readBigUInt64LE(8);
+    if (bytesRead < head_bytes || (size & 15n) !== mapped_block) return 0;
+    const bytes = Number(size - mapped_block);
+    return bytes % memory_page_bytes === 0 && at + bytes <= end ? bytes : 0;
+  }
+
+  async #isPresent(at: number): Promise<boolean> {
+    const entry = Buffer.alloc(8);
+    await this.#pages.read(entry, 0, 8, (at / memory_page_bytes) * 8);
+    return (entry.readBigUInt64LE(0) & present) !== 0n;
+  }
 }

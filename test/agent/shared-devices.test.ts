@@ -18,7 +18,7 @@ const models = [
 ];
 const questions = ['Why do queues grow?', 'What is a core?', 'Name a number.', 'How long is a batch?'];
 /** Share of a worker's memory that its parts may leave unexplained: see docs/sharing.md. */
-const unexplained_max = 0.05;
+const unexplained_max = 0.005;
 
 async function ask(site: Site, record: SessionRecord, model: string, question: string): Promise<string> {
   const content = `${question} ${'Say it again in other words, and slowly. '.repeat(4)}`;

@@ -5,7 +5,6 @@ import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import { monotonic_ms } from '../clock.ts';
-import { scriptBufferBytes } from '../memory-report.ts';
 import { type ChosenTurn, DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
 import type { FromCompute, ScheduleReport, ToCompute } from './messages.ts';
@@ -256,7 +255,6 @@ export class ComputeLoop {
       decisions: schedule.decisions.last,
       resting: this.resting.names,
       ...(this.engines.size > 0 && { pool: this.pool().report() }),
-      script_bytes: scriptBufferBytes(),
     };
   }
 

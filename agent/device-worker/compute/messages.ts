@@ -46,8 +46,6 @@ export interface ScheduleReport
   extends Pick<DeviceReport, 'instances' | 'resting' | 'scheduler' | 'decisions'> {
   /** Absent before the first model. */
   pool?: PoolReport;
-  /** Buffers of the compute thread's JavaScript. */
-  script_bytes: number;
 }
 
 export interface GrammarConstraint {
