@@ -80,8 +80,15 @@ export function openSite(context: CliContext, spec?: DeploymentSpec): LoadedSite
   const source = configuration.winner('site');
   const stronger = source?.layer === 'flag' || source?.layer === 'environment';
   const name = stronger ? (source.value as string) : (spec?.site ?? (source?.value as string | undefined));
-  return loadSite(name, sitePlaces(context), configuration.get('state_dir'));
+  // A command looks twice: whether its site is reached by ssh, and then for itself.
+  const sites = opened.get(context) ?? new Map<string | undefined, LoadedSite>();
+  opened.set(context, sites);
+  const loaded = sites.get(name) ?? loadSite(name, sitePlaces(context), configuration.get('state_dir'));
+  sites.set(name, loaded);
+  return loaded;
 }
+/** Sites that a command has read, by the name it was asked for. */
+const opened = new WeakMap<CliContext, Map<string | undefined, LoadedSite>>();
 
 export interface SessionOptions {
   command: string;

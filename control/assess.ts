@@ -46,6 +46,8 @@ export function assess(state: DeploymentState, observation: Observation): Assess
       return { phase: 'failed', reasons: [...failureReasons(state.failure), ...reasons], ...counts };
     return { phase: 'stopped', reasons, ...counts };
   }
+  /** Jobs that wait, by why. */
+  const waiting = new Map<string, string[]>();
   for (const launch of wanted) {
     const sight = observation.launches.get(launch.launch_id);
     const job = launch.phase === 'ended' ? launch.last : sight?.job;
@@ -58,9 +60,13 @@ export function assess(state: DeploymentState, observation: Observation): Assess
     if (!ended) reasons.push(...unitErrors(sight?.units ?? []));
     reasons.push(...noticesOf(sight?.agents ?? []));
     if (job?.phase === 'completing') reasons.push(`job ${job.job_id} is ending (${job.state})`);
-    if (job?.phase === 'pending' && job.pending)
-      reasons.push(`job ${job.job_id} waits: ${job.pending.explanation} (${job.pending.reason})`);
+    if (job?.phase === 'pending' && job.pending) {
+      const why = `${job.pending.explanation} (${job.pending.reason})`;
+      waiting.set(why, [...(waiting.get(why) ?? []), job.job_id]);
+    }
   }
+  for (const [why, jobs] of waiting)
+    reasons.push(jobs.length === 1 ? `job ${jobs[0]} waits: ${why}` : `${jobWords(jobs)} wait: ${why}`);
   const sleeping = Object.entries(state.scaled ?? {}).filter(
     ([, { asleep_since_ms }]) => asleep_since_ms !== undefined,
   );
@@ -76,6 +82,15 @@ export function assess(state: DeploymentState, observation: Observation): Assess
   const sound = observation.problems.length === 0;
   return { phase: phaseOf(units, { serving, failed, running, sound }), reasons, ...counts };
 }
+
+/** `jobs 7, 8, 9 and 472 more`. */
+function jobWords(jobs: readonly string[]): string {
+  const named = jobs.slice(0, jobs.length > named_most ? named_most - 1 : named_most);
+  const more = jobs.length - named.length;
+  return `jobs ${named.join(', ')}${more > 0 ? ` and ${more} more` : ''}`;
+}
+/** So many jobs of one reason are named. */
+const named_most = 4;
 
 /** One line for all units of a node that went wrong in the same way. */
 export function unitErrors(units: readonly UnitSight[]): string[] {

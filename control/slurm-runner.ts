@@ -3,6 +3,7 @@ import { dirname, join } from 'node:path';
 import type { Script, SlurmClient } from '../slurm/client.ts';
 import { launchOfComment } from '../slurm/directives.ts';
 import { buildJobScript, type JobScript, type JobScriptInput } from '../slurm/job-script.ts';
+import { checkPermissions, type Permissions } from '../slurm/permissions.ts';
 import { explainReason } from '../slurm/reasons.ts';
 import { directivesOf, renderJobScript } from '../slurm/render.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -36,6 +37,7 @@ export class SlurmRunner implements JobRunner {
   readonly poll_interval_ms: number;
   readonly settle_ms: number;
   readonly #options: SlurmRunnerOptions;
+  #permissions: Promise<Permissions> | undefined;
   #graces_s: Promise<{ kill_wait_s: number; by_partition: ReadonlyMap<string, number> }> | undefined;
 
   constructor(options: SlurmRunnerOptions) {
@@ -83,6 +85,7 @@ export class SlurmRunner implements JobRunner {
 
   async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
     const script = this.#script(prepared);
+    await this.#checkPermissions(script);
     const path = join(prepared.launch_folder, launchFiles.script);
     const { job_id } = await this.#options.client.submit({ path }, directivesOf(script));
     const partition = script.directives.typed.find((directive) => directive.name === 'partition')?.value;
@@ -92,8 +95,23 @@ export class SlurmRunner implements JobRunner {
   /** When Slurm would start such a job, by `sbatch --test-only`. @throws as `submit` */
   async estimateStart(prepared: PreparedLaunch): Promise<{ start_time_ms: number; node_list: string }> {
     const script = this.#script(prepared);
+    await this.#checkPermissions(script);
     const text: Script = { text: renderJobScript(script) };
     return this.#options.client.estimateStart(text, directivesOf(script));
+  }
+
+  /**
+   * Names that Slurm does not know for this user are refused here, with those that it does; asked once.
+   * @throws as `checkPermissions`
+   */
+  async #checkPermissions(script: JobScript): Promise<void> {
+    const directives = directivesOf(script);
+    if (!directives.some(({ name }) => ['account', 'qos', 'reservation'].includes(name))) return;
+    this.#permissions ??= this.#options.client.permissions();
+    this.#permissions.catch(() => {
+      this.#permissions = undefined;
+    });
+    checkPermissions(directives, await this.#permissions);
   }
 
   async find(launchId: string, since_ms: number): Promise<string[] | undefined> {

@@ -4,7 +4,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
 import { type Assessment, assess } from './assess.ts';
 import { type ActualUnit, differences, type PlannedUnit, plannedUnit } from './confirm.ts';
-import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
+import { type DeploymentState, type LaunchRecord, liveLaunches } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { jobLog } from './diagnose.ts';
 import { baseUrl } from './gateway.ts';
@@ -106,13 +106,12 @@ export async function reportDeployments(
 ): Promise<DeploymentReport[]> {
   const { store, runner, now_ms } = operations;
   const now = now_ms();
-  const poll = await pollJobsIfReachable(states, store, runner, now);
-  const observed = states.map((state) => ({ state, observation: observe(state, store, poll, now) }));
-  const runs = observed.some(({ observation }) =>
-    [...observation.launches.values()].some(({ units }) => units.some(({ given }) => given)),
-  );
-  const kinds = runs ? await nodeKinds?.() : undefined;
-  return observed.map(({ state, observation }) => reportDeployment(store, state, observation, kinds));
+  const lives = states.some((state) => liveLaunches(state).length > 0);
+  const [poll, kinds] = await Promise.all([
+    pollJobsIfReachable(states, store, runner, now),
+    lives ? nodeKinds?.() : undefined,
+  ]);
+  return states.map((state) => reportDeployment(store, state, observe(state, store, poll, now), kinds));
 }
 
 function reportDeployment(

@@ -13,6 +13,13 @@ import {
 import { type CommandResult, type CommandRunner, commandMissing } from './command-runner.ts';
 import { parseSacct, parseScontrolJob, parseSqueue, sacctFormat, squeueFormat } from './job-queue.ts';
 import {
+  type Association,
+  associationsArgv,
+  enforcedBy,
+  type Permissions,
+  parseAssociations,
+} from './permissions.ts';
+import {
   type ExpectedStart,
   parseExpectedStarts,
   parseReservations,
@@ -67,6 +74,8 @@ export interface SlurmClient {
   expectedStarts(): Promise<ExpectedStart[]>;
   /** Reservations that are not over. */
   reservations(): Promise<Reservation[]>;
+  /** What this user may name in a script. Parts that cannot be asked are absent. @throws as `config` */
+  permissions(): Promise<Permissions>;
   /** Every job of this user the controller knows, ended ones too as long as it remembers them. */
   myJobs(): Promise<JobInfo[]>;
   /** Ends jobs, or sends a signal; jobs that are already gone are no error. @throws E_SLURM_NOT_ALLOWED */
@@ -171,13 +180,39 @@ export class SlurmCommandClient implements SlurmClient {
   }
 
   async myJobs(): Promise<JobInfo[]> {
+    return this.#squeue([`--user=${await this.#me()}`]);
+  }
+
+  async permissions(): Promise<Permissions> {
+    const config = await this.config();
+    const enforced = enforcedBy(config);
+    const [associations, reservations] = await Promise.all([
+      config.has_accounting ? this.#associations(config.cluster_name) : undefined,
+      this.reservations(),
+    ]);
+    return { enforced, ...(associations ? { associations } : {}), reservations };
+  }
+
+  /** Undefined where sacctmgr is not there or not for everybody, or slurmdbd is away: Slurm itself then judges. */
+  async #associations(cluster: string): Promise<Association[] | undefined> {
+    try {
+      const listed = await this.#run(associationsArgv(await this.#me(), cluster));
+      return listed.code === 0 ? parseAssociations(listed.stdout) : undefined;
+    } catch (error) {
+      const away = ['E_SLURM_COMMAND_MISSING', 'E_SLURM_UNREACHABLE'];
+      if (error instanceof HpcserveError && away.includes(error.code)) return undefined;
+      throw error;
+    }
+  }
+
+  #me(): Promise<string> {
     this.#user ??= this.#remember(
       this.#ask(['id', '-un']).then((name) => name.trim()),
       () => {
         this.#user = undefined;
       },
     );
-    return this.#squeue([`--user=${await this.#user}`]);
+    return this.#user;
   }
 
   async expectedStarts(): Promise<ExpectedStart[]> {

@@ -14,6 +14,7 @@ export interface Reservation {
   name: string;
   start_time_ms: number;
   end_time_ms: number;
+  /** None where licenses or other resources are reserved. */
   nodes: string[];
 }
 
@@ -40,8 +41,7 @@ export function parseReservations(output: string): Reservation[] {
     const start_time_ms = parseUtcTime_ms(pairs.get('StartTime'));
     const end_time_ms = parseUtcTime_ms(pairs.get('EndTime'));
     const nodes = present(pairs.get('Nodes'));
-    if (name === undefined || start_time_ms === undefined || end_time_ms === undefined || nodes === undefined)
-      return [];
-    return [{ name, start_time_ms, end_time_ms, nodes: expandHostlist(nodes) }];
+    if (name === undefined || start_time_ms === undefined || end_time_ms === undefined) return [];
+    return [{ name, start_time_ms, end_time_ms, nodes: nodes === undefined ? [] : expandHostlist(nodes) }];
   });
 }

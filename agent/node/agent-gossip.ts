@@ -10,6 +10,8 @@ export interface AgentGossipOptions {
   choice: AddressChoice;
   /** Port on which its sessions answer. */
   port: number;
+  /** It waits for this: loading the gossip's libraries would keep the agent from starting its processes. */
+  begin: Promise<unknown>;
   /** Whether a session is one of this agent. */
   isOwn: (session_id: string) => boolean;
   supervisors: () => readonly UnitSupervisor[];
@@ -37,8 +39,9 @@ export class AgentGossip {
   }
 
   async #join(): Promise<MeshPeer | undefined> {
-    const { registry, launch, choice, port, isOwn, log } = this.#options;
+    const { registry, launch, choice, port, begin, isOwn, log } = this.#options;
     if (!launch.mesh) return undefined;
+    await begin;
     try {
       const peer = await MeshPeer.join(registry, {
         listen: { host: choice.listen, ports: launch.port_range ?? [0, 0] },

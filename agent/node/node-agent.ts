@@ -11,7 +11,7 @@ import { AgentGossip } from './agent-gossip.ts';
 import { type Allotment, allotDevices, type UnitGroup } from './allot.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { oneLine } from './model-path.ts';
-import { chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
+import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
 import { OrphanGuard } from './orphan-guard.ts';
 import { makeRuntimeFolder } from './runtime-folder.ts';
 import { sessionRequestHandler } from './session-requests.ts';
@@ -195,7 +195,8 @@ export class NodeAgent {
     this.#guard = new OrphanGuard(runtime_folder);
     const registry = await this.#joinMesh();
     await this.#retirePredecessors(registry);
-    const addresses = await this.#listen(registry);
+    const { choice, port } = await this.#listen(registry);
+    const addresses = choice.announced.map((host) => ({ host, port }));
     const metadata: Omit<SessionMetadata, 'role' | 'devices' | 'models'> = {
       deployment: launch.deployment,
       launch_id: launch.launch_id,
@@ -246,7 +247,17 @@ export class NodeAgent {
       });
     });
     this.#phase = 'loading';
-    for (const supervisor of this.#supervisors) supervisor.start();
+    const started = Promise.all(this.#supervisors.map((supervisor) => supervisor.start()));
+    this.#gossip = new AgentGossip({
+      registry,
+      launch,
+      choice,
+      port,
+      begin: started,
+      isOwn: (sessionId) => this.#sessionById(sessionId) !== undefined,
+      supervisors: () => this.#supervisors,
+      log: this.#log,
+    });
     this.#changed();
   }
 
@@ -294,7 +305,7 @@ export class NodeAgent {
     }
   }
 
-  async #listen(registry: RendezvousRegistry): Promise<SessionMetadata['addresses']> {
+  async #listen(registry: RendezvousRegistry): Promise<{ choice: AddressChoice; port: number }> {
     const routed = await routedAddress(this.#environment);
     const choice = chooseAddresses(hostInterfaces(), {
       ...(this.#launch.network === undefined ? {} : { network: this.#launch.network }),
@@ -314,16 +325,7 @@ export class NodeAgent {
     });
     const port = await this.#server.listen(choice.listen, this.#launch.port_range);
     this.#log.info({ addresses: choice.announced, port }, 'listening');
-    this.#gossip = new AgentGossip({
-      registry,
-      launch: this.#launch,
-      choice,
-      port,
-      isOwn: (sessionId) => this.#sessionById(sessionId) !== undefined,
-      supervisors: () => this.#supervisors,
-      log: this.#log,
-    });
-    return choice.announced.map((host) => ({ host, port }));
+    return { choice, port };
   }
 
   #sessionById(sessionId: string): OwnSession | undefined {

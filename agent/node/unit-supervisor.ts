@@ -110,10 +110,14 @@ export class UnitSupervisor {
     return this.#given_up || (!this.#ended && this.models.every((model) => model.state === 'failed'));
   }
 
-  /** Resolves when the first process was started; what becomes of it is told by `onChange`. */
-  start(): void {
-    this.#running = this.#run();
+  /** Resolves when the first process was started, or never will be; what becomes of it is told by `onChange`. */
+  start(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#onStarted = resolve;
+      this.#running = this.#run().finally(resolve);
+    });
   }
+  #onStarted: () => void = () => undefined;
 
   loads(): ModelLoad[] {
     return this.#process?.loads(this.traffic.in_flight) ?? [];
@@ -324,6 +328,7 @@ export class UnitSupervisor {
     const process = group.engine === 'native' ? new DeviceWorkerProcess(context) : new EngineProcess(context);
     this.#process = process;
     this.#ended = false;
+    this.#onStarted();
     this.#changed();
     const end = await process.ended;
     rmSync(runtime_folder, { recursive: true, force: true });

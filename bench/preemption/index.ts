@@ -8,8 +8,10 @@ import { scavenge_grace_s } from '../../test/cluster/layout.ts';
 import { type ClientOptions, client, emptyRecord, type Question, stream } from '../chaos/clients.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { oneJob, ordinaryJobs } from './ordinary-jobs.ts';
-import { max_sequences, model, Stage } from './stage.ts';
+import { Stage } from './stage.ts';
 
+const model = 'toy';
+const max_sequences = 4;
 const minutes_default = 30;
 const replicas = 6;
 const clients = 12;
@@ -22,7 +24,11 @@ export const preemptionBench: Bench = {
   describe:
     'replicas on idle nodes of a real Slurm cluster, preempted by ordinary jobs under streaming clients (--minutes 30)',
   run: async (options) => {
-    const stage = await Stage.open(step_ms, replicas);
+    const stage = await Stage.open({
+      name: 'preemption',
+      step_ms,
+      site_lines: 'scavenging:\n  interval_s: 5\n  waiting_max: 1\n',
+    });
     try {
       return await measure(stage, minutesOf(options.args), options);
     } finally {
@@ -43,7 +49,14 @@ async function measure(
   minutes: number,
   { log }: Pick<BenchOptions, 'log'>,
 ): Promise<BenchResult[]> {
-  const door = { ...(await stage.deploy()), killed: 0 };
+  const file = stage.modelFile(model, {
+    max_sequences,
+    batch_invariant: true,
+    tier: 'stable',
+    devices: { kind: 'gpu', node_kinds: ['a100', 'scavenge-gh200'] },
+    scavenger: { replicas },
+  });
+  const door = { ...(await stage.deploy(file)), killed: 0 };
   const started_ms = performance.now();
   const options = { key: door.key, model, max_tokens, started_ms };
   const questions: Question[] = await Promise.all(

@@ -1,4 +1,4 @@
-/** A private Slurm cluster with one stable replica, replicas on idle nodes, and the ordinary jobs that take those nodes. */
+/** The real parts of benches on Slurm: a private cluster, and commands typed by an ordinary user. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -7,20 +7,26 @@ import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../../test/cluster/cluster.ts';
 import { acquireCluster, type ClusterLease } from '../../test/cluster/shared.ts';
 
-export const model = 'toy';
-export const max_sequences = 4;
+export interface StageOptions {
+  /** Name of the cluster and of the site. */
+  name: string;
+  /** Least time of an iteration: what a replica declares to be able to do. */
+  step_ms?: number;
+  /** More lines of the site config. */
+  site_lines?: string;
+}
 
+/** A login node of a private Slurm cluster, with a site config and a model in the home of an ordinary user. */
 export class Stage {
   readonly cluster: Cluster;
+  readonly folder: string;
   readonly #lease: ClusterLease;
-  readonly #folder: string;
   #backfill: ChildProcess | undefined;
 
-  /** @param step_ms least time of an iteration: what a replica declares to be able to do */
-  static async open(step_ms: number, replicas: number): Promise<Stage> {
-    const stage = new Stage(await acquireCluster('preemption'));
+  static async open(options: StageOptions): Promise<Stage> {
+    const stage = new Stage(await acquireCluster(options.name));
     try {
-      await stage.#prepare(step_ms, replicas);
+      await stage.#prepare(options);
     } catch (error) {
       await stage.close();
       throw error;
@@ -31,20 +37,25 @@ export class Stage {
   private constructor(lease: ClusterLease) {
     this.#lease = lease;
     this.cluster = lease.cluster;
-    this.#folder = mkdtempSync('/tmp/hpcserve-preempt-');
-    this.#give(this.#folder);
-    chmodSync(this.#folder, 0o700);
+    this.folder = mkdtempSync('/tmp/hpcserve-bench-');
+    this.#give(this.folder);
+    chmodSync(this.folder, 0o700);
   }
 
   /** Types a command on the login node; its last line as JSON. @throws where it fails */
   async ask<T>(...argv: string[]): Promise<T> {
-    const { code, stdout, stderr } = await this.cluster.runAs('user', this.#argv([...argv, '--json']), {
-      cwd: this.#folder,
-      env: this.#env,
-      timeout_ms: 180_000,
-    });
+    const { code, stdout, stderr } = await this.run([...argv, '--json']);
     if (code !== 0) throw new Error(`hpcserve ${argv.join(' ')} ended with ${code}:\n${stderr}${stdout}`);
     return JSON.parse(stdout.trim().split('\n').at(-1) ?? 'null') as T;
+  }
+
+  /** As `ask`, whatever comes of it. */
+  run(argv: readonly string[], env: Record<string, string> = {}): ReturnType<Cluster['runAs']> {
+    return this.cluster.runAs('user', this.#argv(argv), {
+      cwd: this.folder,
+      env: { ...this.#env, ...env },
+      timeout_ms: 180_000,
+    });
   }
 
   /** What Slurm prints. @throws where it fails */
@@ -54,14 +65,14 @@ export class Stage {
     return stdout.trim();
   }
 
-  deploy(): Promise<{ url: string; key: string }> {
-    return this.ask('deploy', join(this.#folder, 'toy.yaml'), '--timeout', '90s');
+  deploy(file: string): Promise<{ url: string; key: string }> {
+    return this.ask('deploy', file, '--timeout', '90s');
   }
 
   startBackfill(): void {
     const [program, ...rest] = this.cluster.argvAsUser(this.#argv(['backfill', '--progress', 'plain']));
     this.#backfill = spawn(program!, rest, {
-      cwd: this.#folder,
+      cwd: this.folder,
       env: { ...this.cluster.env, ...this.#env },
       stdio: 'ignore',
     });
@@ -72,60 +83,42 @@ export class Stage {
       this.#backfill.kill('SIGTERM');
       await once(this.#backfill, 'exit');
     }
-    await this.cluster.runAs('user', this.#argv(['stop', '--all', '--yes']), {
-      cwd: this.#folder,
-      env: this.#env,
-      timeout_ms: 180_000,
-    });
+    await this.run(['stop', '--all', '--yes']);
     await this.#lease.release();
-    rmSync(this.#folder, { recursive: true, force: true });
+    rmSync(this.folder, { recursive: true, force: true });
   }
 
   get #env(): Record<string, string> {
-    return { HOME: this.#folder, HPCSERVE_SITE: join(this.#folder, 'site.yaml') };
+    return { HOME: this.folder, HPCSERVE_SITE: join(this.folder, 'site.yaml') };
   }
 
   #argv(words: readonly string[]): string[] {
     return [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...words];
   }
 
-  async #prepare(step_ms: number, replicas: number): Promise<void> {
-    const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
-    this.#write(
-      'site.yaml',
-      `${shipped
-        .replace('name: test-cluster', 'name: preemption')
-        .replaceAll(
-          /^( +)emulated: cpu$/gm,
-          `$1emulated: cpu\n$1emulated_step_ms: ${step_ms}`,
-        )}scavenging:\n  interval_s: 5\n  waiting_max: 1\n`,
-    );
-    await this.ask('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-    this.#write(
-      'toy.yaml',
-      JSON.stringify({
-        name: model,
-        models: [
-          {
-            name: model,
-            source: './toy.gguf',
-            cpu_threads: 1,
-            context_tokens: 512,
-            max_sequences,
-            batch_invariant: true,
-            tier: 'stable',
-            devices: { kind: 'gpu', node_kinds: ['a100', 'scavenge-gh200'] },
-            scavenger: { replicas },
-          },
-        ],
-      }),
-    );
+  /** Writes a model.yaml with one model on the toy file; its path. */
+  modelFile(name: string, more: Record<string, unknown>): string {
+    const model = { name, source: './toy.gguf', cpu_threads: 1, context_tokens: 512, ...more };
+    return this.write(`${name}.yaml`, JSON.stringify({ name, models: [model] }));
   }
 
-  #write(name: string, text: string): void {
-    const path = join(this.#folder, name);
-    writeFileSync(path, text);
+  async #prepare({ name, step_ms, site_lines = '' }: StageOptions): Promise<void> {
+    const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
+    const paced = `$1emulated: cpu\n$1emulated_step_ms: ${step_ms}`;
+    const site = shipped.replace('name: test-cluster', `name: ${name}`);
+    this.write(
+      'site.yaml',
+      (step_ms === undefined ? site : site.replaceAll(/^( +)emulated: cpu$/gm, paced)) + site_lines,
+    );
+    await this.ask('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
+  }
+
+  /** A file of the user; its path. */
+  write(name: string, text: string, mode = 0o644): string {
+    const path = join(this.folder, name);
+    writeFileSync(path, text, { mode });
     this.#give(path);
+    return path;
   }
 
   #give(path: string): void {

@@ -7,7 +7,10 @@ import { liveFacts } from '../../control/operations.ts';
 import { offersOf } from '../../control/site-offers.ts';
 import { type DeploymentReport, reportDeployments, reportGateway } from '../../control/status.ts';
 import { isSupported } from '../../slurm/client.ts';
+import { checkPermissions, type Permissions } from '../../slurm/permissions.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { NodeKind, SiteConfig, SlurmDefaults } from '../../spec/site.ts';
+import type { Directive } from '../../spec/slurm-types.ts';
 import { type CheckResult, failed, passed, skipped, warning } from './check.ts';
 
 export async function checkSlurm(operations: Operations): Promise<CheckResult[]> {
@@ -30,6 +33,7 @@ export async function checkSlurm(operations: Operations): Promise<CheckResult[]>
             'run status within that time',
           ),
     );
+    results.push(...judgePermissions(await slurm.permissions(), namedIn(loaded.site)));
     const offers = offersOf(loaded.site, await liveFacts(operations), operations.facts.environment);
     for (const offer of offers)
       results.push(
@@ -48,6 +52,52 @@ export async function checkSlurm(operations: Operations): Promise<CheckResult[]>
   } catch (error) {
     return [failedBy('slurm', error, 'check with: sinfo')];
   }
+}
+
+/** Accounts, QoS and reservations that the site config names, by where. */
+function namedIn(site: SiteConfig): Directive[] {
+  const places: [string, Partial<SlurmDefaults> | undefined][] = [
+    ['slurm.defaults', site.slurm?.defaults],
+    ...site.node_kinds.map((kind): [string, NodeKind['slurm']] => [`node kind ${kind.name}`, kind.slurm]),
+  ];
+  return places.flatMap(([place, settings]) =>
+    (['account', 'qos', 'reservation'] as const).flatMap((name) => {
+      const value = settings?.[name];
+      return value === undefined ? [] : [{ name, value, source: `${place}.${name}` }];
+    }),
+  );
+}
+
+function judgePermissions(permissions: Permissions, named: readonly Directive[]): CheckResult[] {
+  const { associations, reservations = [] } = permissions;
+  const results: CheckResult[] = [];
+  if (associations?.length)
+    results.push(
+      passed(
+        'accounts',
+        associations
+          .map(
+            ({ account, partition, qos, is_default }) =>
+              `${account}${is_default ? ' (default)' : ''}${partition ? ` on ${partition}` : ''}: QoS ${qos.join(', ') || 'any'}`,
+          )
+          .join('; '),
+      ),
+    );
+  if (reservations.length > 0)
+    results.push(
+      passed(
+        'reservations',
+        reservations.map(({ name, nodes }) => `${name}: ${nodes.length} node(s)`).join('; '),
+      ),
+    );
+  for (const directive of named) {
+    try {
+      checkPermissions([directive], permissions);
+    } catch (error) {
+      results.push(failedBy(`${directive.name} ${directive.value}`, error, 'hpcserve config'));
+    }
+  }
+  return results;
 }
 
 export async function checkGateway(operations: Operations): Promise<CheckResult> {

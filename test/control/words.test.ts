@@ -104,6 +104,30 @@ it('what agents that run complain of is shown', () => {
   expect(assess(state, sight).reasons).toEqual(['n1: the log cannot be written: ENOSPC']);
 });
 
+it('jobs that wait for the same thing are one line', () => {
+  const ids = ['7', '8', '9', '10', '11', '12'];
+  const launches = ids.map((job_id, at) => launchRecord(at + 1, { phase: 'submitted', job_id }));
+  mkdirSync(place.store.layout.mesh_folder, { recursive: true });
+  for (const { launch_id } of launches)
+    mkdirSync(place.store.launchFolder('demo', launch_id), { recursive: true });
+  const pending = (reason: string) => ({ reason, explanation: 'nodes are taken' });
+  const jobs = new Map(
+    ids.map((job_id) => [
+      job_id,
+      {
+        ...{ job_id, phase: 'pending' as const, state: 'PENDING' },
+        pending: pending(job_id === '12' ? 'Resources' : 'Priority'),
+      },
+    ]),
+  );
+  const state = deploymentState(launches);
+  const sight = observe(state, place.store, { at_ms: Date.now(), jobs, found: new Map() }, Date.now());
+  expect(assess(state, sight).reasons).toEqual([
+    'jobs 7, 8, 9 and 2 more wait: nodes are taken (Priority)',
+    'job 12 waits: nodes are taken (Resources)',
+  ]);
+});
+
 it('the text of an error in a state file becomes a finding again', () => {
   expect(findingOf(failure.toText())).toEqual({
     what: failure.message,

@@ -1,6 +1,7 @@
 /** Against a real Slurm with slurmdbd: accounts, QoS and limits that refuse, reasons of limits, and sacct. */
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { SlurmCommandClient } from '../../slurm/client.ts';
+import { checkPermissions } from '../../slurm/permissions.ts';
 import { explainReason } from '../../slurm/reasons.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import { ensureAccountingInstalled } from '../cluster/accounting.ts';
@@ -50,6 +51,51 @@ test.each(cases)('%s for %o', async (code, directive) => {
       `--${directive.name}=${directive.value} was set by ${directive.source}`,
     ]),
   });
+});
+
+test('what the user may name is known before anything is submitted, and near names are offered', async () => {
+  const permissions = await client.permissions();
+  expect(permissions.enforced).toEqual({ associations: true, qos: true });
+  expect(permissions.associations).toEqual([
+    {
+      cluster: (await client.config()).cluster_name,
+      account: 'chat',
+      qos: expect.arrayContaining(['normal', 'crowded', 'brief']),
+      default_qos: 'normal',
+      is_default: true,
+    },
+  ]);
+  for (const [code, { value = '', ...directive }] of cases)
+    expect(() => checkPermissions([{ ...directive, value }], permissions)).toThrow(
+      expect.objectContaining({ code, because: expect.arrayContaining([expect.stringContaining(value)]) }),
+    );
+  const typo = { name: 'qos', value: 'breif', source: '--qos' };
+  expect(() => checkPermissions([typo], permissions)).toThrow(
+    expect.objectContaining({ code: 'E_SLURM_QOS', try: ['did you mean "brief"?'] }),
+  );
+  const right = [
+    { name: 'account', value: 'chat', source: '' },
+    { name: 'qos', value: 'brief', source: '' },
+  ];
+  expect(() => checkPermissions(right, permissions)).not.toThrow();
+});
+
+test('a reservation is listed while it lasts', async () => {
+  const { cluster } = lease;
+  const made = await cluster.runAs('root', [
+    ...['scontrol', 'create', 'reservation', 'ReservationName=course', `Users=${cluster.user.name}`],
+    ...['StartTime=now', 'Duration=10', 'Nodes=c1', 'Flags=IGNORE_JOBS'],
+  ]);
+  expect(made.code, made.stderr).toBe(0);
+  try {
+    const permissions = await client.permissions();
+    const named = (value: string) => (): void =>
+      checkPermissions([{ name: 'reservation', value, source: '--reservation' }], permissions);
+    expect(named('course')).not.toThrow();
+    expect(named('curse')).toThrow(expect.objectContaining({ try: ['did you mean "course"?'] }));
+  } finally {
+    await cluster.runAs('root', ['scontrol', 'delete', 'ReservationName=course']);
+  }
 });
 
 test('limits of a QoS: on jobs in the queue, and on time', async () => {

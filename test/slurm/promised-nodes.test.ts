@@ -24,6 +24,7 @@ test('reservations, as scontrol of 22.05 prints them', () => {
       end_time_ms: Date.UTC(2026, 10, 21, 10, 8, 49),
       nodes: ['gh1', 'gh2', 'a1'],
     },
+    expect.objectContaining({ name: 'licences', nodes: [] }),
   ]);
   expect(parseReservations('No reservations in the system\n')).toEqual([]);
 });

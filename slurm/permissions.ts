@@ -1,0 +1,128 @@
+/** Accounts, QoS and reservations that a user may name, as slurmdbd and the controller know them. */
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { ErrorCode } from '../spec/errors/registry.ts';
+import { nearest } from '../spec/nearest.ts';
+import type { Directive } from '../spec/slurm-types.ts';
+import type { ControllerConfig } from './cluster-facts.ts';
+import type { Reservation } from './promised-nodes.ts';
+
+/** One line of what slurmdbd allows a user on a cluster. */
+export interface Association {
+  cluster: string;
+  account: string;
+  /** The only partition it is for. Absent: all of them. */
+  partition?: string;
+  qos: string[];
+  default_qos?: string;
+  /** Its account is charged where a job names none. */
+  is_default: boolean;
+}
+
+const fields = ['DefaultAccount', 'Cluster', 'Account', 'Partition', 'QOS', 'DefaultQOS'] as const;
+
+/** `sacctmgr` for the associations of a user on a cluster; `parseAssociations` reads it. */
+export function associationsArgv(user: string, cluster: string): string[] {
+  return [
+    'sacctmgr',
+    '--noheader',
+    '--parsable2',
+    'show',
+    'user',
+    user,
+    'withassoc',
+    `cluster=${cluster}`,
+    `format=${fields.join(',')}`,
+  ];
+}
+
+/** Lines of other forms (what a wrapper prints) are none. Names cannot hold "|". */
+export function parseAssociations(output: string): Association[] {
+  return output.split('\n').flatMap((line) => {
+    const columns = line.trim().split('|');
+    if (columns.length !== fields.length) return [];
+    const [fallback, cluster = '', account = '', partition = '', qos = '', default_qos = ''] = columns;
+    if (account === '') return [];
+    return [
+      {
+        cluster,
+        account,
+        ...(partition === '' ? {} : { partition }),
+        qos: qos.split(',').filter((name) => name !== ''),
+        ...(default_qos === '' ? {} : { default_qos }),
+        is_default: account === fallback,
+      },
+    ];
+  });
+}
+
+/** What is known of a user's rights; a part that could not be asked is absent, and nothing is refused for it. */
+export interface Permissions {
+  enforced: { associations: boolean; qos: boolean };
+  associations?: Association[];
+  reservations?: Reservation[];
+}
+
+/** AccountingStorageEnforce: every one of its words but nojobs and nosteps asks for associations (slurm.conf(5)). */
+export function enforcedBy({ all, has_accounting }: ControllerConfig): Permissions['enforced'] {
+  const words = (has_accounting ? (all.get('AccountingStorageEnforce') ?? '') : '').toLowerCase().split(',');
+  const any = (...names: string[]): boolean => names.some((name) => words.includes(name));
+  return {
+    associations: any('associations', 'limits', 'qos', 'safe', 'wckeys', 'all'),
+    qos: any('qos', 'all'),
+  };
+}
+
+/**
+ * Whether Slurm would take what a script names. Says nothing of limits, which only Slurm can judge.
+ * @throws E_SLURM_ACCOUNT, E_SLURM_QOS, E_SLURM_RESERVATION with the names there are, before anything is submitted
+ */
+export function checkPermissions(directives: readonly Directive[], permissions: Permissions): void {
+  const { enforced, associations = [], reservations } = permissions;
+  const named = (name: string): Directive | undefined =>
+    directives.findLast((directive) => directive.name === name && directive.value !== undefined);
+  const [account, qos, reservation] = [named('account'), named('qos'), named('reservation')];
+  // A user without associations here may be known by other means (a plugin, an operator's rights).
+  if (enforced.associations && associations.length > 0) {
+    const accounts = unique(associations.map((each) => each.account));
+    if (account && !accounts.includes(account.value!.toLowerCase()))
+      throw unknown('E_SLURM_ACCOUNT', 'account', account, accounts);
+    const charged = associations.filter((each) =>
+      account ? each.account === account.value!.toLowerCase() : each.is_default,
+    );
+    const allowed = unique(charged.flatMap((each) => each.qos));
+    if (enforced.qos && qos && allowed.length > 0 && !allowed.includes(qos.value!.toLowerCase()))
+      throw unknown('E_SLURM_QOS', `QoS of account ${charged[0]!.account}`, qos, allowed);
+  }
+  if (reservation && reservations) {
+    const names = reservations.map(({ name }) => name);
+    const wanted = reservation.value!.split(',');
+    if (!wanted.some((name) => names.includes(name)))
+      throw unknown('E_SLURM_RESERVATION', 'reservation', reservation, names);
+  }
+}
+
+function unknown(
+  code: ErrorCode,
+  what: string,
+  { name, value, source }: Directive,
+  names: readonly string[],
+): HpcserveError {
+  const near = nearest(value!, names);
+  return new HpcserveError(code, {
+    what: `you have no ${what} "${value}"`,
+    because: [
+      `--${name}=${value} was set by ${source}`,
+      names.length > 0 ? `Slurm knows for you: ${names.join(', ')}` : 'Slurm knows none for you',
+    ],
+    try: near
+      ? `did you mean "${near}"?`
+      : names.length > 0
+        ? `use one of: ${names.join(', ')}`
+        : `leave ${name} out`,
+    details: { options: [{ name, value, source }], known: [...names] },
+  });
+}
+
+function unique(names: readonly string[]): string[] {
+  return [...new Set(names)];
+}
