@@ -16,9 +16,11 @@ let replica: TestSession;
 const queue: (() => void)[] = [];
 let running = 0;
 let most = 0;
+let asked = 0;
 
 /** Computes two requests at a time, as an engine does that queues the others, and says so in its heartbeats. */
 async function compute(): Promise<void> {
+  asked++;
   most = Math.max(most, running + queue.length + 1);
   if (running >= places) await new Promise<void>((resolve) => queue.push(resolve));
   running++;
@@ -50,22 +52,18 @@ describe('under overload', () => {
     // How long an answer takes must have been seen before a wait can be foretold.
     for (let count = 0; count < 3; count++) expect((await stage.post(path, chat)).status).toBe(200);
     let refused = 0;
-    const waits_ms: number[] = [];
-    const refusals_ms: number[] = [];
+    let answered = 0;
     const client = async (): Promise<void> => {
       for (;;) {
-        const began_ms = performance.now();
         const answer = await stage.post(path, chat);
         await answer.text();
-        const took_ms = performance.now() - began_ms;
         if (answer.status === 200) {
-          waits_ms.push(took_ms);
+          answered++;
           return;
         }
         expect(answer.status).toBe(429);
         expect(answer.headers.get('x-hpcserve-error')).toBe('E_REPLICA_BUSY');
         refused++;
-        refusals_ms.push(took_ms);
         const retry_s = Number(answer.headers.get('retry-after'));
         expect(retry_s).toBeGreaterThanOrEqual(1);
         expect(retry_s).toBeLessThanOrEqual(3);
@@ -73,12 +71,12 @@ describe('under overload', () => {
       }
     };
     await Promise.all(Array.from({ length: 40 }, client));
-    expect(waits_ms).toHaveLength(40);
+    expect(answered).toBe(40);
     expect(refused).toBeGreaterThan(20);
     // The replica never had many more than may wait: what it says of itself may be one heartbeat old.
     expect(most).toBeLessThanOrEqual(2 * (places + (wait_max_s * 1000 * places) / answer_ms));
-    // Not measured against a clock: a busy machine is slow with all of them.
-    expect(median(refusals_ms)).toBeLessThan(median(waits_ms));
+    // At once means without a word from the replica: it saw only those that it answered.
+    expect(asked).toBe(3 + 40);
   }, 30_000);
 
   it('shows in the load that is measured', async () => {
@@ -133,7 +131,3 @@ describe('a model whose only job is pending', () => {
     expect(metrics).not.toContain('model="awaited",kind="arrived"');
   });
 });
-
-function median(values: readonly number[]): number {
-  return [...values].sort((a, b) => a - b)[values.length >> 1]!;
-}
