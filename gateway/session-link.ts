@@ -195,6 +195,8 @@ export class SessionLink {
   }
 }
 
+const noWeights = { bytes: 0, resident_bytes: 0, load_bytes_per_s: 0 };
+
 function parseHeartbeat(line: string, session_id: string): Heartbeat {
   const heartbeat = JSON.parse(line) as Heartbeat;
   if (heartbeat.session_id !== session_id || !Array.isArray(heartbeat.models)) {
@@ -204,6 +206,9 @@ function parseHeartbeat(line: string, session_id: string): Heartbeat {
     for (const count of [load.running, load.waiting, load.max_sequences]) {
       if (!Number.isSafeInteger(count) || count < 0) throw new Error('a heartbeat holds an impossible count');
     }
+    const { bytes, resident_bytes, load_bytes_per_s } = load.weights ?? noWeights;
+    for (const size of [bytes, resident_bytes, load_bytes_per_s])
+      if (!Number.isFinite(size) || size < 0) throw new Error('a heartbeat holds an impossible size');
   }
   return heartbeat;
 }

@@ -72,4 +72,19 @@ export interface ModelLoad {
   kv_tokens_used: number;
   /** The device is too slow for the model's `slo`, even without other work; absent: it is not, or nothing is promised. */
   too_slow?: boolean;
+  /** Of models that share a device's memory; absent where an engine does not say, and before the first load. */
+  weights?: ModelWeights;
+}
+
+/**
+ * What lies in the device's memory of a model's weights, and how fast the rest comes: S, S′ and B of Tangram's Equation 3.
+ * Gateways send requests for a model without an instance where it comes back soonest.
+ */
+export interface ModelWeights {
+  bytes: number;
+  resident_bytes: number;
+  /** As measured: through the slowest of all that the bytes crossed. */
+  load_bytes_per_s: number;
+  /** It gave way to other models and has no instance: the next request has what is missing of it loaded. */
+  resting: boolean;
 }

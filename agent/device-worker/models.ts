@@ -237,6 +237,12 @@ export class Models {
       case 'profile':
         this.keepProfile(message);
         return;
+      case 'weights':
+        for (const { name, weights } of message.models) {
+          const told = this.models.get(name);
+          if (told) told.weights = weights;
+        }
+        return;
     }
     const model = this.models.get(message.name);
     if (!model) return;

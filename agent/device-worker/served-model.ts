@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { Vocabulary } from '../../native/vocabulary.ts';
-import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
 import type { EngineStats, ModelInfo } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelState } from '../../spec/session-record.ts';
@@ -38,6 +38,7 @@ export class ServedModel {
   stats: EngineStats | undefined;
   /** The device cannot keep what its deployment promises, even without other work. */
   too_slow = false;
+  weights: ModelWeights | undefined;
 
   private borrowers = 0;
   private closing = false;
@@ -128,6 +129,7 @@ export class ServedModel {
       kv_tokens_total: this.stats?.kv_tokens_total ?? 0,
       kv_tokens_used: this.stats?.kv_tokens_used ?? 0,
       ...(this.too_slow && { too_slow: true }),
+      ...(this.weights && { weights: this.weights }),
     };
   }
 }

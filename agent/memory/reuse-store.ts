@@ -129,6 +129,7 @@ export class ReuseStore {
   readonly #leases = new Set<{ model: string; held: readonly StoredTensor[] }>();
   readonly #models = new Map<string, { latency_sensitivity: number; load_bandwidth: number }>();
   #history: RequestHistory = noRequests;
+  #changes = 0;
   readonly #loadBandwidth: number;
   #copyBandwidth: number;
 
@@ -172,7 +173,7 @@ export class ReuseStore {
     this.#history = noteRequest(this.#history, wanted.model);
     this.#models.set(wanted.model, {
       latency_sensitivity: wanted.latency_sensitivity,
-      load_bandwidth: this.#models.get(wanted.model)?.load_bandwidth ?? this.#loadBandwidth,
+      load_bandwidth: this.loadBandwidth(wanted.model),
     });
     const request = this.#lookUp(wanted);
     for (const stored of request.found) stored.users++;
@@ -196,6 +197,16 @@ export class ReuseStore {
   usedBytes(model: string): number {
     const used = new Set([...this.#leases].flatMap((lease) => (lease.model === model ? lease.held : [])));
     return [...used].reduce((sum, { region }) => sum + region.bytes, 0);
+  }
+
+  /** Counts what changes `bytesByModel`: whoever has seen it at this count need not look again. */
+  get changes(): number {
+    return this.#changes;
+  }
+
+  /** B of Equation 3, bytes per second: as measured of the model's loads, else what is assumed of all. */
+  loadBandwidth(model: string): number {
+    return this.#models.get(model)?.load_bandwidth ?? this.#loadBandwidth;
   }
 
   /** S′ of every model that was here: bytes of its tensors that lie in the pool, whoever uses them now. */
@@ -365,6 +376,7 @@ export class ReuseStore {
     const held = [...new Set(tensors)];
     const lease = { model, held };
     this.#leases.add(lease);
+    this.#changes++;
     for (const stored of held) stored.models.add(model);
     const offsets = tensors.map(({ region }) => region.offset);
     return {
@@ -376,6 +388,7 @@ export class ReuseStore {
           // Another load brought the same tensor first: this one is found by nobody.
           if (stored.users === 0 && stored.keys.length === 0) this.#regions.free(stored.region);
         }
+        this.#changes++;
       },
     };
   }
@@ -415,6 +428,7 @@ export class ReuseStore {
   }
 
   #evict(stored: StoredTensor): void {
+    this.#changes++;
     for (const key of stored.keys) this.#byKey.delete(key);
     this.#regions.free(stored.region);
   }

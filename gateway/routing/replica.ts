@@ -1,6 +1,6 @@
-import type { Candidate } from '../../solver/routing/candidate.ts';
+import { type Candidate, requestsAt } from '../../solver/routing/candidate.ts';
 import type { FilteredFacts } from '../../solver/routing/filter.ts';
-import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
 import type { DeviceDescription, ServedModel, SessionRecord } from '../../spec/session-record.ts';
 import { headers } from '../../spec/wire.ts';
 
@@ -25,6 +25,9 @@ export class Replica<T> implements Candidate {
   kv_tokens_used = 0;
   unreported = 0;
   too_slow = false;
+  weights: ModelWeights | undefined;
+  /** All replicas of the session, this one included: they share its device. */
+  beside: readonly Replica<T>[] = [];
 
   constructor(session: T, record: SessionRecord, served: ServedModel) {
     const { metadata, session_id } = record;
@@ -59,6 +62,7 @@ export class Replica<T> implements Candidate {
     this.kv_tokens_total = load.kv_tokens_total;
     this.kv_tokens_used = load.kv_tokens_used;
     this.too_slow = load.too_slow === true;
+    this.weights = load.weights;
     this.unreported = 0;
   }
 
@@ -71,6 +75,16 @@ export class Replica<T> implements Candidate {
     this.kv_tokens_used = old.kv_tokens_used;
     this.unreported = old.unreported;
     this.too_slow = old.too_slow;
+    this.weights = old.weights;
+  }
+
+  get device_taken(): boolean {
+    return this.beside.some((other) => other !== this && other.#returns);
+  }
+
+  /** The model is on its way back to its device: it rests, and was asked for. */
+  get #returns(): boolean {
+    return this.weights?.resting === true && requestsAt(this) > 0;
   }
 }
 

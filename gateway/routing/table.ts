@@ -35,6 +35,7 @@ export class RoutingTable<T> {
       if (old) replica.inherit(old);
       return replica;
     });
+    for (const replica of replicas) replica.beside = replicas;
     this.#entries.set(record.session_id, { record, reachable: known?.reachable ?? false, replicas });
     this.#rebuild();
   }

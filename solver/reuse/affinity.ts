@@ -1,61 +1,27 @@
 /**
- * Affinity-aware placement (Tangram §3.4, Equation 3 and Algorithm 2): a model goes to the device where it loads
- * fastest, counting what lies there already.
+ * Affinity (Tangram §3.4, Equation 3 and Algorithm 2): a model goes to the device where it is loaded soonest, counting
+ * what lies there already. The algorithm's loop over pending requests is the arrival of requests one by one: each takes
+ * the best device, and a device that has a model to load is taken for others.
  */
+import type { ModelWeights } from '../../spec/agent-state.ts';
 
-/** What a device says of one model. */
-export interface DeviceAffinity {
-  device: string;
-  /** Whether the device may take the model: enough memory, the right engine, nothing that forbids it. */
-  can_run: boolean;
-  /** S′: bytes of the model's tensors in the device's pool. */
-  reusable_bytes: number;
-  /** Bytes per second of every tier that the missing bytes cross: disk, host memory, conversion, link. */
-  tier_bandwidths: readonly number[];
-}
-
-export interface PendingRequest {
-  id: string;
-  /** S: bytes of the model in the pool. */
-  model_bytes: number;
-  devices: readonly DeviceAffinity[];
+/** Equation 3, (S − S′) / B, in seconds; the tiers that bytes cross are overlapped, so that B is that of the slowest one. */
+export function estimateLoadSeconds({
+  bytes,
+  resident_bytes,
+  load_bytes_per_s,
+}: Omit<ModelWeights, 'resting'>): number {
+  const missing = Math.max(0, bytes - resident_bytes);
+  return missing === 0 ? 0 : missing / load_bytes_per_s;
 }
 
 /**
- * Equation 3, (S − S′) / B, in seconds. Tiers are overlapped, so that B is the slowest one.
+ * Algorithm 2's order as a cost in [0, 1): devices that load nothing before those that do, and of either kind the one
+ * that loads the model soonest.
+ * @param taken the device has another model to load, for requests that came before
  */
-export function estimateLoadSeconds(
-  model_bytes: number,
-  reusable_bytes: number,
-  tier_bandwidths: readonly number[],
-): number {
-  const missing = Math.max(0, model_bytes - reusable_bytes);
-  return missing === 0 ? 0 : missing / Math.min(...tier_bandwidths);
-}
-
-export interface AffinityChoice {
-  id: string;
-  device: string;
-  load_s: number;
-}
-
-/**
- * Algorithm 2: requests in their order, each to the device that loads its model soonest, which is then taken.
- * Of equal devices the first named wins. Requests that no device can take are left out: they stay pending.
- */
-export function chooseByAffinity(requests: readonly PendingRequest[]): AffinityChoice[] {
-  const taken = new Set<string>();
-  const choices: AffinityChoice[] = [];
-  for (const { id, model_bytes, devices } of requests) {
-    let best: AffinityChoice | undefined;
-    for (const { device, can_run, reusable_bytes, tier_bandwidths } of devices) {
-      if (!can_run || taken.has(device)) continue;
-      const load_s = estimateLoadSeconds(model_bytes, reusable_bytes, tier_bandwidths);
-      if (!best || load_s < best.load_s) best = { id, device, load_s };
-    }
-    if (!best) continue;
-    taken.add(best.device);
-    choices.push(best);
-  }
-  return choices;
+export function affinityCost(weights: ModelWeights, taken: boolean): number {
+  const load_s = estimateLoadSeconds(weights);
+  const within = Number.isFinite(load_s) ? load_s / (1 + load_s) : 1 - Number.EPSILON;
+  return (within + Number(taken)) / 2;
 }

@@ -1,3 +1,4 @@
+import { affinityCost } from '../reuse/affinity.ts';
 import { type Candidate, type RoutedRequest, type RoutingPolicy, requestsAt } from './candidate.ts';
 import { leastOf } from './least-load.ts';
 import { byPrefix } from './prefix-affinity.ts';
@@ -7,7 +8,8 @@ import { byPrefix } from './prefix-affinity.ts';
  *
  * 1. native replicas in whose batch the request fits: on CPUs first, which leaves GPUs to what needs them, and of
  *    those the fullest batch, since a sequence more in a batch costs less than a second batch, and devices that have
- *    nothing to do can be given to other models;
+ *    nothing to do can be given to other models; behind those with an instance those where the model would have to be
+ *    loaded, in the order of `affinityCost`;
  * 2. wrapped engines with a free place: the one that knows the prompt's beginning, else the least load;
  * 3. of all others the least load, where requests then wait.
  *
@@ -45,8 +47,13 @@ function inOrder<T extends Candidate>(
     candidates,
     (candidate) => {
       if (!candidate.native || !fits(candidate, request)) return undefined;
-      // In [−1, 0) on CPUs, in [0, 1] elsewhere, in [1, 2] where the level cannot be kept; less is fuller.
-      const kind = candidate.too_slow ? 1 : candidate.cpu ? -1 : 0;
+      // In [0, 2) on CPUs, in [2, 4) elsewhere, in [4, 6) where the level cannot be kept.
+      const kind = candidate.too_slow ? 4 : candidate.cpu ? 0 : 2;
+      const { weights, device_taken } = candidate;
+      // One that was asked already is on its way, and requests for it share one load.
+      if (weights?.resting && requestsAt(candidate) === 0)
+        return kind + 1 + affinityCost(weights, device_taken === true);
+      // Less is fuller.
       return kind + 1 - (requestsAt(candidate) + 1) / candidate.max_sequences;
     },
     seed,

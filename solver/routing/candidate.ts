@@ -1,3 +1,5 @@
+import type { ModelWeights } from '../../spec/agent-state.ts';
+
 /** What a routing policy knows of one replica. Loads change with every request, the rest with the session's record. */
 export interface Candidate {
   readonly session_id: string;
@@ -17,6 +19,10 @@ export interface Candidate {
   readonly cpu: boolean;
   /** Its device is too slow for the model's promised level, even without other work. */
   readonly too_slow?: boolean;
+  /** What of the model lies in its device's memory; absent where it does not say. */
+  readonly weights?: ModelWeights | undefined;
+  /** Its device loads another model, for requests that came before. */
+  readonly device_taken?: boolean;
   /** When its job ends, Unix ms; absent where nothing ends it. */
   readonly job_end_time_ms?: number | undefined;
 }

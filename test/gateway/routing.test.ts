@@ -1,12 +1,44 @@
 /** Who is to answer: properties of the routing policies, whatever the replicas look like. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { RoutingTable } from '../../gateway/routing/table.ts';
+import { estimateLoadSeconds } from '../../solver/reuse/affinity.ts';
 import { type AliasMember, orderMembers } from '../../solver/routing/alias.ts';
 import { byEngine } from '../../solver/routing/by-engine.ts';
 import { type Candidate, type RoutedRequest, requestsAt } from '../../solver/routing/candidate.ts';
 import { leastLoad } from '../../solver/routing/least-load.ts';
 import { byPrefix } from '../../solver/routing/prefix-affinity.ts';
 import { promptKeys } from '../../solver/routing/prompt-keys.ts';
+import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { SessionRecord } from '../../spec/session-record.ts';
+
+function recordOf(session_id: string, models: readonly string[]): SessionRecord {
+  return {
+    session_id,
+    public_key: '',
+    lifecycle: 'SERVING',
+    version: 0,
+    started_at_ms: 0,
+    metadata: {
+      role: 'device-worker',
+      node: 'n',
+      hostname: 'n',
+      site: 's',
+      provider: 'p@s',
+      tier: 'stable',
+      engine: 'native',
+      devices: [],
+      models: models.map((name) => ({
+        name,
+        aliases: [],
+        state: 'serving',
+        precision: 'f16',
+        context_tokens: 64,
+      })),
+      addresses: [],
+    },
+  };
+}
 
 const idle: Omit<Candidate, 'session_id'> = {
   running: 0,
@@ -35,6 +67,16 @@ const arbitrary = fc
     native: fc.boolean(),
     cpu: fc.boolean(),
     too_slow: fc.boolean(),
+    device_taken: fc.boolean(),
+    weights: fc.option(
+      fc.record({
+        bytes: fc.constant(100),
+        resident_bytes: fc.constantFrom(0, 50, 100),
+        load_bytes_per_s: fc.constantFrom(0, 10, 100),
+        resting: fc.boolean(),
+      }),
+      { nil: undefined },
+    ),
     job_end_time_ms: fc.option(fc.integer({ min: 990_000, max: 1_030_000 }), { nil: undefined }),
   })
   .map((one): Omit<Candidate, 'session_id'> => ({ ...one, cpu: one.cpu && one.native }));
@@ -125,10 +167,54 @@ describe('by engine', () => {
         const onCpu = fast.filter(({ cpu }) => cpu);
         const pool = [onCpu, fast, fitting].find(({ length }) => length > 0)!;
         expect(pool).toContain(chosen);
-        const fullness = (one: Candidate): number => (requestsAt(one) + 1) / one.max_sequences;
-        expect(fullness(chosen!)).toBe(Math.max(...pool.map(fullness)));
+        const there = pool.filter((one) => !one.weights?.resting || requestsAt(one) > 0);
+        if (there.length > 0) {
+          expect(there).toContain(chosen);
+          const fullness = (one: Candidate): number => (requestsAt(one) + 1) / one.max_sequences;
+          expect(fullness(chosen!)).toBe(Math.max(...there.map(fullness)));
+        } else {
+          const free = pool.filter(({ device_taken }) => !device_taken);
+          const devices = free.length > 0 ? free : pool;
+          const load_s = (one: Candidate): number => estimateLoadSeconds(one.weights!);
+          expect(devices).toContain(chosen);
+          expect(load_s(chosen!)).toBe(Math.min(...devices.map(load_s)));
+        }
       }),
     );
+  });
+
+  it('brings models that rest back where most of them lies: one load for the requests of a model, each on a device of its own', () => {
+    const table = new RoutingTable<null>();
+    const load = (name: string, resident_bytes: number): ModelLoad => ({
+      name,
+      state: 'serving',
+      running: 0,
+      waiting: 0,
+      max_sequences: 4,
+      kv_tokens_total: 0,
+      kv_tokens_used: 0,
+      weights: { bytes: 100, resident_bytes, load_bytes_per_s: 10, resting: true },
+    });
+    for (const [session_id, one, other] of [
+      ['near', 90, 80],
+      ['far', 40, 30],
+      ['farther', 10, 20],
+    ] as const) {
+      table.set(recordOf(session_id, ['one', 'other']), null);
+      table.setReachable(session_id, true);
+      table.report(session_id, [load('one', one), load('other', other)]);
+    }
+    const ask = (model: string): string => {
+      const chosen = policy.choose(table.find(model)!.candidates, asked, [], 3)!;
+      chosen.unreported++;
+      return chosen.session_id;
+    };
+    expect(ask('one')).toBe('near');
+    expect(ask('one')).toBe('near');
+    expect(ask('other')).toBe('far');
+    // It came back there, and its device is free again.
+    table.report('near', [{ ...load('one', 100), running: 4, weights: undefined } as ModelLoad]);
+    expect(ask('one')).toBe('farther');
   });
 
   it('fills one batch before it begins another, and then goes on to the next', () => {

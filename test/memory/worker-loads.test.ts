@@ -180,3 +180,38 @@ test.each([
     expect(resident.get(stays === 'older' ? 'newer' : 'older') ?? 0).toBeLessThan(weights_bytes);
   },
 );
+
+test('what lies in the pool of each model is reported, whether it has an instance or rests', async () => {
+  const names = ['one', 'two', 'three'];
+  const load = async (index: number): Promise<void> =>
+    worker.load({
+      name: names[index]!,
+      model_path: await model('tiny-llama', 'F16', index + 1),
+      kv_tokens: 512,
+      slo: { tpot_ms: 5000 },
+    });
+  await load(0);
+  const alone = await worker.report('one', ({ weights }) => weights !== undefined);
+  const { bytes } = alone.weights!;
+  expect(alone.weights).toEqual({
+    bytes,
+    resident_bytes: bytes,
+    load_bytes_per_s: expect.any(Number),
+    resting: false,
+  });
+  expect(bytes).toBe((await poolOf()).weights_bytes);
+  await worker.close();
+  worker = new WorkerHarness();
+  await worker.configure({}, { pool_bytes: 2.2 * bytes });
+  for (const index of names.keys()) await load(index);
+  const rests = await worker.report('one', ({ weights }) => weights?.resting === true);
+  expect(rests.state).toBe('serving');
+  expect(rests.weights!.resident_bytes).toBeLessThan(bytes);
+  const there = new Map((await poolOf()).resident_models.map((one) => [one.model, one.bytes]));
+  expect(rests.weights!.resident_bytes).toBe(there.get('one') ?? 0);
+  const answer = await worker.post('/v1/completions', { ...body, model: 'one', max_tokens: 5 });
+  expect(answer.status, answer.text).toBe(200);
+  const back = await worker.report('one', ({ weights }) => weights?.resting === false);
+  expect(back.weights!.resident_bytes).toBe(bytes);
+  expect((await worker.report('two', ({ weights }) => weights?.resting === true)).state).toBe('serving');
+});

@@ -11,6 +11,7 @@ import type { FromCompute, ScheduleReport, ToCompute } from './messages.ts';
 import { type LoadMessage, ModelLoads } from './model-loads.ts';
 import { measureProfile } from './profile-measurement.ts';
 import { RestingModels } from './resting-models.ts';
+import { ToldWeights } from './told-weights.ts';
 import { pulse, pulseStates } from './watchdog.ts';
 
 /** Nobody wakes this: to wait on it is to sleep. */
@@ -34,6 +35,7 @@ export class ComputeLoop {
   private readonly pool: () => DevicePool;
   private readonly loads: ModelLoads;
   private readonly resting = new RestingModels();
+  private readonly weights = new ToldWeights();
   /** How each model that serves was loaded. */
   private readonly messages = new Map<string, LoadMessage>();
   private verified_ms = 0;
@@ -79,6 +81,7 @@ export class ComputeLoop {
         this.loads.advance(!chosen && this.engines.size === 0, (message, engine) =>
           this.opened(message, engine),
         );
+      this.tellWeights(!chosen && !loading);
       if (chosen) this.step(...chosen);
       // Also after the last load: requests may have waited for it.
       else if (loading)
@@ -127,6 +130,7 @@ export class ComputeLoop {
       case 'unload':
         this.loads.abort(message.name);
         this.resting.end(message.name);
+        this.weights.forget(message.name);
         this.close(message.name);
         this.send({ type: 'unloaded', name: message.name });
         return;
@@ -158,6 +162,7 @@ export class ComputeLoop {
     this.enter(message, engine);
     this.messages.set(name, message);
     this.engines.set(name, new HostedEngine(name, engine, vocabulary, utf8));
+    this.weights.opened(name, this.pool().store);
     this.send({ type: 'loaded', name, info: engine.info, stats: engine.stats() });
     // What is promised counts from now: nobody is late because a model was away.
     for (const submission of this.resting.end(name))
@@ -336,6 +341,15 @@ export class ComputeLoop {
       : `${points} were measured in ${Math.round(performance.now() - began)} ms`;
     this.schedule.decisions.note({ kind: 'profile', model: name, because });
     this.tellProfile(name);
+  }
+
+  private tellWeights(idle: boolean): void {
+    const models = this.weights.due(
+      () => this.pool().store,
+      (name) => this.resting.has(name),
+      idle,
+    );
+    if (models) this.send({ type: 'weights', models });
   }
 
   private tellProfiles(): void {

@@ -1,6 +1,7 @@
 /** Messages between the main thread of a device worker, which does I/O and text, and its compute thread. */
 import type { KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { PromisedLevel } from '../../../solver/sharing/service-level.ts';
+import type { ModelWeights } from '../../../spec/agent-state.ts';
 import type { DeviceReport } from '../../../spec/device-report.ts';
 import type {
   EngineOptions,
@@ -94,6 +95,8 @@ export type FromCompute =
   | { type: 'loaded'; name: string; info: ModelInfo; stats: EngineStats }
   | { type: 'load_failed'; name: string; error: ErrorJson }
   | { type: 'unloaded'; name: string }
+  /** What lies in the pool of each model that was loaded; told when it changed. */
+  | { type: 'weights'; models: { name: string; weights: ModelWeights }[] }
   /** What is known now of how fast a model is here: after it was measured, now and then, and before it goes. */
   | { type: 'profile'; name: string; profile: KeptProfile; too_slow: boolean }
   | { type: 'report'; id: number; report: ScheduleReport }

@@ -20,6 +20,10 @@ export class RestingModels {
     return [...this.models.keys()].sort();
   }
 
+  has(name: string): boolean {
+    return this.models.has(name);
+  }
+
   rest(message: LoadMessage): void {
     this.models.set(message.name, { message, waiting: [] });
   }
