@@ -121,7 +121,7 @@ export function withoutEffect(model: ModelSpec, engine: ResolvedEngine): string[
     ['environment_files', native && model.environment_files.length > 0],
     ['precision', native && model.precision !== 'auto'],
     ['precision_choices', native && model.precision_choices.length > 0],
-    ['kv_type', !native && engine !== 'llama.cpp' && model.kv_type !== 'f16'],
+    ['kv_type', !native && engine !== 'llama.cpp' && engine !== 'ollama' && model.kv_type !== 'f16'],
     ['batch_invariant', !native && model.batch_invariant],
     ['latency_sensitivity', !native && model.latency_sensitivity !== 1],
     ['chat_template', engine === 'command' && model.chat_template !== undefined],

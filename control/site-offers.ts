@@ -357,6 +357,7 @@ function enginesOf(
     'tensorrt-llm': onGpu(program('tensorrt-llm', 'trtllm-serve')),
     tgi: onGpu(program('tgi', 'text-generation-launcher')),
     transformers: program('transformers', 'transformers'),
+    ollama: program('ollama', 'ollama'),
     command: yes,
   };
 }

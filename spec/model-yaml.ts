@@ -16,6 +16,7 @@ export const engineNames = [
   'tensorrt-llm',
   'tgi',
   'transformers',
+  'ollama',
   'command',
 ] as const;
 export type EngineName = (typeof engineNames)[number];

@@ -290,6 +290,9 @@ const enginesSchema = z.strictObject({
   'tensorrt-llm': engineSchema.optional().describe('TensorRT-LLM (trtllm-serve).'),
   tgi: engineSchema.optional().describe('Text Generation Inference (text-generation-launcher).'),
   transformers: engineSchema.optional().describe('Hugging Face transformers serve.'),
+  ollama: engineSchema
+    .optional()
+    .describe('Ollama (ollama serve), in a network namespace of its own; never chosen by engine: auto.'),
 });
 
 const runtimeSchema = z.strictObject({

@@ -3,6 +3,7 @@ import type { EngineAdapter } from './adapter.ts';
 import { command } from './command.ts';
 import { llamaCpp } from './llama-cpp.ts';
 import { lmdeploy } from './lmdeploy.ts';
+import { ollama } from './ollama.ts';
 import { sglang } from './sglang.ts';
 import { tensorrtLlm } from './tensorrt-llm.ts';
 import { tgi } from './tgi.ts';
@@ -17,6 +18,7 @@ const adapters: Readonly<Record<EngineAdapter['name'], EngineAdapter>> = {
   'tensorrt-llm': tensorrtLlm,
   tgi,
   transformers,
+  ollama,
   command,
 };
 

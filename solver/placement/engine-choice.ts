@@ -19,6 +19,7 @@ const reads: Record<ResolvedEngine, readonly PlacementModel['format'][]> = {
   'tensorrt-llm': ['huggingface'],
   tgi: ['huggingface'],
   transformers: ['huggingface'],
+  ollama: ['gguf'],
   command: ['gguf', 'huggingface'],
 };
 

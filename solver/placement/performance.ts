@@ -26,6 +26,7 @@ const simulatedAs: Readonly<Record<ResolvedEngine, SimulatedEngine>> = {
   'tensorrt-llm': 'trtllm',
   tgi: 'tgi',
   transformers: 'tgi',
+  ollama: 'llamacpp',
   command: 'vllm',
 };
 

@@ -147,6 +147,13 @@ export const agentErrors = defineErrors({
     http_status: 502,
     exit_code: 11,
   },
+  E_AGENT_ENGINE_EXPOSED: {
+    cause:
+      'An engine that knows neither keys nor unix sockets has to run in a network namespace of its own, and the node permits none.',
+    fix: 'ask for user namespaces on the compute nodes (user.max_user_namespaces), or use an engine that takes a key: llama.cpp reads the same files',
+    http_status: 503,
+    exit_code: 8,
+  },
   E_AGENT_ENGINE_OPTION: {
     cause: 'The model asks for something that the chosen engine cannot do.',
     fix: 'remove the option, or choose another engine',

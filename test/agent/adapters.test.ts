@@ -401,7 +401,8 @@ describe('any command', () => {
 
 test('no adapter puts its key into the arguments', () => {
   for (const engine of engineNames.filter((name) => name !== 'auto' && name !== 'native')) {
-    const { argv } = line(engine, { command: ['s', '{port}'] });
+    const probed = { version: '1', unix_socket: false };
+    const { argv } = line(engine, { command: ['s', '{port}'] }, { probed });
     expect(argv.join(' '), engine).not.toContain(key);
   }
 });
