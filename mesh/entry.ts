@@ -32,11 +32,8 @@ export function openEntry({ record, departure }: SealedEntry, networkKey: Uint8A
   const signedDeparture = departure && signed(openDeparture(departure, networkKey), departure);
   const session_id = (signedRecord ?? signedDeparture)?.value.session_id;
   if (session_id === undefined) throw new TypeError('an entry holds a record, a departure, or both');
-  return {
-    session_id,
-    ...(signedRecord ? { record: signedRecord } : {}),
-    ...(signedDeparture?.value.session_id === session_id ? { departure: signedDeparture } : {}),
-  };
+  const ofTheSame = signedDeparture?.value.session_id === session_id ? signedDeparture : undefined;
+  return entryOf(session_id, signedRecord, ofTheSame);
 }
 
 /**
@@ -83,11 +80,7 @@ export function joinEntries(a: Entry, b: Entry): Entry {
   const record = greater(a.record, b.record, compareRecords);
   const departure = greater(a.departure, b.departure, compareBytes);
   if (record === a.record && departure === a.departure) return a;
-  return {
-    session_id: a.session_id,
-    ...(record ? { record } : {}),
-    ...(departure ? { departure } : {}),
-  };
+  return entryOf(a.session_id, record, departure);
 }
 
 /** Equal for equal entries; of different ones, different but for one in 2^48. */
@@ -111,6 +104,12 @@ export function believed({ record, departure }: Entry): SessionRecord | undefine
   return departure === undefined || record.value.lifecycle === 'LEFT'
     ? record.value
     : { ...record.value, lifecycle: 'LEFT' };
+}
+
+/** Objects of just their size: spread ones have room for more. */
+function entryOf(session_id: string, record: Entry['record'], departure: Entry['departure']): Entry {
+  if (!record) return departure ? { session_id, departure } : { session_id };
+  return departure ? { session_id, record, departure } : { session_id, record };
 }
 
 function signed<T>(value: T, envelope: Uint8Array): Signed<T> {

@@ -34,7 +34,7 @@ interface Row {
   /** Every way it came, a bit each. */
   ways: number;
   /** What readers get; made when one asks. */
-  believed?: SessionRecord | undefined;
+  believed: SessionRecord | undefined;
 }
 
 const bitOf: Record<EntrySource, number> = { own: 1, folder: 2, gossip: 4 };
@@ -91,8 +91,8 @@ export class SessionTable {
     const ways = (row?.ways ?? 0) | bitOf[source];
     if (row) row.ways = ways;
     if (row && joined === row.entry) return isPartOf(entry, row.entry) ? 'known' : 'stale';
-    const now: Row = { entry: joined, ways };
-    if (row && sameBelief(row.entry, joined) && 'believed' in row) now.believed = row.believed;
+    const same = row !== undefined && sameBelief(row.entry, joined);
+    const now: Row = { entry: joined, ways, believed: same ? row.believed : undefined };
     this.#rows.set(entry.session_id, now);
     this.#step({ session_id: entry.session_id, before: row?.entry, after: joined, source });
     this.#tell(entry.session_id, row, now);
@@ -174,7 +174,7 @@ export function bucketOf(session_id: string): number {
 }
 
 function believedOf(row: Row): SessionRecord | undefined {
-  if (!('believed' in row)) row.believed = believed(row.entry);
+  row.believed ??= believed(row.entry);
   return row.believed;
 }
 

@@ -8,48 +8,9 @@ import { SessionTable } from '../../mesh/session-table.ts';
 /** What a table keeps for one session with a GPU and a model: envelope, opened record, row; heap and buffers, bytes. */
 export async function bytesPerRecord(records: number): Promise<number> {
   const networkKey = new Uint8Array(32).fill(1);
-  const envelopes: Uint8Array[] = [];
-  for (let at = 0; at < records; at++) {
-    const identity = await SessionIdentity.create();
-    const public_key = Buffer.from(identity.public_key).toString('base64');
-    const record = {
-      session_id: identity.session_id,
-      public_key,
-      lifecycle: 'SERVING' as const,
-      version: 3,
-      started_at_ms: 1_700_000_000_000,
-      metadata: {
-        role: 'engine' as const,
-        deployment: 'chat',
-        launch_id: '0123456789abcdef',
-        unit: `chat-${at}`,
-        job_id: String(100_000 + at),
-        node: `nid${String(at).padStart(6, '0')}`,
-        hostname: `nid${String(at).padStart(6, '0')}`,
-        site: 'cluster',
-        provider: 'group@cluster',
-        tier: 'stable' as const,
-        engine: 'vllm',
-        devices: [{ kind: 'gpu' as const, model: 'GH200', memory_bytes: 96e9, isa: ['9.0'] }],
-        models: [
-          {
-            name: 'a-model-of-8b',
-            aliases: ['chat'],
-            state: 'serving' as const,
-            precision: 'bf16',
-            context_tokens: 8192,
-          },
-        ],
-        job_end_time_ms: 1_700_000_100_000,
-        addresses: [{ host: '10.0.0.1', port: 40_000 }],
-        peer: {
-          id: `12D3KooW${String(at).padStart(44, '1').replaceAll('0', 'o')}`,
-          addresses: ['/ip4/10.0.0.1/tcp/40001'],
-        },
-      },
-    };
-    envelopes.push(Uint8Array.from(sealRecord(record, identity, networkKey)));
-  }
+  const seal = (from: number, count: number): Promise<Uint8Array[]> =>
+    Promise.all(Array.from({ length: count }, (_, at) => sealed(from + at, networkKey)));
+  const envelopes = await seal(0, records);
   const collect = garbageCollector();
   const used = async (): Promise<number> => {
     // Keys that were looked at once are freed by the second round.
@@ -60,15 +21,63 @@ export async function bytesPerRecord(records: number): Promise<number> {
     const { heapUsed, arrayBuffers } = process.memoryUsage();
     return heapUsed + arrayBuffers;
   };
-  // What is loaded and compiled for the first ones is no record's.
-  for (const record of envelopes) openEntry({ record }, networkKey);
+  // What is loaded and compiled for the first ones is no record's; those are of other nodes.
+  fill(new SessionTable(), await seal(records, 256), networkKey);
   const table = new SessionTable();
   const before = await used();
-  for (const record of envelopes) table.merge(openEntry({ record }, networkKey), 'gossip');
-  table.snapshot();
+  fill(table, envelopes, networkKey);
   const opened = ((await used()) - before) / records;
   const envelope = envelopes.reduce((sum, { length }) => sum + length, 0) / records;
   return Math.round(opened + envelope + (table.size === records ? 0 : Number.NaN));
+}
+
+/** The signed record of a replica of a model; no two are of the same node. */
+async function sealed(at: number, networkKey: Uint8Array): Promise<Uint8Array> {
+  const identity = await SessionIdentity.create();
+  const public_key = Buffer.from(identity.public_key).toString('base64');
+  const host = `10.0.${at >> 8}.${at & 255 || 1}`;
+  const record = {
+    session_id: identity.session_id,
+    public_key,
+    lifecycle: 'SERVING' as const,
+    version: 3,
+    started_at_ms: 1_700_000_000_000,
+    metadata: {
+      role: 'engine' as const,
+      deployment: 'chat',
+      launch_id: '0123456789abcdef',
+      unit: `chat-${at}`,
+      job_id: String(100_000 + at),
+      node: `nid${String(at).padStart(6, '0')}`,
+      hostname: `nid${String(at).padStart(6, '0')}`,
+      site: 'cluster',
+      provider: 'group@cluster',
+      tier: 'stable' as const,
+      engine: 'vllm',
+      devices: [{ kind: 'gpu' as const, model: 'GH200', memory_bytes: 96e9, isa: ['9.0'] }],
+      models: [
+        {
+          name: 'a-model-of-8b',
+          aliases: ['chat'],
+          state: 'serving' as const,
+          precision: 'bf16',
+          context_tokens: 8192,
+        },
+      ],
+      job_end_time_ms: 1_700_000_100_000,
+      addresses: [{ host, port: 40_000 }],
+      peer: {
+        id: `12D3KooW${String(at).padStart(44, '1').replaceAll('0', 'o')}`,
+        addresses: [`/ip4/${host}/tcp/40001`],
+      },
+    },
+  };
+  return Uint8Array.from(sealRecord(record, identity, networkKey));
+}
+
+function fill(table: SessionTable, envelopes: readonly Uint8Array[], networkKey: Uint8Array): void {
+  for (const record of envelopes) table.merge(openEntry({ record }, networkKey), 'gossip');
+  table.snapshot();
 }
 
 function garbageCollector(): () => void {
