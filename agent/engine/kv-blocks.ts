@@ -1,8 +1,9 @@
 /**
  * Hands out KV blocks. A sequence's blocks lie side by side for as long as possible, since one extent is
  * attended in place: a new sequence begins in a hole that is large enough for what it may grow to, and
- * others stay out of the room before it until nothing else is free. Full blocks of a prompt are remembered
- * after their sequence ends, and shared by sequences that begin with the same tokens.
+ * others stay out of the room before it until nothing else is free. Blocks of a prompt are remembered after their
+ * sequence ends, and shared by sequences that begin with the same tokens: full ones as they are, and of the block after
+ * them a copy of the rows that are the same, since the sequence goes on writing there (copy on write).
  *
  * There are more blocks than memory for them: blocks are addresses, and memory comes behind them by slabs.
  */
@@ -15,7 +16,14 @@ export interface BlockList {
   readonly blocks: number[];
   /** Blocks that the sequence may come to need in all; others avoid the room for them. */
   wanted: number;
+  /** A reference to a block whose first rows are to be copied to the block at `index`, where there is one by then. */
+  source?: { block: number; rows: number; index: number };
+  /** Full blocks that were remembered, and the id of the prefix that they are. */
+  remembered?: { blocks: number; prefix: number };
 }
+
+/** Copies the first rows of a block to another one. */
+export type CopyRows = (from_block: number, to_block: number, rows: number) => void;
 
 export class KvBlocks {
   /** Those without memory included. */
@@ -28,10 +36,12 @@ export class KvBlocks {
   readonly #prefixes = new KvPrefixes();
   readonly #slabs: KvSlabs;
   readonly #storage: KvStorage;
+  readonly #copyRows: CopyRows;
   #used = 0;
 
   /** @param budget_blocks blocks that may have memory at once; slabs are rounded up */
-  constructor(storage: KvStorage, budget_blocks: number) {
+  constructor(storage: KvStorage, budget_blocks: number, copyRows: CopyRows) {
+    this.#copyRows = copyRows;
     this.#storage = storage;
     this.#slab_blocks = storage.slab_rows / kv_block_tokens;
     this.#block_bytes = storage.slab_bytes / this.#slab_blocks;
@@ -91,39 +101,78 @@ export class KvBlocks {
   grow(list: BlockList, count: number, exempt = false): boolean {
     const missing = count - list.blocks.length;
     if (missing <= 0) return true;
+    if (this.#extend(list, missing, exempt) || this.#scatter(list, missing)) return true;
+    // Memory that is only held to be copied must not keep anybody waiting.
+    if (!list.source) return false;
+    this.#dropSource(list);
     return this.#extend(list, missing, exempt) || this.#scatter(list, missing);
   }
 
   /** Gives all blocks of the list back at once; shared ones stay with those who share them. */
   release(list: BlockList): void {
     this.#lists.delete(list);
+    this.#dropSource(list);
     for (const block of list.blocks) this.#dropReference(block);
     list.blocks.length = 0;
   }
 
   /**
    * Starts the list with remembered blocks of the same tokens. At least one token is left to compute.
-   * @returns tokens that need no computing: a multiple of the block size.
+   * @returns tokens that need no computing; `copyBeginning` may add to them
    */
   share(list: BlockList, tokens: ArrayLike<number>): number {
     const most = Math.floor((tokens.length - 1) / kv_block_tokens);
-    for (const block of this.#prefixes.find(tokens, most)) {
+    const { blocks, prefix } = this.#prefixes.find(tokens, most);
+    for (const block of blocks) {
       this.#addReference(block);
       list.blocks.push(block);
     }
-    return list.blocks.length * kv_block_tokens;
+    const shared = blocks.length * kv_block_tokens;
+    const rows_max = Math.min(tokens.length - 1 - shared, kv_block_tokens - 1);
+    const beginning = this.#prefixes.findBeginning(prefix, tokens, shared, rows_max);
+    if (!beginning) return shared;
+    const { block, rows, whole } = beginning;
+    const free = this.#references[block] === 0;
+    this.#addReference(block);
+    // Nobody else has it, and it lies where the list goes on: nothing needs to be copied.
+    if (free && whole && block === (list.blocks.at(-1) ?? Number.NaN) + 1) {
+      list.blocks.push(block);
+      return shared + rows;
+    }
+    list.source = { block, rows, index: blocks.length };
+    return shared;
   }
 
-  /** Remembers the content of a list's full blocks: `tokens` whose keys and values have been computed. */
+  /**
+   * Copies what the list's first block of its own has in common with another one. After `share` and `grow`.
+   * @returns tokens that need no computing beyond those of `share`
+   */
+  copyBeginning(list: BlockList): number {
+    if (!list.source) return 0;
+    const { block, rows, index } = list.source;
+    this.#copyRows(block, list.blocks[index]!, rows);
+    this.#dropSource(list);
+    return rows;
+  }
+
+  /** Remembers the content of a list's blocks: the first `count` of `tokens`, whose keys and values have been computed. */
   remember(list: BlockList, tokens: ArrayLike<number>, count: number): void {
     const full = Math.min(Math.floor(count / kv_block_tokens), list.blocks.length);
-    this.#prefixes.remember(list.blocks, tokens, full);
+    if (list.remembered?.blocks !== full)
+      list.remembered = { blocks: full, prefix: this.#prefixes.remember(list.blocks, tokens, full) };
+    const rows = count - full * kv_block_tokens;
+    const block = list.blocks[full];
+    if (rows === 0 || block === undefined) return;
+    this.#prefixes.rememberBeginning(block, list.remembered.prefix, tokens, full * kv_block_tokens, rows);
   }
 
   /** Throws where references, lists and slabs disagree: an integrity check for tests and idle moments. */
   verify(): void {
     const counted = new Int32Array(this.n_blocks);
-    for (const { blocks } of this.#lists) for (const block of blocks) counted[block]!++;
+    for (const { blocks, source } of this.#lists) {
+      for (const block of blocks) counted[block]!++;
+      if (source) counted[source.block]!++;
+    }
     const used = counted.reduce((sum, count) => sum + Number(count > 0), 0);
     if (counted.some((count, block) => count !== this.#references[block]) || used !== this.#used)
       throw new Error('KV blocks: references disagree with the lists of the live sequences');
@@ -148,6 +197,11 @@ export class KvBlocks {
     if (this.#references[block]!++ > 0) return;
     this.#used++;
     this.#slabs.enter(this.#slabOf(block));
+  }
+
+  #dropSource(list: BlockList): void {
+    if (list.source) this.#dropReference(list.source.block);
+    delete list.source;
   }
 
   #dropReference(block: number): void {

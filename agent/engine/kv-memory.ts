@@ -2,7 +2,7 @@
  * The KV cache of a stage as ggml sees it: per attention layer one matrix of key rows and one of value rows, a row
  * per token. Rows lie in a storage; one row is scratch: rows that only pad a batch write there.
  */
-import { type Ggml, GgmlType } from '../../native/ggml.ts';
+import { type Ggml, GgmlType, memoryAt } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvType } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -100,6 +100,16 @@ export class KvMemory {
 
   get layers(): ReadonlyMap<number, KvLayer> {
     return this.#layers;
+  }
+
+  /** Copies rows of all matrices to others; the ranges do not overlap. */
+  copyRows(from_row: number, to_row: number, rows: number): void {
+    const bytes = rows * this.row_bytes;
+    for (const { keys_address, values_address } of this.#layers.values())
+      for (const base of [keys_address, values_address]) {
+        const at = (row: number): Uint8Array => memoryAt(BigInt(base + row * this.row_bytes), bytes);
+        at(to_row).set(at(from_row));
+      }
   }
 
   free(): void {

@@ -1,6 +1,6 @@
 /**
- * Which blocks hold which tokens: full blocks are found again by their tokens and the prefix before them, for as long
- * as nothing else is written there.
+ * Which blocks hold which tokens, for as long as nothing else is written there: full blocks are found again by their
+ * tokens and the prefix before them, and the beginning of any block by the tokens that it has in common with a prompt.
  */
 import { kv_block_tokens } from './kv-storage.ts';
 
@@ -10,33 +10,83 @@ interface Prefix {
   id: number;
 }
 
+interface Content {
+  /** Of the prefix before it; 0: there is none. */
+  parent: number;
+  /** Shape [kv_block_tokens], of which so many are there. */
+  tokens: Int32Array;
+  filled: number;
+  /** Set where it is full: its key in the prefixes. */
+  key?: string;
+}
+
+/** A block whose first rows are those of a prompt. */
+export interface Beginning {
+  block: number;
+  rows: number;
+  /** It holds nothing else that could be found. */
+  whole: boolean;
+}
+
+/** Blocks that begin with the same token behind the same prefix and are compared. Higher: longer searches. */
+const compared_max = 32;
+
 export class KvPrefixes {
   readonly #prefixes = new Map<string, Prefix>();
-  readonly #keyOfBlock = new Map<number, string>();
+  readonly #contents = new Map<number, Content>();
+  /** Blocks by the prefix before them and their first token. */
+  readonly #alike = new Map<string, Set<number>>();
   #nextId = 1;
 
   has(block: number): boolean {
-    return this.#keyOfBlock.has(block);
+    return this.#contents.has(block);
   }
 
-  /** Blocks that hold the beginning of `tokens`, at most so many. */
-  find(tokens: ArrayLike<number>, blocks_max: number): number[] {
-    const found: number[] = [];
-    let parent = 0;
-    while (found.length < blocks_max) {
-      const prefix = this.#prefixes.get(prefixKey(parent, tokens, found.length));
-      if (prefix === undefined) break;
-      found.push(prefix.block);
-      parent = prefix.id;
+  /**
+   * Blocks that hold the beginning of `tokens`, at most so many.
+   * @returns them, and the id of the prefix that they are
+   */
+  find(tokens: ArrayLike<number>, blocks_max: number): { blocks: number[]; prefix: number } {
+    const blocks: number[] = [];
+    let prefix = 0;
+    while (blocks.length < blocks_max) {
+      const next = this.#prefixes.get(prefixKey(prefix, tokens, kv_block_tokens * blocks.length));
+      if (next === undefined) break;
+      blocks.push(next.block);
+      prefix = next.id;
     }
-    return found;
+    return { blocks, prefix };
   }
 
-  /** Remembers that full blocks hold the beginning of `tokens`, each of them behind those before it. */
-  remember(blocks: readonly number[], tokens: ArrayLike<number>, count: number): void {
+  /** Behind a prefix, the block that has most of the tokens from `start` on at its beginning, at most so many. */
+  findBeginning(
+    prefix: number,
+    tokens: ArrayLike<number>,
+    start: number,
+    rows_max: number,
+  ): Beginning | undefined {
+    let best: Beginning | undefined;
+    let compared = 0;
+    for (const block of this.#alike.get(alikeKey(prefix, tokens[start]!)) ?? []) {
+      const { tokens: own, filled, key } = this.#contents.get(block)!;
+      const most = Math.min(filled, rows_max);
+      let rows = 0;
+      while (rows < most && own[rows] === tokens[start + rows]) rows++;
+      if (rows > (best?.rows ?? 0)) best = { block, rows, whole: key === undefined && rows === filled };
+      if (best?.rows === rows_max || ++compared === compared_max) break;
+    }
+    return best;
+  }
+
+  /**
+   * Remembers that full blocks hold the beginning of `tokens`, each of them behind those before it.
+   * @returns the id of the prefix that all of them are
+   */
+  remember(blocks: readonly number[], tokens: ArrayLike<number>, count: number): number {
     let parent = 0;
     for (let index = 0; index < count; index++) {
-      const key = prefixKey(parent, tokens, index);
+      const start = kv_block_tokens * index;
+      const key = prefixKey(parent, tokens, start);
       const block = blocks[index]!;
       let prefix = this.#prefixes.get(key);
       if (prefix === undefined) {
@@ -44,32 +94,80 @@ export class KvPrefixes {
         this.forget(block);
         prefix = { block, id: this.#nextId++ };
         this.#prefixes.set(key, prefix);
-        this.#keyOfBlock.set(block, key);
-      }
+        this.#hold(block, parent, tokens, start, kv_block_tokens).key = key;
+      } else if (prefix.block !== block) this.forget(block);
       parent = prefix.id;
     }
+    return parent;
+  }
+
+  /** Remembers that a block behind a prefix begins with so many of the tokens from `start` on, fewer than it has room for. */
+  rememberBeginning(
+    block: number,
+    parent: number,
+    tokens: ArrayLike<number>,
+    start: number,
+    rows: number,
+  ): void {
+    const known = this.#contents.get(block);
+    // The tokens of a live sequence only grow in number.
+    if (known && known.parent === parent && known.key === undefined && known.filled <= rows) {
+      for (; known.filled < rows; known.filled++) known.tokens[known.filled] = tokens[start + known.filled]!;
+      return;
+    }
+    this.forget(block);
+    this.#hold(block, parent, tokens, start, rows);
   }
 
   forget(block: number): void {
-    const key = this.#keyOfBlock.get(block);
-    if (key === undefined) return;
-    this.#keyOfBlock.delete(block);
-    this.#prefixes.delete(key);
+    const content = this.#contents.get(block);
+    if (content === undefined) return;
+    this.#contents.delete(block);
+    if (content.key !== undefined) this.#prefixes.delete(content.key);
+    const alike = alikeKey(content.parent, content.tokens[0]!);
+    const blocks = this.#alike.get(alike)!;
+    blocks.delete(block);
+    if (blocks.size === 0) this.#alike.delete(alike);
   }
 
-  /** Throws where the two maps disagree. */
+  /** Throws where the maps disagree. */
   verify(): void {
-    for (const [block, key] of this.#keyOfBlock)
-      if (this.#prefixes.get(key)?.block !== block)
+    let full = 0;
+    for (const [block, { parent, tokens, filled, key }] of this.#contents) {
+      if (key !== undefined) full++;
+      if (key !== undefined && this.#prefixes.get(key)?.block !== block)
         throw new Error(`KV prefixes: block ${block} is not found`);
-    if (this.#prefixes.size !== this.#keyOfBlock.size)
-      throw new Error('KV prefixes: a prefix is remembered without a block');
+      if (filled < 1 || (filled === kv_block_tokens) !== (key !== undefined))
+        throw new Error(`KV prefixes: block ${block} says that it holds ${filled} tokens`);
+      if (!this.#alike.get(alikeKey(parent, tokens[0]!))?.has(block))
+        throw new Error(`KV prefixes: the beginning of block ${block} is not found`);
+    }
+    if (this.#prefixes.size !== full) throw new Error('KV prefixes: a prefix is remembered without a block');
+    let alike = 0;
+    for (const { size } of this.#alike.values()) alike += size;
+    if (alike !== this.#contents.size)
+      throw new Error('KV prefixes: a beginning is remembered without a block');
+  }
+
+  #hold(block: number, parent: number, tokens: ArrayLike<number>, start: number, filled: number): Content {
+    const own = new Int32Array(kv_block_tokens);
+    for (let row = 0; row < filled; row++) own[row] = tokens[start + row]!;
+    const content: Content = { parent, tokens: own, filled };
+    this.#contents.set(block, content);
+    const alike = alikeKey(parent, own[0]!);
+    const blocks = this.#alike.get(alike);
+    if (blocks) blocks.add(block);
+    else this.#alike.set(alike, new Set([block]));
+    return content;
   }
 }
 
+function alikeKey(parent: number, token: number): string {
+  return `${parent}:${token}`;
+}
+
 /** The exact tokens of a block and the prefix before it, so that no two prompts are taken for one another. */
-function prefixKey(parent: number, tokens: ArrayLike<number>, index: number): string {
-  const start = index * kv_block_tokens;
+function prefixKey(parent: number, tokens: ArrayLike<number>, start: number): string {
   let text = `${parent}:`;
   for (let offset = 0; offset < kv_block_tokens; offset++) {
     const token = tokens[start + offset]!;

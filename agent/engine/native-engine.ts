@@ -86,7 +86,12 @@ export class NativeEngine implements Engine {
         try: 'use Stage for the parts of a pipeline',
       });
     }
-    this.#blocks = new KvBlocks(this.#stage.kv.storage, Math.floor(options.kv_tokens / kv_block_tokens));
+    const { kv: cache } = this.#stage;
+    this.#blocks = new KvBlocks(
+      cache.storage,
+      Math.floor(options.kv_tokens / kv_block_tokens),
+      (from, to, rows) => cache.copyRows(from * kv_block_tokens, to * kv_block_tokens, rows),
+    );
     this.info = describe(file);
   }
 
@@ -278,8 +283,8 @@ export class NativeEngine implements Engine {
       }
       this.#waiting.shift();
       sequence.kv = list;
-      sequence.n_computed = shared;
-      sequence.cached_tokens ??= shared;
+      sequence.n_computed = shared + this.#blocks.copyBeginning(list);
+      sequence.cached_tokens ??= sequence.n_computed;
       sequence.admitted = this.#admissions++;
       this.#running.push(sequence);
     }

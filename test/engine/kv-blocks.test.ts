@@ -56,6 +56,9 @@ class FakeStorage implements KvStorage {
   }
 }
 
+/** Where rows are copied to does not matter. */
+const nothing = (): void => {};
+
 const tokensOf = (seed: number, length: number): Int32Array =>
   Int32Array.from({ length }, (_, index) => (index < 32 ? 7 : seed * 1000 + index));
 
@@ -67,7 +70,7 @@ test('references and lists agree after any history', () => {
   });
   fc.assert(
     fc.property(fc.array(action, { maxLength: 60 }), (actions) => {
-      const blocks = new KvBlocks(new FakeStorage(24), 24);
+      const blocks = new KvBlocks(new FakeStorage(24), 24, nothing);
       const live: { list: BlockList; seed: number }[] = [];
       for (const { kind, which, length } of actions) {
         const chosen = live[which % Math.max(1, live.length)];
@@ -95,7 +98,7 @@ test('references and lists agree after any history', () => {
 });
 
 test('a sequence stays in one extent while there is room', () => {
-  const blocks = new KvBlocks(new FakeStorage(64), 64);
+  const blocks = new KvBlocks(new FakeStorage(64), 64, nothing);
   const lists = [blocks.open(16), blocks.open(16), blocks.open(16)];
   for (let count = 1; count <= 16; count++) for (const list of lists) blocks.grow(list, count);
   for (const { blocks: own } of lists)
@@ -103,7 +106,7 @@ test('a sequence stays in one extent while there is room', () => {
 });
 
 test('only the same tokens behind the same prefix are shared', () => {
-  const blocks = new KvBlocks(new FakeStorage(16), 16);
+  const blocks = new KvBlocks(new FakeStorage(16), 16, nothing);
   const first = blocks.open(4);
   const tokens = Int32Array.from({ length: 48 }, (_, index) => index);
   blocks.grow(first, 3);
@@ -122,6 +125,97 @@ test('only the same tokens behind the same prefix are shared', () => {
   ).toBe(16);
 });
 
+test('of a block that is the same in part, the rows that are are copied, and nobody who has them is disturbed', () => {
+  const action = fc.record({
+    kind: fc.constantFrom('open', 'open', 'decode', 'release'),
+    which: fc.nat(20),
+    /** Prompts begin alike, and differ from a token on. */
+    differs_at: fc.nat(70),
+    length: fc.integer({ min: 1, max: 80 }),
+  });
+  fc.assert(
+    fc.property(fc.array(action, { maxLength: 60 }), (actions) => {
+      // What every row of the cache holds: the tokens of its sequence up to there.
+      const rows: string[] = new Array(16 * 40).fill('');
+      const storage = new FakeStorage(40, 4, 6);
+      const blocks = new KvBlocks(storage, 40, (from, to, count) => {
+        expect(from).not.toBe(to);
+        for (let row = 0; row < count; row++) rows[16 * to + row] = rows[16 * from + row]!;
+      });
+      const live: { list: BlockList; tokens: number[] }[] = [];
+      const rowOf = (list: BlockList, position: number): number =>
+        16 * list.blocks[Math.floor(position / 16)]! + (position % 16);
+      const until = (tokens: readonly number[], position: number): string =>
+        tokens.slice(0, position + 1).join();
+      const compute = (list: BlockList, tokens: readonly number[], from: number): void => {
+        for (let position = from; position < tokens.length; position++)
+          rows[rowOf(list, position)] = until(tokens, position);
+        blocks.remember(list, tokens, tokens.length);
+      };
+      for (const { kind, which, differs_at, length } of actions) {
+        const chosen = live[which % Math.max(1, live.length)];
+        if (kind === 'open') {
+          const tokens = Array.from({ length }, (_, index) => (index < differs_at ? 7 : 100 + (which % 3)));
+          const list = blocks.open(Math.ceil(length / 16) + 1);
+          const shared = blocks.share(list, tokens);
+          if (blocks.grow(list, Math.ceil(length / 16))) {
+            const known = shared + blocks.copyBeginning(list);
+            expect(known).toBeLessThan(length);
+            compute(list, tokens, known);
+            live.push({ list, tokens });
+          } else blocks.release(list);
+        } else if (kind === 'decode' && chosen) {
+          const { list, tokens } = chosen;
+          if (!blocks.grow(list, Math.ceil((tokens.length + 1) / 16))) continue;
+          tokens.push(50 + (which % 2));
+          compute(list, tokens, tokens.length - 1);
+        } else if (kind === 'release' && chosen) {
+          blocks.release(chosen.list);
+          live.splice(live.indexOf(chosen), 1);
+        }
+        blocks.verify();
+        for (const { list, tokens } of live)
+          tokens.forEach((_, position) => {
+            expect(rows[rowOf(list, position)]).toBe(until(tokens, position));
+          });
+      }
+    }),
+    { numRuns: 60 },
+  );
+});
+
+test('a prompt that is the same but for its end computes the end alone', () => {
+  const copies: number[][] = [];
+  const blocks = new KvBlocks(new FakeStorage(16), 16, (...copy) => copies.push(copy));
+  const tokens = Int32Array.from({ length: 40 }, (_, index) => index);
+  const first = blocks.open(4);
+  blocks.grow(first, 3);
+  blocks.remember(first, tokens, 40);
+  const ask = (end: number): number => {
+    const list = blocks.open(4);
+    const asked = Int32Array.from([...tokens.slice(0, 38), end, end]);
+    const shared = blocks.share(list, asked);
+    expect(blocks.grow(list, 3)).toBe(true);
+    const known = shared + blocks.copyBeginning(list);
+    blocks.remember(list, asked, 40);
+    blocks.release(list);
+    blocks.verify();
+    return known;
+  };
+  // The first one lives: its third block is copied from.
+  expect(ask(90)).toBe(38);
+  expect(copies).toEqual([[first.blocks[2]!, expect.any(Number), 6]]);
+  expect(ask(90)).toBe(39);
+  blocks.release(first);
+  // It lies behind its shared blocks, and nobody has it: it is taken as it is.
+  const copied = copies.length;
+  const again = blocks.open(4);
+  expect(blocks.share(again, [...tokens, 91])).toBe(40);
+  expect(copies).toHaveLength(copied);
+  blocks.release(again);
+  blocks.verify();
+});
+
 test('any history over slabs that have memory for a part of the blocks only', () => {
   const action = fc.record({
     kind: fc.constantFrom('open', 'grow', 'release', 'budget', 'pressure'),
@@ -131,7 +225,7 @@ test('any history over slabs that have memory for a part of the blocks only', ()
   fc.assert(
     fc.property(fc.array(action, { maxLength: 80 }), (actions) => {
       const storage = new FakeStorage(64, 4, 6);
-      const blocks = new KvBlocks(storage, 20);
+      const blocks = new KvBlocks(storage, 20, nothing);
       const live: { list: BlockList }[] = [];
       for (const { kind, which, length } of actions) {
         const chosen = live[which % Math.max(1, live.length)];
@@ -166,7 +260,7 @@ test('any history over slabs that have memory for a part of the blocks only', ()
 
 test('a sequence goes on in scattered blocks where no slab more can be had', () => {
   const storage = new FakeStorage(64, 4, 2);
-  const blocks = new KvBlocks(storage, 64);
+  const blocks = new KvBlocks(storage, 64, nothing);
   const [one, two] = [blocks.open(4), blocks.open(8)];
   expect(blocks.grow(one, 1)).toBe(true);
   expect(blocks.grow(two, 4)).toBe(true);

@@ -189,12 +189,50 @@ describe('KV blocks', () => {
       });
       const outputs: SequenceOutput[] = [];
       while (engine.busy) outputs.push(...engine.step().outputs);
-      // 90 shared tokens are 5 full blocks.
-      expect(outputs[0]!.cached_tokens).toBe(80);
+      // 90 shared tokens are 5 full blocks, and 10 rows of the next that are copied.
+      expect(outputs[0]!.cached_tokens).toBe(90);
       expect(outputs.flatMap(({ token }) => (token ? [token.token] : []))).toEqual(cold!.tokens);
       engine.verify();
     });
   });
+
+  test.each(['f16', 'q8_0'] as const)(
+    'what a living sequence has begun is copied by the next, and both go on as alone (%s)',
+    (kv_type) => {
+      const options = engineOptions(path, { ...invariant, kv_type });
+      const first = prompt(42, 1000, 31);
+      const second = Int32Array.from([...first.slice(0, 40), ...prompt(9, 1000, 32)]);
+      const alone = [first, second].map(
+        (tokens) =>
+          withEngine(options, (engine) => generate(engine, [{ prompt: tokens, max_new_tokens: 20 }]))[0]!
+            .tokens,
+      );
+      withEngine(options, (engine) => {
+        const found: number[][] = [[], []];
+        const add = (id: number, prompt_tokens: Int32Array): void =>
+          engine.add({
+            id,
+            prompt_tokens,
+            sampler: new GreedyRecorder(),
+            max_new_tokens: 20,
+            stop_tokens: new Set(),
+          });
+        const step = (): void => {
+          for (const { id, token, cached_tokens } of engine.step().outputs) {
+            if (token) found[id]!.push(token.token);
+            // Two full blocks, and eight rows of the third.
+            if (cached_tokens !== undefined) expect(cached_tokens).toBe(id === 0 ? 0 : 40);
+          }
+          engine.verify();
+        };
+        add(0, first);
+        while (found[0]!.length < 4) step();
+        add(1, second);
+        while (engine.busy) step();
+        expect(found).toEqual(alone);
+      });
+    },
+  );
 
   test('keys and values in several extents are attended as in one', () => {
     withEngine(engineOptions(path, { ...invariant, kv_tokens: 1024, max_sequences: 32 }), (engine) => {

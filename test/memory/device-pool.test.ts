@@ -161,7 +161,7 @@ describe('a KV cache in the pool', () => {
       while (engine.busy) for (const { cached_tokens } of engine.step().outputs) cached ??= cached_tokens;
       return cached;
     };
-    expect(cachedOf()).toBe(192);
+    expect(cachedOf()).toBe(199);
     engine.setKvBudget(1);
     expect(cachedOf()).toBe(0);
   });
