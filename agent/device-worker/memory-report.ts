@@ -145,7 +145,14 @@ class OwnMemory {
 
   async #block_bytes(at: number, end: number): Promise<number> {
     const head = Buffer.alloc(head_bytes);
-    const { bytesRead } = await this.#contents.read(head, 0, head_bytes, at);
+    let bytesRead: number;
+    try {
+      ({ bytesRead } = await this.#contents.read(head, 0, head_bytes, at));
+    } catch (error) {
+      // Another thread has given the mapping back since it was listed.
+      if ((error as NodeJS.ErrnoException).code === 'EIO') return 0;
+      throw error;
+    }
     const size = head.readBigUInt64LE(8);
     if (bytesRead < head_bytes || (size & 15n) !== mapped_block) return 0;
     const bytes = Number(size - mapped_block);
