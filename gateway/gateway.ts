@@ -30,6 +30,7 @@ import { JournalMemory } from './relay/journal/journal-memory.ts';
 import { Router } from './routing/router.ts';
 import { ServiceTimes } from './routing/service-times.ts';
 import { Sessions } from './sessions.ts';
+import { Defragmenter } from './sharing/defragmenter.ts';
 import { DemandMeter } from './workload/demand-meter.ts';
 import { WorkloadMeter } from './workload/workload-meter.ts';
 
@@ -52,6 +53,8 @@ export interface GatewayTimes {
   limits_ms: number;
   /** How long a stream whose replica broke waits for another. Lower: errors show sooner; higher: restarts are outlived. */
   continue_ms: number;
+  /** Between two looks for models that are split over devices; see `Defragmenter`. */
+  defragment_ms: number;
 }
 
 const defaultTimes: GatewayTimes = {
@@ -64,6 +67,7 @@ const defaultTimes: GatewayTimes = {
   keys_ms: 2000,
   limits_ms: 1000,
   continue_ms: 10_000,
+  defragment_ms: 2000,
 };
 
 export interface RunningGateway {
@@ -145,6 +149,8 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     undo.push(() => found.close());
 
     const { table } = sessions;
+    const defragmenter = new Defragmenter(table, log, times.defragment_ms);
+    undo.push(() => defragmenter.close());
     const metrics = new GatewayMetrics({
       sessions: () => {
         const all = table.sessions();
@@ -252,6 +258,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     close = () => {
       closing ??= (async () => {
         door.drain();
+        defragmenter.close();
         log.info({}, 'gateway drains');
         await drain(listening, times.drain_ms);
         await api.close();

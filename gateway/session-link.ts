@@ -11,7 +11,7 @@ import {
 } from '../mesh/index.ts';
 import type { Heartbeat } from '../spec/agent-state.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
-import { agentPaths, sessionServerName } from '../spec/wire.ts';
+import { agentPaths, headers, sessionServerName } from '../spec/wire.ts';
 import { UpstreamPool } from './upstream/pool.ts';
 
 /**
@@ -94,6 +94,23 @@ export class SessionLink {
     const answer = await this.#watch.request({
       method: 'GET',
       path,
+      signal: AbortSignal.timeout(timeout_ms),
+    });
+    const text = await answer.body.text();
+    if (answer.statusCode !== 200) throw new Error(`it answers ${answer.statusCode}: ${text.slice(0, 200)}`);
+    return JSON.parse(text);
+  }
+
+  /**
+   * The JSON of the answer to a small POST to the engine behind a session, about one of its models.
+   * @throws Error where it is not answered with 200 in time
+   */
+  async tell(path: string, model: string, body: unknown, timeout_ms: number): Promise<unknown> {
+    const answer = await this.#watch.request({
+      method: 'POST',
+      path,
+      headers: { 'content-type': 'application/json', [headers.model]: encodeURI(model) },
+      body: JSON.stringify(body),
       signal: AbortSignal.timeout(timeout_ms),
     });
     const text = await answer.body.text();

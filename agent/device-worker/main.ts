@@ -113,7 +113,7 @@ class DeviceWorker {
     });
     this.models = models;
     this.server = new WorkerServer(models, metrics, this.limits, async () => {
-      const { pool, ...schedule } = await models.report();
+      const { pool, view: _, ...schedule } = await models.report();
       return {
         format: 1,
         at_ms: Date.now(),

@@ -21,6 +21,7 @@ export interface SequenceListener {
 
 interface Live {
   model: string;
+  movable: boolean;
   listener: SequenceListener;
 }
 
@@ -172,7 +173,7 @@ export class Models {
   /** @returns the id with which to cancel. */
   submit(submission: Omit<Submission, 'id' | 'arrival_ms'>, listener: SequenceListener): number {
     const id = this.nextId++;
-    this.live.set(id, { model: submission.model, listener });
+    this.live.set(id, { model: submission.model, movable: submission.movable, listener });
     this.compute.send({ type: 'submit', submission: { ...submission, id, arrival_ms: monotonic_ms() } });
     return id;
   }
@@ -192,6 +193,27 @@ export class Models {
       this.reports.set(id, resolve);
       this.compute.send({ type: 'report', id });
     });
+  }
+
+  /**
+   * Breaks the requests of a model off, for gateways to have them continued elsewhere, and has its instance rest.
+   * @returns how many; none where one of them cannot go on elsewhere
+   */
+  leave(name: string, because: string): number {
+    const own = [...this.live].filter(([, { model }]) => model === name);
+    if (own.some(([, { movable }]) => !movable)) return 0;
+    const error = new HpcserveError('E_REQUEST_MOVED', {
+      what: `The model ${name} leaves this device`,
+      because,
+    });
+    for (const [id, { listener }] of own) {
+      // An answer of several choices ends with the first of them.
+      if (!this.live.has(id)) continue;
+      listener.failed(error);
+      this.cancel(id);
+    }
+    this.compute.send({ type: 'leave', name, because });
+    return own.length;
   }
 
   /** Resolves once no sequence is alive. */

@@ -22,8 +22,10 @@ export const defaultLimits: WorkerLimits = {
   profile_ms: 500,
 };
 
-/** How a worker shares its device, where nothing else is said: as the paper does, with finer chunks for slow devices. */
+/** How a worker shares its device, where nothing else is said: as the paper does, with finer chunks for slow devices, and more patience. */
 export const workerSharing: SharingSettings = {
   ...defaultSharingSettings,
   prefill_chunk_tokens_min: 32,
+  // Models of a worker have their room until others need it: an engine is closed where nobody has asked for long.
+  keep_alive_ms: 300_000,
 };

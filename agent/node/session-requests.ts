@@ -31,7 +31,14 @@ export function sessionRequestHandler(agent: SessionRequests) {
       request.resume();
       agent.drain(unit);
       answerJson(response, 202, { draining: unit?.name ?? agent.node });
-    } else if (path === agentPaths.device && request.method === 'GET' && unit) void report(unit, response);
+    } else if (
+      (path === agentPaths.device || path === agentPaths.sharing) &&
+      request.method === 'GET' &&
+      unit
+    )
+      void report(unit, path, response);
+    else if (path === agentPaths.move && request.method === 'POST' && unit?.state().engine === 'native')
+      serve(agent, sessionId, unit, request, response);
     else if (isOpenAiPath(path) && unit) serve(agent, sessionId, unit, request, response);
     else {
       request.resume();
@@ -93,11 +100,11 @@ function serve(
 }
 
 /** What a device worker says of itself, as it came. */
-async function report(unit: UnitSupervisor, response: ServerResponse): Promise<void> {
+async function report(unit: UnitSupervisor, path: string, response: ServerResponse): Promise<void> {
   const { upstream } = unit;
   try {
     if (upstream?.kind !== 'socket') throw new Error('no device worker runs for it now');
-    const { status, text } = await fetchText(upstream, agentPaths.device, report_ms);
+    const { status, text } = await fetchText(upstream, path, report_ms);
     if (status !== 200) throw new Error(`its worker answers ${status}`);
     answerJson(response, 200, JSON.parse(text));
   } catch (error) {

@@ -47,7 +47,12 @@ export function admitTo(
   settings: SharingSettings,
   ignored: Ignored = {},
 ): Admission {
+  if (instance.places !== undefined && instance.places <= 0)
+    return refuse('instances', 'all places of its batch are taken');
   const demand = kvDemand(instance, settings, request);
+  const most_bytes = instance.kv_bytes_max ?? Number.POSITIVE_INFINITY;
+  if (demand.required_bytes > most_bytes && !ignored.memory)
+    return refuse('memory', beyond(instance, demand, most_bytes));
   const memory = ignored.memory
     ? { kv_bytes: demand.required_bytes, compromise: false, releases: [] }
     : room(device, instance.kv_bytes, demand, 0, settings, instance.id);
@@ -63,6 +68,15 @@ export function admitTo(
     ...memory,
     because: `${instance.id} takes it as ${ordinal(batch)} of its batch${describe(memory.compromise)}`,
   };
+}
+
+function beyond(
+  { kv_bytes_per_token }: InstanceView,
+  { required_bytes }: KvDemand,
+  most_bytes: number,
+): string {
+  const tokens = (bytes: number): number => Math.round(bytes / kv_bytes_per_token);
+  return `its requests are expected to need KV for ${tokens(required_bytes)} tokens, and it has room for ${tokens(most_bytes)}`;
 }
 
 /** A request to an instance that is to be made for it. */

@@ -31,7 +31,10 @@ export function planConsolidation(
   const smaller = [...byModel.values()]
     .filter((same) => same.length > 1)
     .map((same) => same.sort((a, b) => a.instance.requests.length - b.instance.requests.length)[0]!)
-    .filter(({ instance }) => instance.requests.length <= moves_max && instance.ready_at_ms <= now_ms)
+    .filter(
+      ({ instance }) =>
+        !instance.fixed && instance.requests.length <= moves_max && instance.ready_at_ms <= now_ms,
+    )
     .sort((a, b) => a.instance.requests.length - b.instance.requests.length);
   for (const { device, instance } of smaller) {
     const others = devices.filter(({ id }) => id !== device.id);

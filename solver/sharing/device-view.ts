@@ -38,6 +38,10 @@ export interface InstanceView {
   stays?: boolean;
   /** KV that it can ever have; absent: as much as there is. */
   kv_bytes_max?: number;
+  /** Further requests that it takes at most; absent: as many as memory and time allow. */
+  places?: number;
+  /** Its requests cannot go on elsewhere. */
+  fixed?: boolean;
   /** Most prompt tokens of one of its iterations, where that is less than the settings say. */
   prefill_chunk_tokens_max?: number;
   /** In the order in which they came. */

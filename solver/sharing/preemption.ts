@@ -33,6 +33,7 @@ export function planPreemption(
       .filter(
         (other) =>
           other !== instance &&
+          !other.fixed &&
           other.requests.length < instance.requests.length &&
           other.requests.length > 0 &&
           other.requests.length <= moves_max,

@@ -47,7 +47,7 @@ export interface SharingSettings {
 
 export const defaultSharingSettings: SharingSettings = {
   overestimate: 0.1,
-  growth_share: 0.5,
+  growth_share: 0.25,
   prefill_chunk_tokens_max: 2048,
   prefill_chunk_tokens_min: 256,
   early_prefill: true,

@@ -57,7 +57,8 @@ export const servingErrors = defineErrors({
     exit_code: 11,
   },
   E_REQUEST_MOVED: {
-    cause: 'The model leaves this device, so that it is free for others: its requests go on where the same model runs.',
+    cause:
+      'The model leaves this device, so that it is free for others: its requests go on where the same model runs.',
     fix: 'nothing: the gateway has the answer continued by another replica; who asks a replica directly asks another one',
     http_status: 503,
     exit_code: 11,

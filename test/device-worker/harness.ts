@@ -69,7 +69,7 @@ export class WorkerHarness {
 
   async configure(
     limits: Partial<WorkerLimits> = {},
-    more: { step_ms_min?: number; cache_dir?: string; pool_bytes?: number } = {},
+    more: Partial<ToWorker & { type: 'configure' }> = {},
   ): Promise<FromWorker & { type: 'listening' }> {
     this.send({
       type: 'configure',

@@ -3,7 +3,9 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { DeviceReport } from '../../spec/device-report.ts';
-import { agentPaths } from '../../spec/wire.ts';
+import { sharedDeviceViewSchema } from '../../spec/device-view.ts';
+import { agentPaths, headers } from '../../spec/wire.ts';
+import { eventually } from '../mesh/fixtures.ts';
 import { tinyModel, WorkerHarness } from './harness.ts';
 
 /** Every iteration takes at least this long, so that levels do not depend on the machine. */
@@ -271,6 +273,60 @@ describe('a device that is shared', () => {
       model: 'one',
       because: expect.stringMatching(/^nobody asks for it, and three has no room/),
     });
+  });
+
+  it('an instance that nobody asks for rests after the keep-alive, its tensors stay, and it comes back with the same tokens', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    await worker.configure({}, { sharing: { keep_alive_ms: 300 } });
+    await worker.load({ name: 'one', model_path: path, batch_invariant: true });
+    const text = async (): Promise<string> =>
+      (await post('one', 20)).text.replace(/"(id|created)":[^,]*,/g, '');
+    const first = await text();
+    const rested = await eventually(async () => {
+      const now = await report();
+      return now.resting.length > 0 ? now : undefined;
+    }, 'the keep-alive to be over');
+    expect(rested.resting).toEqual(['one']);
+    expect(rested.instances).toEqual([]);
+    expect(rested.memory.pool).toMatchObject({ weights_bytes: 0, kv_bytes: 0, scratch_bytes: 0 });
+    expect(rested.memory.pool!.reusable_bytes).toBeGreaterThan(2 ** 20);
+    expect(rested.decisions.at(-1)).toMatchObject({
+      kind: 'rest',
+      because: expect.stringMatching(/^its keep-alive is over/),
+    });
+    expect(await text()).toBe(first);
+  });
+
+  it('a model leaves only where every request of it can be continued elsewhere', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    await worker.configure({}, { step_ms_min: step_ms });
+    await worker.load({ name: 'one', model_path: path });
+    await worker.load({ name: 'two', model_path: path });
+    const leave = async (): Promise<number> => {
+      const { status, text } = await worker.post(agentPaths.move, { model: 'one', because: 'a test' });
+      expect(status).toBe(200);
+      return (JSON.parse(text) as { moved: number }).moved;
+    };
+    const fixed = async (): Promise<boolean[]> => {
+      const { text } = await worker.request('GET', agentPaths.sharing);
+      return sharedDeviceViewSchema.parse(JSON.parse(text)).instances.map((instance) => instance.fixed);
+    };
+    // Its client did not ask for what it takes to go on elsewhere.
+    const stays = post('one', 60);
+    await worker.report('one', ({ running }) => running === 1);
+    expect(await fixed()).toEqual([true, true]);
+    expect(await leave()).toBe(0);
+    expect((await stays).text).toContain('[DONE]');
+    const goes = worker.post('/v1/chat/completions', asking('one', 200), { [headers.token_ids]: '1' });
+    await worker.report('one', ({ running }) => running === 1);
+    expect(await fixed()).toEqual([false, true]);
+    expect(await leave()).toBe(1);
+    const { text } = await goes;
+    expect(text).toContain('E_REQUEST_MOVED');
+    expect(text).not.toContain('[DONE]');
+    const { resting, instances } = await report();
+    expect([resting, instances.map(({ model }) => model)]).toEqual([['one'], ['two']]);
+    expect((await worker.post(agentPaths.move, { model: 7 })).status).toBe(400);
   });
 
   it('explains its memory: the parts and what is unexplained add up to what the kernel counts', async () => {

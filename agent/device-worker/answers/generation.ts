@@ -30,6 +30,8 @@ export interface GenerationRequest {
     /** Absent: for as long as it likes. */
     limit?: ReasoningLimit;
   };
+  /** Its client can have it continued by another replica. */
+  movable: boolean;
   /** The time that the chat template was told, Unix ms. */
   rendered_ms?: number;
 }
@@ -215,6 +217,8 @@ export class Generation {
         ...(request.grammar && { grammar: request.grammar }),
         reasoning: request.reasoning !== undefined,
         certain: this.begun || parameters.continued !== undefined,
+        // Once is enough: a stream that moved stays where it is.
+        movable: request.movable && parameters.continued === undefined,
         ...(request.reasoning?.limit && { reasoning_limit: request.reasoning.limit }),
         max_new_tokens: request.max_tokens[choice.prompt]! - known.length,
         stop_tokens: [...this.stopTokens],

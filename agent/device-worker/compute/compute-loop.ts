@@ -88,8 +88,9 @@ export class ComputeLoop {
         Atomics.wait(this.pulse, pulse.signal, seen, this.engines.size > 0 ? load_wait_ms : 0);
       else {
         this.verify();
+        const recycle_ms = this.recycle();
         this.beat(pulseStates.idle);
-        Atomics.wait(this.pulse, pulse.signal, seen);
+        Atomics.wait(this.pulse, pulse.signal, seen, recycle_ms);
       }
     }
     this.tellProfiles();
@@ -133,6 +134,9 @@ export class ComputeLoop {
         this.weights.forget(message.name);
         this.close(message.name);
         this.send({ type: 'unloaded', name: message.name });
+        return;
+      case 'leave':
+        if (this.schedule.isIdle(message.name)) this.lay(message.name, 'move', message.because);
         return;
       case 'submit':
         this.submit(message.submission);
@@ -188,14 +192,31 @@ export class ComputeLoop {
   /** The model that has been idle longest gives way to another: its tensors stay while there is room. */
   private rest(forModel: string): boolean {
     const idle = this.schedule.longestIdle();
-    const message = idle === undefined ? undefined : this.messages.get(idle);
-    if (idle === undefined || message === undefined) return false;
-    const profile = this.schedule.profileOf(idle);
     const because = `nobody asks for it, and ${forModel} has no room: its tensors stay while nothing else needs theirs`;
-    this.schedule.decisions.note({ kind: 'rest', model: idle, because });
-    this.close(idle);
+    return idle !== undefined && this.lay(idle, 'rest', because);
+  }
+
+  /** Closes the engine of a model without requests; its tensors stay, and the next request brings it back. */
+  private lay(model: string, kind: 'rest' | 'move', because: string): boolean {
+    const message = this.messages.get(model);
+    if (message === undefined) return false;
+    const profile = this.schedule.profileOf(model);
+    this.schedule.decisions.note({ kind, model, because });
+    this.close(model);
     this.resting.rest({ ...message, ...(profile && { profile }) });
     return true;
+  }
+
+  /** Instances whose keep-alive is over rest (LLM-Mesh §4). @returns ms until the next one may; undefined where none waits */
+  private recycle(): number | undefined {
+    for (;;) {
+      const next = this.schedule.nextToRecycle();
+      if (!next) return undefined;
+      const left_ms = next.at_ms - monotonic_ms();
+      if (left_ms > 0) return left_ms;
+      const because = 'its keep-alive is over: its tensors stay while nothing else needs theirs';
+      if (!this.lay(next.model, 'rest', because)) return undefined;
+    }
   }
 
   private close(name: string): void {
@@ -257,9 +278,10 @@ export class ComputeLoop {
     return {
       instances: schedule.instances(monotonic_ms()),
       scheduler: schedule.counted,
+      view: schedule.view(monotonic_ms(), this.resting.names.length),
       decisions: schedule.decisions.last,
       resting: this.resting.names,
-      ...(this.engines.size > 0 && { pool: this.pool().report() }),
+      ...(this.messages.size + this.resting.names.length > 0 && { pool: this.pool().report() }),
     };
   }
 

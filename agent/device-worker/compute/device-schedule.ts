@@ -2,11 +2,12 @@
  * Who computes next on this device, and who is let in: the live state behind the pure decisions of `solver/sharing`, kept
  * from what engines report after every iteration.
  */
-import { type Admission, admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
+import { admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
 import { attainableLevel } from '../../../solver/sharing/attainable-level.ts';
 import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import { chooseEvictions, decideKvFate, type ParkingPlace } from '../../../solver/sharing/eviction.ts';
 import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growing-profile.ts';
+import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
 import { lanesOf } from '../../../solver/sharing/lanes.ts';
 import { nextIteration } from '../../../solver/sharing/next-iteration.ts';
@@ -20,6 +21,7 @@ import {
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { shareIteration } from '../../../solver/sharing/shared-iteration.ts';
 import type { InstanceReport, SchedulerReport } from '../../../spec/device-report.ts';
+import type { SharedDeviceView } from '../../../spec/device-view.ts';
 import type {
   Engine,
   EngineStats,
@@ -31,6 +33,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { DecisionLog } from './decision-log.ts';
 import { DeviceMemory } from './device-memory.ts';
 import type { Submission } from './messages.ts';
+import { sharedView } from './shared-view.ts';
 
 export interface ScheduledModel {
   name: string;
@@ -48,6 +51,8 @@ interface ScheduledRequest extends RequestView {
   reasoning: boolean;
   /** It ends with its prompt: an embedding. */
   embeds: boolean;
+  /** It can be broken off, and goes on elsewhere. */
+  movable: boolean;
   /** Its KV is in host memory, so many bytes; it waits until there is room for it. */
   parked_bytes: number;
 }
@@ -64,6 +69,9 @@ interface ScheduledInstance extends InstanceView {
   growing: GrowingProfile;
   max_sequences: number;
   kv_bytes_max: number;
+  tokens_max: number;
+  prefill_chunk_tokens_max: number;
+  places: number;
   kv_used_bytes: number;
   /** Everything that is alive in its engine; `requests` are those that can run. */
   readonly live: Map<number, ScheduledRequest>;
@@ -156,6 +164,7 @@ export class DeviceSchedule {
       engine,
       slo: model.slo,
       max_sequences: model.max_sequences,
+      places: model.max_sequences,
       prefill_chunk_tokens_max: model.prefill_chunk_tokens,
       ready_at_ms: now_ms,
       stays: true,
@@ -219,6 +228,7 @@ export class DeviceSchedule {
       else instance.waiting++;
     }
     for (const { parked_bytes } of instance.live.values()) if (parked_bytes > 0) instance.waiting++;
+    instance.places = instance.max_sequences - instance.requests.length - instance.waiting;
     if (instance.live.size > 0) delete instance.idle_since_ms;
     else instance.idle_since_ms ??= now_ms;
   }
@@ -359,6 +369,26 @@ export class DeviceSchedule {
     return longest?.id;
   }
 
+  /** The idle instance whose keep-alive is over first, and when that is. */
+  nextToRecycle(): { model: string; at_ms: number } | undefined {
+    let next: { model: string; at_ms: number } | undefined;
+    for (const instance of this.#device.instances) {
+      const at_ms = instance.live.size > 0 ? Number.POSITIVE_INFINITY : recycleAt(instance, this.#settings);
+      if (Number.isFinite(at_ms) && at_ms < (next?.at_ms ?? Number.POSITIVE_INFINITY))
+        next = { model: instance.model, at_ms };
+    }
+    return next;
+  }
+
+  isIdle(model: string): boolean {
+    return this.#of(model)?.live.size === 0;
+  }
+
+  /** For those who place requests on several devices. */
+  view(now_ms: number, resting: number): SharedDeviceView {
+    return sharedView(this.#device, this.#settings, now_ms, resting);
+  }
+
   /** When a refusal might turn out otherwise. */
   retryAfter_s(now_ms: number): number {
     return Math.max(1, Math.ceil(retryAfter(this.#device, now_ms, this.#settings) / 1000));
@@ -397,6 +427,7 @@ export class DeviceSchedule {
       background: instance.slo === undefined || embeds,
       reasoning,
       embeds,
+      movable: submission.movable,
       parked_bytes: 0,
     };
     if (!embeds) request.expected_output_tokens = this.#expected(instance.model, request);
@@ -411,7 +442,7 @@ export class DeviceSchedule {
     const { model } = instance;
     const { level, kept } = attainableLevel(instance, request, this.#settings);
     request.service_level = level;
-    const admission = this.#judge(instance, request, now_ms);
+    const admission = admitTo(this.#device, instance, request, now_ms, this.#settings);
     if (admission.admit && this.#memory.apply(instance, admission)) {
       const note = kept ? '' : '; alone it takes longer than its level: twice that is promised';
       const because = `${admission.because}${note}`;
@@ -426,25 +457,6 @@ export class DeviceSchedule {
       because,
       details: { retry_after_s: this.retryAfter_s(now_ms) },
     });
-  }
-
-  #judge(instance: ScheduledInstance, request: ScheduledRequest, now_ms: number): Admission {
-    const { requests, waiting, max_sequences, kv_bytes_max, kv_bytes_per_token } = instance;
-    if (requests.length + waiting >= max_sequences)
-      return {
-        admit: false,
-        limit: 'instances',
-        because: `all ${max_sequences} places of its batch are taken`,
-      };
-    const { required_bytes } = kvDemand(instance, this.#settings, request);
-    const tokens = (bytes: number): number => Math.round(bytes / kv_bytes_per_token);
-    if (required_bytes > kv_bytes_max)
-      return {
-        admit: false,
-        limit: 'memory',
-        because: `its requests are expected to need KV for ${tokens(required_bytes)} tokens, and it has room for ${tokens(kv_bytes_max)}`,
-      };
-    return admitTo(this.#device, instance, request, now_ms, this.#settings);
   }
 
   /** Pure iterations only: of what rode along nobody knows which part took how long. */

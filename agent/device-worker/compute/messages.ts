@@ -3,6 +3,7 @@ import type { KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { PromisedLevel } from '../../../solver/sharing/service-level.ts';
 import type { ModelWeights } from '../../../spec/agent-state.ts';
 import type { DeviceReport } from '../../../spec/device-report.ts';
+import type { SharedDeviceView } from '../../../spec/device-view.ts';
 import type {
   EngineOptions,
   EngineStats,
@@ -38,6 +39,8 @@ export interface Submission {
   reasoning: boolean;
   /** Let in whatever it does to others: a part of an answer that has begun, here or on another replica. */
   certain: boolean;
+  /** It can be broken off here, and goes on elsewhere from the tokens that are out. */
+  movable: boolean;
   stop_tokens: number[];
   prompt_logprobs?: number;
 }
@@ -45,6 +48,8 @@ export interface Submission {
 /** The compute thread's part of a `DeviceReport`. */
 export interface ScheduleReport
   extends Pick<DeviceReport, 'instances' | 'resting' | 'scheduler' | 'decisions'> {
+  /** Its device as those see it who place requests. */
+  view: SharedDeviceView;
   /** Absent before the first model. */
   pool?: PoolReport;
 }
@@ -72,6 +77,8 @@ export type ToCompute =
       latency_sensitivity?: number;
     }
   | { type: 'unload'; name: string }
+  /** The requests of a model were taken away: its instance rests, unless others came. */
+  | { type: 'leave'; name: string; because: string }
   | { type: 'submit'; submission: Submission }
   | { type: 'cancel'; model: string; id: number }
   | { type: 'report'; id: number }

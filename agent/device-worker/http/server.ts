@@ -3,6 +3,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { connect } from 'node:net';
 import { dirname } from 'node:path';
 import type { DeviceReport } from '../../../spec/device-report.ts';
+import { moveAwaySchema } from '../../../spec/device-view.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { agentPaths, headers as headerNames, limits } from '../../../spec/wire.ts';
 import type { AnswerContext } from '../answers/answer.ts';
@@ -31,7 +32,7 @@ const generating: Record<string, Handler> = {
   '/v1/completions': textCompletion,
   '/v1/embeddings': embeddings,
 };
-const reading = ['/v1/models', '/health', '/metrics', agentPaths.device];
+const reading = ['/v1/models', '/health', '/metrics', agentPaths.device, agentPaths.sharing];
 
 /** OpenAI's paths on a unix socket. */
 export class WorkerServer {
@@ -93,7 +94,7 @@ export class WorkerServer {
 
   private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { pathname } = new URL(request.url ?? '/', 'http://worker');
-    const known = pathname in generating || reading.includes(pathname);
+    const known = pathname in generating || reading.includes(pathname) || pathname === agentPaths.move;
     const id = request.headers[headerNames.request_id];
     const headers: Record<string, string> = typeof id === 'string' ? { [headerNames.request_id]: id } : {};
     // A connection that breaks is seen by `close`; without a listener the error would end the process.
@@ -102,6 +103,7 @@ export class WorkerServer {
     try {
       const handler = generating[pathname];
       if (handler) await this.generate(handler, request, response, headers);
+      else if (pathname === agentPaths.move) await this.move(request, response, headers);
       else await this.read(pathname, request, response, headers);
     } catch (error) {
       const failure = HpcserveError.from(error);
@@ -175,6 +177,8 @@ export class WorkerServer {
       sendJson(response, 200, { object: 'list', data }, headers);
     } else if (path === agentPaths.device) {
       sendJson(response, 200, await this.report(), headers);
+    } else if (path === agentPaths.sharing) {
+      sendJson(response, 200, (await this.models.report()).view, headers);
     } else if (path === '/health') {
       const status = this.draining ? 'draining' : 'ok';
       sendJson(response, this.draining ? 503 : 200, { status, models: this.models.loads }, headers);
@@ -182,6 +186,27 @@ export class WorkerServer {
       const text = await this.metrics.text(this.models.loads);
       response.writeHead(200, { 'content-type': this.metrics.contentType }).end(text);
     }
+  }
+
+  private async move(
+    request: IncomingMessage,
+    response: ServerResponse,
+    headers: Record<string, string>,
+  ): Promise<void> {
+    this.checkMethod(request, 'POST', response);
+    const asked = moveAwaySchema.safeParse(await readJson(request));
+    if (!asked.success)
+      throw new HpcserveError('E_REQUEST_INVALID', {
+        what: 'The move was not understood',
+        because: asked.error.issues.map(({ message }) => message),
+      });
+    const { model, because } = asked.data;
+    sendJson(
+      response,
+      200,
+      { moved: this.models.leave(this.models.find(model).config.name, because) },
+      headers,
+    );
   }
 
   private checkMethod(request: IncomingMessage, method: string, response: ServerResponse): void {

@@ -62,6 +62,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     {
       model,
       parameters,
+      movable: parameters.stream && context.token_ids,
       prompts: [tokens],
       max_tokens: [max_tokens],
       ...(text.reasons ? { reasoning: { opened, ...(limit ? { limit } : {}) } } : {}),

@@ -42,6 +42,7 @@ export function embeddings(body: BodyReader, model: ServedModel, context: Answer
         stop_tokens: [],
         reasoning: false,
         certain: false,
+        movable: false,
       },
       {
         admitted: () => {},

@@ -1,0 +1,68 @@
+/** The devices of native replicas, as their workers see them at one moment. */
+import type { DeviceView } from '../../solver/sharing/device-view.ts';
+import { GrowingProfile } from '../../solver/sharing/growing-profile.ts';
+import { defaultSharingSettings, type SharingSettings } from '../../solver/sharing/settings.ts';
+import { type SharedDeviceView, sharedDeviceViewSchema } from '../../spec/device-view.ts';
+import { agentPaths } from '../../spec/wire.ts';
+import type { GatewayLog } from '../log.ts';
+import type { RoutingTable } from '../routing/table.ts';
+import type { SessionLink } from '../session-link.ts';
+
+/** A worker answers between two iterations; one that takes longer is left out. */
+const answer_ms = 2000;
+
+export interface SeenDevice {
+  link: SessionLink;
+  view: DeviceView;
+  settings: SharingSettings;
+}
+
+/** Those that answer, in the order of their sessions' ids, so that all gateways decide alike. Times count from now. */
+export async function seeDevices(table: RoutingTable<SessionLink>, log: GatewayLog): Promise<SeenDevice[]> {
+  const asked = table.sessions().map(async ({ record, reachable, replicas }): Promise<SeenDevice[]> => {
+    const replica = replicas[0];
+    if (!reachable || record.metadata.engine !== 'native' || !replica) return [];
+    const { session: link, cpu } = replica;
+    try {
+      const told = sharedDeviceViewSchema.parse(await link.ask(agentPaths.sharing, answer_ms));
+      const compute = record.metadata.devices.map(({ model }) => model).join(' + ');
+      const settings = { ...defaultSharingSettings, ...told.settings } as SharingSettings;
+      return [{ link, settings, view: viewOf(record.session_id, cpu ? 'cpu' : 'gpu', compute, told) }];
+    } catch (error) {
+      // It ended meanwhile, or computes for longer: it takes no part in this look.
+      log.info({ session: record.session_id, reason: (error as Error).message }, 'a device was not seen');
+      return [];
+    }
+  });
+  const seen = (await Promise.all(asked)).flat();
+  return seen.sort((a, b) => (a.view.id < b.view.id ? -1 : 1));
+}
+
+function viewOf(
+  session_id: string,
+  kind: DeviceView['kind'],
+  compute: string,
+  { pool_bytes, budget_bytes, held_bytes, instances }: SharedDeviceView,
+): DeviceView {
+  return {
+    id: session_id,
+    kind,
+    compute,
+    pool_bytes,
+    budget_bytes,
+    held_bytes,
+    release_ms: 0,
+    instances: instances.map(({ profile, requests, ...instance }) => ({
+      ...instance,
+      id: `${instance.model} on ${session_id.slice(0, 8)}`,
+      profile: new GrowingProfile(profile).profile,
+      stays: true,
+      requests: requests.map(({ first_token_ms, background, ...request }) => ({
+        ...request,
+        id: `${session_id}:${request.id}`,
+        ...(first_token_ms !== undefined && { first_token_ms }),
+        ...(background !== undefined && { background }),
+      })),
+    })),
+  };
+}

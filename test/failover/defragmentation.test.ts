@@ -1,0 +1,158 @@
+/**
+ * A model that runs on two devices which other models share: the smaller part moves to the larger, nobody who reads a
+ * stream sees it, and the device is free.
+ */
+import { join } from 'node:path';
+import { pino } from 'pino';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
+import { synthPresets } from '../../native/synth/shape.ts';
+import { synthesize } from '../../native/synth/synthesize.ts';
+import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
+import { Site, unitOf } from '../agent/harness.ts';
+import { eventually } from '../mesh/fixtures.ts';
+
+const names = ['shared', 'other'];
+let site: Site;
+let gateway: RunningGateway;
+let key = '';
+const logged: string[] = [];
+
+beforeAll(async () => {
+  site = await Site.open();
+  const units = await Promise.all(
+    names.map(async (name, index) => {
+      const model_path = join(site.folder, `${name}.gguf`);
+      await synthesize({
+        path: model_path,
+        shape: synthPresets['tiny-llama']!,
+        quantization: 'F16',
+        seed: 1 + index,
+      });
+      return unitOf(
+        { name, batch_invariant: true, max_sequences: 3, slo: { ttft_ms: 30_000, tpot_ms: 2000 } },
+        { engine: 'native', model_path, context_tokens: 1024, kv_tokens: 4096 },
+      );
+    }),
+  );
+  await Promise.all([1, 2].map(() => site.start(units, { emulated_step_ms: 20 })));
+  gateway = await startGateway(
+    {
+      format: 1,
+      site: 'local',
+      provider: 'someone@local',
+      host: '127.0.0.1',
+      port: 0,
+      mesh_folder: site.mesh_folder,
+      gateway_folder: join(site.folder, 'gateway'),
+      deployments_folder: join(site.folder, 'deployments'),
+    },
+    {
+      log: pino({ level: 'info' }, { write: (line: string) => void logged.push(line) }),
+      times: { poll_ms: 50, drain_ms: 2000, continue_ms: 20_000, defragment_ms: 100 },
+    },
+  );
+  const made = await admin('/hpcserve/v1/keys', { method: 'POST', body: JSON.stringify({ name: 'tester' }) });
+  key = ((await made.json()) as { key: string }).key;
+}, 60_000);
+afterAll(async () => {
+  await gateway?.close();
+  await site?.[Symbol.asyncDispose]();
+});
+
+function admin(path: string, init: RequestInit = {}): Promise<Response> {
+  return fetch(gateway.endpoint.url + path, {
+    ...init,
+    headers: { authorization: `Bearer ${gateway.admin_token}`, 'content-type': 'application/json' },
+  });
+}
+
+async function devices(): Promise<{ session_id: string; report: DeviceReport }[]> {
+  const told = (await (await admin('/hpcserve/v1/devices')).json()) as {
+    devices: { session_id: string; report?: unknown }[];
+  };
+  return told.devices.map(({ session_id, report }) => ({
+    session_id,
+    report: deviceReportSchema.parse(report),
+  }));
+}
+
+/** Text and finish reason of a stream, and who began it. */
+async function stream(
+  seed: number,
+  max_tokens: number,
+): Promise<{ session: string; whole: Promise<string> }> {
+  const answer = await fetch(`${gateway.endpoint.url}/v1/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+    body: JSON.stringify({
+      model: 'shared',
+      prompt: `Question ${seed}: how long is a queue?`,
+      max_tokens,
+      min_tokens: max_tokens,
+      temperature: 0.8,
+      seed,
+      stream: true,
+    }),
+  });
+  expect(answer.status).toBe(200);
+  return { session: answer.headers.get('x-hpcserve-session')!, whole: answer.text().then(said) };
+}
+
+function said(events: string): string {
+  const datas = events
+    .split('\n\n')
+    .flatMap((event) => (event.startsWith('data: {') ? [event.slice(6)] : []));
+  expect(events.trimEnd().endsWith('data: [DONE]')).toBe(true);
+  const choices = datas.map(
+    (data) => (JSON.parse(data) as { choices: { text: string; finish_reason: string }[] }).choices[0]!,
+  );
+  return `${choices.map(({ text }) => text).join('')}|${choices.at(-1)!.finish_reason}`;
+}
+
+it('moves the smaller part of a model to the larger; texts are as alone, and the device is free', async () => {
+  await eventually(
+    async () => {
+      const now = await devices().catch(() => []);
+      return now.length === 2 && now.every(({ report }) => report.instances.length === 2) ? true : undefined;
+    },
+    'two devices with two models',
+    30_000,
+  );
+  const lengths = [20, 220, 220, 160];
+  const alone: string[] = [];
+  for (const [index, tokens] of lengths.entries()) alone.push(await (await stream(index, tokens)).whole);
+
+  // Three fill one device, the fourth goes to the other; then one of the three ends.
+  const streams: Awaited<ReturnType<typeof stream>>[] = [];
+  for (const [index, tokens] of lengths.entries()) {
+    streams.push(await stream(index, tokens));
+  }
+  const [larger, , , smaller] = streams.map(({ session }) => session);
+  expect(streams.map(({ session }) => session)).toEqual([larger, larger, larger, smaller]);
+  expect(smaller).not.toBe(larger);
+
+  const freed = await eventually(async () => {
+    const now = await devices();
+    return now.find(({ session_id, report }) => session_id === smaller && report.resting.includes('shared'));
+  }, 'the smaller part to be gone');
+  expect(freed.report.instances.map(({ model }) => model)).toEqual(['other']);
+  expect(freed.report.decisions.find(({ kind }) => kind === 'move')).toMatchObject({
+    model: 'shared',
+    because: expect.stringMatching(
+      /^shared on [0-9a-f]{8} \(batch 1\) is a fragment: shared on [0-9a-f]{8} takes/,
+    ),
+  });
+  // Its weights lie there for the next request, its KV does not.
+  expect(freed.report.memory.pool!.reusable_bytes).toBeGreaterThan(2 ** 20);
+  const busy = await eventually(async () => {
+    const now = (await devices()).find(({ session_id }) => session_id === larger)!.report;
+    const { prompts, decoding } = now.instances.find(({ model }) => model === 'shared')!;
+    return prompts + decoding === 3 ? now : undefined;
+  }, 'the larger part to have all');
+  expect(busy.resting).toEqual([]);
+  expect(await Promise.all(streams.map(({ whole }) => whole))).toEqual(alone);
+  const metrics = await (await admin('/metrics')).text();
+  expect(Number(/^hpcserve_continuations_total\{[^}]*\} (\d+)/m.exec(metrics)?.[1])).toBe(1);
+  expect(logged.filter((line) => line.includes('go on elsewhere'))).toHaveLength(1);
+}, 90_000);
