@@ -57,9 +57,11 @@ export function containerLaunch(input: ContainerInput): ContainerLaunch {
       return {
         srun_args: [],
         prefix: [
+          'bash',
+          '-c',
+          podmanTask,
+          'hpcserve-podman',
           container.command ?? 'podman',
-          'run',
-          '--rm',
           '--network=host',
           ...binds.map((bind) => `--volume=${bind}`),
           // podman passes no environment by itself; a name without a value takes the caller's value.
@@ -87,6 +89,28 @@ export function containerLaunch(input: ContainerInput): ContainerLaunch {
       return { srun_args: [`--environment=${image}`, ...container.flags], prefix: [] };
   }
 }
+
+/**
+ * A container is no child of `podman run`: Slurm's signals do not reach it. podman hands signals on by processes that Slurm
+ * signals too, and so kills, and a client that is killed leaves its container behind. Here it is detached, signals are
+ * handed on a moment later, and its end is that of the task. Its output comes at the end; the agent's log has it at once.
+ */
+const podmanTask = `
+podman=$1; shift
+name=hpcserve-\${SLURM_JOB_ID:-0}-$$
+pass() { for _ in 1 2 3; do sleep 0.2; "$podman" kill --signal "$1" "$name" >/dev/null && return; done; }
+trap "pass TERM" TERM
+trap "pass USR1" USR1
+if ! "$podman" run --detach --log-driver=k8s-file --name "$name" "$@" >/dev/null; then
+  "$podman" rm --force "$name" >/dev/null 2>&1
+  exit 125
+fi
+until "$podman" wait "$name" >/dev/null & wait $!; do "$podman" container exists "$name" || exit 125; done
+trap "" TERM USR1
+"$podman" logs "$name"
+status=$("$podman" inspect --format "{{.State.ExitCode}}" "$name")
+"$podman" rm "$name" >/dev/null
+exit "\${status:-125}"`.trim();
 
 /** SOURCE:TARGET[:OPTIONS] of the site's binds and of our folders, each target once. */
 function allBinds(binds: readonly string[], folders: readonly string[]): string[] {

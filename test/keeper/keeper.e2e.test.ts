@@ -101,7 +101,8 @@ const text = async (client: OpenAI, model: string, seed: number): Promise<string
 };
 
 describe('the keeper', () => {
-  it('submits a successor before the time limit, and no request fails when the first job ends', async () => {
+  // Side by side: a time limit of Slurm is a minute at least.
+  it.concurrent('submits a successor before the time limit, and no request fails when the first job ends', async () => {
     const client = await deploy(deployment('limited', { time_limit: '00:01:00' }));
     const [first] = (await status('limited')).launches;
     const expected = await text(client, 'limited', 1);
@@ -122,7 +123,7 @@ describe('the keeper', () => {
     expect((await hpcserve('stop', 'limited')).code).toBe(0);
   }, 150_000);
 
-  it('replaces a job that was cancelled and one whose agent was killed', async () => {
+  it.concurrent('replaces a job that was cancelled and one whose agent was killed', async () => {
     const client = await deploy(deployment('killed'));
     const expected = await text(client, 'killed', 2);
     const jobs = new Set<string>();

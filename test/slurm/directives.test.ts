@@ -153,9 +153,11 @@ describe('containers', () => {
     ).toEqual(['--container-image=nvcr.io#nvidia/pytorch:24.10', '--container-mounts=/s:/s,/opt/h:/opt/h']);
     expect(launch({ runtime: 'podman', command: 'podman-hpc', image: 'i', flags: ['--gpu'] }).prefix).toEqual(
       [
+        'bash',
+        '-c',
+        expect.stringContaining('"$podman" run --detach'),
+        'hpcserve-podman',
         'podman-hpc',
-        'run',
-        '--rm',
         '--network=host',
         '--volume=/opt/h:/opt/h',
         '--env=SLURM_*',
