@@ -51,6 +51,7 @@ export function describeLaunch(
     ...(library ? { native_library_dir: expandSitePath(library, facts.environment) } : {}),
     ...networkOf(site),
     engine_prefix: enginePrefix(site, planned),
+    ...(Object.keys(site.sharing).length > 0 && { sharing: site.sharing }),
     ...(planned.scavenged ? { leaves_when_warned: true } : {}),
     heartbeat_ms: 1000,
   };

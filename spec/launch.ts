@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import { meshSettingsSchema } from './mesh-settings.ts';
 import { engineNames, modelSchema } from './model-yaml.ts';
+import { sharingSchema } from './sharing-settings.ts';
 
 export const unitSchema = z.strictObject({
   /** Unique in the deployment: `<model>-<replica>` made safe for file names. */
@@ -65,6 +66,8 @@ export const launchSchema = z.strictObject({
   engine_prefix: z.array(z.string()).default([]),
   /** From the signal that ends it, running answers have so long, s; absent: what is right where Slurm kills after 30 s. */
   drain_s: z.number().min(0).optional(),
+  /** How its devices are shared, where the site says so. */
+  sharing: sharingSchema.optional(),
   /** Nobody takes its place at its time limit: it drains when it is warned. */
   leaves_when_warned: z.literal(true).optional(),
   /** Absent: it takes no part in the gossip. */

@@ -6,6 +6,7 @@
 import { z } from 'zod';
 import { siteMeshSchema } from './mesh-settings.ts';
 import { scavengingSchema } from './scavenging.ts';
+import { sharingSchema } from './sharing-settings.ts';
 import { slurmDurationPattern } from './slurm-types.ts';
 
 /** Text that ends up on one line of a script: no line breaks, no other control characters. */
@@ -74,17 +75,27 @@ const gpuRequestSchema = z.strictObject({
 export type GpuRequest = z.infer<typeof gpuRequestSchema>;
 
 const sshSchema = z.strictObject({
-  host: oneWord.describe('Login node to reach.'),
-  user: oneWord.optional().describe('User there. Default: as here.'),
-  port: z.int().min(1).max(65_535).default(22).describe('Port of its ssh server.'),
-  identity_file: path.optional().describe('Private key to use when the agent has none.'),
+  host: oneWord.describe('Login node to reach, as after `ssh`: a name of ~/.ssh/config counts.'),
+  user: oneWord.optional().describe('User there. Default: as ~/.ssh/config says, else as here.'),
+  port: z
+    .int()
+    .min(1)
+    .max(65_535)
+    .optional()
+    .describe('Port of its ssh server. Default: as ~/.ssh/config says, else 22.'),
+  identity_file: path.optional().describe('Private key to use, before those of ~/.ssh/config.'),
   proxy_jump: z
     .array(oneWord)
     .default([])
-    .describe('Hosts to go through, nearest first, each as [user@]host[:port].'),
+    .describe(
+      'Hosts to go through, nearest first, each as [user@]host[:port]. Default: ProxyJump of ~/.ssh/config.',
+    ),
   known_hosts_file: path
-    .default('~/.ssh/known_hosts')
-    .describe('File the host’s key is checked against; an unknown key is refused.'),
+    .optional()
+    .describe(
+      'File the host’s key is checked against; an unknown key is refused. Default: UserKnownHostsFile of ~/.ssh/config, else ~/.ssh/known_hosts.',
+    ),
+  config_file: path.optional().describe('Instead of ~/.ssh/config and that of the system; as `ssh -F`.'),
 });
 
 const slurmSchema = z.strictObject({
@@ -480,6 +491,7 @@ export const siteSchema = z
       })
       .prefault({})
       .describe('How plans are made.'),
+    sharing: sharingSchema.prefault({}).describe('How native models share a device; see docs/sharing.md.'),
     scavenging: scavengingSchema.prefault({}).describe('Replicas on idle nodes: `hpcserve backfill`.'),
     limits: z
       .strictObject({

@@ -1,11 +1,13 @@
 import { homedir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
+import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import { fatalSign } from '../adapters/fatal.ts';
 import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
 import { Child, type ChildEnd } from './child.ts';
@@ -83,6 +85,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       cache_dir: cacheFolder(context.environment),
       device: describeDevices(context),
       ...(context.step_ms_min === undefined ? {} : { step_ms_min: context.step_ms_min }),
+      ...(context.sharing && { sharing: sharingOf(context.sharing) }),
       // Slurm signals the worker together with the agent: both then give running answers the same time.
       limits: {
         drain_ms: context.drain_ms,
@@ -250,6 +253,15 @@ export class DeviceWorkerProcess implements ServingProcess {
       timer.unref();
     });
   }
+}
+
+/** What a site says, in the words of the solver. */
+function sharingOf({ keep_alive_s, ...same }: SiteSharing): Partial<SharingSettings> {
+  const told = Object.entries(same).filter(([, value]) => value !== undefined);
+  return {
+    ...(Object.fromEntries(told) as Partial<SharingSettings>),
+    ...(keep_alive_s !== undefined && { keep_alive_ms: 1000 * keep_alive_s }),
+  };
 }
 
 function nativeModel(unit: UnitSpec): NativeModel {

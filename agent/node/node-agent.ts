@@ -237,6 +237,7 @@ export class NodeAgent {
         heartbeat_ms: launch.heartbeat_ms,
         drain_ms: this.#drainMs(),
         step_ms_min: launch.emulated_step_ms,
+        sharing: launch.sharing,
         memory_limit_bytes: this.#devices?.host.memory_limit_bytes,
         engine_prefix: launch.engine_prefix,
         guard: this.#guard!,

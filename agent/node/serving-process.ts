@@ -1,6 +1,7 @@
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
+import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
 import type { UnitGroup } from './allot.ts';
 import type { AgentLog } from './log.ts';
@@ -67,6 +68,8 @@ export interface ProcessContext {
   drain_ms: number;
   /** Least time of an iteration, where the devices are emulated and their speed is declared. */
   step_ms_min: number | undefined;
+  /** How native models share a device, where the site says so. */
+  sharing: SiteSharing | undefined;
   /** What the job may use on this node, where that is limited. */
   memory_limit_bytes: number | undefined;
   engine_prefix: readonly string[];

@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
+import { sharedDeviceViewSchema } from '../../spec/device-view.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths, headers } from '../../spec/wire.ts';
@@ -101,6 +102,32 @@ describe('devices that models share', () => {
     }
     for (const given of await answers) expect(given).toEqual(alone);
   }, 120_000);
+
+  test('shares a device as the site says', async () => {
+    await using site = await Site.open();
+    const model_path = join(site.folder, 'm.gguf');
+    await synthesize({
+      path: model_path,
+      shape: synthPresets['tiny-llama']!,
+      quantization: 'F16',
+      seed: 4,
+    });
+    const sharing = { overestimate: 0.3, kv_watermark: 0.5, keep_alive_s: 7, consolidation: false };
+    await site.start([unitOf({ name: 'm', kv_type: 'q8_0' }, { engine: 'native', model_path })], { sharing });
+    const record = await site.serving('m', 30_000);
+    const answer = await site.pool(record).request({ method: 'GET', path: agentPaths.sharing });
+    const { settings, instances } = sharedDeviceViewSchema.parse(await answer.body.json());
+    expect(settings).toMatchObject({
+      overestimate: 0.3,
+      kv_watermark: 0.5,
+      keep_alive_ms: 7000,
+      consolidation: false,
+    });
+    // 8 bits and a scale for 32 values, where 16 bits are the default.
+    const { n_layer, n_head_kv, head_dim } = synthPresets['tiny-llama']!;
+    const values = 2 * n_layer * n_head_kv * head_dim;
+    expect(instances[0]!.kv_bytes_per_token).toBeCloseTo((values * 34) / 32, 0);
+  }, 60_000);
 
   test('a unit without a device worker says that it gives no report', async () => {
     await using site = await Site.open();

@@ -2,7 +2,9 @@
 import { mkdirSync } from 'node:fs';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { observe, type UnitSight } from '../../control/observe.ts';
+import { describeLaunch } from '../../control/prepare-launch.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { siteSchema } from '../../spec/site.ts';
 import { deploymentState, launchRecord, plannedLaunch, temporaryStore, writeAgentState } from './fixtures.ts';
 
 let place: ReturnType<typeof temporaryStore>;
@@ -72,4 +74,19 @@ it('the error of one is not that of the other', () => {
 it('the error of the worker is that of both', () => {
   const { 'm-0': m, 'n-0': n } = sights({ models: ['failed', 'failed'], errors: [], error: gone });
   expect([m!.error, n!.error]).toEqual(['the worker died', 'the worker died']);
+});
+
+it('how a site wants devices shared is in the launch; what it leaves out is not', () => {
+  const launchOf = (sharing: object) =>
+    describeLaunch(
+      'd',
+      '0'.repeat(16),
+      plannedLaunch('m-0'),
+      siteSchema.parse({ name: 's', kind: 'local', sharing }),
+      place.store,
+      { user: 'u', environment: {} },
+    ).launch.sharing;
+  expect(launchOf({})).toBeUndefined();
+  expect(launchOf({ keep_alive_s: 20, overestimate: 0 })).toEqual({ keep_alive_s: 20, overestimate: 0 });
+  expect(() => launchOf({ keep_alive_ms: 20 })).toThrow(/keep_alive_ms/);
 });

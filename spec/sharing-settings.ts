@@ -1,0 +1,36 @@
+/** How device workers share a device among models: `sharing:` of a site config, and what its launches carry to the agents. */
+import { z } from 'zod';
+
+export const sharingSchema = z.strictObject({
+  overestimate: z
+    .number()
+    .min(0)
+    .max(2)
+    .optional()
+    .describe(
+      'Share added to every estimated iteration before a request is let in. Default: 0.1. Higher: fewer broken promises and fewer requests let in.',
+    ),
+  kv_watermark: z
+    .number()
+    .min(0)
+    .max(4)
+    .optional()
+    .describe(
+      'KV set aside beyond what a model’s requests are expected to need, as a share of that. Default: 0.25. Higher: fewer resizes, more memory held.',
+    ),
+  keep_alive_s: z
+    .number()
+    .positive()
+    .max(1e6)
+    .optional()
+    .describe(
+      'Until a model that nobody asks for gives up its KV; its weights stay while there is room. Default: 300. Higher: prompts that begin alike are remembered longer.',
+    ),
+  consolidation: z
+    .boolean()
+    .optional()
+    .describe(
+      'Where a model runs on two devices that others share, whether the streams of the smaller part move to the larger. Default: true.',
+    ),
+});
+export type SiteSharing = z.infer<typeof sharingSchema>;
