@@ -57,7 +57,8 @@ export function expandSite(
                   ssh: {
                     ...slurm.ssh,
                     ...optional('identity_file', slurm.ssh.identity_file),
-                    known_hosts_file: expand(slurm.ssh.known_hosts_file),
+                    ...optional('known_hosts_file', slurm.ssh.known_hosts_file),
+                    ...optional('config_file', slurm.ssh.config_file),
                   },
                 }),
           },

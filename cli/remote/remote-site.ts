@@ -35,16 +35,18 @@ export async function openRemoteSite(context: CliContext, site: SiteConfig): Pro
   }
 }
 
-export function connectTo(context: CliContext, site: SiteConfig): Promise<SshConnection> {
+export async function connectTo(context: CliContext, site: SiteConfig): Promise<SshConnection> {
   const { environment, signal, tty } = context;
   const settings = site.slurm!.ssh!;
-  const expand = (path: string): string => expandSitePath(path, environment);
+  const expand = (path: string | undefined): string | undefined =>
+    path === undefined ? undefined : expandSitePath(path, environment);
   const agent = environment.SSH_AUTH_SOCK;
   return SshConnection.open(
-    targetOf({
+    await targetOf({
       ...settings,
       known_hosts_file: expand(settings.known_hosts_file),
-      identity_file: settings.identity_file === undefined ? undefined : expand(settings.identity_file),
+      identity_file: expand(settings.identity_file),
+      config_file: expand(settings.config_file),
     }),
     {
       signal,

@@ -11,7 +11,7 @@ export type AskPerson = (question: string, options: { hidden: boolean }) => Prom
 export interface AuthenticationOptions {
   user: string;
   host: string;
-  identity_file?: string;
+  identity_files: readonly string[];
   /** Socket of an ssh agent, as SSH_AUTH_SOCK names it. */
   agent_socket?: string;
   /** Absent where there is no terminal: then nothing is asked. */
@@ -70,9 +70,9 @@ function agentWay({ user, agent_socket }: AuthenticationOptions): Way[] {
   return [{ type: 'agent', describe: 'keys of the ssh agent', method: async () => method }];
 }
 
-function keyWays({ user, identity_file, ask }: AuthenticationOptions): Way[] {
+function keyWays({ user, identity_files, ask }: AuthenticationOptions): Way[] {
   const usual = usualKeys.map((name) => join(homedir(), '.ssh', name));
-  return [...(identity_file === undefined ? [] : [identity_file]), ...usual].map((path) => ({
+  return [...new Set([...identity_files, ...usual])].map((path) => ({
     type: 'publickey',
     describe: path,
     method: async () => {

@@ -232,7 +232,7 @@ async function connect(
   const authentication = new Authentication({
     user: hop.user,
     host: hop.host,
-    ...(target.identity_file === undefined ? {} : { identity_file: target.identity_file }),
+    identity_files: target.identity_files,
     ...(agent_socket === undefined ? {} : { agent_socket }),
     ...(ask === undefined ? {} : { ask }),
   });

@@ -23,7 +23,7 @@ const target = (more: Partial<SshTarget> = {}): SshTarget => ({
   host: '127.0.0.1',
   port: server.port,
   user: server.user,
-  identity_file: server.identity_file,
+  identity_files: [server.identity_file],
   jumps: [],
   known_hosts_file: server.known_hosts_file,
   ...more,
@@ -94,7 +94,7 @@ describe('a connection', () => {
     );
     // The jump host lets the same key in.
     writeFileSync(join(jump.folder, 'authorized_keys'), readFileSync(`${server.identity_file}.pub`));
-    const through = targetOf({
+    const through = await targetOf({
       host: '127.0.0.1',
       port: server.port,
       user: server.user,
@@ -111,9 +111,50 @@ describe('a connection', () => {
     ).rejects.toMatchObject({
       code: 'E_SSH_HOST_KEY',
     });
-    expect(() => targetOf({ host: 'h', port: 22, proxy_jump: ['a:b:c'], known_hosts_file: '' })).toThrow(
-      /names no host/,
+    await expect(targetOf({ host: 'h', proxy_jump: ['a:b:c'] })).rejects.toThrow(/names no host/);
+  });
+
+  it('finds host, port, user, keys, jump hosts and known hosts as ~/.ssh/config has them', async () => {
+    const known = join(server.folder, 'known_config');
+    writeFileSync(
+      known,
+      readFileSync(server.known_hosts_file, 'utf8') + readFileSync(jump.known_hosts_file, 'utf8'),
     );
+    writeFileSync(join(jump.folder, 'authorized_keys'), readFileSync(`${server.identity_file}.pub`));
+    const config_file = join(server.folder, 'ssh_config');
+    const common = `  HostName 127.0.0.1\n  UserKnownHostsFile ${known}\n  IdentityFile "${server.identity_file}"\n`;
+    writeFileSync(`${config_file}.more`, `Host gate\n${common}  User ${jump.user}\n  Port ${jump.port}\n`);
+    writeFileSync(
+      config_file,
+      `Include ${config_file}.more\nHost log?n\n${common}  User ${server.user}\n  Port ${server.port}\n  ProxyJump gate\n` +
+        'Host odd\n  ProxyCommand nc %h %p\nHost ring\n  ProxyJump ring2\nHost ring2\n  ProxyJump ring\n',
+    );
+    const found = await targetOf({ host: 'login', proxy_jump: [], config_file });
+    expect(found).toMatchObject({
+      host: '127.0.0.1',
+      port: server.port,
+      user: server.user,
+      jumps: [{ host: '127.0.0.1', port: jump.port, user: jump.user }],
+      known_hosts_file: known,
+    });
+    expect(found.identity_files).toContain(server.identity_file);
+    const connection = await SshConnection.open(found);
+    expect((await connection.exec(['true'])).code).toBe(0);
+    connection.close();
+    // What the site config says is stronger.
+    const settings = { host: 'login', user: 'ada', port: 7, proxy_jump: ['bob@gate:9'], config_file };
+    expect(await targetOf(settings)).toMatchObject({
+      user: 'ada',
+      port: 7,
+      jumps: [{ host: '127.0.0.1', port: 9, user: 'bob' }],
+    });
+    const refused = (host: string): unknown => targetOf({ host, proxy_jump: [], config_file });
+    await expect(refused('odd')).rejects.toThrow(/ProxyCommand/);
+    await expect(refused('ring')).rejects.toThrow(/more than 8 hosts/);
+    writeFileSync(config_file, 'Host a\n  NoSuchKeyword 1\n');
+    await expect(refused('a')).rejects.toMatchObject({ code: 'E_SSH_TARGET' });
+    // A name is never taken for an option.
+    await expect(refused('-oProxyCommand=touch /tmp/x')).rejects.toMatchObject({ code: 'E_SSH_TARGET' });
   });
 
   it('refuses a host whose key is not known, and says its fingerprint', async () => {
@@ -153,7 +194,7 @@ describe('a connection', () => {
       execFileSync('ssh-add', ['-q', server.identity_file], {
         env: { ...process.env, SSH_AUTH_SOCK: socket },
       });
-      const { identity_file: _, ...keyless } = target();
+      const keyless = target({ identity_files: [] });
       const connection = await SshConnection.open(keyless, { agent_socket: socket });
       expect((await connection.exec(['true'])).code).toBe(0);
       connection.close();
@@ -168,7 +209,7 @@ describe('a connection', () => {
     execFileSync('ssh-keygen', ['-q', '-p', '-P', '', '-N', 'secret words', '-f', locked]);
     const asked: string[] = [];
     const answers = ['wrong', 'secret words'];
-    const connection = await SshConnection.open(target({ identity_file: locked }), {
+    const connection = await SshConnection.open(target({ identity_files: [locked] }), {
       ask: async (question) => {
         asked.push(question);
         return answers.shift()!;
@@ -177,7 +218,7 @@ describe('a connection', () => {
     connection.close();
     expect(asked).toEqual([`Passphrase of ${locked}: `, `Passphrase of ${locked}: `]);
     const stranger = join(jump.folder, 'id');
-    await expect(SshConnection.open(target({ identity_file: stranger }))).rejects.toMatchObject({
+    await expect(SshConnection.open(target({ identity_files: [stranger] }))).rejects.toMatchObject({
       code: 'E_SSH_AUTHENTICATION',
       because: [expect.stringContaining(stranger)],
     });
