@@ -133,8 +133,8 @@ export function streamsSlack(lanes: readonly Lane[], now_ms: number): number {
   return slack_ms;
 }
 
-/** Time that can go to requests without a promise: what streams and waiting prompts can spare. */
-function spareTime(lanes: readonly Lane[], now_ms: number, settings: SharingSettings): number {
+/** Time that can go to requests without a promise, and to whatever else: what streams and waiting prompts can spare. */
+export function spareTime(lanes: readonly Lane[], now_ms: number, settings: SharingSettings): number {
   return Math.min(streamsSlack(lanes, now_ms), promptsSpare(lanes, now_ms, settings));
 }
 

@@ -166,6 +166,19 @@ describe('a device that is shared', () => {
     }
   });
 
+  it('a model is measured between the steps of others', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    await worker.configure({}, { step_ms_min: step_ms });
+    await worker.load({ name: 'promised', model_path: path, slo: { ttft_ms: 3000, tpot_ms: 60 } });
+    const gaps = paces('promised', 120);
+    await worker.report('promised', ({ running }) => running === 1);
+    await worker.load({ name: 'new', model_path: path });
+    const { because } = (await report()).decisions.findLast(({ kind }) => kind === 'profile')!;
+    const took_ms = Number(/were measured in (\d+) ms$/.exec(because)![1]);
+    expect(took_ms).toBeGreaterThan(10 * step_ms);
+    expect(Math.max(...(await gaps))).toBeLessThan(took_ms / 2);
+  });
+
   it('KV budgets follow what requests need where the pool has not room for all that was asked for; tokens stay the same', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
     // Each has 16 MiB of KV at most, and 1.7 MiB of weights.

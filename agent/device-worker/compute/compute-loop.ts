@@ -5,11 +5,11 @@ import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import { monotonic_ms } from '../clock.ts';
-import { type ChosenTurn, DeviceSchedule } from './device-schedule.ts';
+import { type ChosenTurn, DeviceSchedule, type ScheduledModel } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
+import { MeasuredModels } from './measured-models.ts';
 import type { FromCompute, ScheduleReport, ToCompute } from './messages.ts';
 import { type LoadMessage, ModelLoads } from './model-loads.ts';
-import { measureProfile } from './profile-measurement.ts';
 import { RestingModels } from './resting-models.ts';
 import { ToldWeights } from './told-weights.ts';
 import { pulse, pulseStates } from './watchdog.ts';
@@ -35,6 +35,7 @@ export class ComputeLoop {
   private readonly pool: () => DevicePool;
   private readonly loads: ModelLoads;
   private readonly resting = new RestingModels();
+  private readonly measured = new MeasuredModels();
   private readonly weights = new ToldWeights();
   /** How each model that serves was loaded. */
   private readonly messages = new Map<string, LoadMessage>();
@@ -82,7 +83,10 @@ export class ComputeLoop {
           this.opened(message, engine),
         );
       this.tellWeights(!chosen && !loading);
+      const measuring = this.measured.any;
+      if (measuring && this.measure()) continue;
       if (chosen) this.step(...chosen);
+      else if (measuring) continue;
       // Also after the last load: requests may have waited for it.
       else if (loading)
         Atomics.wait(this.pulse, pulse.signal, seen, this.engines.size > 0 ? load_wait_ms : 0);
@@ -95,6 +99,7 @@ export class ComputeLoop {
     }
     this.tellProfiles();
     this.loads.abortAll();
+    this.measured.abortAll();
     for (const hosted of this.engines.values()) hosted.close();
     this.engines.clear();
   }
@@ -130,6 +135,7 @@ export class ComputeLoop {
         return;
       case 'unload':
         this.loads.abort(message.name);
+        this.measured.abort(message.name);
         this.resting.end(message.name);
         this.weights.forget(message.name);
         this.close(message.name);
@@ -160,10 +166,31 @@ export class ComputeLoop {
     this.loads.begin(message, this.busy ? 'busy' : this.engines.size > 0 ? 'idle' : 'nobody');
   }
 
-  /** The weights of a model are there: it enters the schedule, and serves. */
+  /** The weights of a model are there. One of which nothing is known is measured before it serves. */
   private opened(message: LoadMessage, engine: Engine): void {
+    if (message.profile) {
+      this.enter(message, engine, new GrowingProfile(message.profile), 'are known of it on this device');
+      return;
+    }
+    const { tokens_max, max_sequences, prefill_chunk_tokens } = this.scheduled(message, engine);
+    const limits = { sequence_tokens_max: tokens_max, max_sequences, prefill_chunk_tokens };
+    this.measured.begin(message, engine, { ...limits, step_ms_min: this.step_ms_min }, monotonic_ms());
+  }
+
+  /** A model enters the schedule, and serves. */
+  private enter(message: LoadMessage, engine: Engine, growing: GrowingProfile, how: string): void {
     const { name, vocabulary, utf8 } = message;
-    this.enter(message, engine);
+    this.schedule.add(
+      this.scheduled(message, engine),
+      growing,
+      engine,
+      this.pool().memory.bytes,
+      monotonic_ms(),
+    );
+    const { prefill, decode } = growing.points;
+    const because = `${prefill} lengths of prompts and ${decode} decode steps ${how}`;
+    this.schedule.decisions.note({ kind: 'profile', model: name, because });
+    this.tellProfile(name);
     this.messages.set(name, message);
     this.engines.set(name, new HostedEngine(name, engine, vocabulary, utf8));
     this.weights.opened(name, this.pool().store);
@@ -327,9 +354,8 @@ export class ComputeLoop {
     }
   }
 
-  /** Takes the model into the schedule, with what is known of it or is measured now. */
-  private enter({ name, options, slo, profile, profile_ms }: LoadMessage, engine: Engine): void {
-    const began = performance.now();
+  /** What of a model there is to schedule; others make room for its KV. */
+  private scheduled({ name, options, slo }: LoadMessage, engine: Engine): ScheduledModel {
     const stats = engine.stats();
     const { max_sequences, prefill_chunk_tokens } = options;
     const tokens_max = Math.min(options.context_tokens, stats.kv_tokens_total);
@@ -342,27 +368,29 @@ export class ComputeLoop {
         what: `the model ${name} has no room for its KV now`,
         because: 'requests of other models hold the rest of the memory pool',
       });
-    const growing = profile
-      ? new GrowingProfile(profile)
-      : measureProfile(
-          engine,
-          {
-            sequence_tokens_max: tokens_max,
-            max_sequences,
-            prefill_chunk_tokens,
-            step_ms_min: this.step_ms_min,
-          },
-          profile_ms,
-          () => this.beat(pulseStates.loading),
-        );
-    this.schedule.add(model, growing, engine, pool_bytes, monotonic_ms());
-    const { prefill, decode } = growing.points;
-    const points = `${prefill} lengths of prompts and ${decode} decode steps`;
-    const because = profile
-      ? `${points} are known of it on this device`
-      : `${points} were measured in ${Math.round(performance.now() - began)} ms`;
-    this.schedule.decisions.note({ kind: 'profile', model: name, because });
-    this.tellProfile(name);
+    return model;
+  }
+
+  /** One iteration of a model that is being measured, where others have time for it. @returns whether it serves now */
+  private measure(): boolean {
+    if (!this.measured.any) return false;
+    this.beat(pulseStates.loading);
+    const now_ms = monotonic_ms();
+    const started_ms = performance.now();
+    const ended = this.measured.advance(this.schedule.spare_ms(now_ms), now_ms);
+    if (!ended) {
+      this.keepPace(started_ms);
+      return false;
+    }
+    const { message, engine } = ended;
+    try {
+      if ('error' in ended) throw ended.error;
+      this.enter(message, engine, ended.growing, `were measured in ${Math.round(ended.took_ms)} ms`);
+    } catch (error) {
+      engine.close();
+      this.loads.failed(message, error);
+    }
+    return true;
   }
 
   private tellWeights(idle: boolean): void {

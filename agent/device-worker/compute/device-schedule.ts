@@ -10,7 +10,7 @@ import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growin
 import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
 import { lanesOf } from '../../../solver/sharing/lanes.ts';
-import { nextIteration } from '../../../solver/sharing/next-iteration.ts';
+import { nextIteration, spareTime } from '../../../solver/sharing/next-iteration.ts';
 import { OutputLengths } from '../../../solver/sharing/output-lengths.ts';
 import {
   headroom,
@@ -262,6 +262,11 @@ export class DeviceSchedule {
       }
     this.#counted.deciding_ms += performance.now() - began;
     return chosen;
+  }
+
+  /** How long everybody to whom something is promised can wait. */
+  spare_ms(now_ms: number): number {
+    return spareTime(lanesOf(this.#device.instances, now_ms, this.#settings), now_ms, this.#settings);
   }
 
   /** An iteration is over: what it took refreshes the profile, what it gave is in `progress`. */

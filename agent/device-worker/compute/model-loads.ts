@@ -104,6 +104,11 @@ export class ModelLoads {
     for (const name of [...this.openings.keys()]) this.abort(name);
   }
 
+  /** What was opened could not serve. */
+  failed(message: LoadMessage, error: unknown): void {
+    this.fail(message, error, 'idle');
+  }
+
   /** Begins anew where the pool was full and another model gives way. */
   private fail(message: LoadMessage, thrown: unknown, beside: LoadBeside): void {
     const error = HpcserveError.from(thrown);

@@ -20,44 +20,50 @@ const batches = [1, 4, 16, 64];
 const steps_max = 2 * batches.length;
 const nothing: Turn = { decode: false, prefill_tokens: 0 };
 
+/** What a measurement asks for before it goes on: the next iteration, which is expected to take so long. */
+export type NextIteration = { expected_ms: number };
+/** Goes on by one iteration with every `next()`; its value is the profile. */
+export type ProfileMeasurement = Generator<NextIteration, GrowingProfile, void>;
+
 /**
  * Prompts by length and decode steps by batch and length, small ones first, until the time is up; at least one of each.
- * Sequences of a batch share their prompt's KV, so that it is computed once.
+ * Sequences of a batch share their prompt's KV, so that it is computed once. Other models may compute between two of its
+ * iterations: only its own time counts. Where it is broken off (`return`), its sequences are gone.
  * @param engine has no sequences, before and after
- * @param budget_ms a measurement that is expected to exceed what is left of it is not begun
- * @param beat is called with every iteration
+ * @param budget_ms an iteration that is expected to exceed what is left of it is not begun
  * @throws HpcserveError E_POOL_FULL where there is no KV for a single sequence; what the engine throws
  */
-export function measureProfile(
+export function* measureProfile(
   engine: Engine,
   limits: MeasuredLimits,
   budget_ms: number,
-  beat: () => void,
-): GrowingProfile {
-  const measurement = new Measurement(engine, limits, beat);
-  const ends = performance.now() + budget_ms;
+): ProfileMeasurement {
+  const measurement = new Measurement(engine, limits);
   const samples: ProfileSamples = { prefill: [], decode: [] };
   // The first iteration of all pays for pages and graphs.
   const shortest = Math.max(1, Math.min(lengths[0]!, Math.floor(limits.sequence_tokens_max / 2)));
-  measurement.begin(shortest);
-  measurement.end();
-  for (const tokens of [shortest, ...lengths.slice(1)]) {
-    const last = samples.prefill.at(-1);
-    if (last && tokens + 1 + steps_max > limits.sequence_tokens_max) break;
-    if (last && performance.now() + (last.ms * tokens) / last.tokens > ends) break;
-    try {
-      const ms = measurement.begin(tokens);
-      if (ms === undefined) break;
-      samples.prefill.push({ tokens, ms });
-      for (const batch of batches) {
-        if (batch > limits.max_sequences || (samples.decode.length > 0 && performance.now() > ends)) break;
-        const ms = measurement.decode(batch);
-        if (ms === undefined) break;
-        samples.decode.push({ batch, tokens, ms });
+  try {
+    yield* measurement.begin(shortest, 0);
+    measurement.end();
+    for (const tokens of [shortest, ...lengths.slice(1)]) {
+      const last = samples.prefill.at(-1);
+      const expected_ms = last ? (last.ms * tokens) / last.tokens : 0;
+      if (last && tokens + 1 + steps_max > limits.sequence_tokens_max) break;
+      if (last && measurement.spent_ms + expected_ms > budget_ms) break;
+      const ms = yield* measurement.begin(tokens, expected_ms);
+      if (ms !== undefined) samples.prefill.push({ tokens, ms });
+      for (const batch of ms === undefined ? [] : batches) {
+        if (batch > limits.max_sequences) break;
+        if (samples.decode.length > 0 && measurement.spent_ms > budget_ms) break;
+        const step_ms = yield* measurement.decode(batch, samples.decode.at(-1)?.ms ?? 0);
+        if (step_ms === undefined) break;
+        samples.decode.push({ batch, tokens, ms: step_ms });
       }
-    } finally {
       measurement.end();
+      if (ms === undefined) break;
     }
+  } finally {
+    measurement.end();
   }
   if (samples.decode.length > 0) return GrowingProfile.of(samples);
   throw new HpcserveError('E_POOL_FULL', {
@@ -67,21 +73,21 @@ export function measureProfile(
 }
 
 class Measurement {
+  /** In iterations of its own. */
+  spent_ms = 0;
   readonly #engine: Engine;
   readonly #limits: MeasuredLimits;
-  readonly #beat: () => void;
   readonly #live: number[] = [];
   #next = -1;
   #prompt = new Int32Array(0);
 
-  constructor(engine: Engine, limits: MeasuredLimits, beat: () => void) {
+  constructor(engine: Engine, limits: MeasuredLimits) {
     this.#engine = engine;
     this.#limits = limits;
-    this.#beat = beat;
   }
 
   /** A prompt of so many tokens, and one more that followers compute. @returns ms of it; undefined where it finds no room */
-  begin(tokens: number): number | undefined {
+  *begin(tokens: number, expected_ms: number): Generator<NextIteration, number | undefined, void> {
     const { n_vocab } = this.#engine.info;
     const start = -this.#next * 31;
     this.#prompt = Int32Array.from({ length: tokens + 1 }, (_, at) => (start + at * 7) % n_vocab);
@@ -89,7 +95,9 @@ class Measurement {
     let left = tokens + 1;
     let ms = 0;
     while (left > 0) {
-      const { prefill_tokens, elapsed_ms } = this.#step({ decode: false, prefill_tokens: left });
+      const chunk_tokens = Math.min(left, this.#limits.prefill_chunk_tokens);
+      yield { expected_ms: (expected_ms * chunk_tokens) / (tokens + 1) };
+      const { prefill_tokens, elapsed_ms } = this.#step({ decode: false, prefill_tokens: chunk_tokens });
       if (prefill_tokens === 0) return undefined;
       left -= prefill_tokens;
       ms += elapsed_ms;
@@ -98,21 +106,30 @@ class Measurement {
   }
 
   /** The faster of two steps of so many sequences of the prompt; undefined where they find no room together. */
-  decode(batch: number): number | undefined {
+  *decode(batch: number, expected_ms: number): Generator<NextIteration, number | undefined, void> {
     while (this.#live.length < batch) this.#add();
-    let left = batch;
-    while (
-      this.#step({ decode: false, prefill_tokens: this.#limits.prefill_chunk_tokens }).prefill_tokens > 0
-    )
-      if (--left < 0) return undefined;
-    const times = [0, 1].map(() => this.#step({ decode: true, prefill_tokens: 0 }));
-    if (times.some(({ decode_tokens }) => decode_tokens !== batch)) return undefined;
-    return Math.min(...times.map(({ elapsed_ms }) => elapsed_ms));
+    for (let left = batch; ; left--) {
+      yield { expected_ms };
+      const { prefill_tokens } = this.#step({
+        decode: false,
+        prefill_tokens: this.#limits.prefill_chunk_tokens,
+      });
+      if (prefill_tokens === 0) break;
+      if (left === 0) return undefined;
+    }
+    let least_ms = Number.POSITIVE_INFINITY;
+    for (let time = 0; time < 2; time++) {
+      yield { expected_ms };
+      const { decode_tokens, elapsed_ms } = this.#step({ decode: true, prefill_tokens: 0 });
+      if (decode_tokens !== batch) return undefined;
+      least_ms = Math.min(least_ms, elapsed_ms);
+    }
+    return least_ms;
   }
 
   end(): void {
     for (const id of this.#live.splice(0)) this.#engine.cancel(id);
-    while (this.#engine.busy) this.#step(nothing);
+    while (this.#engine.busy) this.#engine.step(nothing);
   }
 
   #add(): void {
@@ -128,9 +145,9 @@ class Measurement {
   }
 
   #step(turn: Turn): { prefill_tokens: number; decode_tokens: number; elapsed_ms: number } {
-    this.#beat();
     const { prefill_tokens, decode_tokens, elapsed_us } = this.#engine.step(turn);
     const elapsed_ms = Math.max(elapsed_us / 1000, this.#limits.step_ms_min, 1e-3);
+    this.spent_ms += elapsed_us / 1000;
     return { prefill_tokens, decode_tokens, elapsed_ms };
   }
 }
