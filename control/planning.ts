@@ -24,6 +24,7 @@ import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
 import { checkModels, withoutEffect } from './check-models.ts';
 import { digestOf } from './digest.ts';
 import { sealPlan } from './plan-file.ts';
+import { unusedDevices } from './whole-nodes.ts';
 
 export interface PlanningInput {
   spec: DeploymentSpec;
@@ -97,6 +98,7 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
         ...new Set([
           ...unknownDevices(input.offers),
           ...placement.warnings,
+          ...unusedDevices(placement.launches, input.offers),
           ...settingsWithoutEffect(spec, site, placement.models),
         ]),
       ],

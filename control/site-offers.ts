@@ -10,6 +10,7 @@ import {
 } from '../spec/site.ts';
 import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
 import { programOnPath } from './site-files.ts';
+import { givenWhole } from './whole-nodes.ts';
 
 /** What Slurm says of nodes now; absent on the local site and where nobody asked. */
 export interface LiveNodes {
@@ -29,6 +30,8 @@ export interface LivePartition {
   name: string;
   is_default: boolean;
   max_time_s: number;
+  /** Its jobs get whole nodes. */
+  exclusive?: boolean;
 }
 
 export interface LiveFacts {
@@ -183,6 +186,9 @@ function offerOf(
         ? { emulated_step_ms: device.emulated_step_ms }
         : {}),
     },
+    ...(givenWhole(site, kind, live?.partitions.filter(({ name }) => partitions.includes(name)) ?? [])
+      ? { whole_nodes: true as const }
+      : {}),
     engines: enginesOf(site, device, environment),
     isa: kind.isa,
     architecture: kind.architecture,

@@ -60,6 +60,8 @@ export interface NodeKindOffer {
   cpus: number;
   memory_bytes: number;
   devices: DeviceOffer;
+  /** Jobs get all of a node, whatever they ask for. */
+  whole_nodes?: true;
   /** Engines that can be started here, with the reason of those that cannot. */
   engines: Partial<Record<ResolvedEngine, EngineOffer>>;
   /** CPU extensions and instruction set of the nodes, as far as the site config tells. */

@@ -83,6 +83,19 @@ describe('GPUs', () => {
     expect(options(input({ ...base, slurm: { gpu_request } }))).toMatchObject(wanted);
   });
 
+  test('MIG slices by their type, and GPUs of another name', () => {
+    const migs = (gpu_request: object): Record<string, string | true> =>
+      options(
+        input({
+          ...base,
+          node_kinds: [{ name: 'a100', gres_type: '1g.10gb', gpu_request }],
+        }),
+      );
+    expect(migs({})).toMatchObject({ gres: 'gpu:1g.10gb:4' });
+    expect(migs({ form: 'gpus-per-node' })).toMatchObject({ 'gpus-per-node': '1g.10gb:4' });
+    expect(migs({ gres_name: 'mig' })).toMatchObject({ gres: 'mig:1g.10gb:4' });
+  });
+
   test('whole-node sites and CPU jobs ask for none', () => {
     for (const found of [
       options(input({ ...base, slurm: { gpu_request: { form: 'none' } } })),
