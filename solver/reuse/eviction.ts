@@ -2,7 +2,7 @@
  * Minimal-cost eviction: the first stage of Tangram's loading heuristic (§3.2.2). It frees enough bytes for the
  * tensors that are missing, and gives up what is least likely to be missed.
  */
-import type { RegionView } from './region-view.ts';
+import { type RegionColumns, regionKinds } from './region-view.ts';
 
 /** What a model adds to the eviction cost of its tensors. */
 export interface EvictionWeight {
@@ -32,21 +32,29 @@ export function evictionCost(bytes: number, models: readonly EvictionWeight[]): 
 export type EvictionOrder = 'density' | 'cost';
 
 /** Indices of the resident regions, those to be evicted first in front; neighbours in address order among equals. */
-export function evictionOrder(regions: readonly RegionView[], order: EvictionOrder = 'density'): number[] {
+export function evictionOrder(regions: RegionColumns, order: EvictionOrder = 'density'): number[] {
+  const { count, kinds, bytes, evict_cost_s } = regions;
   // A model has few densities and a pool few models: sorting the distinct keys is faster than sorting regions.
   const buckets = new Map<number, number[]>();
-  for (let index = 0; index < regions.length; index++) {
-    const region = regions[index]!;
-    if (region.kind !== 'resident') continue;
-    const key = order === 'cost' ? region.evict_cost_s : Math.fround(region.evict_cost_s / region.bytes);
-    const bucket = buckets.get(key);
-    if (bucket) bucket.push(index);
-    else buckets.set(key, [index]);
+  // Neighbours are mostly of one model.
+  let last_key = Number.NaN;
+  let last: number[] = [];
+  for (let index = 0; index < count; index++) {
+    if (kinds[index] !== regionKinds.resident) continue;
+    const cost_s = evict_cost_s[index]!;
+    const key = order === 'cost' ? cost_s : Math.fround(cost_s / bytes[index]!);
+    if (key !== last_key) {
+      last_key = key;
+      last = buckets.get(key) ?? [];
+      if (last.length === 0) buckets.set(key, last);
+    }
+    last.push(index);
   }
-  if (buckets.size === 1) return buckets.values().next().value!;
-  const keys = Float64Array.from(buckets.keys()).sort();
   const ordered: number[] = [];
-  for (const key of keys) for (const index of buckets.get(key)!) ordered.push(index);
+  for (const key of Float64Array.from(buckets.keys()).sort()) {
+    const bucket = buckets.get(key)!;
+    for (let index = 0; index < bucket.length; index++) ordered.push(bucket[index]!);
+  }
   return ordered;
 }
 
@@ -55,7 +63,7 @@ export function evictionOrder(regions: readonly RegionView[], order: EvictionOrd
  * @returns undefined where all of them are not enough.
  */
 export function evictionsFor(
-  regions: readonly RegionView[],
+  { bytes }: RegionColumns,
   order: readonly number[],
   need_bytes: number,
 ): number | undefined {
@@ -64,7 +72,7 @@ export function evictionsFor(
   while (freed < need_bytes) {
     const index = order[count];
     if (index === undefined) return undefined;
-    freed += regions[index]!.bytes;
+    freed += bytes[index]!;
     count++;
   }
   return count;

@@ -3,8 +3,8 @@
  * eviction and then partitioned-gain packing.
  */
 import { type EvictionOrder, evictionOrder, evictionsFor } from './eviction.ts';
-import { type PackedSubspace, type PackingSpace, packByPartitionedGain } from './packing.ts';
-import { freeBytes, type RegionView } from './region-view.ts';
+import { type PackedSubspace, Packer, type PackingSpace } from './packing.ts';
+import { columnsOf, type RegionColumns, type RegionView, regionKinds } from './region-view.ts';
 
 export interface LoadPlan {
   /** Indices of the regions whose tensors are given up, ascending. */
@@ -46,19 +46,19 @@ export function planLoad(
   settings: PlanningSettings = defaultPlanningSettings,
 ): LoadPlan | undefined {
   const sizes = Float64Array.from(wanted);
-  const need = sizes.reduce((sum, bytes) => sum + bytes, 0) - freeBytes(regions);
-  if (need <= 0) {
-    const plan = pack(regions, [], sizes);
-    if (plan?.moves.length === 0) return plan;
-  }
-  const order = evictionOrder(regions, settings.order);
-  const least = evictionsFor(regions, order, need);
+  const columns = columnsOf(regions);
+  const need = sizes.reduce((sum, bytes) => sum + bytes, 0) - columns.free_bytes;
+  const planner = new Planner(columns, sizes);
+  const without_evictions = need <= 0 ? planner.pack([], 0) : undefined;
+  if (without_evictions?.moves.length === 0) return without_evictions;
+  const order = evictionOrder(columns, settings.order);
+  const least = evictionsFor(columns, order, need);
   if (least === undefined) return undefined;
   let best: LoadPlan | undefined;
   let attempts = 0;
   for (let extra = 0; ; extra = Math.max(1, 2 * extra)) {
     const count = Math.min(order.length, least + extra);
-    const plan = pack(regions, order.slice(0, count), sizes);
+    const plan = count === 0 ? without_evictions : planner.pack(order, count);
     if (plan && (!best || plan.cost_s < best.cost_s)) best = plan;
     // A pool that is walled up by tensors in use may need more than the bytes alone say, up to every eviction.
     if (count === order.length) return best;
@@ -67,138 +67,152 @@ export function planLoad(
   }
 }
 
-/** A free block: where it begins, and the regions up to the next block. */
-interface Block {
-  offset: number;
-  bytes: number;
-  /** Index of the first region behind it, and of the first one of the next block. */
-  behind: number;
-  next: number;
-}
-
-function pack(
-  regions: readonly RegionView[],
-  evicted: readonly number[],
-  sizes: Float64Array,
-): LoadPlan | undefined {
-  const gone = new Uint8Array(regions.length);
-  let cost_s = 0;
-  for (const index of evicted) {
-    gone[index] = 1;
-    cost_s += (regions[index] as { evict_cost_s: number }).evict_cost_s;
-  }
-  const { blocks, space } = blocksOf(regions, gone);
-  const packed = packByPartitionedGain(space, sizes);
-  if (!packed) return undefined;
-  const plan: LoadPlan = { evict: [], moves: [], offsets: new Array(sizes.length).fill(0), cost_s };
-  const written = packed.map((subspace) => layOut(subspace, { regions, blocks, sizes, gone, plan }));
-  spareUntouched(regions, gone, written, plan);
-  for (let index = 0; index < gone.length; index++) if (gone[index]) plan.evict.push(index);
-  return plan;
-}
-
-function blocksOf(
-  regions: readonly RegionView[],
-  gone: Uint8Array,
-): { blocks: Block[]; space: PackingSpace } {
-  const blocks: Block[] = [];
-  const obstacles: number[] = [];
-  let offset = 0;
-  let block: Block | undefined;
-  let obstacle = 0;
-  for (let index = 0; index < regions.length; index++) {
-    const region = regions[index]!;
-    if (region.kind === 'free' || gone[index]) {
-      if (block && block.behind === index) {
-        block.bytes += region.bytes;
-        block.behind = index + 1;
-      } else {
-        if (block) {
-          block.next = index;
-          obstacles.push(obstacle);
-        }
-        block = { offset, bytes: region.bytes, behind: index + 1, next: regions.length };
-        blocks.push(block);
-        obstacle = 0;
-      }
-    } else obstacle += region.kind === 'fixed' ? Number.POSITIVE_INFINITY : clearingCost(region);
-    offset += region.bytes;
-  }
-  return {
-    blocks,
-    space: {
-      blocks: Float64Array.from(blocks, ({ bytes }) => bytes),
-      obstacles: Float64Array.from(obstacles),
-    },
-  };
-}
-
-/** y + z ≤ 1 of Equation 1: what is in the way is evicted or moved, whichever costs less. */
-function clearingCost(region: { evict_cost_s: number; move_cost_s: number }): number {
-  return Math.min(region.evict_cost_s, region.move_cost_s);
-}
-
 interface Range {
   begin: number;
   end: number;
 }
 
-/** Evictions come in whole tensors, so that some may turn out to free bytes that nothing was put on: they stay. */
-function spareUntouched(
-  regions: readonly RegionView[],
-  gone: Uint8Array,
-  written: Range[],
-  plan: LoadPlan,
-): void {
-  written.sort((a, b) => a.begin - b.begin);
-  let next = 0;
-  let offset = 0;
-  for (let index = 0; index < regions.length; index++) {
-    const region = regions[index]!;
-    while (next < written.length && written[next]!.end <= offset) next++;
-    const range = written[next];
-    const touched = range !== undefined && range.begin < offset + region.bytes;
-    offset += region.bytes;
-    if (!gone[index] || touched || region.kind !== 'resident') continue;
-    gone[index] = 0;
-    plan.cost_s -= region.evict_cost_s;
+/** One pool and one model, packed again and again with more evicted each time. Arrays are used again. */
+class Planner {
+  readonly #regions: RegionColumns;
+  /** Per region, y + z ≤ 1 of Equation 1: what is in the way is evicted or moved, whichever costs less. */
+  readonly #clear_cost_s: Float64Array;
+  readonly #gone: Uint8Array;
+  readonly #sizes: Float64Array;
+  readonly #packer: Packer;
+  /** Free blocks: the bytes of each, its first region, the one behind it, and what lies between it and the next. */
+  readonly #blocks: Float64Array;
+  readonly #first: Int32Array;
+  readonly #behind: Int32Array;
+  readonly #obstacles: Float64Array;
+
+  constructor(regions: RegionColumns, sizes: Float64Array) {
+    const { count, kinds, evict_cost_s, move_cost_s } = regions;
+    this.#regions = regions;
+    this.#sizes = sizes;
+    this.#packer = new Packer(sizes, count);
+    this.#gone = new Uint8Array(count);
+    this.#blocks = new Float64Array(count);
+    this.#first = new Int32Array(count);
+    this.#behind = new Int32Array(count);
+    this.#obstacles = new Float64Array(count);
+    this.#clear_cost_s = new Float64Array(count);
+    for (let index = 0; index < count; index++)
+      this.#clear_cost_s[index] =
+        kinds[index] === regionKinds.fixed
+          ? Number.POSITIVE_INFINITY
+          : Math.min(evict_cost_s[index]!, move_cost_s[index]!);
+  }
+
+  /** @param count of `order`, so many are evicted */
+  pack(order: readonly number[], count: number): LoadPlan | undefined {
+    const gone = this.#gone;
+    gone.fill(0);
+    let cost_s = 0;
+    for (let at = 0; at < count; at++) {
+      const index = order[at]!;
+      gone[index] = 1;
+      cost_s += this.#regions.evict_cost_s[index]!;
+    }
+    const packed = this.#packer.pack(this.#space());
+    if (!packed) return undefined;
+    const offsets = new Array<number>(this.#sizes.length).fill(0);
+    const plan: LoadPlan = { evict: [], moves: [], offsets, cost_s };
+    const written = packed.map((subspace) => this.#layOut(subspace, plan));
+    this.#evict(written, plan);
+    return plan;
+  }
+
+  #space(): PackingSpace {
+    const { count, kinds, bytes } = this.#regions;
+    const gone = this.#gone;
+    const clear_cost_s = this.#clear_cost_s;
+    const blocks = this.#blocks;
+    const obstacles = this.#obstacles;
+    const firsts = this.#first;
+    const behinds = this.#behind;
+    let block = -1;
+    let behind = -1;
+    let block_bytes = 0;
+    let obstacle = 0;
+    for (let index = 0; index < count; index++) {
+      if (kinds[index] !== regionKinds.free && gone[index] === 0) {
+        obstacle += clear_cost_s[index]!;
+        continue;
+      }
+      if (behind === index) block_bytes += bytes[index]!;
+      else {
+        if (block >= 0) {
+          behinds[block] = behind;
+          blocks[block] = block_bytes;
+          obstacles[block] = obstacle;
+        }
+        block++;
+        firsts[block] = index;
+        block_bytes = bytes[index]!;
+        obstacle = 0;
+      }
+      behind = index + 1;
+    }
+    if (block >= 0) {
+      behinds[block] = behind;
+      blocks[block] = block_bytes;
+    }
+    return { blocks: blocks.subarray(0, block + 1), obstacles: obstacles.subarray(0, Math.max(0, block)) };
+  }
+
+  /**
+   * Moves what lies inside a subspace to its beginning; the new tensors follow, in their own order.
+   * @returns the bytes of the pool that are written
+   */
+  #layOut({ first_block, last_block, tensors }: PackedSubspace, plan: LoadPlan): Range {
+    const { kinds, offsets, bytes, evict_cost_s, move_cost_s } = this.#regions;
+    const begin = offsets[this.#first[first_block]!]!;
+    let offset = begin;
+    for (let block = first_block; block < last_block; block++) {
+      const next = this.#first[block + 1]!;
+      for (let index = this.#behind[block]!; index < next; index++) {
+        if (kinds[index] !== regionKinds.resident)
+          throw new Error(`region ${index} is in use and was to be cleared`);
+        plan.cost_s += this.#clear_cost_s[index]!;
+        if (evict_cost_s[index]! < move_cost_s[index]!) this.#gone[index] = 1;
+        else {
+          plan.moves.push({ region: index, to_offset: offset });
+          offset += bytes[index]!;
+        }
+      }
+    }
+    for (const tensor of ascending(tensors)) {
+      plan.offsets[tensor] = offset;
+      offset += this.#sizes[tensor]!;
+    }
+    return { begin, end: offset };
+  }
+
+  /** Evictions come in whole tensors, so that some may turn out to free bytes that nothing was put on: they stay. */
+  #evict(written: Range[], plan: LoadPlan): void {
+    written.sort((a, b) => a.begin - b.begin);
+    const { count, offsets, bytes, evict_cost_s } = this.#regions;
+    const gone = this.#gone;
+    let next = 0;
+    for (let index = 0; index < count; index++) {
+      if (gone[index] === 0) continue;
+      const offset = offsets[index]!;
+      while (next < written.length && written[next]!.end <= offset) next++;
+      const range = written[next];
+      if (range !== undefined && range.begin < offset + bytes[index]!) plan.evict.push(index);
+      else plan.cost_s -= evict_cost_s[index]!;
+    }
   }
 }
 
-/**
- * Moves what lies inside a subspace to its beginning; the new tensors follow, in their own order.
- * @returns the bytes of the pool that are written
- */
-function layOut(
-  { first_block, last_block, tensors }: PackedSubspace,
-  context: {
-    regions: readonly RegionView[];
-    blocks: readonly Block[];
-    sizes: Float64Array;
-    gone: Uint8Array;
-    plan: LoadPlan;
-  },
-): Range {
-  const { regions, blocks, sizes, gone, plan } = context;
-  const begin = blocks[first_block]!.offset;
-  let offset = begin;
-  for (let block = first_block; block < last_block; block++) {
-    const { behind, next } = blocks[block]!;
-    for (let index = behind; index < next; index++) {
-      const region = regions[index]!;
-      if (region.kind !== 'resident')
-        throw new Error(`region ${index} is ${region.kind} and was to be cleared`);
-      plan.cost_s += clearingCost(region);
-      if (region.evict_cost_s < region.move_cost_s) gone[index] = 1;
-      else {
-        plan.moves.push({ region: index, to_offset: offset });
-        offset += region.bytes;
-      }
-    }
+/** In place; mostly there are few, and they are nearly in order. */
+function ascending(values: number[]): number[] {
+  for (let index = 1; index < values.length; index++) {
+    const value = values[index]!;
+    let at = index - 1;
+    for (; at >= 0 && values[at]! > value; at--) values[at + 1] = values[at]!;
+    values[at + 1] = value;
   }
-  for (const tensor of tensors.slice().sort()) {
-    plan.offsets[tensor] = offset;
-    offset += sizes[tensor]!;
-  }
-  return { begin, end: offset };
+  return values;
 }

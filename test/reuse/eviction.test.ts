@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { evictionCost, evictionOrder, evictionsFor } from '../../solver/reuse/eviction.ts';
-import type { RegionView } from '../../solver/reuse/region-view.ts';
+import { columnsOf } from '../../solver/reuse/region-view.ts';
 import {
   noRequests,
   noteRequest,
@@ -17,13 +17,13 @@ describe('eviction', () => {
     expect(evictionCost(4e9, [])).toBe(0);
   });
 
-  const regions: RegionView[] = [
+  const regions = columnsOf([
     { kind: 'resident', bytes: 10, evict_cost_s: 5, move_cost_s: 1 },
     { kind: 'free', bytes: 2 },
     { kind: 'resident', bytes: 1, evict_cost_s: 1, move_cost_s: 1 },
     { kind: 'fixed', bytes: 7 },
     { kind: 'resident', bytes: 2, evict_cost_s: 1, move_cost_s: 1 },
-  ];
+  ]);
 
   it('goes by cost per byte, or by cost as the paper writes', () => {
     expect(evictionOrder(regions)).toEqual([0, 4, 2]);

@@ -61,7 +61,7 @@ describe('a load plan', () => {
   it('packs a tensor that fits the roomier side only, which the listing of Algorithm 1 refuses', () => {
     const space = { blocks: Float64Array.of(8, 2), obstacles: Float64Array.of(5) };
     expect(packByPartitionedGain(space, Float64Array.of(4))).toEqual([
-      { first_block: 0, last_block: 0, tensors: Int32Array.of(0) },
+      { first_block: 0, last_block: 0, tensors: [0] },
     ]);
   });
 
