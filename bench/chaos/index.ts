@@ -17,6 +17,9 @@ export interface ChaosSize {
   /** Time between two losses of a replica, and of a gateway; seconds. */
   replica_loss_s: number;
   gateway_loss_s: number;
+  /** Time between two ebbs, in which half of the replicas are away at once, and how long one lasts; seconds. */
+  ebb_every_s: number;
+  ebb_s: number;
 }
 
 export const full_size: ChaosSize = {
@@ -25,6 +28,8 @@ export const full_size: ChaosSize = {
   clients: 20,
   replica_loss_s: 10,
   gateway_loss_s: 60,
+  ebb_every_s: 60,
+  ebb_s: 40,
 };
 
 /** Declared time of an iteration on every (emulated) device: with 8 replicas two cores are busy by a third. */
@@ -123,7 +128,9 @@ async function measure(
     stage,
     every_ms: 1000 * size.replica_loss_s,
     away_ms: [4_000, 40_000],
-    alive_min: Math.max(1, Math.ceil(size.replicas / 3)),
+    ebb_every_ms: 1000 * size.ebb_every_s,
+    ebb_ms: 1000 * size.ebb_s,
+    alive_min: Math.max(1, Math.floor(size.replicas / 4)),
     random,
     log,
     over,

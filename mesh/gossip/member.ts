@@ -70,7 +70,7 @@ export class GossipMember {
   readonly #watched = new Map<PeerName, Watched>();
   /** Members whose last session left, the latest last. */
   readonly #left = new Set<PeerName>();
-  readonly #senders = new Map<PeerName, { second: number; messages: number }>();
+  readonly #senders = new Map<PeerName, { second: number; messages: number; announcements: number }>();
   /** Questions asked for others, by nonce: who wants to know, and their nonce. */
   readonly #relayed = new Map<number, { to: PeerName; nonce: number; peer: PeerName; at_ms: number }>();
   readonly #beats = new Map<string, Beat>();
@@ -101,6 +101,8 @@ export class GossipMember {
       }
       const peer = after.record?.value.metadata.peer?.id;
       if (peer === undefined) return; // its folder's business alone
+      // Taken for gone while it lives: it was cut off, and has missed what happened meanwhile.
+      if (peer === this.#self && hasLeft(after) && !(before && hasLeft(before))) this.#compareSoon();
       if (this.ring.has(peer)) this.#left.delete(peer);
       else this.#remember(peer);
       // A second departure adds nothing that anybody needs to know soon.
@@ -173,7 +175,8 @@ export class GossipMember {
   /** A message that was announced to all. @returns whether it holds anything new, and so is worth passing on */
   hear(from: PeerName, message: GossipMessage): boolean {
     const now_ms = this.#options.now_ms();
-    if (message.kind !== 'news' || this.#floods(from, now_ms) || this.#isOversized(message)) return false;
+    if (message.kind !== 'news' || this.#floods(from, now_ms, 'announcements')) return false;
+    if (this.#isOversized(message)) return false;
     this.#announced = true;
     try {
       return message.entries.filter((entry) => this.#take(entry) === 'news').length > 0;
@@ -186,7 +189,7 @@ export class GossipMember {
   /** A message to this member. */
   receive(from: PeerName, message: GossipMessage): Outgoing[] {
     const now_ms = this.#options.now_ms();
-    if (this.#floods(from, now_ms)) return [];
+    if (this.#floods(from, now_ms, 'messages')) return [];
     this.#seen(from, now_ms);
     switch (message.kind) {
       case 'beat':
@@ -378,16 +381,16 @@ export class GossipMember {
     return true;
   }
 
-  #floods(from: PeerName, now_ms: number): boolean {
+  #floods(from: PeerName, now_ms: number, kind: 'messages' | 'announcements'): boolean {
     const second = Math.floor(now_ms / 1000);
-    const sender = this.#senders.get(from);
-    if (sender === undefined || sender.second !== second) {
+    let sender = this.#senders.get(from);
+    if (sender?.second !== second) {
       if (this.#senders.size > 4096) this.#senders.clear();
-      this.#senders.set(from, { second, messages: 1 });
-      return false;
+      sender = { second, messages: 0, announcements: 0 };
+      this.#senders.set(from, sender);
     }
-    sender.messages++;
-    if (sender.messages <= this.#options.settings.messages_per_s) return false;
+    const { messages_per_s, announcements_per_s } = this.#options.settings;
+    if (++sender[kind] <= (kind === 'messages' ? messages_per_s : announcements_per_s)) return false;
     this.rejected.flood++;
     return true;
   }
@@ -402,11 +405,13 @@ export class GossipMember {
     const own = this.#table.sums;
     const buckets = own.flatMap((sum, bucket) => (sum === sums[bucket] ? [] : [bucket]));
     if (buckets.length === 0) return [];
+    this.#compareSoon();
     const marks = this.#inBuckets(buckets).map((entry): Mark => [entry.session_id, fingerprintOf(entry)]);
     return [{ to: from, message: { kind: 'marks', buckets, marks } }];
   }
 
   #compareMarks(from: PeerName, buckets: readonly number[], marks: readonly Mark[]): Outgoing[] {
+    this.#compareSoon();
     const theirs = new Map(marks);
     const tell = this.#inBuckets(buckets.filter((bucket) => bucket < bucket_count)).filter(
       (entry) => theirs.get(entry.session_id) !== fingerprintOf(entry),
@@ -419,6 +424,13 @@ export class GossipMember {
     const out = this.#batches(from, tell);
     if (want.length > 0) out.push({ to: from, message: { kind: 'want', session_ids: want } });
     return out;
+  }
+
+  /** Where something was missing, more may be: much is new now. */
+  #compareSoon(): void {
+    const { now_ms, random, settings } = this.#options;
+    const soon_ms = now_ms() + settings.compare_soon_ms * (0.5 + random());
+    this.#compare_at_ms = Math.min(this.#compare_at_ms, soon_ms);
   }
 
   #inBuckets(buckets: readonly number[]): Entry[] {

@@ -15,7 +15,7 @@ export interface NetworkOptions {
 }
 
 /** Links along which a member passes an announcement on: gossipsub's D. */
-const degree = 8;
+const degree = 11;
 
 /** An announcement under way. */
 interface Announcement {

@@ -21,6 +21,8 @@ export interface GossipSettings {
   helpers: number;
   /** Time between two comparisons with another member: what news missed is found so. */
   compare_ms: number;
+  /** The same after one that found a difference. Lower: what much news at once has missed is found sooner; more comparisons while members come and go. */
+  compare_soon_ms: number;
   /** Share of comparisons with members that are thought to have left: this is how the halves of a partition meet again. */
   compare_with_left: number;
   /** Of the others, the share with any member instead of one that is linked anyway. Higher: more connections. */
@@ -30,6 +32,8 @@ export interface GossipSettings {
   envelope_bytes_max: number;
   /** Messages a second that one sender may send; what is above does not count. */
   messages_per_s: number;
+  /** The same of what a member passes on to all, which is one of each that comes back where a partition heals. Lower: less to verify; what is above is found by comparison, later. */
+  announcements_per_s: number;
 }
 
 export const defaultGossipSettings: GossipSettings = {
@@ -43,9 +47,11 @@ export const defaultGossipSettings: GossipSettings = {
   unheard_ms: 3000,
   helpers: 3,
   compare_ms: 2000,
+  compare_soon_ms: 300,
   compare_with_left: 0.3,
   compare_far: 0.25,
   entries_max: 256,
   envelope_bytes_max: 192 * 1024,
   messages_per_s: 400,
+  announcements_per_s: 2000,
 };

@@ -26,7 +26,7 @@ const window_bytes_max = 1024 * 1024;
 /** Members that one relay carries at most. */
 const reservations_max = 1024;
 /** Gossipsub's D and its bounds: links along which an announcement is passed on. */
-const degree = { D: 8, Dlo: 6, Dhi: 12, Dlazy: 6 };
+const degree = { D: 11, Dlo: 8, Dhi: 16, Dlazy: 6 };
 
 export interface NodeOptions {
   network_key: Uint8Array;

@@ -5,7 +5,15 @@ import { type ChaosOutcome, runChaos } from '../../bench/chaos/index.ts';
 it('nothing fails and no token differs while agents, jobs and gateways are killed', async () => {
   const log: string[] = [];
   const outcome: ChaosOutcome = await runChaos(
-    { seconds: 24, replicas: 3, clients: 5, replica_loss_s: 6, gateway_loss_s: 9 },
+    {
+      seconds: 24,
+      replicas: 3,
+      clients: 5,
+      replica_loss_s: 6,
+      gateway_loss_s: 9,
+      ebb_every_s: 10,
+      ebb_s: 5,
+    },
     { log: (line) => void log.push(line) },
   );
   expect(outcome.failed, log.join('\n')).toEqual([]);

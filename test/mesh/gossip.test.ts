@@ -178,9 +178,32 @@ describe('a member', () => {
     for (let count = 0; count < 25; count++) self.receive('loud', sums);
     expect(self.rejected.flood).toBe(15);
     expect(self.receive('quiet', sums)).toHaveLength(1);
-    expect(self.hear('loud', { kind: 'news', entries: [entryOf('new', 'x')] })).toBe(false);
     now_ms = 1005;
     expect(self.receive('loud', sums)).toHaveLength(1);
+  });
+
+  it('takes more of what is passed on to all, as where a partition heals, but not without end', () => {
+    const self = memberOf(tableOf(entryOf('own', 'me')), { messages_per_s: 2, announcements_per_s: 5 });
+    const heard = Array.from({ length: 8 }, (_, at) =>
+      self.hear('loud', { kind: 'news', entries: [entryOf(`new${at}`, `x${at}`)] }),
+    );
+    expect(heard).toEqual([true, true, true, true, true, false, false, false]);
+    expect(self.rejected.flood).toBe(3);
+  });
+
+  it('compares again soon after a comparison that found a difference', () => {
+    const self = memberOf(tableOf(entryOf('own', 'me'), entryOf('a', 'a')), { compare_soon_ms: 100 });
+    const comparedWithin = (ms: number): boolean => {
+      const end_ms = now_ms + ms;
+      let found = false;
+      for (; now_ms < end_ms; now_ms += 10)
+        found ||= self.tick().some(({ message }) => message.kind === 'sums');
+      return found;
+    };
+    while (!comparedWithin(10));
+    self.receive('a', { kind: 'marks', buckets: [0], marks: [] });
+    expect(comparedWithin(200)).toBe(true);
+    expect(comparedWithin(200)).toBe(false);
   });
 
   it('does not take messages that are too large', () => {
