@@ -5,7 +5,9 @@ import type { DeviceReport } from '../../spec/device-report.ts';
 import { openAdmin } from '../admin-session.ts';
 import type { CliContext } from '../context.ts';
 import { deviceLines } from '../format/device-text.ts';
+import { textWidth } from '../format/wrap.ts';
 import { parseSeconds } from '../parse-seconds.ts';
+import { windowSize } from '../terminal.ts';
 
 interface TopOptions {
   once?: true;
@@ -60,16 +62,29 @@ function show(
   before: ReadonlyMap<string, DeviceReport>,
   { once, decisions }: TopOptions,
 ): void {
+  const redraws = context.tty.stdout && !once;
+  // Asked each time: the window may have another size now.
+  const { cols, rows } = redraws
+    ? windowSize()
+    : { cols: textWidth(context), rows: Number.POSITIVE_INFINITY };
   const lines = devices.flatMap((device, index) => [
     ...(index > 0 ? [''] : []),
     ...deviceLines(device, {
       colour: context.colour && context.tty.stdout,
-      width: context.columns,
+      width: cols,
       decisions: Number(decisions),
       before: before.get(device.session_id),
     }),
   ]);
   if (devices.length === 0) lines.push('no device with native models is in the mesh');
-  if (once || !context.tty.stdout) for (const line of lines) context.out(line);
-  else context.write(`\u001b[H\u001b[2J${lines.join('\n')}\n`);
+  if (!redraws) {
+    for (const line of lines) context.out(line);
+    return;
+  }
+  const hidden = lines.length - (rows - 1);
+  const shown =
+    hidden > 0
+      ? [...lines.slice(0, rows - 2), `… ${hidden + 1} more lines: see --node, --decisions 0`]
+      : lines;
+  context.write(`\u001b[H\u001b[2J${shown.join('\n')}\n`);
 }

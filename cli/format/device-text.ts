@@ -4,11 +4,12 @@ import type { DeviceReport, InstanceReport, MemoryReport } from '../../spec/devi
 import { isaWords } from './isa.ts';
 import { formatBytes } from './quantities.ts';
 import { printable, type StyleName, style } from './style.ts';
-import { type Column, formatTable } from './table.ts';
+import { type Column, formatTable, plainLength } from './table.ts';
+import { wrap } from './wrap.ts';
 
 export interface DeviceTextOptions {
   colour: boolean;
-  /** Columns of the terminal. */
+  /** Columns of the terminal; Infinity where nothing is to be folded. */
   width: number;
   /** Decisions shown at most. */
   decisions: number;
@@ -20,16 +21,24 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
   const { node, deployment, job_id, devices, report, error } = shared;
   const names = devices.map(({ model, emulated }) => (emulated ? `${model} (emulated)` : model)).join(' + ');
   const where = [printable(node), deployment, job_id === undefined ? undefined : `job ${job_id}`];
-  const title = style('bold', `${printable(names)}  ${where.filter(Boolean).join(', ')}`, options.colour);
+  const name = `${printable(names)}  ${where.filter(Boolean).join(', ')}`;
+  const title = style('bold', name, options.colour);
   if (!report) return [title, `  ${style('red', printable(error ?? 'it says nothing'), options.colour)}`];
   const isa = isaWords(report.device.isa);
   const { threads } = report.device;
+  const words = `${threads} ${threads === 1 ? 'thread' : 'threads'}${isa === '' ? '' : `, ${isa}`}${times(report, options.before)}`;
+  const [first, ...more] = wrap(`${name}  ${words}`, options.width);
   return [
-    `${title}  ${threads} ${threads === 1 ? 'thread' : 'threads'}${isa === '' ? '' : `, ${isa}`}${times(report, options.before)}`,
+    first!.replace(name, title),
+    ...more,
     ...memoryLines(report.memory, options),
     ...instanceLines(report.instances, options),
     ...(report.resting.length > 0
-      ? [`  resting until they are asked for: ${report.resting.map(printable).join(', ')}`]
+      ? wrap(
+          `resting until they are asked for: ${report.resting.map(printable).join(', ')}`,
+          options.width,
+          2,
+        )
       : []),
     ...decisionLines(report, options),
   ];
@@ -54,7 +63,7 @@ function memoryLines(
     .filter(({ bytes }) => bytes > 0)
     .map(({ name, bytes }) => `${name} ${formatBytes(bytes)}`);
   const memory = `${told.join(' + ')} + unexplained ${formatBytes(unexplained_bytes)}`;
-  const lines = [`  memory  ${formatBytes(pss_bytes)} = ${memory}`];
+  const lines = wrap(`memory  ${formatBytes(pss_bytes)} = ${memory}`, width, 2, 8);
   if (!pool) return lines;
   const {
     pool_bytes,
@@ -87,10 +96,18 @@ function memoryLines(
   const fragmented = free_bytes === 0 ? 0 : 1 - largest_free_bytes / free_bytes;
   lines.push(
     `  pool    [${bar.padEnd(columns, ' ')}]`,
-    `          ${shares.map(([mark, name, bytes]) => `${mark} ${name} ${formatBytes(bytes)}`).join('  ')} of ${formatBytes(pool_bytes)}; ${percent(fragmented, 1)} of what is free is in fragments`,
+    ...wrap(
+      `${shares.map(([mark, name, bytes]) => `${mark} ${name} ${formatBytes(bytes)}`).join('  ')} of ${formatBytes(pool_bytes)}; ${percent(fragmented, 1)} of what is free is in fragments`,
+      width,
+      10,
+      0,
+    ),
   );
   return lines;
 }
+
+/** Those that a narrow terminal goes without, first the least missed: positions in `columns`. */
+const dispensable = [11, 10, 9, 6, 8, 7, 1, 4, 2];
 
 const columns: readonly Column[] = [
   { title: 'MODEL' },
@@ -107,12 +124,15 @@ const columns: readonly Column[] = [
   { title: 'A TOKEN', align: 'right' },
 ];
 
-function instanceLines(instances: readonly InstanceReport[], { colour }: DeviceTextOptions): string[] {
+function instanceLines(instances: readonly InstanceReport[], { colour, width }: DeviceTextOptions): string[] {
   if (instances.length === 0) return ['  no models'];
-  return formatTable(
-    columns,
-    instances.map((instance) => row(instance, colour)),
-  ).map((line) => `  ${line}`);
+  const rows = instances.map((instance) => row(instance, colour));
+  for (let without = 0; ; without++) {
+    const dropped = dispensable.slice(0, without);
+    const kept = <T>(cells: readonly T[]): T[] => cells.filter((_, at) => !dropped.includes(at));
+    const lines = formatTable(kept(columns), rows.map(kept)).map((line) => `  ${line}`);
+    if (without === dispensable.length || lines.every((line) => plainLength(line) <= width)) return lines;
+  }
 }
 
 function row(instance: InstanceReport, colour: boolean): string[] {
@@ -138,14 +158,15 @@ function row(instance: InstanceReport, colour: boolean): string[] {
 
 function decisionLines(
   { decisions }: DeviceReport,
-  { colour, decisions: most }: DeviceTextOptions,
+  { colour, decisions: most, width }: DeviceTextOptions,
 ): string[] {
   const styles: Partial<Record<string, StyleName>> = { refuse: 'yellow', evict: 'yellow' };
-  return decisions.slice(Math.max(0, decisions.length - most)).map(({ at_ms, kind, model, because }) => {
+  return decisions.slice(Math.max(0, decisions.length - most)).flatMap(({ at_ms, kind, model, because }) => {
     const time = new Date(at_ms).toISOString().slice(11, 19);
     const word = kind.padEnd(7);
     const shown = styles[kind] ? style(styles[kind], word, colour) : word;
-    return `  ${time} ${shown} ${printable(model)}: ${printable(because)}`;
+    const [first, ...more] = wrap(`${time} ${word} ${printable(model)}: ${printable(because)}`, width, 2, 17);
+    return [first!.replace(word, shown), ...more];
   });
 }
 

@@ -11,12 +11,12 @@ export interface Column {
  */
 export function formatTable(columns: readonly Column[], rows: readonly (readonly string[])[]): string[] {
   const width = columns.map((column, index) =>
-    Math.max(length(column.title), ...rows.map((row) => length(row[index] ?? ''))),
+    Math.max(plainLength(column.title), ...rows.map((row) => plainLength(row[index] ?? ''))),
   );
   const line = (cells: readonly string[]): string =>
     cells
       .map((cell, index) => {
-        const space = ' '.repeat(Math.max(0, width[index]! - length(cell)));
+        const space = ' '.repeat(Math.max(0, width[index]! - plainLength(cell)));
         return columns[index]!.align === 'right' ? space + cell : cell + space;
       })
       .join('  ')
@@ -25,6 +25,6 @@ export function formatTable(columns: readonly Column[], rows: readonly (readonly
 }
 
 /** Code points without escape sequences for colour. */
-function length(text: string): number {
+export function plainLength(text: string): number {
   return [...text.replaceAll(/\u001b\[[0-9;]*m/g, '')].length;
 }

@@ -5,7 +5,7 @@ import type { SharedDevice } from '../../control/gateway-admin.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 
 const MiB = 2 ** 20;
-const options: DeviceTextOptions = { colour: false, width: 100, decisions: 1 };
+const options: DeviceTextOptions = { colour: false, width: Number.POSITIVE_INFINITY, decisions: 1 };
 
 function report(changes: Partial<DeviceReport> = {}): DeviceReport {
   const instance = {
@@ -94,6 +94,22 @@ describe('a device as text', () => {
       '  batch\\x1b[2J  -                         0         0        0         -  600 MiB  32.0 MiB    128 MiB   100 MiB     ~740 ms   ~61 ms',
       '  11:59:59 refuse  chat: too late',
     ]);
+  });
+
+  it('folds lines and leaves columns out where the terminal is narrow, and keeps who waits how long', () => {
+    for (const width of [100, 60, 40]) {
+      const lines = deviceLines(device({ deployment: 'demo', job_id: '42', report: report() }), {
+        ...options,
+        colour: true,
+        width,
+      });
+      const plain = lines.map((line) => line.replaceAll(/\u001b\[[0-9;]*m/g, ''));
+      for (const line of plain) expect([...line].length, line).toBeLessThanOrEqual(width);
+      const [titles, chat] = plain.slice(plain.findIndex((line) => line.startsWith('  MODEL')));
+      expect(titles).toMatch(/ DECODING .*HEADROOM/);
+      expect(chat).toMatch(/^ {2}chat .* 2 .*-3\.5 ms/);
+      expect(plain.join(' ').replaceAll(/ +/g, ' ')).toContain('25 % of what is free is in fragments');
+    }
   });
 
   it('shows shares of the time since the last look at the same worker, and why a worker says nothing', () => {
