@@ -167,7 +167,9 @@ export class Scavenger {
     let left = scavenging.jobs_max - wishes.reduce((sum, { jobs }) => sum + jobs.length, 0);
     let { jobs: jobs_room, submissions: submissions_room } = room;
     let holes: readonly IdleHole[] = all;
-    const share = ({ jobs, model }: Wish): number => jobs.length / Math.max(1, model.scavenger.replicas);
+    const replicas = (jobs: readonly ScavengedJob[]): number =>
+      jobs.reduce((sum, job) => sum + (job.replicas ?? 1), 0);
+    const share = ({ jobs, model }: Wish): number => replicas(jobs) / Math.max(1, model.scavenger.replicas);
     for (const wish of [...wishes].sort((a, b) => share(a) - share(b))) {
       const shapes = shapesOf(wish);
       const others = wishes.filter((each) => each !== wish);
@@ -183,9 +185,9 @@ export class Scavenger {
         jobs: wish.jobs,
         history: preemptionsByKind(history, now_ms()),
         limits: {
-          jobs_room,
+          jobs_room: Math.min(jobs_room, Math.max(0, left)),
           submissions_room,
-          replicas_max: Math.min(wish.model.scavenger.replicas, wish.jobs.length + Math.max(0, left)),
+          replicas_max: wish.model.scavenger.replicas,
           waiting_max: scavenging.waiting_max,
           walltime_max_s: this.#walltime_s(),
           start_share_max: scavenging.start_share_max,
@@ -196,7 +198,9 @@ export class Scavenger {
       await this.#carryOut(wish, submit, decision.withdraw);
       round.submitted += submit.length;
       round.withdrawn += decision.withdraw.length;
-      round.replicas += wish.jobs.length + submit.length - decision.withdraw.length;
+      const of = (name: string): number => shapes.find(({ shape }) => shape === name)?.replicas ?? 1;
+      const stay = wish.jobs.filter(({ id }) => !decision.withdraw.some((each) => each.id === id));
+      round.replicas += replicas(stay) + submit.reduce((sum, { shape }) => sum + of(shape), 0);
       round.held_back.push(...decision.held_back);
       left -= submit.length - decision.withdraw.length;
       jobs_room -= submit.length;
@@ -386,6 +390,7 @@ function jobOf(state: DeploymentState, model: ModelSpec, launch: LaunchRecord): 
     id: launch.launch_id,
     shape: `${state.name}/${model.name} on ${planned.node_kind}`,
     phase: waits ? 'waiting' : 'running',
+    replicas: planned.node_count === 1 ? planned.units.length : 1,
     submitted_s: (launch.submitting_since_ms ?? 0) / 1000,
     restarts: last?.restart_count ?? 0,
     // Slurm lets a job that was preempted wait for a while (BeginTime); one that is held waits for a person.

@@ -1,4 +1,7 @@
-/** The jobs that could be submitted for idle nodes: one replica of a model, planned for each preemptible node kind. */
+/**
+ * The jobs that could be submitted for idle nodes, planned for each preemptible node kind: one replica of a model, or as many
+ * as a node holds where nodes are given whole.
+ */
 import type { ReplicaShape } from '../../solver/scavenging/scavenge.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
@@ -16,6 +19,9 @@ export interface Shape {
   launch: PlannedLaunch;
   fingerprint: string;
   worth_per_s: number;
+  /** Devices of a node that such a job takes, used or not. */
+  devices: number;
+  replicas: number;
 }
 
 export interface ModelShapes {
@@ -66,32 +72,50 @@ export class Shapes {
   }
 
   async #plan(state: DeploymentState, model: ModelSpec, node_kind: string, made: ModelShapes): Promise<void> {
-    const { partition: _, time_limit: __, ...slurm } = state.spec.slurm;
-    const one: ModelSpec = {
-      ...model,
-      replicas: 1,
-      min_stable_replicas: 0,
-      tier: 'scavenger',
-      devices: { ...model.devices, node_kinds: [node_kind] },
-    };
-    const { plan, fingerprint } = await planNow(
-      this.#operations,
-      { ...state.spec, models: [one], slurm },
-      state.spec_file,
-      { search_ms },
-    );
+    const planned = await this.#planReplicas(state, model, node_kind, 1);
+    const { plan, question } = planned;
     const [launch] = plan.launches;
     if (!launch || plan.unplaced.length > 0) {
       made.because.push(...rejectionLines(plan.rejected).map(({ line }) => `${model.name} on ${line}`));
       return;
     }
+    const taken = Math.max(1, launch.devices_per_node.count);
+    const offer = question.node_kinds.find(
+      (each) => each.node_kind === node_kind && each.devices.model === launch.devices_per_node.model,
+    );
+    const whole = offer?.whole_nodes === true && launch.node_count === 1;
+    const fit = whole ? Math.min(Math.floor(offer.devices.count / taken), model.scavenger.replicas) : 1;
+    const packed = fit > 1 ? await this.#planReplicas(state, model, node_kind, fit) : planned;
+    // Where memory or cores hold fewer, one replica a job goes on being right.
+    const chosen = packed.plan.launches.length === 1 && packed.plan.unplaced.length === 0 ? packed : planned;
+    const [job = launch] = chosen.plan.launches;
     made.shapes.push({
       name: `${state.name}/${model.name} on ${node_kind}`,
       node_kind,
-      launch: { ...launch, units: launch.units.map((unit) => ({ ...unit, model })) },
-      fingerprint: fingerprint(launch),
-      worth_per_s: worthOf(plan.models[0], launch),
+      launch: { ...job, units: job.units.map((unit) => ({ ...unit, model })) },
+      fingerprint: chosen.fingerprint(job),
+      worth_per_s: worthOf(chosen.plan.models[0], job),
+      devices: whole ? offer.devices.count : Math.max(1, job.devices_per_node.count),
+      replicas: job.node_count === 1 ? job.units.length : 1,
     });
+  }
+
+  #planReplicas(
+    state: DeploymentState,
+    model: ModelSpec,
+    node_kind: string,
+    replicas: number,
+  ): ReturnType<typeof planNow> {
+    const { partition: _, time_limit: __, ...slurm } = state.spec.slurm;
+    const one: ModelSpec = {
+      ...model,
+      replicas,
+      min_stable_replicas: 0,
+      tier: 'scavenger',
+      devices: { ...model.devices, node_kinds: [node_kind] },
+    };
+    const spec = { ...state.spec, models: [one], slurm };
+    return planNow(this.#operations, spec, state.spec_file, { search_ms });
   }
 }
 
@@ -102,12 +126,16 @@ function worthOf(model: PlannedModel | undefined, launch: PlannedLaunch): number
   return Math.max(1, launch.devices_per_node.count) * launch.node_count;
 }
 
-export function replicaShape({ name, node_kind, launch, worth_per_s }: Shape, load_s: number): ReplicaShape {
+export function replicaShape(
+  { name, node_kind, launch, worth_per_s, devices, replicas }: Shape,
+  load_s: number,
+): ReplicaShape {
   return {
     shape: name,
     node_kind,
     nodes: launch.node_count,
-    devices: Math.max(1, launch.devices_per_node.count),
+    devices,
+    replicas,
     load_s,
     worth_per_s,
   };

@@ -46,7 +46,7 @@ export async function readClientConfig(
 }
 
 /** @throws E_SSH_TARGET for a ProxyCommand */
-export function parseClientConfig(host: string, output: string): ClientConfig {
+function parseClientConfig(host: string, output: string): ClientConfig {
   const values = new Map<string, string[]>();
   for (const line of output.split('\n')) {
     const [, name, value] = /^(\S+) (.*)$/.exec(line) ?? [];

@@ -14,16 +14,18 @@ export interface IdleHole {
   seconds: number;
 }
 
-/** One job: a replica as it can be submitted. */
+/** One job: a replica as it can be submitted, or several where nodes are given whole. */
 export interface ReplicaShape {
   shape: string;
   node_kind: string;
   nodes: number;
   /** On each node. */
   devices: number;
+  /** Replicas in it; absent: one. */
+  replicas?: number;
   /** From its start until it serves. */
   load_s: number;
-  /** What a second of it is worth, such as tokens; shapes are compared by it. */
+  /** What a second of the whole job is worth, such as tokens; shapes are compared by it. */
   worth_per_s: number;
 }
 
@@ -32,6 +34,8 @@ export interface ScavengedJob {
   id: string;
   shape: string;
   phase: 'waiting' | 'running';
+  /** Replicas in it; absent: one. */
+  replicas?: number;
   submitted_s: number;
   /** Times it was preempted and put back into the queue. */
   restarts: number;
@@ -99,11 +103,8 @@ export function scavenge(question: ScavengeQuestion): ScavengeDecision {
   });
   const withdraw = tooMany(question, useful);
   const left = jobs.filter(({ id }) => !withdraw.some((each) => each.id === id));
-  let room = Math.min(
-    limits.jobs_room + withdraw.length,
-    limits.submissions_room,
-    limits.replicas_max - left.filter(({ held }) => !held).length,
-  );
+  let jobs_left = Math.min(limits.jobs_room + withdraw.length, limits.submissions_room);
+  let replicas_left = limits.replicas_max - replicasOf(left.filter(({ held }) => !held));
   const submit: ScavengeSubmission[] = [];
   for (const node_kind of new Set(useful.map((shape) => shape.node_kind))) {
     const shapes = useful.filter((shape) => shape.node_kind === node_kind);
@@ -118,13 +119,20 @@ export function scavenge(question: ScavengeQuestion): ScavengeDecision {
     }));
     // What waits already takes the first holes.
     for (const submission of [...wanted, ...spare].slice(waiting)) {
-      if (room <= 0) break;
+      const { replicas = 1 } = shapes.find(({ shape }) => shape === submission.shape)!;
+      if (jobs_left <= 0 || replicas > replicas_left) continue;
       submit.push(submission);
-      room--;
+      jobs_left--;
+      replicas_left -= replicas;
     }
   }
-  if (room <= 0 && submit.length === 0) held_back.push(...fullBecause(limits, left.length));
+  const full = jobs_left <= 0 || replicas_left <= 0;
+  if (full && submit.length === 0) held_back.push(...fullBecause(limits, replicasOf(left)));
   return { submit, withdraw, held_back };
+}
+
+function replicasOf(jobs: readonly ScavengedJob[]): number {
+  return jobs.reduce((sum, { replicas = 1 }) => sum + replicas, 0);
 }
 
 /** What is left of holes when other jobs have taken their place in them, the longest ones first. */
@@ -234,13 +242,19 @@ function tooMany(
     return restarts > limits.restarts_max ? [{ id, because: `it was preempted ${restarts} times` }] : [];
   });
   const rest = waiting.filter(({ id }) => !withdraw.some((each) => each.id === id));
-  const surplus = Math.max(0, jobs.length - withdraw.length - limits.replicas_max);
-  withdraw.push(...rest.slice(0, surplus).map(({ id }) => ({ id, because: 'fewer replicas are wanted' })));
+  let surplus =
+    replicasOf(jobs.filter(({ id }) => !withdraw.some((each) => each.id === id))) - limits.replicas_max;
+  for (const { id, replicas = 1 } of rest) {
+    // A job of several goes when all of them are too many.
+    if (surplus < replicas) continue;
+    withdraw.push({ id, because: 'fewer replicas are wanted' });
+    surplus -= replicas;
+  }
   return withdraw;
 }
 
-function fullBecause(limits: ScavengeLimits, jobs: number): string[] {
-  if (limits.replicas_max <= jobs) return [`${jobs} replicas are all that are wanted`];
+function fullBecause(limits: ScavengeLimits, replicas: number): string[] {
+  if (limits.replicas_max <= replicas) return [`${replicas} replicas are all that are wanted`];
   if (limits.jobs_room <= 0) return ['the site allows no more jobs in the queue'];
   return ['the site allows no more submissions within this minute'];
 }

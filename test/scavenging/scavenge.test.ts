@@ -67,6 +67,25 @@ describe('scavenging', () => {
     expect(instead).toEqual(['r', 'r', 'r', 'r']);
   });
 
+  it('counts replicas, not jobs, where a job has several', () => {
+    const whole = { ...replica, devices: 4, replicas: 4, worth_per_s: 4 };
+    const holes = [{ node_kind: 'gpu', nodes: 5, devices: 4, seconds: hour }];
+    const wanted = (replicas_max: number): ScavengeQuestion =>
+      ask({ holes, shapes: [whole], limits: { ...limits, replicas_max } });
+    expect(scavenge(wanted(100)).submit).toHaveLength(5);
+    expect(scavenge(wanted(8)).submit).toHaveLength(2);
+    // A third job would be one replica too many.
+    expect(scavenge(wanted(11)).submit).toHaveLength(2);
+    const job = { shape: 'r', phase: 'waiting' as const, replicas: 4, submitted_s: 0, restarts: 0 };
+    const jobs = [1, 2, 3].map((at) => ({ ...job, id: `j${at}`, submitted_s: at }));
+    const withdrawn = (replicas_max: number): string[] =>
+      scavenge({ ...wanted(replicas_max), jobs, holes: [] }).withdraw.map(({ id }) => id);
+    expect(withdrawn(12)).toEqual([]);
+    expect(withdrawn(9)).toEqual([]);
+    expect(withdrawn(8)).toEqual(['j3']);
+    expect(withdrawn(0)).toEqual(['j3', 'j2', 'j1']);
+  });
+
   it('takes a shape of several nodes as often as the hole has them', () => {
     const wide = { ...replica, shape: 'wide', nodes: 2, devices: 4 };
     const holes = [{ node_kind: 'gpu', nodes: 5, devices: 4, seconds: hour }];
