@@ -45,6 +45,9 @@ export function describeLaunch(
     ...(device.emulated ? { emulated: device.emulated } : {}),
     ...(device.emulated_step_ms === undefined ? {} : { emulated_step_ms: device.emulated_step_ms }),
     ...(device.memory_bytes > 0 ? { device_memory_bytes: device.memory_bytes } : {}),
+    ...(device.kind === 'cpu' || device.emulated
+      ? { memory_bytes_per_node: planned.memory_bytes_per_node }
+      : {}),
     units: planned.units,
     mesh_folder: store.layout.mesh_folder,
     launch_folder,

@@ -51,6 +51,8 @@ export const launchSchema = z.strictObject({
   emulated_step_ms: z.number().positive().optional(),
   /** Declared memory of one device, bytes; used where the device itself cannot be asked (emulated, CPU share). */
   device_memory_bytes: z.int().optional(),
+  /** What the plan gave the job of the memory of each node, bytes; absent where the memory is that of GPUs. */
+  memory_bytes_per_node: z.int().positive().optional(),
   units: z.array(unitSchema),
   /** The rendezvous folder of the mesh. */
   mesh_folder: z.string(),

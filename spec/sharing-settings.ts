@@ -26,6 +26,13 @@ export const sharingSchema = z.strictObject({
     .describe(
       'Until a model that nobody asks for gives up its KV; its weights stay while there is room. Default: 300. Higher: prompts that begin alike are remembered longer.',
     ),
+  pool_gb: z
+    .number()
+    .positive()
+    .optional()
+    .describe(
+      'Memory pool of a device worker at most, in GB (10^9 bytes). Default: what the plan gave its job. Higher: tensors of idle models stay longer; 85 % of the device and of what the job may use is the limit in any case.',
+    ),
   consolidation: z
     .boolean()
     .optional()

@@ -256,7 +256,7 @@ export class DeviceWorkerProcess implements ServingProcess {
 }
 
 /** What a site says, in the words of the solver. */
-function sharingOf({ keep_alive_s, ...same }: SiteSharing): Partial<SharingSettings> {
+function sharingOf({ keep_alive_s, pool_gb: _, ...same }: SiteSharing): Partial<SharingSettings> {
   const told = Object.entries(same).filter(([, value]) => value !== undefined);
   return {
     ...(Object.fromEntries(told) as Partial<SharingSettings>),
@@ -290,11 +290,21 @@ function cacheFolder(environment: NodeJS.ProcessEnv): string {
 /** Of a device's memory, what its pool may take. Lower: more for programs, vocabularies and libraries; higher: for models. */
 const pool_share = 0.85;
 
-/** Devices that are only stood in for have no more memory than the host. */
-function poolBytes({ group, memory_limit_bytes }: ProcessContext): number {
+/**
+ * What the plan gave the job (weights, KV, and a reserve for programs) or the site says, and no more than the devices have
+ * and the job may use. Devices that are only stood in for have no more memory than the host.
+ */
+export function poolBytes({
+  group,
+  memory_limit_bytes,
+  planned_memory_bytes,
+  sharing,
+}: Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planned_memory_bytes' | 'sharing'>): number {
   const devices = group.devices.reduce((sum, { description }) => sum + description.memory_bytes, 0);
   const host = Math.min(totalmem(), memory_limit_bytes ?? Number.POSITIVE_INFINITY);
-  return Math.floor(pool_share * Math.min(devices > 0 ? devices : host, host));
+  const most = Math.floor(pool_share * Math.min(devices > 0 ? devices : host, host));
+  const asked = sharing?.pool_gb === undefined ? planned_memory_bytes : Math.floor(1e9 * sharing.pool_gb);
+  return Math.min(most, asked ?? most);
 }
 
 /** Cores that are the worker's own: those of its CPU devices, unless they only stand in for others and are shared. */

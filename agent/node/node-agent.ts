@@ -239,6 +239,7 @@ export class NodeAgent {
         step_ms_min: launch.emulated_step_ms,
         sharing: launch.sharing,
         memory_limit_bytes: this.#devices?.host.memory_limit_bytes,
+        planned_memory_bytes: launch.memory_bytes_per_node,
         engine_prefix: launch.engine_prefix,
         guard: this.#guard!,
         log: this.#log,

@@ -72,6 +72,8 @@ export interface ProcessContext {
   sharing: SiteSharing | undefined;
   /** What the job may use on this node, where that is limited. */
   memory_limit_bytes: number | undefined;
+  /** What the plan gave the job on this node, where that is known. */
+  planned_memory_bytes: number | undefined;
   engine_prefix: readonly string[];
   guard: OrphanGuard;
   log: AgentLog;
