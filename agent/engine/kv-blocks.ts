@@ -23,7 +23,7 @@ export interface BlockList {
 }
 
 /** Copies the first rows of a block to another one. */
-export type CopyRows = (from_block: number, to_block: number, rows: number) => void;
+type CopyRows = (from_block: number, to_block: number, rows: number) => void;
 
 export class KvBlocks {
   /** Those without memory included. */

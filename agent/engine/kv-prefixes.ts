@@ -21,7 +21,7 @@ interface Content {
 }
 
 /** A block whose first rows are those of a prompt. */
-export interface Beginning {
+interface Beginning {
   block: number;
   rows: number;
   /** It holds nothing else that could be found. */

@@ -10,7 +10,7 @@ const sequences = 4;
 const context_tokens = 320;
 const rounds = 12;
 const steps_per_turn = 3;
-/** Requests that came and went between the two measurements. */
+/** Requests that come and go between the two measurements at least. */
 const churn_requests = 60;
 const mib = 2 ** 20;
 
@@ -29,9 +29,15 @@ export interface Decode {
 export interface DecodeReport {
   fresh: Decode;
   churned: Decode;
+  churned_requests: number;
 }
 
-export async function measureDecode(model_path: string, log: (line: string) => void): Promise<DecodeReport> {
+/** @param churn_minutes requests come and go at least for so long between the two measurements */
+export async function measureDecode(
+  model_path: string,
+  log: (line: string) => void,
+  churn_minutes: number,
+): Promise<DecodeReport> {
   const ggml = loadGgml();
   const pool = new DevicePool(ggml, { pool_bytes: 2e9, threads });
   const options = {
@@ -56,7 +62,9 @@ export async function measureDecode(model_path: string, log: (line: string) => v
     log(`fresh: ${fresh.on_demand_ms.toFixed(2)} ms against ${fresh.reserved_ms.toFixed(2)} ms`);
     const random = seededRandom(3);
     const fillers = new Fillers(pool, random);
-    for (let request = 0; request < churn_requests; request++) {
+    const until_ms = performance.now() + 60_000 * churn_minutes;
+    let churned_requests = 0;
+    for (; churned_requests < churn_requests || performance.now() < until_ms; churned_requests++) {
       const tokens = 8 + Math.floor(56 * random());
       const cancelled = Math.floor(sequences * random());
       for (const subject of [onDemand, other]) subject.replace(cancelled, tokens);
@@ -67,7 +75,7 @@ export async function measureDecode(model_path: string, log: (line: string) => v
     const churned = compare(onDemand, other);
     log(`churned: ${churned.on_demand_ms.toFixed(2)} ms against ${churned.reserved_ms.toFixed(2)} ms`);
     fillers.free();
-    return { fresh, churned };
+    return { fresh, churned, churned_requests };
   } finally {
     engine.close();
     reserved.close();

@@ -10,7 +10,16 @@ export const kvBench: Bench = {
   run,
 };
 
-async function run({ log }: BenchOptions): Promise<BenchResult[]> {
+/** @throws Error where the number of minutes is none */
+function churnMinutes(args: readonly string[]): number {
+  const at = args.indexOf('--churn-minutes');
+  const minutes = at < 0 ? 0 : Number(args[at + 1]);
+  if (!(minutes >= 0)) throw new Error(`--churn-minutes takes a number, not ${args[at + 1]}`);
+  return minutes;
+}
+
+async function run({ log, args }: BenchOptions): Promise<BenchResult[]> {
+  const churn_minutes = churnMinutes(args);
   const models = await benchModels('kv', log, [
     { quantization: 'Q4_0', n_layer: 6 },
     { quantization: 'F16', n_layer: 4 },
@@ -18,10 +27,10 @@ async function run({ log }: BenchOptions): Promise<BenchResult[]> {
   try {
     const [quantized, plain] = models.paths as [string, string];
     const rates = await measureLoads(plain, quantized);
-    const { fresh, churned } = await measureDecode(quantized, log);
+    const { fresh, churned, churned_requests } = await measureDecode(quantized, log, churn_minutes);
     return [
       ...decodeResults(`decode step, ${decode_setting}`, fresh),
-      ...decodeResults('the same after 60 requests that came and went', churned),
+      ...decodeResults(`the same after ${churned_requests} requests that came and went`, churned),
       rateResult('load of a plain layout on one thread', 'memory copy', rates.plain, 0.8),
       ...(rates.converted
         ? [rateResult('load of a repacked layout on one thread', 'repacking alone', rates.converted, 0.9)]
