@@ -130,6 +130,11 @@ export async function startGatewayProcess(
     { timeout_ms: start_ms, interval_ms: 50, ...(signal ? { signal } : {}) },
   );
   if (endpoint && 'url' in endpoint) return endpoint;
+  // One that comes up later than this would hold the folder, unknown to all, against every further start.
+  if (exit === undefined) {
+    signalProcess(pid, 'SIGKILL');
+    await waitUntil(() => (exit === undefined ? undefined : true), { timeout_ms: 5_000, interval_ms: 50 });
+  }
   const words = lastWords(logPath, before);
   throw new HpcserveError('E_GATEWAY_START', {
     what: 'the gateway did not start',

@@ -8,7 +8,7 @@ import type { Door } from './clients.ts';
 import { model, type Stage } from './stage.ts';
 
 /** How long a gateway may take until it answers again after it was killed, ms: the keeper starts it. */
-const back_ms = 40_000;
+const back_ms = 90_000;
 
 export class Gateways {
   readonly doors: Door[];

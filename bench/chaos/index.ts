@@ -136,8 +136,8 @@ async function measure(
     over,
   });
   const killing = gateways.disturb(1000 * size.gateway_loss_s, over, log);
-  await Promise.all(Array.from({ length: size.clients }, (_, index) => client(index, shared, record)));
-  const [losses, gateways_killed] = await Promise.all([disturbing, killing, watching]);
+  const asking = Array.from({ length: size.clients }, (_, index) => client(index, shared, record));
+  const [losses, gateways_killed] = await Promise.all([disturbing, killing, watching, ...asking]);
   const ttft = [...record.ttft_s].sort((a, b) => a - b);
   return {
     size,
