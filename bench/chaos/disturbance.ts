@@ -23,6 +23,9 @@ export interface Losses {
   cancelled: number;
 }
 
+/** How often a deploy is typed until its failure counts. */
+const deploys_max = 4;
+
 /** Takes replicas away and deploys each again. Resolves when it is over and all came back. */
 export async function disturb(options: DisturbanceOptions): Promise<Losses> {
   const disturbance = new Disturbance(options);
@@ -60,7 +63,13 @@ class Disturbance {
       const there = this.#there();
       const count = Math.min(Math.floor(stage.deployments.length / 2), there.length - alive_min);
       const leaving = there.slice(0, Math.max(0, count));
-      await Promise.all(leaving.map((name) => this.#lose(name, 'cancel', ebb_ms)));
+      await Promise.all(
+        leaving.map(async (name) => {
+          await this.#lose(name, 'cancel', ebb_ms);
+          // Its keeper would submit it again at once.
+          await stage.must('stop', name, '--yes');
+        }),
+      );
     }
   }
 
@@ -89,13 +98,18 @@ class Disturbance {
       this.losses.cancelled++;
       log(`${name}: its job was cancelled`);
     }
-    this.#returning.push(this.#comeBack(name, rest_ms));
+    const returning = this.#comeBack(name, rest_ms);
+    returning.catch(() => undefined); // thrown when all are waited for
+    this.#returning.push(returning);
   }
 
   async #comeBack(name: string, rest_ms: number): Promise<void> {
     const { stage, log } = this.#options;
     await sleep(rest_ms);
-    await stage.must('deploy', stage.deploymentFile(name), '--yes', '--timeout', '60s');
+    const deploy = ['deploy', stage.deploymentFile(name), '--yes', '--timeout', '60s'];
+    // A deploy whose gateway is killed meanwhile fails: it is typed again, as a person would.
+    for (let tries = 1; tries < deploys_max && (await stage.hpcserve(...deploy)).code !== 0; tries++);
+    await stage.must(...deploy);
     this.#away.delete(name);
     log(`${name}: serves again`);
   }
