@@ -40,7 +40,13 @@ export function sessionRequestHandler(agent: SessionRequests) {
     else if (path === agentPaths.move && request.method === 'POST' && unit?.state().engine === 'native')
       serve(agent, sessionId, unit, request, response);
     else if (isOpenAiPath(path) && unit) serve(agent, sessionId, unit, request, response);
-    else {
+    else if (isOpenAiPath(path)) {
+      // On a connection from before its end: the request is not to blame, another replica may answer it.
+      request.resume();
+      const what = 'no model is served by this session';
+      const because = 'its unit has ended, or it is the node agent’s own';
+      answerError(response, new HpcserveError('E_AGENT_NOT_READY', { what, because }));
+    } else {
       request.resume();
       const what = `this session does not answer ${request.method} ${path.slice(0, 200)}`;
       answerError(response, new HpcserveError('E_AGENT_REQUEST', { what }), 404);

@@ -127,6 +127,20 @@ describe('a node agent with a wrapped engine', () => {
     expect(await textOf(await site.ask(record, 'count 1'))).toContain('[DONE]');
   });
 
+  test('a session without a unit, as one that has ended, sends requests elsewhere instead of blaming them', async () => {
+    await using site = await Site.open();
+    await site.start([fixtureUnit('m')]);
+    await site.serving('m');
+    const own = await site.session((record) => record.metadata.role === 'node-agent');
+    const ask = (path: string) => site.pool(own).request({ method: 'POST', path, body: '{}' });
+    const answer = await ask('/v1/chat/completions');
+    expect(answer.statusCode).toBe(503);
+    expect(await answer.body.json()).toMatchObject({ error: { code: 'E_AGENT_NOT_READY' } });
+    const unknown = await ask('/metrics');
+    expect(unknown.statusCode).toBe(404);
+    await unknown.body.dump();
+  });
+
   test('an answer that the engine breaks off does not end as if it were whole', async () => {
     await using site = await Site.open();
     await site.start([fixtureUnit('m')]);

@@ -25,7 +25,7 @@ const body = { model: 'first', prompt: 'one two three', max_tokens: 100, tempera
 
 async function poolOf(): Promise<PoolReport> {
   const { status, text } = await worker.request('GET', '/hpcserve/v1/device');
-  expect(status).toBe(200);
+  expect(status, text).toBe(200);
   const { pool } = deviceReportSchema.parse(JSON.parse(text)).memory;
   const { weights_bytes, reusable_bytes, kv_bytes, scratch_bytes, lost_bytes, free_bytes } = pool!;
   const sum = weights_bytes + reusable_bytes + kv_bytes + scratch_bytes + lost_bytes + free_bytes;
