@@ -1,6 +1,7 @@
 /** Several gateways, keys with limits, and questions to the mesh, as people type them; real processes on this machine. */
 import { spawn } from 'node:child_process';
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { packageRoot } from '../../spec/package-root.ts';
@@ -75,6 +76,28 @@ it('a second gateway serves the same keys, and goes on when the first is killed'
   expect(usage[0].requests).toBeGreaterThanOrEqual(3);
   expect(usage[0].name).toBeTruthy();
 }, 90_000);
+
+it('doctor shows what did not belong to the mesh and was refused; the mesh goes on', async () => {
+  const sessions = join(home.folder, '.hpcserve/local/mesh/sessions');
+  const [file] = readdirSync(sessions).filter((name) => name.endsWith('.rec'));
+  const record = readFileSync(join(sessions, file!));
+  const of = (digit: string): string => join(sessions, file!.replace(/^[0-9a-f]{32}/, digit.repeat(32)));
+  // A record under the name of another session, and bytes that are none.
+  writeFileSync(of('0'), record, { mode: 0o600 });
+  writeFileSync(of('1'), randomBytes(600), { mode: 0o600 });
+  const refused = async (): Promise<string[]> => {
+    const { stdout } = await home.run(['doctor', '--json']);
+    const { checks } = JSON.parse(stdout) as { checks: { check: string; found: string }[] };
+    return checks.filter(({ check }) => /^mesh.*: refused$/.test(check)).map(({ found }) => found);
+  };
+  await expect
+    .poll(refused, { timeout: 20_000 })
+    .toContainEqual(expect.stringMatching(/folder: wrong_name \d/));
+  expect((await refused()).join()).toMatch(/folder: malformed \d/);
+  expect((await ask((await gateways())[0]!.url!, key)).status).toBe(200);
+  rmSync(of('0'));
+  rmSync(of('1'));
+}, 60_000);
 
 it('keys are made with limits, changed, and refused in their words', async () => {
   const [first] = await gateways();
