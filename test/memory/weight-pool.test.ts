@@ -26,6 +26,7 @@ import { DevicePool, type DevicePoolOptions } from '../../agent/memory/device-po
 import { learnContents } from '../../agent/memory/learn-contents.ts';
 import { loadGgml } from '../../native/ggml.ts';
 import type { SynthQuantization } from '../../native/synth/quantization.ts';
+import type { EngineOptions } from '../../spec/engine-contract.ts';
 import {
   argmax,
   engineOptions,
@@ -63,8 +64,8 @@ function answer(engine: NativeEngine): { tokens: number[]; rows: Float32Array[] 
 }
 
 /** What the model answers with weights in memory of its own. */
-function alone(path: string): ReturnType<typeof answer> {
-  const engine = new NativeEngine(engineOptions(path, { kv_tokens: 512 }), ggml);
+function alone(path: string, more: Partial<EngineOptions> = {}): ReturnType<typeof answer> {
+  const engine = new NativeEngine(engineOptions(path, { kv_tokens: 512, ...more }), ggml);
   try {
     return answer(engine);
   } finally {
@@ -134,7 +135,9 @@ describe('weights in a pool', () => {
         (preset) => (['Q4_0', 'BF16'] as const).map((type) => model(preset, type)),
       ),
     );
-    const expected = paths.map(alone);
+    // An engine that is asked again knows the prompt, and computes less of it at once.
+    const invariant = { batch_invariant: true };
+    const expected = paths.map((path) => alone(path, invariant));
     const sizes = paths.map((path) => statSync(path).size);
     const pool = newPool({ pool_bytes: sizes.reduce((sum, bytes) => sum + bytes, 0) * 0.45 });
     let reused = 0;
@@ -143,7 +146,7 @@ describe('weights in a pool', () => {
     for (let turn = 0; turn < 24; turn++) {
       // Strides of 3 and 1 in turn: every model comes back, some soon and some late.
       const index = (2 * turn + (turn % 2)) % paths.length;
-      const { engine, load } = openIn(pool, paths[index]!);
+      const { engine, load } = openIn(pool, paths[index]!, {}, invariant);
       reused += load.reused_bytes;
       evicted += load.evicted_bytes;
       pool.verify();
