@@ -3,7 +3,9 @@
  * state, and every error, those of hooks and of files that do not load included (vitest's own JSON leaves them out).
  */
 import { writeFileSync } from 'node:fs';
+import { relative } from 'node:path';
 import type { Reporter, SerializedError, TestModule } from 'vitest/node';
+import { packageRoot } from '../spec/package-root.ts';
 
 export interface TestReport {
   tests: { file: string; name: string; state: 'passed' | 'failed' | 'skipped' | 'pending' }[];
@@ -28,12 +30,12 @@ export default class implements Reporter {
         if (state === 'failed') failed(test.fullName, errors);
       }
     }
-    if (unhandled.length > 0)
-      report.failures.push({
-        file: '',
-        name: '(an error outside of any test)',
-        message: unhandled.map(wordsOf).join('\n'),
-      });
+    for (const error of unhandled) {
+      // vitest adds the file that was running.
+      const { VITEST_TEST_PATH: path } = error as { VITEST_TEST_PATH?: string };
+      const file = path === undefined ? '' : relative(packageRoot, path);
+      report.failures.push({ file, name: '(an error outside of any test)', message: wordsOf(error) });
+    }
     writeFileSync(process.env.HPCSERVE_TEST_REPORT!, JSON.stringify(report));
   }
 }
