@@ -101,7 +101,7 @@ export class Stage {
         .replaceAll(/^( +)emulated: cpu$/gm, `$1emulated: cpu\n$1emulated_step_ms: ${this.options.step_ms}`),
     );
     await this.must('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-    for (const name of this.deployments)
+    for (const [index, name] of this.deployments.entries())
       this.#write(
         this.deploymentFile(name),
         JSON.stringify({
@@ -114,7 +114,8 @@ export class Stage {
               context_tokens: 512,
               max_sequences,
               batch_invariant: true,
-              devices: { kind: 'gpu' },
+              // Half on each kind: deploys at the same moment do not plan for the same device.
+              devices: { kind: 'gpu', node_kinds: [index % 2 === 0 ? 'a100' : 'gh200'] },
               tier: 'stable',
             },
           ],

@@ -80,7 +80,8 @@ export class KeyLimits {
     const now_ms = this.#now_ms();
     const own = spentAt(this.#of(key.id), now_ms);
     const held = this.#reserved.get(key.id) ?? 0;
-    const all = sumSpent([own, ...this.#ofOthers(key.id)], now_ms);
+    const others = this.#ofOthers(key.id);
+    const all = others.length === 0 ? own : sumSpent([own, ...others], now_ms);
     this.#require(key, all, held, now_ms);
     const expected_tokens = expectedTokens();
     own.requests++;
@@ -102,13 +103,11 @@ export class KeyLimits {
     else this.#reserved.delete(key_id);
     const spent = spentAt(this.#of(key_id), this.#now_ms());
     const more = (used.prompt_tokens ?? 0) + (used.completion_tokens ?? 0);
-    this.#own.set(key_id, {
-      ...spent,
-      tokens: spent.tokens + more,
-      day_tokens: spent.day_tokens + more,
-      month_tokens: spent.month_tokens + more,
-      total_tokens: spent.total_tokens + more,
-    });
+    spent.tokens += more;
+    spent.day_tokens += more;
+    spent.month_tokens += more;
+    spent.total_tokens += more;
+    this.#own.set(key_id, spent);
     this.#dirty = true;
   }
 

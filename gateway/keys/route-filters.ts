@@ -10,6 +10,8 @@ const filtersMax = 1000;
 /** Makes one filter of what a key and a request ask for, and the same one for the same words. */
 export class RouteFilters {
   readonly #filters = new Map<string, RouteFilter>();
+  /** Of requests that ask for nothing themselves. */
+  readonly #ofKeys = new WeakMap<KeySettings, RouteFilter>();
 
   /**
    * Undefined where nobody asks for anything. A request narrows the providers that its key trusts, and replaces
@@ -17,10 +19,24 @@ export class RouteFilters {
    *
    * @throws E_REQUEST_QOS, E_REQUEST_PROVIDERS
    */
-  of({ providers: trusted, qos: usual }: KeySettings, sent: IncomingHttpHeaders): RouteFilter | undefined {
+  of(settings: KeySettings, sent: IncomingHttpHeaders): RouteFilter | undefined {
     const qos = sent[headers.qos];
     const providers = sent[headers.providers];
-    if (qos === undefined && providers === undefined && !trusted && usual === undefined) return undefined;
+    if (qos !== undefined || providers !== undefined) return this.#find(settings, qos, providers);
+    if (!settings.providers && settings.qos === undefined) return undefined;
+    let filter = this.#ofKeys.get(settings);
+    if (!filter) {
+      filter = this.#find(settings, undefined, undefined);
+      this.#ofKeys.set(settings, filter);
+    }
+    return filter;
+  }
+
+  #find(
+    { providers: trusted, qos: usual }: KeySettings,
+    qos: IncomingHttpHeaders[string],
+    providers: IncomingHttpHeaders[string],
+  ): RouteFilter {
     const words = JSON.stringify([trusted, usual, providers, qos]);
     let filter = this.#filters.get(words);
     if (!filter) {
