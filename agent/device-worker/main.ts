@@ -49,7 +49,8 @@ class DeviceWorker {
   /** Passes a message on to the agent. */
   tell(message: FromWorker): void {
     log.told(message, (name) => this.models?.all.find(({ config }) => config.name === name));
-    if (process.connected) process.send!(message);
+    // An agent that goes meanwhile breaks the pipe; that it is gone is told by `disconnect`.
+    if (process.connected) process.send!(message, (error: Error | null) => error && log.warn(error.message));
   }
 
   /** Stops admitting, lets running answers end for a while, and goes. */
