@@ -3,9 +3,8 @@
  * end-to-end one after another), and ends with what could not run and what failed. In CI a skipped test is a
  * failure unless `test/may-skip.json` names it with the hardware or program that it needs.
  *
- * Many suites start real processes and wait for them with deadlines, which a machine busy with something else can
- * miss. Files that failed are therefore run once more, alone; one that passes then is named as unstable, with what it
- * failed with at first.
+ * Many suites start real processes. To tell a test that depends on what runs beside it from one that is simply
+ * broken, files that failed are run once more, alone, and what came of it is said; the run has failed either way.
  */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -23,7 +22,7 @@ interface MaySkip {
 
 /** At most this much of a failure is said again at the end; the whole is where it happened. */
 const repeatedLines = 12;
-/** So many files that failed are tried once more; if it is more, the machine is not to blame. */
+/** So many files that failed are tried once more. */
 const retriedFiles = 3;
 
 const filters = process.argv.slice(2);
@@ -36,12 +35,12 @@ const missing = [slurm, shellcheck].flatMap((answer) => (answer.ready ? [] : [an
 const unit = runVitest('unit and integration', ['--exclude', '**/*.e2e.test.ts'], filters);
 // The suites from here on share one cluster, which this lease keeps up from the first to the last.
 const lease = slurm.ready ? await acquireCluster() : undefined;
-let first: TestReport;
 let report: TestReport;
+let stable: Set<string>;
 try {
   const endToEnd = ['--exclude', '**/!(*.e2e).test.ts', '--no-file-parallelism'];
-  first = merged([unit, runVitest('end to end', endToEnd, filters)]);
-  report = onceMore(first);
+  report = merged([unit, runVitest('end to end', endToEnd, filters)]);
+  stable = passAlone(report);
 } finally {
   await lease?.release();
 }
@@ -64,12 +63,10 @@ for (const name of skipped) {
 }
 if (inCi && unlisted.length > 0)
   console.log(`in CI every skip must be listed in test/may-skip.json: ${unlisted.length} are not`);
-for (const { file, name, message } of first.failures.filter(
-  ({ file }) => !failures.some((failure) => failure.file === file),
-))
-  console.log(`\nunstable: passed when it ran alone; at first: ${file} › ${name}\n${indented(message)}`);
-for (const { file, name, message } of failures)
-  console.log(`\nfailed: ${file} › ${name}\n${indented(message)}`);
+for (const { file, name, message } of failures) {
+  const alone = stable.has(file) ? ' (its file passed when it ran once more, alone)' : '';
+  console.log(`\nfailed: ${file} › ${name}${alone}\n${indented(message)}`);
+}
 console.log(`\n${passed} passed, ${failures.length} failed, ${skipped.length} skipped`);
 const ranNothing = tests.length + failures.length === 0;
 if (ranNothing) console.log(`no test matches ${filters.join(' ')}`);
@@ -82,13 +79,13 @@ function merged(reports: TestReport[]): TestReport {
   };
 }
 
-/** The report with the files that failed replaced by their second run, where there are few. */
-function onceMore(report: TestReport): TestReport {
-  const files = [...new Set(report.failures.map(({ file }) => file))];
-  if (files.length === 0 || files.length > retriedFiles || files.includes('')) return report;
+/** Of the files that failed, those that pass when they run alone; none are tried where there are many. */
+function passAlone({ failures }: TestReport): Set<string> {
+  const files = [...new Set(failures.map(({ file }) => file))];
+  if (files.length === 0 || files.length > retriedFiles || files.includes('')) return new Set();
   const again = runVitest('once more, alone', ['--no-file-parallelism'], files);
-  const others = ({ file }: { file: string }): boolean => !files.includes(file);
-  return merged([{ tests: report.tests.filter(others), failures: report.failures.filter(others) }, again]);
+  const broken = new Set(again.failures.map(({ file }) => file));
+  return new Set(files.filter((file) => !broken.has(file)));
 }
 
 function runVitest(title: string, options: string[], files: string[]): TestReport {
