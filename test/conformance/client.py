@@ -60,6 +60,64 @@ def stream():
 
 
 @check
+def stream_logprobs():
+    def read(body):
+        chunks = list(client.chat.completions.create(**body, stream=True))
+        choices = [chunk.choices[0] for chunk in chunks]
+        return {
+            index: (
+                "".join(one.delta.content or "" for one in choices if one.index == index),
+                [token for one in choices if one.index == index and one.logprobs for token in one.logprobs.content],
+            )
+            for index in {one.index for one in choices}
+        }
+
+    body = {**CHAT, "n": 2, "logprobs": True, "top_logprobs": 3}
+    whole = client.chat.completions.create(**body)
+    streamed = read(body)
+    assert sorted(streamed) == [0, 1]
+    for choice in whole.choices:
+        text, tokens = streamed[choice.index]
+        assert text == choice.message.content
+        # Token by token what the whole answer says: text, bytes, logarithm, and the alternatives with theirs.
+        assert tokens == choice.logprobs.content and len(tokens) == 12, tokens
+        for token in tokens:
+            assert len(token.top_logprobs) == 3
+            ranked = [other.logprob for other in token.top_logprobs]
+            assert ranked == sorted(ranked, reverse=True) and token.logprob <= 0
+    # Without alternatives their list is empty; without logprobs there are none.
+    bare = [tokens for _, tokens in read({**CHAT, "logprobs": True}).values()]
+    assert [len(tokens) for tokens in bare] == [12] and not any(token.top_logprobs for token in bare[0])
+    assert [tokens for _, tokens in read(CHAT).values()] == [[]]
+    # An answer is cut off by its stop string, and so are its tokens.
+    stop = whole.choices[0].message.content[6:9]
+    stopped = client.chat.completions.create(**{**body, "n": 1}, stop=stop).choices[0]
+    assert read({**body, "n": 1, "stop": stop})[0] == (stopped.message.content, stopped.logprobs.content)
+
+
+@check
+def completions_logprobs_stream():
+    body = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 8, "seed": 3, "logprobs": 2}
+    whole = client.completions.create(**body).choices[0]
+    tokens, logprobs, offsets, tops = [], [], [], []
+    for chunk in client.completions.create(**body, stream=True):
+        of = chunk.choices[0].logprobs
+        if of is None:
+            continue
+        tokens += of.tokens
+        logprobs += of.token_logprobs
+        offsets += of.text_offset
+        tops += of.top_logprobs
+    assert (tokens, logprobs, offsets, tops) == (
+        whole.logprobs.tokens,
+        whole.logprobs.token_logprobs,
+        whole.logprobs.text_offset,
+        whole.logprobs.top_logprobs,
+    )
+    assert len(tokens) == 8 and all(len(top) >= 2 for top in tops)
+
+
+@check
 def stream_helper():
     # The helper takes an answer that was cut off at its length for a failure: this one ends at a stop string.
     whole = client.chat.completions.create(**CHAT).choices[0].message.content

@@ -18,6 +18,8 @@ const checks = [
   'models',
   'chat_completion',
   'stream',
+  'stream_logprobs',
+  'completions_logprobs_stream',
   'stream_helper',
   'stream_left_early',
   'structured_output',
