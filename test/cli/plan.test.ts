@@ -1,92 +1,22 @@
 /** `hpcserve plan` typed by hand, from a site config alone: what people get wrong, and what they then read. */
-import {
-  closeSync,
-  ftruncateSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  writeFileSync,
-  writeSync,
-} from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CliContext } from '../../cli/context.ts';
 import { printPlan } from '../../cli/format/plan-text.ts';
 import { wrap } from '../../cli/format/wrap.ts';
 import type { Plan } from '../../spec/plan.ts';
+import { hollowLlama } from './hollow-model.ts';
 import { type Home, type Outcome, temporaryHome } from './process.ts';
 
 let home: Home;
 beforeAll(() => {
   home = temporaryHome();
-  llama('8b', { hidden: 4096, ff: 14_336, layers: 32, heads: 32, kv: 8 });
-  llama('70b', { hidden: 8192, ff: 28_672, layers: 80, heads: 64, kv: 8 });
+  hollowLlama(join(home.folder, '8b'), { hidden: 4096, ff: 14_336, layers: 32, heads: 32, kv: 8 });
+  hollowLlama(join(home.folder, '70b'), { hidden: 8192, ff: 28_672, layers: 80, heads: 64, kv: 8 });
   site('lab');
 });
 afterAll(() => home.dispose());
-
-/** A Hugging Face folder of a Llama of this size whose weights take no room: headers are true, tensors are holes. */
-function llama(
-  name: string,
-  shape: { hidden: number; ff: number; layers: number; heads: number; kv: number },
-): void {
-  const { hidden, ff, layers, heads, kv } = shape;
-  const folder = join(home.folder, name);
-  const vocabulary = 128_256;
-  mkdirSync(folder);
-  const config = {
-    architectures: ['LlamaForCausalLM'],
-    model_type: 'llama',
-    hidden_size: hidden,
-    intermediate_size: ff,
-    num_hidden_layers: layers,
-    num_attention_heads: heads,
-    num_key_value_heads: kv,
-    vocab_size: vocabulary,
-    max_position_embeddings: 131_072,
-    torch_dtype: 'bfloat16',
-    tie_word_embeddings: false,
-  };
-  const head = hidden / heads;
-  const tensors: Record<string, number[]> = {
-    'model.embed_tokens.weight': [vocabulary, hidden],
-    'lm_head.weight': [vocabulary, hidden],
-    'model.norm.weight': [hidden],
-  };
-  for (let layer = 0; layer < layers; layer++) {
-    const shapes = {
-      'self_attn.q_proj': [heads * head, hidden],
-      'self_attn.k_proj': [kv * head, hidden],
-      'self_attn.v_proj': [kv * head, hidden],
-      'self_attn.o_proj': [hidden, heads * head],
-      'mlp.gate_proj': [ff, hidden],
-      'mlp.up_proj': [ff, hidden],
-      'mlp.down_proj': [hidden, ff],
-      input_layernorm: [hidden],
-      post_attention_layernorm: [hidden],
-    };
-    for (const [part, dimensions] of Object.entries(shapes))
-      tensors[`model.layers.${layer}.${part}.weight`] = dimensions;
-  }
-  let offset = 0;
-  const header = Object.fromEntries(
-    Object.entries(tensors).map(([tensor, dimensions]) => {
-      const begin = offset;
-      offset += 2 * dimensions.reduce((product, each) => product * each, 1);
-      return [tensor, { dtype: 'BF16', shape: dimensions, data_offsets: [begin, offset] }];
-    }),
-  );
-  const json = Buffer.from(JSON.stringify(header));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(json.length));
-  const file = openSync(join(folder, 'model.safetensors'), 'w');
-  writeSync(file, Buffer.concat([length, json]));
-  ftruncateSync(file, 8 + json.length + offset);
-  closeSync(file);
-  writeFileSync(join(folder, 'config.json'), JSON.stringify(config));
-  writeFileSync(join(folder, 'tokenizer.json'), '{"model": {}}');
-  writeFileSync(join(folder, 'tokenizer_config.json'), '{"chat_template": "x"}');
-}
 
 const gpuKind = (name: string, model: string, memory_gb: number, more: object = {}): object => ({
   name,
