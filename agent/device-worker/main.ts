@@ -14,6 +14,7 @@ import { reportMemory } from './memory-report.ts';
 import type { FromWorker, ToWorker } from './messages.ts';
 import { WorkerMetrics } from './metrics.ts';
 import { Models } from './models.ts';
+import { OutputLengthStore } from './output-length-store.ts';
 import { ProfileStore } from './profile-store.ts';
 import { WorkerLog } from './worker-log.ts';
 import { defaultLimits, type WorkerLimits, workerSharing } from './worker-options.ts';
@@ -97,14 +98,17 @@ class DeviceWorker {
     const step_ms_min = message.step_ms_min ?? 0;
     const isa = [...llama.ggml.cpuFeatures];
     const words = `${device}, ${threads} threads, ${isa.join(' ')}, ${llama.version}, ${step_ms_min} ms`;
-    const profiles = message.cache_dir === undefined ? undefined : new ProfileStore(message.cache_dir, words);
+    const { cache_dir } = message;
     const models = new Models({
       threads,
       pool_bytes,
       settings: { ...workerSharing, ...message.sharing },
       step_ms_min,
-      ...(profiles && { profiles }),
-      ...(message.cache_dir !== undefined && { hash_dir: join(message.cache_dir, 'tensors') }),
+      ...(cache_dir !== undefined && {
+        profiles: new ProfileStore(cache_dir, words),
+        lengths: new OutputLengthStore(cache_dir),
+        hash_dir: join(cache_dir, 'tensors'),
+      }),
       profile_ms: this.limits.profile_ms,
       warn: (text) => log.warn(text),
       metrics,

@@ -9,6 +9,7 @@ import { ComputeThread } from './compute/compute-thread.ts';
 import type { FromCompute, ScheduleReport, Submission, TokenOutput } from './compute/messages.ts';
 import type { FromWorker, NativeModel } from './messages.ts';
 import type { WorkerMetrics } from './metrics.ts';
+import type { OutputLengthStore } from './output-length-store.ts';
 import type { ProfileStore } from './profile-store.ts';
 import { ServedModel } from './served-model.ts';
 
@@ -34,6 +35,7 @@ export class Models {
   private readonly metrics: WorkerMetrics;
   private readonly threads: number;
   private readonly profiles: ProfileStore | undefined;
+  private readonly lengths: OutputLengthStore | undefined;
   private readonly profile_ms: number;
   private readonly warn: (text: string) => void;
   private readonly hashes: ContentHashCache | undefined;
@@ -50,6 +52,8 @@ export class Models {
     step_ms_min: number;
     /** Absent: what is measured of models is forgotten with the worker. */
     profiles?: ProfileStore;
+    /** Absent: so is how long answers were. */
+    lengths?: OutputLengthStore;
     /** Longest measurement of a model of which nothing is kept. */
     profile_ms: number;
     warn: (text: string) => void;
@@ -60,6 +64,7 @@ export class Models {
   }) {
     this.threads = options.threads;
     this.profiles = options.profiles;
+    this.lengths = options.lengths;
     this.profile_ms = options.profile_ms;
     this.warn = options.warn;
     this.hashes = options.hash_dir === undefined ? undefined : new ContentHashCache(options.hash_dir);
@@ -88,7 +93,9 @@ export class Models {
         config;
       const { latency_sensitivity } = config;
       const how = `${kv_type}${batch_invariant ? ', batch invariant' : ''}, chunks of ${prefill_chunk_tokens}`;
-      const profile = this.profiles?.read({ name, path: config.model_path }, how);
+      const file = { name, path: config.model_path };
+      const profile = this.profiles?.read(file, how);
+      const lengths = this.lengths?.read(file);
       this.compute.send({
         type: 'load',
         name,
@@ -97,6 +104,7 @@ export class Models {
         ...(config.slo && { slo: config.slo }),
         ...(profile && { profile }),
         profile_ms: this.profile_ms,
+        ...(lengths && { lengths }),
         ...(latency_sensitivity !== undefined && { latency_sensitivity }),
         options: {
           model_path: config.model_path,
@@ -257,7 +265,7 @@ export class Models {
         this.reports.delete(message.id);
         return;
       case 'profile':
-        this.keepProfile(message);
+        this.keepLearned(message);
         return;
       case 'weights':
         for (const { name, weights } of message.models) {
@@ -299,11 +307,12 @@ export class Models {
     }
   }
 
-  private keepProfile({ name, profile, too_slow }: FromCompute & { type: 'profile' }): void {
+  private keepLearned({ name, profile, too_slow, lengths }: FromCompute & { type: 'profile' }): void {
     const model = this.models.get(name);
     if (model) model.too_slow = too_slow;
     try {
       this.profiles?.write(name, profile);
+      if (lengths) this.lengths?.write(name, lengths);
     } catch (error) {
       this.warn(`what was learned of ${name} on this device cannot be kept: ${(error as Error).message}`);
     }

@@ -3,22 +3,11 @@
  * only ever a faster start: a file that is missing, broken or of another format means that the model is measured again.
  */
 import { createHash } from 'node:crypto';
-import {
-  closeSync,
-  fstatSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  readSync,
-  renameSync,
-  writeFileSync,
-} from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { GrowingProfile, type KeptProfile } from '../../solver/sharing/growing-profile.ts';
-
-/** So much of a model file tells it apart: its header with all names and shapes, and its first weights. */
-const fingerprint_bytes = 1024 * 1024;
+import { modelFingerprint, writeKeptFile } from './kept-file.ts';
 
 const positive = z.number().positive();
 const fileSchema = z.object({
@@ -53,7 +42,7 @@ export class ProfileStore {
    */
   read(model: { name: string; path: string }, options: string): KeptProfile | undefined {
     const hash = createHash('sha256');
-    hash.update(fingerprint(model.path)).update(`\n${this.#device}\n${options}`);
+    hash.update(modelFingerprint(model.path)).update(`\n${this.#device}\n${options}`);
     const file = join(this.#folder, `${hash.digest('hex').slice(0, 32)}.json`);
     this.#files.set(model.name, file);
     try {
@@ -68,24 +57,6 @@ export class ProfileStore {
   write(name: string, { samples, measured }: KeptProfile): void {
     const file = this.#files.get(name);
     if (file === undefined) return;
-    mkdirSync(this.#folder, { recursive: true, mode: 0o700 });
-    const partial = `${file}.${process.pid}`;
-    const text = JSON.stringify({ format: 1, model: name, device: this.#device, samples, measured });
-    writeFileSync(partial, text, { mode: 0o600 });
-    renameSync(partial, file);
-  }
-}
-
-function fingerprint(path: string): Buffer {
-  const file = openSync(path, 'r');
-  try {
-    const head = Buffer.alloc(fingerprint_bytes);
-    const bytes = readSync(file, head, 0, head.length, 0);
-    return createHash('sha256')
-      .update(`${fstatSync(file).size}\n`)
-      .update(head.subarray(0, bytes))
-      .digest();
-  } finally {
-    closeSync(file);
+    writeKeptFile(file, { format: 1, model: name, device: this.#device, samples, measured });
   }
 }

@@ -14,6 +14,9 @@ const prior = { answer: 256, reasoning: 2048, weight: 4 };
 const memory = 500;
 /** Lengths are counted in classes of this ratio; an expectation is off by less than half of it. */
 const classes_per_doubling = 4;
+/** Longer answers count as this long. */
+const tokens_max = 2 ** 24 - 1;
+const classes_max = 24 * classes_per_doubling;
 
 interface History {
   /** Weight and tokens per class of lengths. */
@@ -21,11 +24,20 @@ interface History {
   tokens: number[];
 }
 
+/** What is kept of a model's answers between workers: at most `classes_max` classes each. Absent where none was seen. */
+export interface KeptLengths {
+  answers?: History;
+  reasoning?: History;
+}
+
+const kinds = ['answers', 'reasoning'] as const;
+
 export class OutputLengths {
   readonly #histories = new Map<string, History>();
 
   /** An answer ended by itself or at its limit; cancelled ones say nothing. */
-  observe(key: LengthKey, output_tokens: number): void {
+  observe(key: LengthKey, answer_tokens: number): void {
+    const output_tokens = Math.min(answer_tokens, tokens_max);
     const history = this.#of(key);
     const fade = 1 - 1 / memory;
     for (let at = 0; at < history.weights.length; at++) {
@@ -61,8 +73,39 @@ export class OutputLengths {
     return Math.min(limit, Math.max(mean, generated + 1));
   }
 
+  /** Undefined where no answer of the model has been seen. */
+  kept(model: string): KeptLengths | undefined {
+    const kept: KeptLengths = {};
+    for (const kind of kinds) {
+      const history = this.#histories.get(nameOf({ model, reasoning: kind === 'reasoning' }));
+      if (history && history.weights.length > 0)
+        kept[kind] = { weights: [...history.weights], tokens: [...history.tokens] };
+    }
+    return kept.answers || kept.reasoning ? kept : undefined;
+  }
+
+  /**
+   * Begins with what was kept; what has been seen of the model since then goes before it.
+   * @throws RangeError where it is nothing that answers could have left
+   */
+  restore(model: string, kept: KeptLengths): void {
+    for (const kind of kinds) {
+      const { weights, tokens } = kept[kind] ?? { weights: [], tokens: [] };
+      if (!isPlausible(weights, tokens)) throw new RangeError(`no history of answers: ${kind} of ${model}`);
+      const history = this.#of({ model, reasoning: kind === 'reasoning' });
+      if (history.weights.length > 0) continue;
+      history.weights.push(...weights);
+      history.tokens.push(...tokens);
+    }
+  }
+
+  /** The model is gone; another one may come under its name. */
+  forget(model: string): void {
+    for (const kind of kinds) this.#histories.delete(nameOf({ model, reasoning: kind === 'reasoning' }));
+  }
+
   #of(key: LengthKey): History {
-    const name = `${key.reasoning ? 'r' : 'a'}:${key.model}`;
+    const name = nameOf(key);
     let history = this.#histories.get(name);
     if (history === undefined) {
       history = { weights: [], tokens: [] };
@@ -70,6 +113,22 @@ export class OutputLengths {
     }
     return history;
   }
+}
+
+function nameOf({ model, reasoning }: LengthKey): string {
+  return `${reasoning ? 'r' : 'a'}:${model}`;
+}
+
+/** As many answers as are remembered, and in each class tokens of its lengths; a little more for rounding. */
+function isPlausible(weights: readonly number[], tokens: readonly number[]): boolean {
+  if (weights.length !== tokens.length || weights.length > classes_max) return false;
+  let sum = 0;
+  for (const [at, weight] of weights.entries()) {
+    const longest = 2 ** ((at + 1) / classes_per_doubling);
+    if (!(weight >= 0 && tokens[at]! >= 0 && tokens[at]! <= 1.001 * weight * longest)) return false;
+    sum += weight;
+  }
+  return sum <= 1.001 * memory;
 }
 
 function classOf(tokens: number): number {

@@ -1,5 +1,5 @@
 /** One device, several models: promises are kept or refused, profiles are measured and kept, and all of it can be seen. */
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { DeviceReport } from '../../spec/device-report.ts';
@@ -163,6 +163,51 @@ describe('a device that is shared', () => {
       );
     } finally {
       for (const one of kept) await one.close();
+    }
+  });
+
+  it('how long answers are is kept for the next worker; a broken file is as none', async () => {
+    const path = await tinyModel(worker.folder, 'tiny-llama');
+    const cache_dir = join(worker.folder, 'cache');
+    const former: WorkerHarness[] = [];
+    const again = async (): Promise<void> => {
+      worker.send({ type: 'stop' });
+      await worker.exited;
+      former.push(worker);
+      worker = new WorkerHarness();
+    };
+    /** Tokens that the worker expects of an answer that may have 2000. */
+    const expected = async (name = 'one'): Promise<number> => {
+      await worker.configure({}, { cache_dir, step_ms_min: 1 });
+      await worker.load({ name, model_path: path, context_tokens: 4096 });
+      const stream = await worker.client.chat.completions.create(asking(name, 2000) as never);
+      await worker.report(name, ({ running }) => running === 1);
+      const { text } = await worker.request('GET', agentPaths.sharing);
+      (stream as unknown as { controller: AbortController }).controller.abort();
+      const [instance] = sharedDeviceViewSchema.parse(JSON.parse(text)).instances;
+      return instance!.requests[0]!.expected_output_tokens;
+    };
+    try {
+      expect(await expected()).toBe(256);
+      await Promise.all(Array.from({ length: 12 }, () => post('one', 20)));
+      await again();
+      // Twelve of 20 tokens beside what is believed of answers that nobody saw.
+      expect(await expected()).toBeCloseTo((4 * 256 + 12 * 20) / 16, 0);
+      await again();
+      // The same file under another name may be asked other things.
+      expect(await expected('two')).toBe(256);
+      const profiles = join(cache_dir, 'profiles');
+      const files = readdirSync(profiles).filter((file) => file.endsWith('.lengths.json'));
+      expect(files).toHaveLength(1);
+      const file = join(profiles, files[0]!);
+      expect(statSync(file).mode & 0o777).toBe(0o600);
+      const { format, model, answers, reasoning } = JSON.parse(readFileSync(file, 'utf8'));
+      expect([format, model, reasoning, answers.weights.length]).toEqual([1, 'one', undefined, 18]);
+      writeFileSync(file, '{"format":1,"model":"one","answers":{"weights":[1],"tokens":[1e9]}}');
+      await again();
+      expect(await expected()).toBe(256);
+    } finally {
+      for (const one of former) await one.close();
     }
   });
 

@@ -5,12 +5,13 @@ import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import { monotonic_ms } from '../clock.ts';
-import { type ChosenTurn, DeviceSchedule, type ScheduledModel } from './device-schedule.ts';
+import { type ChosenTurn, DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
 import { MeasuredModels } from './measured-models.ts';
 import type { FromCompute, ScheduleReport, ToCompute } from './messages.ts';
 import { type LoadMessage, ModelLoads } from './model-loads.ts';
 import { RestingModels } from './resting-models.ts';
+import type { ScheduledModel } from './scheduled-instance.ts';
 import { ToldWeights } from './told-weights.ts';
 import { pulse, pulseStates } from './watchdog.ts';
 
@@ -139,6 +140,7 @@ export class ComputeLoop {
         this.resting.end(message.name);
         this.weights.forget(message.name);
         this.close(message.name);
+        this.schedule.forget(message.name);
         this.send({ type: 'unloaded', name: message.name });
         return;
       case 'leave':
@@ -179,10 +181,10 @@ export class ComputeLoop {
 
   /** A model enters the schedule, and serves. */
   private enter(message: LoadMessage, engine: Engine, growing: GrowingProfile, how: string): void {
-    const { name, vocabulary, utf8 } = message;
+    const { name, vocabulary, utf8, lengths } = message;
     this.schedule.add(
       this.scheduled(message, engine),
-      growing,
+      { growing, ...(lengths && { lengths }) },
       engine,
       this.pool().memory.bytes,
       monotonic_ms(),
@@ -227,10 +229,10 @@ export class ComputeLoop {
   private lay(model: string, kind: 'rest' | 'move', because: string): boolean {
     const message = this.messages.get(model);
     if (message === undefined) return false;
-    const profile = this.schedule.profileOf(model);
+    const learned = this.schedule.learned(model);
     this.schedule.decisions.note({ kind, model, because });
     this.close(model);
-    this.resting.rest({ ...message, ...(profile && { profile }) });
+    this.resting.rest({ ...message, ...learned });
     return true;
   }
 
@@ -408,8 +410,8 @@ export class ComputeLoop {
   }
 
   private tellProfile(name: string): void {
-    const profile = this.schedule.profileOf(name);
-    if (profile) this.send({ type: 'profile', name, profile, too_slow: this.schedule.isTooSlow(name) });
+    const learned = this.schedule.learned(name);
+    if (learned) this.send({ type: 'profile', name, ...learned, too_slow: this.schedule.isTooSlow(name) });
   }
 
   private keepPace(started_ms: number): void {

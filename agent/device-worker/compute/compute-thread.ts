@@ -1,4 +1,4 @@
-import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
+import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
@@ -8,6 +8,7 @@ import { ComputeWatchdog, pulse, watch_ms } from './watchdog.ts';
 export class ComputeThread {
   private readonly worker: Worker;
   private readonly port: MessagePort;
+  private readonly receive: (message: FromCompute) => void;
   private readonly pulse = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
   private readonly watch: NodeJS.Timeout;
   private stopping = false;
@@ -41,6 +42,7 @@ export class ComputeThread {
   ) {
     const { port1, port2 } = new MessageChannel();
     this.port = port1;
+    this.receive = receive;
     this.port.on('message', receive);
     const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
     this.worker = new Worker(new URL(`./main.${extension}`, import.meta.url), {
@@ -101,6 +103,9 @@ export class ComputeThread {
     this.stopping = true;
     this.send({ type: 'stop' });
     await this.ended;
+    // Its last words may not have been delivered yet: among them is what it learned.
+    for (let last = receiveMessageOnPort(this.port); last; last = receiveMessageOnPort(this.port))
+      this.receive(last.message as FromCompute);
     this.port.close();
   }
 }

@@ -4,81 +4,32 @@
  */
 import { admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
 import { attainableLevel } from '../../../solver/sharing/attainable-level.ts';
-import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
+import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import { chooseEvictions, decideKvFate, type ParkingPlace } from '../../../solver/sharing/eviction.ts';
 import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
-import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
 import { lanesOf } from '../../../solver/sharing/lanes.ts';
 import { nextIteration, spareTime } from '../../../solver/sharing/next-iteration.ts';
-import { OutputLengths } from '../../../solver/sharing/output-lengths.ts';
-import {
-  headroom,
-  levelOf,
-  type PromisedLevel,
-  tokenDeadline,
-} from '../../../solver/sharing/service-level.ts';
+import { type KeptLengths, OutputLengths } from '../../../solver/sharing/output-lengths.ts';
+import { levelOf, tokenDeadline } from '../../../solver/sharing/service-level.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { shareIteration } from '../../../solver/sharing/shared-iteration.ts';
 import type { InstanceReport, SchedulerReport } from '../../../spec/device-report.ts';
 import type { SharedDeviceView } from '../../../spec/device-view.ts';
-import type {
-  Engine,
-  EngineStats,
-  SequenceProgress,
-  StepReport,
-  Turn,
-} from '../../../spec/engine-contract.ts';
+import type { EngineStats, SequenceProgress, StepReport, Turn } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { DecisionLog } from './decision-log.ts';
 import { DeviceMemory } from './device-memory.ts';
+import { instanceReport, keepsLevel } from './instance-report.ts';
 import type { Submission } from './messages.ts';
+import {
+  type ScheduledEngine,
+  type ScheduledInstance,
+  type ScheduledModel,
+  type ScheduledRequest,
+  sizesOf,
+} from './scheduled-instance.ts';
 import { sharedView } from './shared-view.ts';
-
-export interface ScheduledModel {
-  name: string;
-  /** What its deployment promises; absent: nothing. */
-  slo?: PromisedLevel;
-  max_sequences: number;
-  prefill_chunk_tokens: number;
-  /** Longest sequence that it takes. */
-  tokens_max: number;
-}
-
-interface ScheduledRequest extends RequestView {
-  /** Tokens of its answer at most. */
-  output_tokens_max: number;
-  reasoning: boolean;
-  /** It ends with its prompt: an embedding. */
-  embeds: boolean;
-  /** It can be broken off, and goes on elsewhere. */
-  movable: boolean;
-  /** Its KV is in host memory, so many bytes; it waits until there is room for it. */
-  parked_bytes: number;
-}
-
-type ScheduledEngine = Pick<
-  Engine,
-  'setKvBudget' | 'kv_bytes_used' | 'kvBytesOf' | 'parkSequence' | 'restoreSequence' | 'progress' | 'stats'
->;
-
-interface ScheduledInstance extends InstanceView {
-  requests: ScheduledRequest[];
-  readonly engine: ScheduledEngine;
-  slo: PromisedLevel | undefined;
-  growing: GrowingProfile;
-  max_sequences: number;
-  kv_bytes_max: number;
-  tokens_max: number;
-  prefill_chunk_tokens_max: number;
-  places: number;
-  kv_used_bytes: number;
-  /** Everything that is alive in its engine; `requests` are those that can run. */
-  readonly live: Map<number, ScheduledRequest>;
-  waiting: number;
-  /** A sequence found no KV: none is begun before one ends. */
-  kv_full: boolean;
-}
 
 interface ScheduledDevice extends DeviceView {
   instances: ScheduledInstance[];
@@ -88,24 +39,11 @@ interface ScheduledDevice extends DeviceView {
 const parking_share = 0.1;
 /** Of copying KV out and in again, with its checksum: about a third of what one core copies. */
 const parking_bytes_per_s = 1e9;
-/** Length of the request by which estimates are shown. */
-const typical_tokens = 512;
 
-type Sizes = Pick<InstanceView, 'id' | 'model' | 'weight_bytes' | 'kv_bytes' | 'kv_bytes_per_token'> & {
-  tokens_max: number;
-  kv_bytes_max: number;
-};
-
-function sizesOf({ name, tokens_max }: ScheduledModel, stats: EngineStats): Sizes {
-  return {
-    id: name,
-    model: name,
-    tokens_max,
-    weight_bytes: stats.weight_bytes,
-    kv_bytes: 0,
-    kv_bytes_max: stats.kv_bytes,
-    kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),
-  };
+/** What the next worker can begin with. */
+interface LearnedModel {
+  profile: KeptProfile;
+  lengths?: KeptLengths;
 }
 
 /** An iteration of a model, as its engine is told. */
@@ -149,10 +87,13 @@ export class DeviceSchedule {
     return this.#memory.couldAdd({ ...sizesOf(model, stats), requests: [] }, pool_bytes);
   }
 
-  /** @param pool_bytes of the pool that all models of the device lie in */
+  /**
+   * @param known of how fast it is here, and how long its answers were before
+   * @param pool_bytes of the pool that all models of the device lie in
+   */
   add(
     model: ScheduledModel,
-    growing: GrowingProfile,
+    { growing, lengths }: { growing: GrowingProfile; lengths?: KeptLengths },
     engine: ScheduledEngine,
     pool_bytes: number,
     now_ms: number,
@@ -175,6 +116,7 @@ export class DeviceSchedule {
       kv_full: false,
       idle_since_ms: now_ms,
     };
+    if (lengths) this.#lengths.restore(model.name, lengths);
     this.#memory.add(instance, engine, pool_bytes);
     this.#device.instances.push(instance);
   }
@@ -361,7 +303,7 @@ export class DeviceSchedule {
   /** By name. */
   instances(now_ms: number): InstanceReport[] {
     const byName = [...this.#device.instances].sort((a, b) => (a.id < b.id ? -1 : 1));
-    return byName.map((instance) => this.#report(instance, now_ms));
+    return byName.map((instance) => instanceReport(instance, now_ms, this.#settings));
   }
 
   /** Of the instances without requests, the one that has been so longest. */
@@ -401,11 +343,19 @@ export class DeviceSchedule {
 
   isTooSlow(model: string): boolean {
     const instance = this.#of(model);
-    return instance?.slo !== undefined && !this.#keepsLevel(instance);
+    return instance?.slo !== undefined && !keepsLevel(instance, this.#settings);
   }
 
-  profileOf(model: string): KeptProfile | undefined {
-    return this.#of(model)?.growing.kept();
+  /** What is worth keeping of a model that is here. */
+  learned(model: string): LearnedModel | undefined {
+    const instance = this.#of(model);
+    const lengths = this.#lengths.kept(model);
+    return instance && { profile: instance.growing.kept(), ...(lengths && { lengths }) };
+  }
+
+  /** A model is gone for good. */
+  forget(model: string): void {
+    this.#lengths.forget(model);
   }
 
   get counted(): SchedulerReport {
@@ -485,47 +435,5 @@ export class DeviceSchedule {
       }
     }
     instance.profile = growing.profile;
-  }
-
-  /** Whether the idle device keeps what is promised to a request of typical length. */
-  #keepsLevel(instance: ScheduledInstance): boolean {
-    const typical: RequestView = {
-      id: 'typical',
-      arrival_ms: 0,
-      input_tokens: typical_tokens,
-      output_tokens: 0,
-      expected_output_tokens: 1,
-      prefill_tokens_left: typical_tokens,
-      available_at_ms: 0,
-      service_level: levelOf(instance.slo ?? {}, typical_tokens),
-    };
-    return attainableLevel(instance, typical, this.#settings).kept;
-  }
-
-  #report(instance: ScheduledInstance, now_ms: number): InstanceReport {
-    const { model, slo, growing, requests, profile } = instance;
-    const prompts = requests.filter(({ prefill_tokens_left }) => prefill_tokens_left > 0).length;
-    const headrooms = [...instance.live.values()].map((request) => headroom(request, now_ms));
-    return {
-      model,
-      ...(slo && { slo: { ...slo } }),
-      prompts,
-      decoding: requests.length - prompts,
-      waiting: instance.waiting,
-      max_sequences: instance.max_sequences,
-      ...(headrooms.length > 0 && { headroom_ms: Math.min(...headrooms) }),
-      weight_bytes: instance.weight_bytes,
-      kv_bytes: instance.kv_bytes,
-      kv_used_bytes: instance.kv_used_bytes,
-      kv_required_bytes: kvDemand(instance, this.#settings).required_bytes,
-      ...(instance.idle_since_ms !== undefined && { idle_ms: now_ms - instance.idle_since_ms }),
-      profile: {
-        prefill_points: growing.points.prefill,
-        decode_points: growing.points.decode,
-        prefill_512_ms: profile.prefill_ms(typical_tokens),
-        decode_512_ms: profile.decode_ms(1, typical_tokens),
-        ...(slo && { keeps_level: this.#keepsLevel(instance) }),
-      },
-    };
   }
 }

@@ -1,5 +1,6 @@
 /** Messages between the main thread of a device worker, which does I/O and text, and its compute thread. */
 import type { KeptProfile } from '../../../solver/sharing/growing-profile.ts';
+import type { KeptLengths } from '../../../solver/sharing/output-lengths.ts';
 import type { PromisedLevel } from '../../../solver/sharing/service-level.ts';
 import type { ModelWeights } from '../../../spec/agent-state.ts';
 import type { DeviceReport } from '../../../spec/device-report.ts';
@@ -73,6 +74,8 @@ export type ToCompute =
       /** What was learned of it on this device before; absent: it is measured now, for so long at most. */
       profile?: KeptProfile;
       profile_ms: number;
+      /** How long its answers were before; absent: nothing is known. */
+      lengths?: KeptLengths;
       /** α of Equation 2; absent: 1. */
       latency_sensitivity?: number;
     }
@@ -104,8 +107,8 @@ export type FromCompute =
   | { type: 'unloaded'; name: string }
   /** What lies in the pool of each model that was loaded; told when it changed. */
   | { type: 'weights'; models: { name: string; weights: ModelWeights }[] }
-  /** What is known now of how fast a model is here: after it was measured, now and then, and before it goes. */
-  | { type: 'profile'; name: string; profile: KeptProfile; too_slow: boolean }
+  /** What is known now of how fast a model is here, and how long its answers: after it was measured, now and then, and before it goes. */
+  | { type: 'profile'; name: string; profile: KeptProfile; too_slow: boolean; lengths?: KeptLengths }
   | { type: 'report'; id: number; report: ScheduleReport }
   | { type: 'admitted'; id: number }
   | { type: 'refused'; id: number; error: ErrorJson }

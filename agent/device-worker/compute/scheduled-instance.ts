@@ -1,0 +1,67 @@
+/** The models of a device as their schedule keeps them: what decisions see, and what they are carried out by. */
+import type { InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
+import type { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
+import type { PromisedLevel } from '../../../solver/sharing/service-level.ts';
+import type { Engine, EngineStats } from '../../../spec/engine-contract.ts';
+
+export interface ScheduledModel {
+  name: string;
+  /** What its deployment promises; absent: nothing. */
+  slo?: PromisedLevel;
+  max_sequences: number;
+  prefill_chunk_tokens: number;
+  /** Longest sequence that it takes. */
+  tokens_max: number;
+}
+
+export interface ScheduledRequest extends RequestView {
+  /** Tokens of its answer at most. */
+  output_tokens_max: number;
+  reasoning: boolean;
+  /** It ends with its prompt: an embedding. */
+  embeds: boolean;
+  /** It can be broken off, and goes on elsewhere. */
+  movable: boolean;
+  /** Its KV is in host memory, so many bytes; it waits until there is room for it. */
+  parked_bytes: number;
+}
+
+export type ScheduledEngine = Pick<
+  Engine,
+  'setKvBudget' | 'kv_bytes_used' | 'kvBytesOf' | 'parkSequence' | 'restoreSequence' | 'progress' | 'stats'
+>;
+
+export interface ScheduledInstance extends InstanceView {
+  requests: ScheduledRequest[];
+  readonly engine: ScheduledEngine;
+  slo: PromisedLevel | undefined;
+  growing: GrowingProfile;
+  max_sequences: number;
+  kv_bytes_max: number;
+  tokens_max: number;
+  prefill_chunk_tokens_max: number;
+  places: number;
+  kv_used_bytes: number;
+  /** Everything that is alive in its engine; `requests` are those that can run. */
+  readonly live: Map<number, ScheduledRequest>;
+  waiting: number;
+  /** A sequence found no KV: none is begun before one ends. */
+  kv_full: boolean;
+}
+
+type Sizes = Pick<InstanceView, 'id' | 'model' | 'weight_bytes' | 'kv_bytes' | 'kv_bytes_per_token'> & {
+  tokens_max: number;
+  kv_bytes_max: number;
+};
+
+export function sizesOf({ name, tokens_max }: ScheduledModel, stats: EngineStats): Sizes {
+  return {
+    id: name,
+    model: name,
+    tokens_max,
+    weight_bytes: stats.weight_bytes,
+    kv_bytes: 0,
+    kv_bytes_max: stats.kv_bytes,
+    kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),
+  };
+}

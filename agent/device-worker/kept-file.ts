@@ -1,0 +1,46 @@
+/** Small files of what a worker learned, for the next one: whole or not at all, and for their owner alone. */
+import { createHash } from 'node:crypto';
+import {
+  closeSync,
+  fstatSync,
+  mkdirSync,
+  openSync,
+  readSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { hostname } from 'node:os';
+import { dirname } from 'node:path';
+
+/** So much of a model file tells it apart: its header with all names and shapes, and its first weights. */
+const fingerprint_bytes = 1024 * 1024;
+
+/** Replaces the file: readers see the old one or the new one. @throws where the folder cannot be written */
+export function writeKeptFile(path: string, content: object): void {
+  mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+  // Workers of other nodes write here, too.
+  const partial = `${path}.${hostname()}.${process.pid}`;
+  try {
+    writeFileSync(partial, JSON.stringify(content), { mode: 0o600 });
+    renameSync(partial, path);
+  } catch (error) {
+    rmSync(partial, { force: true });
+    throw error;
+  }
+}
+
+/** @throws where the model file cannot be read */
+export function modelFingerprint(path: string): Buffer {
+  const file = openSync(path, 'r');
+  try {
+    const head = Buffer.alloc(fingerprint_bytes);
+    const bytes = readSync(file, head, 0, head.length, 0);
+    return createHash('sha256')
+      .update(`${fstatSync(file).size}\n`)
+      .update(head.subarray(0, bytes))
+      .digest();
+  } finally {
+    closeSync(file);
+  }
+}
