@@ -88,6 +88,7 @@ export interface WantedAddress {
 /**
  * Starts the gateway as a process that outlives this command, and waits until it answers. The caller
  * holds the gateway lock of the site and has looked that none runs.
+ * @param within_ms how long that may take; a gateway that is later is ended
  * @throws E_GATEWAY_START with the last lines of its log.
  */
 export async function startGatewayProcess(
@@ -95,6 +96,7 @@ export async function startGatewayProcess(
   layout: StateLayout,
   signal?: AbortSignal,
   address?: WantedAddress,
+  within_ms = start_ms,
 ): Promise<GatewayEndpoint> {
   mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
   const config = writeGatewayConfig(site, layout, address);
@@ -127,7 +129,7 @@ export async function startGatewayProcess(
       const written = readEndpoint(layout);
       return written?.pid === pid && (await askHealth(written!)) === undefined ? written : undefined;
     },
-    { timeout_ms: start_ms, interval_ms: 50, ...(signal ? { signal } : {}) },
+    { timeout_ms: within_ms, interval_ms: 50, ...(signal ? { signal } : {}) },
   );
   if (endpoint && 'url' in endpoint) return endpoint;
   // One that comes up later than this would hold the folder, unknown to all, against every further start.
@@ -139,7 +141,7 @@ export async function startGatewayProcess(
   throw new HpcserveError('E_GATEWAY_START', {
     what: 'the gateway did not start',
     because: [
-      endpoint?.failed ?? `it did not answer within ${start_ms / 1000} s`,
+      endpoint?.failed ?? `it did not answer within ${within_ms / 1000} s`,
       ...words.because,
       `log file: ${logPath}`,
     ],

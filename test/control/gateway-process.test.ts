@@ -1,0 +1,52 @@
+/** The gateway as commands start it: a real process, on a folder that does not answer for a while. */
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { lookAtGateway, startGatewayProcess, stopGatewayProcess } from '../../control/gateway-process.ts';
+import { isAlive, type ProcessIdentity } from '../../control/process-identity.ts';
+import { gatewayFiles, type StateLayout, stateLayout } from '../../spec/state-layout.ts';
+import { site } from './fixtures.ts';
+
+let folder: string;
+let layout: StateLayout;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'hpcserve-late-'));
+  layout = stateLayout(folder, 'local');
+});
+afterEach(async () => {
+  await stopGatewayProcess(layout);
+  rmSync(folder, { recursive: true, force: true });
+});
+
+it('one that starts too late is ended, and the next one starts', async () => {
+  // Whoever opens a pipe that nobody writes to waits, as on a filesystem that is away.
+  mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
+  const away = join(layout.gateway_folder, gatewayFiles.workload);
+  execFileSync('mkfifo', [away]);
+  const late = startGatewayProcess(site, layout, undefined, undefined, 2000);
+  await expect(late).rejects.toMatchObject({
+    code: 'E_GATEWAY_START',
+    because: expect.arrayContaining(['it did not answer within 2 s']),
+  });
+  const identity = JSON.parse(
+    readFileSync(join(layout.gateway_folder, 'process.json'), 'utf8'),
+  ) as ProcessIdentity;
+  expect(isAlive(identity)).toBe(false);
+  expect((await lookAtGateway(layout)).state).toBe('not_running');
+
+  rmSync(away);
+  const endpoint = await startGatewayProcess(site, layout);
+  expect(endpoint.pid).not.toBe(identity.pid);
+  expect(await lookAtGateway(layout)).toMatchObject({ state: 'running', endpoint: { pid: endpoint.pid } });
+});
+
+it('one that cannot start is told in the words of its log', async () => {
+  mkdirSync(join(layout.gateway_folder, gatewayFiles.ledger), { recursive: true, mode: 0o700 });
+  const failed = await startGatewayProcess(site, layout).catch((error: unknown) => error);
+  expect(failed).toMatchObject({ code: 'E_GATEWAY_START' });
+  expect((failed as { because: string[] }).because.join('\n')).toMatch(
+    /ended with exit code \d+[\s\S]*ledger/,
+  );
+});
