@@ -1,5 +1,4 @@
 /** The `hpcserve` command: builds the program, runs one command, and turns every outcome into words and an exit code. */
-import { createInterface } from 'node:readline/promises';
 import { CommanderError } from 'commander';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { Configuration } from './config/configuration.ts';
@@ -36,6 +35,7 @@ function createContext(): CliContext {
 async function askYesOrNo(question: string): Promise<boolean> {
   if (!process.stdin.isTTY || !process.stderr.isTTY)
     throw new HpcserveError('E_CONFIRM', { what: question, because: 'there is no terminal to ask at' });
+  const { createInterface } = await import('node:readline/promises');
   const terminal = createInterface({ input: process.stdin, output: process.stderr });
   try {
     const answer = await terminal.question(`${question} [y/N] `, { signal: interruption.signal });

@@ -2,8 +2,8 @@
 import { userInfo } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { CredentialFile } from '../control/credentials.ts';
-import { baseUrl } from '../control/gateway.ts';
 import { type GatewaySight, lookAtGateway, lookAtGateways } from '../control/gateway-process.ts';
+import { baseUrl } from '../control/gateway-url.ts';
 import { type Operations, openOperations } from '../control/operations.ts';
 import { type LoadedSite, loadSite, type SitePlaces } from '../control/site-files.ts';
 import { HpcserveError } from '../spec/errors/error.ts';

@@ -70,7 +70,7 @@ export class DeploymentStore {
     } catch (error) {
       throw damaged((error as Error).message);
     }
-    const parsed = deploymentStateSchema.safeParse(json);
+    const parsed = deploymentStateSchema.safeParse(json, { jitless: true });
     if (!parsed.success) throw damaged(z.prettifyError(parsed.error));
     return parsed.data;
   }

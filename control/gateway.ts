@@ -17,17 +17,13 @@ import {
   stopGatewayProcess,
   type WantedAddress,
 } from './gateway-process.ts';
+import { baseUrl } from './gateway-url.ts';
 import type { Operations } from './operations.ts';
 import { retireSessions } from './retire-sessions.ts';
 import { waitUntil } from './wait-until.ts';
 
 /** Longest time for another command to start or stop the same gateway, ms. */
 const lockWait_ms = 90_000;
-
-/** Base URL for OpenAI clients. */
-export function baseUrl(endpoint: Pick<GatewayEndpoint, 'url'>): string {
-  return new URL('/v1', endpoint.url).href;
-}
 
 /**
  * The running gateway, started if there is none.
@@ -46,6 +42,7 @@ export async function ensureGateway(
   const first = await lookAtGateway(layout);
   if (first.state === 'running' || first.state === 'elsewhere')
     return { endpoint: first.endpoint, started: false };
+  store.prepareSite();
   const lock = await store.lockGateway({ command: operations.command, timeout_ms: lockWait_ms, signal });
   try {
     const sight = await lookAtGateway(layout);

@@ -7,8 +7,8 @@ import { type ActualUnit, differences, type PlannedUnit, plannedUnit } from './c
 import { type DeploymentState, type LaunchRecord, liveLaunches } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { jobLog } from './diagnose.ts';
-import { baseUrl } from './gateway.ts';
 import { lookAtGateway } from './gateway-process.ts';
+import { baseUrl } from './gateway-url.ts';
 import type { JobSnapshot } from './job-runner.ts';
 import {
   describeDevices,

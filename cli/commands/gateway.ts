@@ -1,6 +1,7 @@
 import { type Command, InvalidArgumentError } from 'commander';
-import { baseUrl, ensureGateway, stopGateway } from '../../control/gateway.ts';
+import { ensureGateway, stopGateway } from '../../control/gateway.ts';
 import { lookAtGateways } from '../../control/gateway-process.ts';
+import { baseUrl } from '../../control/gateway-url.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
