@@ -14,30 +14,29 @@ export async function useRemoteTerminal(
   term = 'xterm-256color',
 ): Promise<number> {
   const { stdin, stdout } = process;
-  const channel = await connection.openTerminal(argv, { term, ...windowSize() });
+  const { channel, end } = await connection.openTerminal(argv, { term, ...windowSize() });
   // Pixels are not known.
   const resize = (): void => {
     const { cols, rows } = windowSize();
     channel.setWindow(rows, cols, 0, 0);
   };
-  let code: number | undefined;
-  channel.on('exit', (status: number | null, signal?: string) => {
-    code = status ?? 128 + (constants.signals[`SIG${signal ?? ''}` as NodeJS.Signals] ?? 0);
-  });
-  const closed = new Promise<void>((resolve) => channel.once('close', resolve));
   const leaveRawMode = enterRawMode();
   stdin.pipe(channel);
   channel.pipe(stdout, { end: false });
   stdout.on('resize', resize);
+  let ended: Awaited<typeof end>;
   try {
-    await closed;
+    ended = await end;
   } finally {
     stdin.unpipe(channel);
     leaveRawMode();
     stdin.pause();
     stdout.off('resize', resize);
   }
-  if (code !== undefined) return code;
+  if (ended !== undefined) {
+    const signal = constants.signals[`SIG${ended.signal ?? ''}` as NodeJS.Signals];
+    return signal === undefined ? ended.code : 128 + signal;
+  }
   throw new HpcserveError('E_SSH_CONNECT', {
     what: `the connection to ${connection.target.host} broke`,
     because: 'it ended before the command did',

@@ -3,7 +3,14 @@ import { createHash } from 'node:crypto';
 import { createReadStream, existsSync, readFileSync, statSync } from 'node:fs';
 import type { Duplex } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import type { Client, ClientChannel, ConnectConfig, PseudoTtyOptions, SFTPWrapper } from 'ssh2';
+import type {
+  Client,
+  ClientChannel,
+  ConnectConfig,
+  ExecOptions as ExecRequest,
+  PseudoTtyOptions,
+  SFTPWrapper,
+} from 'ssh2';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { shellQuote } from '../quote.ts';
 import { type AskPerson, Authentication } from './authentication.ts';
@@ -33,6 +40,17 @@ export interface ExecResult {
   signal?: string;
   stdout: string;
   stderr: string;
+}
+
+interface CommandEnd {
+  code: number;
+  signal?: string;
+}
+
+export interface StartedCommand {
+  channel: ClientChannel;
+  /** Once its channel is closed: how it ended; undefined where the connection ended first. */
+  end: Promise<CommandEnd | undefined>;
 }
 
 /** Time for one hop to be up, people's typing included, ms. */
@@ -87,14 +105,7 @@ export class SshConnection {
    * @throws E_SSH_CONNECT where the connection ends before the command does
    */
   async exec(argv: readonly string[], options: ExecOptions = {}): Promise<ExecResult> {
-    const opened = new Promise<ClientChannel>((resolve, reject) => {
-      this.#client.exec(argv.map(shellQuote).join(' '), (error, stream) =>
-        error ? reject(error) : resolve(stream),
-      );
-    }).catch((error: Error) => {
-      throw lost(this.target.host, error.message);
-    });
-    const channel = await this.#orLost(opened);
+    const { channel, end } = await this.#start(argv);
     const out = { stdout: '', stderr: '' };
     const take =
       (name: 'stdout' | 'stderr', tell: ((text: string) => void) | undefined) => (chunk: string) => {
@@ -106,11 +117,7 @@ export class SshConnection {
     const interrupt = (): void => channel.signal('INT');
     options.signal?.addEventListener('abort', interrupt, { once: true });
     channel.end(options.input ?? '');
-    let ended: { code: number; signal?: string } | undefined;
-    channel.on('exit', (code: number | null, signal?: string) => {
-      ended = code === null ? { code: 128, ...(signal ? { signal } : {}) } : { code };
-    });
-    await new Promise<void>((resolve) => channel.once('close', resolve));
+    const ended = await end;
     options.signal?.removeEventListener('abort', interrupt);
     if (ended === undefined) throw lost(this.target.host, 'it ended before the command did');
     return { ...ended, ...out };
@@ -118,13 +125,24 @@ export class SshConnection {
 
   /**
    * Runs a command there in a terminal of its own. What it writes is read from the channel; what is written to the
-   * channel is typed; `setWindow` of it changes the size. `exit` comes before `close`, where there is one.
+   * channel is typed; `setWindow` of it changes the size.
    */
-  openTerminal(argv: readonly string[], terminal: PseudoTtyOptions): Promise<ClientChannel> {
-    const opened = new Promise<ClientChannel>((resolve, reject) => {
-      this.#client.exec(argv.map(shellQuote).join(' '), { pty: terminal }, (error, stream) =>
-        error ? reject(lost(this.target.host, error.message)) : resolve(stream),
-      );
+  openTerminal(argv: readonly string[], terminal: PseudoTtyOptions): Promise<StartedCommand> {
+    return this.#start(argv, { pty: terminal });
+  }
+
+  #start(argv: readonly string[], options: ExecRequest = {}): Promise<StartedCommand> {
+    const opened = new Promise<StartedCommand>((resolve, reject) => {
+      this.#client.exec(argv.map(shellQuote).join(' '), options, (error, channel) => {
+        if (error) return reject(lost(this.target.host, error.message));
+        // Listened to from here on: a short command's whole life may come in one packet, with this call in the middle.
+        let ended: CommandEnd | undefined;
+        channel.on('exit', (code: number | null, signal?: string) => {
+          ended = code === null ? { code: 128, ...(signal ? { signal } : {}) } : { code };
+        });
+        const end = new Promise<CommandEnd | undefined>((done) => channel.once('close', () => done(ended)));
+        resolve({ channel, end });
+      });
     });
     return this.#orLost(opened);
   }

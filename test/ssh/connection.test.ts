@@ -1,6 +1,7 @@
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
+import { connect, createServer as createRelay } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -231,6 +232,38 @@ describe('a connection', () => {
     server.dropConnections();
     await failed;
     await connection.closed;
+  });
+
+  it('takes a command for ended, not for lost, whose whole life comes in one packet', async () => {
+    // As on a machine under load: what the server says piles up, and is read at once.
+    const relay = createRelay((client) => {
+      const upstream = connect(server.port, '127.0.0.1');
+      client.pipe(upstream);
+      const held: Buffer[] = [];
+      let flush: NodeJS.Timeout | undefined;
+      upstream.on('data', (chunk) => {
+        held.push(chunk);
+        clearTimeout(flush);
+        flush = setTimeout(() => client.write(Buffer.concat(held.splice(0))), 500);
+      });
+      client.on('close', () => upstream.destroy());
+    });
+    await new Promise<void>((resolve) => relay.listen(0, '127.0.0.1', resolve));
+    const { port } = relay.address() as { port: number };
+    const known = join(server.folder, 'known_relay');
+    writeFileSync(
+      known,
+      readFileSync(server.known_hosts_file, 'utf8').replaceAll(String(server.port), String(port)),
+    );
+    const connection = await SshConnection.open(target({ port, known_hosts_file: known }));
+    for (let times = 0; times < 3; times++)
+      expect(await connection.exec(['sh', '-c', 'echo short; exit 3'])).toMatchObject({
+        code: 3,
+        stdout: 'short\n',
+      });
+    connection.close();
+    await connection.closed;
+    relay.close();
   });
 
   it('that nobody answers is an error with the port', async () => {
