@@ -3,7 +3,7 @@
  * TLS of the two ends, which no one between them can read. Back pressure goes all the way, so that a slow reader holds
  * the writer back instead of filling memory; and there is no limit of size or time.
  */
-import { connect } from 'node:net';
+import { connect, type Socket } from 'node:net';
 import { Duplex } from 'node:stream';
 import type { Stream } from '@libp2p/interface';
 
@@ -44,16 +44,27 @@ export function acceptTunnel(
       duplex.destroy();
       return;
     }
-    const socket = connect(target);
-    socket.setNoDelay(true);
-    socket.on('error', () => duplex.destroy());
-    socket.on('close', () => duplex.destroy());
-    duplex.on('close', () => socket.destroy());
-    duplex.pipe(socket);
-    socket.pipe(duplex);
+    join(duplex, connect({ ...target, allowHalfOpen: true }));
   };
   duplex.on('readable', onReadable);
   duplex.on('close', () => clearTimeout(deadline));
+}
+
+/**
+ * What one of them says goes to the other until both are done. A session that has said all and closes its port is heard to
+ * the end, however slowly that is read; where one breaks off, so does the other.
+ */
+function join(duplex: Duplex, socket: Socket): void {
+  socket.setNoDelay(true);
+  socket.on('error', () => undefined); // its `close` follows
+  socket.on('close', () => {
+    if (socket.readableEnded)
+      duplex.resume(); // nobody hears it any more
+    else duplex.destroy();
+  });
+  duplex.on('close', () => (duplex.readableEnded ? socket.destroySoon() : socket.destroy()));
+  duplex.pipe(socket);
+  socket.pipe(duplex);
 }
 
 /** A libp2p stream as one of Node's. */
@@ -67,7 +78,9 @@ class StreamDuplex extends Duplex {
     this.#stream = stream;
     stream.inactivityTimeout = Number.MAX_SAFE_INTEGER;
     stream.addEventListener('message', ({ data }) => {
-      if (!this.push(data instanceof Uint8Array ? data : data.subarray())) stream.pause();
+      const more = this.push(data instanceof Uint8Array ? data : data.subarray());
+      // Who reads may have given it up in this very moment: a stream that is closed cannot be paused.
+      if (!more && stream.readStatus === 'readable') stream.pause();
     });
     stream.addEventListener('end', () => this.push(null));
     stream.addEventListener('idle', () => this.#taken());

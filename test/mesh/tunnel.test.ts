@@ -47,9 +47,7 @@ async function member(options: {
       : {
           tunnelTarget: (id: string) => (id === own?.id ? { host: '127.0.0.1', port: target } : undefined),
         }),
-    onTrouble: (message) => {
-      throw new Error(message);
-    },
+    onTrouble: () => undefined, // a way that is slow to be found is looked for again
   });
   const session = await OwnSession.join(registry, metadata);
   own = session;
@@ -143,6 +141,54 @@ describe('a tunnel', () => {
     accepted[0]!.resume();
     await eventually(() => read > before, 'all that was written');
     tunnel.destroy();
+  });
+
+  test('is read to the end, though the session closed long before', async () => {
+    const said = randomBytes(3_000_000);
+    server.removeAllListeners('connection');
+    server.on('connection', (socket) => {
+      accepted.push(socket);
+      socket.on('error', () => undefined);
+      socket.resume();
+      socket.end(said);
+    });
+    const a = await member({ target: port });
+    const b = await member({ bootstrap: [addressOf(a)] });
+    const tunnel = await b.peer.tunnel(await recordAt(b, a));
+    await eventually(() => accepted[0]?.writableFinished, 'the session to have said all');
+    const received: Buffer[] = [];
+    tunnel.on('data', (chunk: Buffer) => received.push(chunk));
+    tunnel.end();
+    await once(tunnel, 'end');
+    expect(Buffer.concat(received).equals(said)).toBe(true);
+  });
+
+  test('ends with an error where the session broke off', async () => {
+    server.removeAllListeners('connection');
+    server.on('connection', (socket) => {
+      accepted.push(socket);
+      socket.on('error', () => undefined);
+      socket.write('some of it', () => socket.resetAndDestroy());
+    });
+    const a = await member({ target: port });
+    const b = await member({ bootstrap: [addressOf(a)] });
+    const tunnel = await b.peer.tunnel(await recordAt(b, a));
+    tunnel.resume();
+    await expect(finished(tunnel)).rejects.toThrow();
+  });
+
+  test('that is given up while bytes come in ends, and the process goes on', async () => {
+    const a = await member({ target: port });
+    const b = await member({ bootstrap: [addressOf(a)] });
+    const record = await recordAt(b, a);
+    for (let count = 0; count < 3; count++) {
+      const tunnel = await b.peer.tunnel(record);
+      tunnel.on('error', () => undefined);
+      tunnel.on('data', () => tunnel.destroy());
+      tunnel.write(randomBytes(500_000));
+      await once(tunnel, 'close');
+    }
+    await exchange(b, a, 1000);
   });
 
   test('to a session that is not there ends', async () => {
