@@ -139,7 +139,7 @@ export class SessionLink {
 
   #newPool(): UpstreamPool {
     // How long an answer takes is the replica's business (queue, prefill); whether it lives, the watch tells.
-    return new UpstreamPool(() => pinnedConnect(this.#record, this.#own, { detour: this.#detour }));
+    return new UpstreamPool((read) => pinnedConnect(this.#record, this.#own, { detour: this.#detour, read }));
   }
 
   async #follow(): Promise<void> {

@@ -39,6 +39,14 @@ const networkGroup_ms = 20;
 const retry_ms = 1000;
 /** A commit takes at most this many records, so that one never blocks the event loop for long (about 4 ms). */
 const groupLimit = 1024;
+/**
+ * A commit costs as much as six records. After one of so many records more of them are about to come, so the next
+ * commit waits for up to so many turns of the event loop, or until so many share it. Turns are short: no answer waits
+ * longer than the work of others takes in any case.
+ */
+const busyGroup = 3;
+const busyTurns = 5;
+const sharedGroup = 16;
 
 /**
  * Opens, checks and, where needed, creates or repairs the ledger of one gateway. One writer at a time: the
@@ -109,6 +117,8 @@ export class Ledger {
   readonly #db: Database.Database;
   readonly #now_ms: () => number;
   readonly #group_ms: number;
+  /** Records of the last commit. */
+  #lastGroup = 0;
   readonly #onHealth: (error: HpcserveError | undefined) => void;
   readonly #insert: Database.Statement;
   readonly #insertSession: Database.Statement;
@@ -186,8 +196,16 @@ export class Ledger {
     this.#pending.push({ record, committed });
     if (this.#scheduled) return;
     this.#scheduled = true;
-    if (this.#group_ms === 0) setImmediate(this.#commitGroup);
+    if (this.#group_ms === 0) this.#commitAfterTurns(this.#lastGroup >= busyGroup ? busyTurns : 1);
     else setTimeout(this.#commitGroup, this.#group_ms);
+  }
+
+  /** Commits in the last of so many turns of the event loop, or as soon as a commit is well shared. */
+  #commitAfterTurns(turns: number): void {
+    setImmediate(() => {
+      if (turns === 1 || this.#pending.length >= sharedGroup) this.#commitGroup();
+      else this.#commitAfterTurns(turns - 1);
+    });
   }
 
   /** Commits what waits, folds the log into the file, and closes it. */
@@ -203,6 +221,7 @@ export class Ledger {
     const group = rest.length <= groupLimit ? rest : rest.slice(0, groupLimit);
     this.#pending = rest.length <= groupLimit ? [] : rest.slice(groupLimit);
     this.#scheduled = this.#pending.length > 0;
+    this.#lastGroup = group.length;
     if (this.#scheduled) setImmediate(this.#commitGroup);
     if (group.length === 0) return;
     let failure: HpcserveError | undefined;

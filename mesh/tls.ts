@@ -76,7 +76,16 @@ export interface PinnedOptions {
   timeout_ms?: number;
   /** A way where the addresses of the record lead nowhere. */
   detour?: Detour;
+  /**
+   * Takes what arrives, in place of the socket's `data` events; the bytes are valid during the call only. They come in
+   * one buffer that all such sockets share, since a buffer and a turn of the stream machinery for each arrival cost
+   * more than reading it.
+   */
+  read?: (bytes: Buffer) => void;
 }
+
+/** What arrives at sockets with a `read` of their own; nothing stays in it beyond the call. */
+const arrivals = Buffer.allocUnsafeSlow(64 * 1024);
 
 /** Base URL for requests to a session: `new Pool(sessionOrigin(record), { connect: pinnedConnector(record, own) })`. */
 export function sessionOrigin(record: Pick<SessionRecord, 'session_id'>): string {
@@ -115,23 +124,18 @@ export function pinnedConnector(
 export async function pinnedConnect(
   record: SessionRecord,
   own: SessionIdentity,
-  { timeout_ms = 3000, detour }: PinnedOptions = {},
+  { timeout_ms = 3000, detour, read }: PinnedOptions = {},
 ): Promise<TLSSocket> {
   const failures: string[] = [];
   const direct = record.metadata.addresses.map(({ host, port }) => ({
     name: `${host}:${port}`,
-    connect: () => handshake({ host, port }, `${host}:${port}`, record, own, timeout_ms),
+    connect: () => handshake({ host, port }, { name: `${host}:${port}`, record, own, timeout_ms, read }),
   }));
   const around = {
     name: 'through its peer',
     connect: async () => {
-      const socket = await handshake(
-        { socket: await detour!.open(record) },
-        'its peer',
-        record,
-        own,
-        timeout_ms,
-      );
+      const way = { socket: await detour!.open(record) };
+      const socket = await handshake(way, { name: 'its peer', record, own, timeout_ms, read });
       detour!.took(record);
       return socket;
     },
@@ -152,16 +156,23 @@ export async function pinnedConnect(
   });
 }
 
+interface Handshake {
+  /** Of the way, for messages. */
+  name: string;
+  record: SessionRecord;
+  own: SessionIdentity;
+  timeout_ms: number;
+  read: PinnedOptions['read'];
+}
+
 function handshake(
   way: { host: string; port: number } | { socket: Duplex },
-  name: string,
-  record: SessionRecord,
-  own: SessionIdentity,
-  timeout_ms: number,
+  { name, record, own, timeout_ms, read }: Handshake,
 ): Promise<TLSSocket> {
   return new Promise((resolve, reject) => {
     const socket = tlsConnect({
       ...way,
+      ...(read && 'host' in way ? { onread: { buffer: arrivals, callback: arrived } } : {}),
       servername: sessionServerName(record.session_id),
       secureContext: contextOf(own),
       minVersion: 'TLSv1.3',
@@ -193,8 +204,17 @@ function handshake(
         return;
       }
       socket.setNoDelay(true);
+      if (read) {
+        // A socket over a stream has no buffer of its own choosing. Either flows, or its end would not be told.
+        if ('socket' in way) socket.on('data', read);
+        socket.resume();
+      }
       resolve(socket);
     });
+    function arrived(length: number): boolean {
+      read!(arrivals.subarray(0, length));
+      return !socket.isPaused();
+    }
   });
 }
 

@@ -21,11 +21,14 @@ const oneWriteBytes = 32 * 1024;
 
 /** One TLS connection to a session, and at most one request on it at a time. */
 export class Connection implements AnswerEvents {
-  readonly #socket: TLSSocket;
+  #socket: TLSSocket | undefined;
   readonly #owner: ConnectionOwner;
   readonly #parser = new AnswerParser(this);
   #receiver: AnswerReceiver | undefined;
   #gone = false;
+  #paused = false;
+  /** Bytes came before the connection was open: whoever sent them is no server of HTTP. */
+  #early = false;
   /** Requests it has been given. */
   served = 0;
   /** Whether a byte of the present answer has come. */
@@ -33,10 +36,14 @@ export class Connection implements AnswerEvents {
   /** On the monotonic clock. */
   idle_since_ms = 0;
 
-  constructor(socket: TLSSocket, owner: ConnectionOwner) {
-    this.#socket = socket;
+  constructor(owner: ConnectionOwner) {
     this.#owner = owner;
-    socket.on('data', (chunk: Buffer) => this.#data(chunk));
+  }
+
+  /** @param socket connected; what arrives on it goes to `read` */
+  open(socket: TLSSocket): void {
+    this.#socket = socket;
+    if (this.#early) queueMicrotask(() => socket.destroy(new Error('it spoke before it was asked')));
     socket.on('error', (error) => this.#lost(error));
     socket.on('end', () => this.#ended());
     socket.on('close', () => this.#lost(new Error('the connection was closed')));
@@ -54,17 +61,20 @@ export class Connection implements AnswerEvents {
     this.answering = false;
     this.#parser.expect();
     if (body.length <= oneWriteBytes) {
-      this.#socket.write(head + body.toString('latin1'), 'latin1');
+      this.#socket!.write(head + body.toString('latin1'), 'latin1');
       return;
     }
-    this.#socket.cork();
-    this.#socket.write(head, 'latin1');
-    this.#socket.write(body);
-    this.#socket.uncork();
+    const socket = this.#socket!;
+    socket.cork();
+    socket.write(head, 'latin1');
+    socket.write(body);
+    socket.uncork();
   }
 
   resume(): void {
-    this.#socket.resume();
+    if (!this.#paused) return;
+    this.#paused = false;
+    this.#socket!.resume();
   }
 
   /** Ends the connection; its receiver hears nothing more. */
@@ -83,22 +93,29 @@ export class Connection implements AnswerEvents {
   }
 
   onBody(bytes: Buffer): void {
-    if (this.#receiver && !this.#receiver.onBody(bytes)) this.#socket.pause();
+    if (!this.#receiver || this.#receiver.onBody(bytes)) return;
+    this.#paused = true;
+    this.#socket!.pause();
   }
 
   onEnd(reusable: boolean): void {
     const receiver = this.#receiver;
     this.#receiver = undefined;
-    this.#socket.resume();
+    this.resume();
     if (reusable && !this.#gone) this.#owner.idle(this);
     else this.#lost(new Error('the connection cannot be used again'));
     receiver?.onEnd();
   }
 
-  #data(chunk: Buffer): void {
+  /** @param bytes valid during the call: what receivers keep of them is kept as a copy, small ones out of a common pool */
+  read(bytes: Buffer): void {
+    if (!this.#socket) {
+      this.#early = true;
+      return;
+    }
     this.answering = true;
     try {
-      this.#parser.push(chunk);
+      this.#parser.push(Buffer.from(bytes));
     } catch (error) {
       this.#lost(error as Error);
     }
@@ -118,7 +135,7 @@ export class Connection implements AnswerEvents {
     this.#receiver = undefined;
     if (!this.#gone) {
       this.#gone = true;
-      this.#socket.destroy();
+      this.#socket?.destroy();
       this.#owner.gone(this);
     }
     receiver?.onError(error);

@@ -71,6 +71,12 @@ export class Call implements AnswerReceiver {
   }
 }
 
+/**
+ * Makes a connected socket whose peer is verified.
+ * @param read what arrives goes there, in bytes that are valid during the call only
+ */
+export type Connect = (read: (bytes: Buffer) => void) => Promise<TLSSocket>;
+
 interface CallPool {
   /** Sends a call on a new connection; false where the pool is closed. */
   again(call: Call): boolean;
@@ -78,15 +84,14 @@ interface CallPool {
 
 /** The connections to one session that carry requests: as many as there are requests at a time. */
 export class UpstreamPool implements CallPool {
-  readonly #connect: () => Promise<TLSSocket>;
+  readonly #connect: Connect;
   readonly #idle: Connection[] = [];
   readonly #all = new Set<Connection>();
   readonly #connecting = new Set<Call>();
   readonly #sweeper: NodeJS.Timeout;
   #closed: Error | undefined;
 
-  /** @param connect a connected socket whose peer is verified */
-  constructor(connect: () => Promise<TLSSocket>) {
+  constructor(connect: Connect) {
     this.#connect = connect;
     this.#sweeper = setInterval(() => this.#sweep(), sweep_ms).unref();
   }
@@ -108,7 +113,8 @@ export class UpstreamPool implements CallPool {
   again(call: Call): boolean {
     if (this.#closed) return false;
     this.#connecting.add(call);
-    this.#connect().then(
+    const connection = new Connection(this);
+    this.#connect((bytes) => connection.read(bytes)).then(
       (socket) => {
         this.#connecting.delete(call);
         if (call.over || this.#closed) {
@@ -116,8 +122,8 @@ export class UpstreamPool implements CallPool {
           if (this.#closed) call.onError(this.#closed);
           return;
         }
-        const connection = new Connection(socket, this);
         this.#all.add(connection);
+        connection.open(socket);
         call.on(connection);
       },
       (error: Error) => {

@@ -43,6 +43,8 @@ export class TestSession {
   #sequence = 0;
   answer: Answer;
   load: Partial<ModelLoad> = {};
+  /** What it says on each new connection, unasked. */
+  greeting: string | undefined;
 
   private constructor(own: OwnSession, server: Server, answer: Answer) {
     this.own = own;
@@ -77,6 +79,7 @@ export class TestSession {
     server.on('request', (request, response) => void session.#handle(registry, request, response));
     server.on('secureConnection', (socket) => {
       session.#sockets.add(socket);
+      if (session.greeting !== undefined) socket.write(session.greeting);
       socket.on('close', () => session.#sockets.delete(socket));
     });
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));

@@ -383,6 +383,15 @@ describe('replicas that fail', () => {
     expect((await stage.post(path, chat)).status).toBe(200);
   });
 
+  it('that greet like another protocol are passed over, also where the greeting comes before the request', async () => {
+    const upstream = await session(json(chatAnswer));
+    await until(async () => (await models()).length === 1, 'the session to be seen');
+    upstream.greeting = '220 mail.example ESMTP\r\n';
+    expect((await stage.post(path, chat)).status).toBe(502);
+    upstream.greeting = undefined;
+    expect(await (await stage.post(path, chat)).json()).toEqual(chatAnswer);
+  });
+
   it('errors of the request pass without a second try', async () => {
     const error = {
       message: 'prompt is too long',
