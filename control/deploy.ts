@@ -14,6 +14,7 @@ import { diagnose } from './diagnose.ts';
 import { ensureGateway, ensureKey, waitForModels } from './gateway.ts';
 import { baseUrl } from './gateway-url.ts';
 import { inspectModel } from './inspect-model.ts';
+import { joinedOffers } from './joined-node/joined-offers.ts';
 import { ensureKeeper } from './keeper/keeper-process.ts';
 import { measuredWorkloads } from './measured-workload.ts';
 import { type AskSlurm, factsToPlanWith, type Operations } from './operations.ts';
@@ -93,6 +94,11 @@ export async function planNow(
   const offline = unasked !== undefined;
   const offered = offersOf(loaded.site, live, facts.environment);
   const offers = offline ? offered : await withQueueWaits(operations, offered);
+  const own = new Set(before?.launches.map(({ launch_id }) => launch_id));
+  const offers = [
+    ...(offline ? offered : await withQueueWaits(operations, offered)),
+    ...joinedOffers(loaded.site, loaded.layout, facts.environment, own, now_ms()),
+  ];
   const before = store.load(spec.name);
   return planDeployment({
     spec,

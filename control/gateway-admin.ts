@@ -116,45 +116,46 @@ export async function listModels(baseUrl: string, key: string, signal?: AbortSig
 }
 
 /** What a gateway says of the mesh, as far as commands use it. */
-const tableSchema = z.object({
-  sessions: z.array(
+const meshSessionSchema = z.looseObject({
+  session_id: z.string(),
+  lifecycle: z.string(),
+  reachable: z.boolean(),
+  /** How its record came: own, folder, gossip; and when the gossip last heard of it. */
+  sources: z.array(z.string()).default([]),
+  heard_ms_ago: z.number().optional(),
+  node: z.string(),
+  site: z.string(),
+  provider: z.string(),
+  tier: z.string(),
+  engine: z.string().optional(),
+  job_end_time_ms: z.number().optional(),
+  devices: z.array(
     z.looseObject({
-      session_id: z.string(),
-      lifecycle: z.string(),
-      reachable: z.boolean(),
-      /** How its record came: own, folder, gossip; and when the gossip last heard of it. */
-      sources: z.array(z.string()).default([]),
-      heard_ms_ago: z.number().optional(),
-      node: z.string(),
-      site: z.string(),
-      provider: z.string(),
-      tier: z.string(),
-      engine: z.string().optional(),
-      job_end_time_ms: z.number().optional(),
-      devices: z.array(
-        z.looseObject({
-          model: z.string(),
-          memory_bytes: z.number(),
-          isa: z.array(z.string()).default([]),
-          emulated: z.string().optional(),
-        }),
-      ),
-      models: z.array(
-        z.looseObject({
-          name: z.string(),
-          aliases: z.array(z.string()),
-          precision: z.string(),
-          context_tokens: z.number(),
-          state: z.string(),
-          running: z.number(),
-          waiting: z.number(),
-          max_sequences: z.number(),
-        }),
-      ),
+      model: z.string(),
+      memory_bytes: z.number(),
+      isa: z.array(z.string()).default([]),
+      emulated: z.string().optional(),
+    }),
+  ),
+  models: z.array(
+    z.looseObject({
+      name: z.string(),
+      aliases: z.array(z.string()),
+      precision: z.string(),
+      context_tokens: z.number(),
+      state: z.string(),
+      running: z.number(),
+      waiting: z.number(),
+      max_sequences: z.number(),
     }),
   ),
 });
-export type MeshSession = z.infer<typeof tableSchema>['sessions'][number];
+const tableSchema = z.object({
+  sessions: z.array(meshSessionSchema),
+  /** Nodes that serve nothing yet; gateways of earlier versions do not tell of them. */
+  idle_nodes: z.array(meshSessionSchema).default([]),
+});
+export type MeshSession = z.infer<typeof meshSessionSchema>;
 
 /** What `GET /mesh/table` may be asked for; see docs/gateway.md. */
 export interface MeshQuery {
@@ -165,7 +166,7 @@ export interface MeshQuery {
   tier?: string;
 }
 
-/** `GET /mesh/table`, by a client's key. */
+/** `GET /mesh/table`, by a client's key; nodes that serve nothing yet come as sessions without models. */
 export async function meshSessions(
   baseUrl: string,
   key: string,
@@ -176,7 +177,8 @@ export async function meshSessions(
   for (const [name, value] of Object.entries(query))
     if (value !== undefined) url.searchParams.set(name, String(value));
   const ask = { method: 'GET', bearer: key, ...(signal ? { signal } : {}) };
-  return (await askGateway(url, ask, tableSchema)).sessions;
+  const { sessions, idle_nodes } = await askGateway(url, ask, tableSchema);
+  return [...sessions, ...idle_nodes];
 }
 
 const modelsSchema = z.object({ data: z.array(z.looseObject({ id: z.string() })) });

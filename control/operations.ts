@@ -2,13 +2,17 @@
 
 import { type SlurmClient, SlurmCommandClient } from '../slurm/client.ts';
 import { LocalCommandRunner, slurmCommandEnvironment } from '../slurm/command-runner.ts';
+import { AccessTokens } from '../slurm/firecrest/access-token.ts';
+import { FirecrestApi } from '../slurm/firecrest/api.ts';
+import { FirecrestClient } from '../slurm/firecrest/client.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import type { SlurmOverrides } from '../spec/model-yaml.ts';
-import { slurmSettings } from '../spec/site.ts';
+import { type SlurmSettings, slurmSettings } from '../spec/site.ts';
 import { expandSitePath } from '../spec/site-paths.ts';
 import { DeploymentStore } from './deployment-store.ts';
 import type { JobRunner } from './job-runner.ts';
+import { WithJoinedNodes } from './joined-node/joined-runner.ts';
 import { LocalRunner } from './local-runner.ts';
 import type { PrepareFacts } from './prepare-launch.ts';
 import type { LoadedSite } from './site-files.ts';
@@ -20,6 +24,8 @@ export interface Operations {
   loaded: LoadedSite;
   store: DeploymentStore;
   runner: JobRunner;
+  /** What Slurm's queue can be asked through, on a Slurm site; `runner` hands it what is not for joined nodes. */
+  slurm_runner?: SlurmRunner;
   /** The Slurm client of a Slurm site. */
   slurm?: SlurmClient;
   /** What Slurm's commands see of the environment; of the local site, what jobs see. */
@@ -46,14 +52,16 @@ export function openOperations(input: OperationsInput): Operations {
     return {
       ...rest,
       store,
-      runner: new LocalRunner(),
+      runner: new WithJoinedNodes(new LocalRunner(), input.loaded.layout),
       command_environment: slurmCommandEnvironment(input.facts.environment),
     };
   const commands = slurmRunner(input.loaded, input.facts.environment);
-  const slurm = new SlurmCommandClient(commands, {
-    command_timeout_ms: slurmSettings(input.loaded.site).command_timeout_s * 1000,
-  });
-  const runner = new SlurmRunner({
+  const { command_timeout_s, firecrest } = slurmSettings(input.loaded.site);
+  const command_timeout_ms = command_timeout_s * 1000;
+  const slurm = firecrest
+    ? openFirecrest(firecrest, input.facts.environment, command_timeout_ms)
+    : new SlurmCommandClient(commands, { command_timeout_ms });
+  const slurm_runner = new SlurmRunner({
     site: input.loaded,
     client: slurm,
     environment: input.facts.environment,
@@ -67,7 +75,8 @@ export function openOperations(input: OperationsInput): Operations {
     ...(overrides ? { overrides } : {}),
     ...(overrideSource ? { overrideSource } : {}),
   });
-  return { ...rest, store, runner, slurm, command_environment: commands.environment };
+  const runner = new WithJoinedNodes(slurm_runner, input.loaded.layout);
+  return { ...rest, store, runner, slurm_runner, slurm, command_environment: commands.environment };
 }
 
 /** State and Slurm are there: the CLI runs its commands there, and what did not go that way has no business here. */
@@ -92,6 +101,21 @@ function slurmRunner(
   });
 }
 
+function openFirecrest(
+  settings: NonNullable<SlurmSettings['firecrest']>,
+  environment: Readonly<Record<string, string | undefined>>,
+  timeout_ms: number,
+): FirecrestClient {
+  const { url, system, token_url, client_id, client_secret_file, client_secret_env, requests_per_s } =
+    settings;
+  const secret =
+    client_secret_file === undefined
+      ? { variable: client_secret_env!, value: environment[client_secret_env!] }
+      : { file: expandSitePath(client_secret_file, environment) };
+  const tokens = new AccessTokens({ token_url, client_id, secret }, timeout_ms);
+  return new FirecrestClient(new FirecrestApi({ url, tokens, timeout_ms, requests_per_s }), system);
+}
+
 /** Whether Slurm is asked what there is: it must answer, it may, or nobody asks. */
 export type AskSlurm = 'must' | 'may' | 'never';
 
@@ -104,6 +128,8 @@ export async function factsToPlanWith(
   ask: AskSlurm,
 ): Promise<{ live?: LiveFacts; unasked?: string }> {
   if (!operations.slurm) return {};
+  const { unknown_resources } = operations.slurm;
+  if (unknown_resources !== undefined) return { unasked: unknown_resources };
   if (ask === 'never') return { unasked: '--offline was given' };
   try {
     const live = await liveFacts(operations);
@@ -117,10 +143,10 @@ export async function factsToPlanWith(
   }
 }
 
-/** What the cluster says of itself now; undefined on the local site. */
+/** What the cluster says of itself now; undefined on the local site, and where it cannot be asked that much. */
 export async function liveFacts(operations: Operations): Promise<LiveFacts | undefined> {
   const { slurm } = operations;
-  if (!slurm) return undefined;
+  if (!slurm || slurm.unknown_resources !== undefined) return undefined;
   const [nodes, partitions] = await Promise.all([slurm.nodeGroups(), slurm.partitions()]);
   return { nodes, partitions };
 }

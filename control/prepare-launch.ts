@@ -11,6 +11,7 @@ import { writeFileAtomically } from './atomic-file.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import type { JobRunner, PreparedLaunch } from './job-runner.ts';
+import { isJoinedKind } from './joined-node/joined-nodes.ts';
 
 /** What a launch takes from the person and place that submit it. */
 export interface PrepareFacts {
@@ -55,7 +56,8 @@ export function describeLaunch(
     ...networkOf(site),
     engine_prefix: enginePrefix(site, planned),
     ...(Object.keys(site.sharing).length > 0 && { sharing: site.sharing }),
-    ...(planned.scavenged ? { leaves_when_warned: true } : {}),
+    // On a joined node, too: its allocation is not ours to renew.
+    ...(planned.scavenged || isJoinedKind(planned.node_kind) ? { leaves_when_warned: true } : {}),
     heartbeat_ms: 1000,
   };
   return {

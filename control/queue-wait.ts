@@ -3,7 +3,6 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import type { NodeKindOffer, PlannedLaunch } from '../spec/plan.ts';
 import type { Operations } from './operations.ts';
 import { describeLaunch } from './prepare-launch.ts';
-import { SlurmRunner } from './slurm-runner.ts';
 
 /**
  * Offers with `queue_wait_s`. One `sbatch --test-only` a kind, one after the other: the controller holds its lock
@@ -13,8 +12,8 @@ export async function withQueueWaits(
   operations: Operations,
   offers: readonly NodeKindOffer[],
 ): Promise<NodeKindOffer[]> {
-  const { runner, loaded, store, facts, emit, now_ms } = operations;
-  if (!(runner instanceof SlurmRunner) || !loaded.site.planning.queue_wait) return [...offers];
+  const { slurm_runner: runner, loaded, store, facts, emit, now_ms } = operations;
+  if (!runner || !loaded.site.planning.queue_wait) return [...offers];
   emit({ at_ms: now_ms(), kind: 'checking', what: 'how long jobs would wait' });
   const asked: NodeKindOffer[] = [];
   for (const [index, offer] of offers.entries()) {

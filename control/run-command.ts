@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { type LaunchSpec, launchSchema } from '../spec/launch.ts';
+import { type LaunchSpec, launchSchema, type UnitSpec } from '../spec/launch.ts';
 import { modelSchema } from '../spec/model-yaml.ts';
 import { launchFiles, runFolder } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
@@ -30,22 +30,17 @@ export function visibleGpus(environment: Readonly<Record<string, string | undefi
   return counted !== undefined && /^\d+$/.test(counted) ? Number(counted) : undefined;
 }
 
+export interface PreparedRun {
+  launch: LaunchSpec;
+  launch_file: string;
+}
+
 /**
- * Writes the launch that a node agent on this node is to run.
- * @returns its file and folder
+ * Writes the launch of a server of one's own that a node agent on this node is to run.
  * @throws E_USAGE where the command has no place to listen at, E_MESH_FOLDER where no gateway has made one yet
  */
-export function prepareRun(
-  request: RunRequest,
-  { site, layout }: LoadedSite,
-  { user }: PrepareFacts,
-): { launch: LaunchSpec; launch_file: string } {
-  if (!existsSync(layout.mesh_folder))
-    throw new HpcserveError('E_MESH_FOLDER', {
-      what: `there is nothing to join: ${layout.mesh_folder} does not exist`,
-      because: 'no gateway of this site has run yet, or its state folder is not mounted here',
-      try: 'hpcserve gateway start',
-    });
+export function prepareRun(request: RunRequest, loaded: LoadedSite, facts: PrepareFacts): PreparedRun {
+  requireMesh(loaded);
   const named = ['{socket}', '{port}'].filter((name) => request.command.some((word) => word.includes(name)));
   if (named.length !== 1)
     throw new HpcserveError('E_USAGE', {
@@ -61,9 +56,55 @@ export function prepareRun(
     context_tokens: request.context_tokens,
     max_sequences: request.max_sequences,
   });
+  const count = Math.max(1, request.gpus);
+  // Whoever has the allocation ends it when they like.
+  return writeRun(loaded, facts, 'scavenger', (launch_folder) => [
+    {
+      unit: `${request.model.replace(/[^A-Za-z0-9.-]/g, '-')}-0`,
+      node_index: 0,
+      engine: 'command',
+      // Its command says what it reads.
+      model_path: launch_folder,
+      model,
+      device_kind: request.gpus > 0 ? 'gpu' : 'cpu',
+      device_count: count,
+      tensor: count,
+      pipeline: 1,
+      first_device: 0,
+      threads: 1,
+      context_tokens: request.context_tokens,
+      kv_tokens: request.context_tokens * request.max_sequences,
+      weight_bytes: 0,
+    },
+  ]);
+}
+
+/**
+ * Writes the launch of a node agent that serves nothing and stands in the mesh with what its node has.
+ * @throws E_MESH_FOLDER where no gateway has made one yet
+ */
+export function prepareJoin(loaded: LoadedSite, facts: PrepareFacts, tier: LaunchSpec['tier']): PreparedRun {
+  requireMesh(loaded);
+  return writeRun(loaded, facts, tier, () => []);
+}
+
+function requireMesh({ layout }: LoadedSite): void {
+  if (existsSync(layout.mesh_folder)) return;
+  throw new HpcserveError('E_MESH_FOLDER', {
+    what: `there is nothing to join: ${layout.mesh_folder} does not exist`,
+    because: 'no gateway of this site has run yet, or its state folder is not mounted here',
+    try: 'hpcserve gateway start',
+  });
+}
+
+function writeRun(
+  { site, layout }: LoadedSite,
+  { user }: PrepareFacts,
+  tier: LaunchSpec['tier'],
+  units: (launchFolder: string) => UnitSpec[],
+): PreparedRun {
   const launch_id = randomBytes(8).toString('hex');
   const launch_folder = runFolder(layout, launch_id);
-  const count = Math.max(1, request.gpus);
   const launch = launchSchema.parse({
     format: 1,
     launch_id,
@@ -71,28 +112,10 @@ export function prepareRun(
     site: site.name,
     provider: `${user}@${site.provider ?? site.name}`,
     ...(site.region === undefined ? {} : { region: site.region }),
-    // Whoever has the allocation ends it when they like.
-    tier: 'scavenger',
+    tier,
     node_kind: 'run',
     node_count: 1,
-    units: [
-      {
-        unit: `${request.model.replace(/[^A-Za-z0-9.-]/g, '-')}-0`,
-        node_index: 0,
-        engine: 'command',
-        // Its command says what it reads.
-        model_path: launch_folder,
-        model,
-        device_kind: request.gpus > 0 ? 'gpu' : 'cpu',
-        device_count: count,
-        tensor: count,
-        first_device: 0,
-        threads: 1,
-        context_tokens: request.context_tokens,
-        kv_tokens: request.context_tokens * request.max_sequences,
-        weight_bytes: 0,
-      },
-    ],
+    units: units(launch_folder),
     mesh_folder: layout.mesh_folder,
     launch_folder,
     ...networkOf(site),

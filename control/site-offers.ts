@@ -324,7 +324,7 @@ function timeLimits(
  * offered, unverified, and the node agent reports one that is missing. On the local site their programs are
  * looked for.
  */
-function enginesOf(
+export function enginesOf(
   site: SiteConfig,
   device: DeviceConfig,
   environment: Readonly<Record<string, string | undefined>>,

@@ -17,7 +17,7 @@ import { errorCodeHeader, errorEnvelope } from './http-error.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
 import { RouteFilters } from './keys/route-filters.ts';
 import type { GatewayLog } from './log.ts';
-import { gatewayRows, sessionRows, tableQuery } from './mesh-table.ts';
+import { gatewayRows, idleNodeRows, sessionRows, tableQuery } from './mesh-table.ts';
 import type { GatewayMetrics } from './metrics.ts';
 import { requestIdOf } from './request-id.ts';
 import type { Replica } from './routing/replica.ts';
@@ -152,6 +152,7 @@ function publicRoutes(app: FastifyInstance, services: ApiServices, door: FrontDo
     const query = parseWith(tableQuery, request.query);
     return {
       sessions: sessionRows(table, services.mesh, query, key),
+      idle_nodes: idleNodeRows(services.records(), services.mesh, query, key),
       gateways: gatewayRows(services.records(), services.mesh),
       mesh: services.mesh.status(),
       workload: workload.workloads().filter(({ model }) => key === undefined || allowsModel(key, model)),

@@ -58,6 +58,45 @@ export function sessionRows(
   });
 }
 
+/** Nodes that are there and serve nothing yet: their agents' own sessions (`hpcserve run` without a command). */
+export function idleNodeRows(
+  records: readonly SessionRecord[],
+  gossip: GatewayGossip,
+  query: TableQuery,
+  key: ApiKey | undefined,
+): object[] {
+  const busy = new Set(
+    records
+      .filter(({ metadata, lifecycle }) => metadata.role !== 'node-agent' && lifecycle !== 'LEFT')
+      .map(({ metadata }) => metadata.launch_id),
+  );
+  return records
+    .filter(
+      (record) =>
+        record.metadata.role === 'node-agent' &&
+        record.lifecycle === 'SERVING' &&
+        !busy.has(record.metadata.launch_id) &&
+        isAsked(record, query) &&
+        isTrusted(record.metadata.provider, key),
+    )
+    .map(({ session_id, lifecycle, started_at_ms, metadata }) => ({
+      session_id,
+      lifecycle,
+      reachable: true,
+      node: metadata.node,
+      site: metadata.site,
+      region: metadata.region,
+      provider: metadata.provider,
+      tier: metadata.tier,
+      job_id: metadata.job_id,
+      job_end_time_ms: metadata.job_end_time_ms,
+      started_at_ms,
+      devices: metadata.devices,
+      ...gossip.sight(session_id),
+      models: [],
+    }));
+}
+
 /** Gateways of the mesh, wherever they are. */
 export function gatewayRows(records: readonly SessionRecord[], gossip: GatewayGossip): object[] {
   return records

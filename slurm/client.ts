@@ -50,6 +50,8 @@ export interface StartEstimate {
 }
 
 export interface SlurmClient {
+  /** Why nothing can be known of nodes' GPUs and partitions' limits this way; the site config then has the word. */
+  readonly unknown_resources?: string;
   /** Asked once, then remembered. @throws E_SLURM_COMMAND_MISSING, E_SLURM_ANSWER */
   version(): Promise<SlurmVersion>;
   /** The controller's settings. @throws E_SLURM_UNREACHABLE */

@@ -98,6 +98,44 @@ const sshSchema = z.strictObject({
   config_file: path.optional().describe('Instead of ~/.ssh/config and that of the system; as `ssh -F`.'),
 });
 
+const firecrestSchema = z
+  .strictObject({
+    url: z
+      .url({ protocol: /^https?$/ })
+      .describe('Its base, such as https://api.example.org/hpc/firecrest/v2.'),
+    system: oneWord.describe('Name of the cluster there, as GET /status/systems lists it.'),
+    token_url: z.url({ protocol: /^https?$/ }).describe('Token endpoint of the OIDC provider.'),
+    client_id: oneWord.describe('Client that acts for you (client-credentials grant).'),
+    client_secret_file: path.optional().describe('File with its secret, which only you can read (0600).'),
+    client_secret_env: oneWord
+      .optional()
+      .describe('Or the name of the environment variable that holds it; the keeper needs it too.'),
+    requests_per_s: z
+      .number()
+      .positive()
+      .max(100)
+      .default(2)
+      .describe('Requests in any second at most. Lower: kinder to a shared service.'),
+  })
+  .superRefine(({ url, token_url, client_secret_file, client_secret_env }, context) => {
+    if ((client_secret_file === undefined) === (client_secret_env === undefined))
+      context.addIssue({
+        code: 'custom',
+        path: ['client_secret_file'],
+        message: 'give one of client_secret_file and client_secret_env',
+      });
+    // On loopback nobody listens in.
+    for (const [key, value] of Object.entries({ url, token_url })) {
+      const { protocol, hostname } = new URL(value);
+      if (protocol === 'http:' && !['127.0.0.1', 'localhost', '[::1]'].includes(hostname))
+        context.addIssue({
+          code: 'custom',
+          path: [key],
+          message: 'a token must not travel without TLS: use https',
+        });
+    }
+  });
+
 const slurmSchema = z.strictObject({
   bin_dir: path.optional().describe('Folder of sbatch and its siblings where they are not on PATH.'),
   conf_file: path.optional().describe('slurm.conf, where Slurm’s commands do not find it by themselves.'),
@@ -105,6 +143,11 @@ const slurmSchema = z.strictObject({
     .optional()
     .describe(
       'Run every command on a login node by ssh, from a laptop: hpcserve must be installed there too (runtime.install_dir, else ~/hpcserve).',
+    ),
+  firecrest: firecrestSchema
+    .optional()
+    .describe(
+      'Talk to Slurm by FirecREST v2 instead of its commands, from a machine that has the state folder but no Slurm.',
     ),
   poll_interval_s: z
     .number()
@@ -511,6 +554,12 @@ export const siteSchema = z
         code: 'custom',
         path: ['slurm'],
         message: 'a site of kind local has no Slurm settings',
+      });
+    if (site.slurm?.ssh !== undefined && site.slurm.firecrest !== undefined)
+      context.addIssue({
+        code: 'custom',
+        path: ['slurm', 'firecrest'],
+        message: 'a site is reached by ssh or by FirecREST, not by both',
       });
     for (const [index, kind] of site.node_kinds.entries())
       if (site.node_kinds.findIndex((other) => other.name === kind.name) < index)

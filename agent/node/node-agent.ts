@@ -455,7 +455,8 @@ export class NodeAgent {
   #noticeDevices(devices: NodeDevices, { failed, unused }: Allotment): void {
     for (const warning of devices.warnings) this.#log.warn(warning);
     for (const { error } of failed) this.#log.error({ error: error.toJSON() }, error.message);
-    if (unused.length === 0) return;
+    // An agent that was given nothing to run waits for it.
+    if (unused.length === 0 || this.#launch.units.length === 0) return;
     const names = unused.map(({ description }) => `${description.kind} ${description.model}`);
     const what = `${unused.length} device(s) of ${this.#identity.node} are allotted to the job and used by no unit`;
     const advice = 'ask for fewer devices, or add replicas';

@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { type MeshQuery, type MeshSession, meshSessions } from '../../control/gateway-admin.ts';
 import { lookAtGateways } from '../../control/gateway-process.ts';
+import { joinedOffers } from '../../control/joined-node/joined-offers.ts';
 import { liveFacts } from '../../control/operations.ts';
 import { offersOf } from '../../control/site-offers.ts';
 import { isDevice } from '../../solver/routing/filter.ts';
@@ -40,9 +41,16 @@ Examples:
       const live = await liveFacts(operations);
       const offers = ofMesh
         ? []
-        : offersOf(operations.loaded.site, live, context.environment).filter((offer) =>
-            isAsked(offer, query),
-          );
+        : [
+            ...offersOf(operations.loaded.site, live, context.environment),
+            ...joinedOffers(
+              operations.loaded.site,
+              operations.loaded.layout,
+              context.environment,
+              'all',
+              context.now_ms(),
+            ),
+          ].filter((offer) => isAsked(offer, query));
       const { nodes, because } = await nodesInMesh(context, operations.loaded.layout, query);
       if (context.json)
         return context.out(

@@ -1,10 +1,10 @@
 import type { Command } from 'commander';
 import { planNow } from '../../control/deploy.ts';
+import { isJoinedKind } from '../../control/joined-node/joined-nodes.ts';
 import type { Operations } from '../../control/operations.ts';
 import { writePlanFile } from '../../control/plan-file.ts';
 import { launchIds, type PlannedDeployment, requireFeasible } from '../../control/planning.ts';
 import { describeLaunch } from '../../control/prepare-launch.ts';
-import { SlurmRunner } from '../../control/slurm-runner.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
@@ -94,12 +94,13 @@ async function estimateStarts(
   operations: Operations,
   { plan, fingerprint }: PlannedDeployment,
 ): Promise<StartEstimate[]> {
-  const { runner, loaded, store, facts } = operations;
-  if (!(runner instanceof SlurmRunner)) return [];
+  const { slurm_runner: runner, loaded, store, facts } = operations;
+  if (!runner) return [];
   const generation = (store.load(plan.deployment)?.generation ?? 0) + 1;
   const id = launchIds(store.layout.root, plan.deployment, generation);
   const estimates: StartEstimate[] = [];
   for (const [launch, planned] of plan.launches.entries()) {
+    if (isJoinedKind(planned.node_kind)) continue;
     const prepared = describeLaunch(
       plan.deployment,
       id(fingerprint(planned), launch),

@@ -3,11 +3,15 @@ import { constants, hostname } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Command, InvalidArgumentError } from 'commander';
+import { type Command, InvalidArgumentError, Option } from 'commander';
 import { readJsonIfThere } from '../../control/atomic-file.ts';
+import { type AgentProcess, JoinedHost } from '../../control/joined-node/joined-host.ts';
+import type { PrepareFacts } from '../../control/prepare-launch.ts';
 import { readableLine } from '../../control/readable-line.ts';
-import { prepareRun, visibleGpus } from '../../control/run-command.ts';
+import { prepareJoin, prepareRun, visibleGpus } from '../../control/run-command.ts';
+import type { LoadedSite } from '../../control/site-files.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
@@ -16,10 +20,11 @@ import { RanElsewhere } from '../remote/ran-elsewhere.ts';
 import { openSession } from '../site-session.ts';
 
 interface RunOptions {
-  model: string;
+  model?: string;
   context: number;
   maxSequences: number;
   gpus?: number;
+  tier: 'stable' | 'scavenger';
 }
 
 /** Time between two looks at what the agent says of itself, ms. */
@@ -27,12 +32,23 @@ const look_ms = 250;
 
 export function registerRun(program: Command, context: CliContext): void {
   program
-    .command('run <command...>')
-    .description('Serve a model with a command of yours, here and now, behind the URL of the site')
-    .requiredOption('--model <name>', 'name under which clients ask for it')
-    .option('--context <tokens>', 'longest sequence', atLeast(16), 4096)
-    .option('--max-sequences <number>', 'requests at the same time', atLeast(1), 16)
-    .option('--gpus <number>', 'GPUs of this node it uses (default: those the job step sees)', atLeast(0))
+    .command('run [command...]')
+    .description(
+      'Serve with a command of yours, here and now; or lend this node to the deployments of the site',
+    )
+    .option('--model <name>', 'with a command: name under which clients ask for it')
+    .option('--context <tokens>', 'with a command: longest sequence', atLeast(16), 4096)
+    .option('--max-sequences <number>', 'with a command: requests at the same time', atLeast(1), 16)
+    .option(
+      '--gpus <number>',
+      'with a command: GPUs of this node it uses (default: those the job step sees)',
+      atLeast(0),
+    )
+    .addOption(
+      new Option('--tier <tier>', 'without a command: what deployments may count on')
+        .choices(['stable', 'scavenger'])
+        .default('scavenger'),
+    )
     .addHelpText(
       'after',
       `
@@ -40,61 +56,121 @@ For an allocation you have already (salloc, a notebook, a job script). The comma
 is told where to listen by {socket} or {port} in its words, and its key is in $HPCSERVE_ENGINE_KEY. It is started under
 a node agent, joins the mesh once it answers /v1/models, and leaves with the allocation, or with Ctrl-C.
 
+Without a command the node joins the mesh without a model. \`hpcserve nodes\` shows it with its hardware, plans have it
+as a node kind of its own (joined-NODE), and deployments are placed onto it until it leaves.
+
 Examples:
   $ hpcserve run --model tiny -- llama-server -m tiny.gguf --host {socket}
-  $ srun --gpus 4 hpcserve run --model big --context 32768 -- sh -c 'vllm serve /models/big --uds {socket} -tp 4'`,
+  $ srun --gpus 4 hpcserve run --model big --context 32768 -- sh -c 'vllm serve /models/big --uds {socket} -tp 4'
+  $ salloc --nodes 2 --gpus-per-node 4 srun hpcserve run`,
     )
     .action(async (command: readonly string[], options: RunOptions) => {
       const { loaded, facts } = openSession(context, { command: 'hpcserve run' });
-      const { launch, launch_file } = prepareRun(
-        {
-          model: options.model,
-          command,
-          context_tokens: options.context,
-          max_sequences: options.maxSequences,
-          gpus: options.gpus ?? visibleGpus(context.environment) ?? 0,
-        },
-        loaded,
-        facts,
-      );
       const node = (context.environment.SLURMD_NODENAME ?? hostname()).replace(/[^A-Za-z0-9._-]/g, '_');
-      const agent = spawn(
-        process.execPath,
-        [
-          join(packageRoot, 'dist/agent/main.js'),
-          ...['--launch', launch_file, '--node-index', '0', '--node', node],
-        ],
-        { stdio: ['ignore', 'inherit', 'pipe'] },
-      );
-      createInterface(agent.stderr).on('line', (line) =>
-        context.note(context.json ? line : printable(readableLine(line))),
-      );
-      const ended = new Promise<number>((resolve) => {
-        agent.once('exit', (code, signal) => resolve(code ?? 128 + constants.signals[signal!]));
-      });
-      // It drains: answers that run are handed over before it ends.
-      const stop = (): void => void agent.kill('SIGTERM');
-      context.signal.addEventListener('abort', stop, { once: true });
-      process.once('SIGTERM', stop);
-      let over = false;
-      void ended.then(() => {
-        over = true;
-      });
-      const state_file = join(launch.launch_folder, launchFiles.agentState(node));
-      for (let told = ''; !over; ) {
-        const state = readJsonIfThere(state_file) as AgentState | undefined;
-        const session = state?.sessions.find(({ unit }) => unit !== undefined);
-        const now = session?.models[0]?.state ?? '';
-        if (session && now === 'serving' && told !== now)
-          context.note(
-            `${options.model} serves on ${node}; its output: ${session.log_file ?? launch.launch_folder}`,
-          );
-        told = now;
-        await Promise.race([ended, sleep(look_ms)]);
-      }
-      const code = await ended;
+      const code =
+        command.length > 0
+          ? await serveCommand(context, command, options, loaded, facts, node)
+          : await lendNode(context, options, loaded, facts, node);
       if (code !== 0) throw new RanElsewhere(code);
     });
+}
+
+async function serveCommand(
+  context: CliContext,
+  command: readonly string[],
+  options: RunOptions,
+  loaded: LoadedSite,
+  facts: PrepareFacts,
+  node: string,
+): Promise<number> {
+  const { model } = options;
+  if (model === undefined)
+    throw new HpcserveError('E_USAGE', {
+      what: 'the command has no name to be asked for by',
+      because: '--model was not given',
+      try: 'hpcserve run --model NAME -- SERVER … {socket}',
+    });
+  const { launch, launch_file } = prepareRun(
+    {
+      model,
+      command,
+      context_tokens: options.context,
+      max_sequences: options.maxSequences,
+      gpus: options.gpus ?? visibleGpus(context.environment) ?? 0,
+    },
+    loaded,
+    facts,
+  );
+  const agent = startAgent(context, launch_file, node);
+  whenAsked(context, {
+    // It drains: answers that run are handed over before it ends.
+    stop: () => agent.signal('SIGTERM'),
+    signal: (name) => agent.signal(name),
+  });
+  let over = false;
+  void agent.ended.then(() => {
+    over = true;
+  });
+  const state_file = join(launch.launch_folder, launchFiles.agentState(node));
+  for (let told = ''; !over; ) {
+    const state = readJsonIfThere(state_file) as AgentState | undefined;
+    const session = state?.sessions.find(({ unit }) => unit !== undefined);
+    const now = session?.models[0]?.state ?? '';
+    if (session && now === 'serving' && told !== now)
+      context.note(`${model} serves on ${node}; its output: ${session.log_file ?? launch.launch_folder}`);
+    told = now;
+    await Promise.race([agent.ended, sleep(look_ms)]);
+  }
+  return agent.ended;
+}
+
+async function lendNode(
+  context: CliContext,
+  options: RunOptions,
+  loaded: LoadedSite,
+  facts: PrepareFacts,
+  node: string,
+): Promise<number> {
+  const host = new JoinedHost({
+    layout: loaded.layout,
+    idle: prepareJoin(loaded, facts, options.tier),
+    node,
+    startAgent: (launch_file) => startAgent(context, launch_file, node),
+    note: context.note,
+    now_ms: context.now_ms,
+    command: 'hpcserve run',
+  });
+  whenAsked(context, host);
+  return host.run();
+}
+
+/** Ctrl-C and the end of the allocation stop it; what Slurm says beside that is handed on. */
+function whenAsked(context: CliContext, asked: { stop(): void; signal(name: NodeJS.Signals): void }): void {
+  const stop = (): void => asked.stop();
+  if (context.signal.aborted) stop();
+  context.signal.addEventListener('abort', stop, { once: true });
+  process.on('SIGTERM', stop);
+  for (const name of ['SIGUSR1', 'SIGCONT'] as const) process.on(name, () => asked.signal(name));
+}
+
+function startAgent(context: CliContext, launch_file: string, node: string): AgentProcess {
+  const agent = spawn(
+    process.execPath,
+    [
+      join(packageRoot, 'dist/agent/main.js'),
+      ...['--launch', launch_file, '--node-index', '0', '--node', node],
+    ],
+    { stdio: ['ignore', 'inherit', 'pipe'] },
+  );
+  createInterface(agent.stderr).on('line', (line) =>
+    context.note(context.json ? line : printable(readableLine(line))),
+  );
+  return {
+    ended: new Promise((resolve) => {
+      agent.once('exit', (code, signal) => resolve(code ?? 128 + constants.signals[signal!]));
+    }),
+    signal: (name) => void agent.kill(name),
+  };
 }
 
 function atLeast(least: number): (text: string) => number {

@@ -1,5 +1,7 @@
 /** Checks of Slurm, the gateway, the deployments and their models. */
-import { existsSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import { existsSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { GatewayAdmin, type MeshSight } from '../../control/gateway-admin.ts';
 import { lookAtGateways, readAdminToken } from '../../control/gateway-process.ts';
 import type { Operations } from '../../control/operations.ts';
@@ -7,6 +9,7 @@ import { liveFacts } from '../../control/operations.ts';
 import { offersOf } from '../../control/site-offers.ts';
 import { type DeploymentReport, reportDeployments, reportGateway } from '../../control/status.ts';
 import { isSupported } from '../../slurm/client.ts';
+import { FirecrestClient } from '../../slurm/firecrest/client.ts';
 import { checkPermissions, type Permissions } from '../../slurm/permissions.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { NodeKind, SiteConfig, SlurmDefaults } from '../../spec/site.ts';
@@ -34,6 +37,7 @@ export async function checkSlurm(operations: Operations): Promise<CheckResult[]>
           ),
     );
     results.push(...judgePermissions(await slurm.permissions(), namedIn(loaded.site)));
+    if (slurm instanceof FirecrestClient) results.push(await checkSharedState(operations, slurm));
     const offers = offersOf(loaded.site, await liveFacts(operations), operations.facts.environment);
     for (const offer of offers)
       results.push(
@@ -51,6 +55,34 @@ export async function checkSlurm(operations: Operations): Promise<CheckResult[]>
     return results;
   } catch (error) {
     return [failedBy('slurm', error, 'check with: sinfo')];
+  }
+}
+
+/** Jobs and this machine must see the same state folder: what is written there over FirecREST is read here, and back. */
+async function checkSharedState(
+  { loaded, store }: Operations,
+  firecrest: FirecrestClient,
+): Promise<CheckResult> {
+  store.prepareSite();
+  const path = join(loaded.layout.root, `.doctor-${randomBytes(6).toString('hex')}`);
+  const probe = randomBytes(32).toString('hex');
+  try {
+    await firecrest.upload(path, Buffer.from(probe));
+    const here = existsSync(path) ? readFileSync(path, 'utf8') : undefined;
+    const there = Buffer.from(await firecrest.download(path)).toString();
+    if (here === probe && there === probe)
+      return passed('state folder', `${loaded.layout.root} is the same here and there`);
+    return failed(
+      'state folder',
+      here === undefined
+        ? `what FirecREST writes to ${loaded.layout.root} is not seen here`
+        : `${path} has another content ${here === probe ? 'there' : 'here'}`,
+      'set state_dir to a folder of a filesystem that this machine shares with the cluster',
+    );
+  } catch (error) {
+    return failedBy('state folder', error, 'set state_dir to a folder that the cluster has too');
+  } finally {
+    rmSync(path, { force: true });
   }
 }
 

@@ -57,7 +57,8 @@ async function recorded(
   thrown: unknown,
 ): Promise<{ state: DeploymentState; observation: Observation }> {
   const error = HpcserveError.from(thrown);
-  if (!error.code.startsWith('E_SLURM_') && error.code !== 'E_JOBS_LIMIT') throw thrown;
+  const ofItsPlace = error.code === 'E_JOBS_LIMIT' || error.code === 'E_JOINED_NODE_GONE';
+  if (!error.code.startsWith('E_SLURM_') && !ofItsPlace) throw thrown;
   emit({
     at_ms: now_ms(),
     kind: 'warning',

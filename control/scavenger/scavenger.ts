@@ -26,7 +26,7 @@ import type { Observation } from '../observe.ts';
 import { liveFacts, type Operations, type OperationsInput, openOperations } from '../operations.ts';
 import { describeLaunch } from '../prepare-launch.ts';
 import { Reconciler } from '../reconciler.ts';
-import { SlurmRunner } from '../slurm-runner.ts';
+import type { SlurmRunner } from '../slurm-runner.ts';
 import {
   devicesOf,
   loadTime_s,
@@ -76,8 +76,8 @@ export class Scavenger {
   constructor(options: ScavengerOptions) {
     this.#options = options;
     this.#operations = openOperations({ ...options.input, emit: options.emit });
-    const { runner, loaded } = this.#operations;
-    if (!(runner instanceof SlurmRunner) || scavengerKinds(loaded.site).length === 0)
+    const { slurm_runner: runner, loaded } = this.#operations;
+    if (!runner || scavengerKinds(loaded.site).length === 0)
       throw new HpcserveError('E_BACKFILL_NOWHERE', {
         what: `${loaded.site.name} has no nodes of tier scavenger`,
         because:
@@ -264,7 +264,7 @@ export class Scavenger {
       const launch = this.#launchOf(shapes, first);
       const prepared = describeLaunch(state.name, '0'.repeat(16), launch, loaded.site, store, facts);
       try {
-        const { start_time_ms } = await this.#runnerOf(state).estimateStart(prepared);
+        const { start_time_ms } = await this.#operationsOf(state).slurm_runner!.estimateStart(prepared);
         if (start_time_ms - now_ms() <= soon_ms) continue;
         held_back.push(`${name}: Slurm would start it at ${new Date(start_time_ms).toISOString()} only`);
       } catch (error) {
@@ -346,13 +346,12 @@ export class Scavenger {
     await this.#reconcilerOf(store.require(name)).pass(name);
   }
 
-  #runnerOf(state: DeploymentState): SlurmRunner {
-    const { runner } = openOperations({
+  #operationsOf(state: DeploymentState): Operations {
+    return openOperations({
       ...this.#options.input,
       emit: this.#options.emit,
       overrides: state.spec.slurm,
     });
-    return runner as SlurmRunner;
   }
 
   #reconcilerOf(state: DeploymentState): Reconciler {
@@ -363,7 +362,7 @@ export class Scavenger {
     const reconciler = new Reconciler({
       site: loaded.site,
       store,
-      runner: this.#runnerOf(state),
+      runner: this.#operationsOf(state).runner,
       facts,
       now_ms,
       // What its jobs do is told by whoever follows the deployment.

@@ -68,6 +68,18 @@ export const controlErrors = defineErrors({
     http_status: 429,
     exit_code: 10,
   },
+  E_JOINED_NODE_GONE: {
+    cause: 'A launch was planned onto a node that had joined by `hpcserve run`, and that node has left.',
+    fix: 'run `hpcserve run` in an allocation again, or deploy again: the plan is made on what there is now',
+    http_status: 503,
+    exit_code: 10,
+  },
+  E_JOINED_NODE_ORDER: {
+    cause: 'A joined node was told to run something that is no launch of a deployment of its site.',
+    fix: 'see who can write to the state folder: it and everything in it should be 0700; then deploy again',
+    http_status: 500,
+    exit_code: 12,
+  },
   E_STATE_FOLDER: {
     cause: 'The state folder does not exist, is not a folder, or cannot be written.',
     fix: 'name a folder on a filesystem that login and compute nodes share as `state_dir` of the site config',

@@ -8,6 +8,18 @@ export const slurmErrors = defineErrors({
     http_status: 503,
     exit_code: 12,
   },
+  E_FIRECREST_ACCESS: {
+    cause: 'FirecREST or its OIDC provider does not let this client in, or the client secret is not to be had.',
+    fix: 'compare client_id, secret and token_url of slurm.firecrest with what the site gave you; the file of the secret must be 0600',
+    http_status: 401,
+    exit_code: 7,
+  },
+  E_FIRECREST_FILE: {
+    cause: 'FirecREST could not read or write a file on the cluster.',
+    fix: 'see its reason: the path must be on a filesystem of that system that you may use',
+    http_status: 502,
+    exit_code: 7,
+  },
   E_SLURM_UNREACHABLE: {
     cause: 'Slurm’s controller or authentication service did not answer.',
     fix: 'Wait and try again; `hpcserve doctor` shows what can be reached.',

@@ -1,0 +1,150 @@
+/**
+ * Launches that were planned onto a joined node go to that node; all others to the runner of the site. A joined node
+ * runs one launch at a time: others wait for it as in a queue.
+ */
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { joinedNodeFiles } from '../../spec/joined-node.ts';
+import type { PlannedLaunch } from '../../spec/plan.ts';
+import { launchFiles, type StateLayout } from '../../spec/state-layout.ts';
+import { agentEndWords } from '../agent-end.ts';
+import { writeFileAtomically } from '../atomic-file.ts';
+import type { JobRunner, JobSnapshot, PreparedLaunch } from '../job-runner.ts';
+import { isJoinedKind, type JoinedNodeSight, lookAtJoinedNodes, readOrderStatus } from './joined-nodes.ts';
+
+export class WithJoinedNodes implements JobRunner {
+  readonly #site: JobRunner;
+  readonly #layout: StateLayout;
+
+  constructor(site: JobRunner, layout: StateLayout) {
+    this.#site = site;
+    this.#layout = layout;
+  }
+
+  get kind(): JobRunner['kind'] {
+    return this.#site.kind;
+  }
+
+  get poll_interval_ms(): number {
+    return this.#site.poll_interval_ms;
+  }
+
+  get settle_ms(): number {
+    return this.#site.settle_ms;
+  }
+
+  render(prepared: PreparedLaunch): string {
+    if (!isJoinedKind(prepared.planned.node_kind)) return this.#site.render(prepared);
+    return `#!/bin/sh\n# No script: the process of \`hpcserve run\` on ${prepared.planned.node_kind} is told to run ${launchFiles.launch} of this folder.\n`;
+  }
+
+  async admit(count: number): Promise<number> {
+    return this.#site.admit(count);
+  }
+
+  async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
+    const { node_kind } = prepared.planned;
+    if (!isJoinedKind(node_kind)) return this.#site.submit(prepared);
+    const found = this.#nodes().find(({ node, there }) => there && node.node_kind === node_kind);
+    if (!found)
+      throw new HpcserveError('E_JOINED_NODE_GONE', {
+        what: `${node_kind} is gone`,
+        because: 'no `hpcserve run` on that node answers any more: its allocation ended',
+      });
+    const { launch_id } = prepared.launch;
+    writeFileAtomically(
+      join(found.folder, joinedNodeFiles.orders, joinedNodeFiles.order(launch_id)),
+      `${JSON.stringify({ format: 1, launch_file: prepared.launch_file })}\n`,
+    );
+    return { job_id: jobIdOf(found, launch_id), where: `joined node ${found.node.node}` };
+  }
+
+  async find(launchId: string, since_ms: number): Promise<string[] | undefined> {
+    const given = this.#nodes().filter(({ folder }) =>
+      existsSync(join(folder, joinedNodeFiles.orders, joinedNodeFiles.order(launchId))),
+    );
+    if (given.length > 0) return given.map((sight) => jobIdOf(sight, launchId));
+    return this.#site.find(launchId, since_ms);
+  }
+
+  async drainTime_s(planned: PlannedLaunch): Promise<number | undefined> {
+    return isJoinedKind(planned.node_kind) ? undefined : this.#site.drainTime_s?.(planned);
+  }
+
+  async poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>> {
+    const others = jobs.filter(({ job_id }) => !isJoinedJob(job_id));
+    const answers = others.length > 0 ? await this.#site.poll(others) : new Map<string, JobSnapshot>();
+    if (others.length === jobs.length) return answers;
+    const nodes = this.#nodes();
+    for (const { job_id } of jobs) if (isJoinedJob(job_id)) answers.set(job_id, snapshot(job_id, nodes));
+    return answers;
+  }
+
+  async cancel(
+    job: { job_id: string; launch_folder: string },
+    options: { force?: boolean } = {},
+  ): Promise<void> {
+    if (!isJoinedJob(job.job_id)) return this.#site.cancel(job, options);
+    const { node, launch_id } = partsOf(job.job_id);
+    const found = this.#nodes().find((sight) => sight.node.id === node);
+    if (!found?.there) return;
+    writeFileAtomically(
+      join(found.folder, joinedNodeFiles.orders, joinedNodeFiles.cancel(launch_id)),
+      options.force ? 'SIGKILL' : 'SIGTERM',
+    );
+  }
+
+  #nodes(): JoinedNodeSight[] {
+    return lookAtJoinedNodes(this.#layout);
+  }
+}
+
+function snapshot(job_id: string, nodes: readonly JoinedNodeSight[]): JobSnapshot {
+  const { node: id, launch_id } = partsOf(job_id);
+  const sight = nodes.find(({ node }) => node.id === id);
+  if (!sight) return { job_id, phase: 'unknown', state: 'UNKNOWN' };
+  const { node, there, folder } = sight;
+  const status = readOrderStatus(folder, launch_id);
+  const base = {
+    job_id,
+    nodes: node.node,
+    ...(status ? { start_time_ms: status.started_at_ms } : {}),
+    ...(node.job_end_time_ms === undefined ? {} : { end_time_limit_ms: node.job_end_time_ms }),
+  };
+  if (status?.phase === 'ended') {
+    const code = status.exit_code;
+    const reason = status.reason ?? (code ? agentEndWords(code) : undefined);
+    return {
+      ...base,
+      phase: 'ended',
+      state: code === 0 ? 'COMPLETED' : 'FAILED',
+      ...(code === undefined ? {} : { exit_code: code }),
+      ...(reason === undefined ? {} : { reason }),
+    };
+  }
+  if (!there)
+    return {
+      ...base,
+      phase: 'ended',
+      state: 'LEFT',
+      reason: `${node.node_kind} left without a word: its allocation ended or its process was killed`,
+    };
+  if (status) return { ...base, phase: 'running', state: 'RUNNING' };
+  const explanation = `${node.node_kind} takes it up when what runs there has ended`;
+  return { ...base, phase: 'pending', state: 'PENDING', pending: { reason: 'JoinedNode', explanation } };
+}
+
+/** `joined.<node id>.<launch id>`: no scheduler has ids of this form. */
+function jobIdOf({ node }: JoinedNodeSight, launchId: string): string {
+  return `joined.${node.id}.${launchId}`;
+}
+
+function isJoinedJob(jobId: string): boolean {
+  return jobId.startsWith('joined.');
+}
+
+function partsOf(jobId: string): { node: string; launch_id: string } {
+  const [, node = '', launch_id = ''] = jobId.split('.');
+  return { node, launch_id };
+}
