@@ -6,6 +6,7 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { gatewayFolderOf, listGatewayFolders } from '../spec/gateway-folders.ts';
+import { gatewayNodeOptions } from '../spec/gateway-node-options.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import {
@@ -108,7 +109,7 @@ export async function startGatewayProcess(
   try {
     const child = spawn(
       process.execPath,
-      ['--enable-source-maps', join(packageRoot, 'dist', 'gateway', 'main.js'), '--config', config],
+      [...gatewayNodeOptions, join(packageRoot, 'dist', 'gateway', 'main.js'), '--config', config],
       { cwd: layout.gateway_folder, detached: true, stdio: ['ignore', log, log] },
     );
     child.once('exit', (code, signalName) => {

@@ -7,6 +7,7 @@ import { checkPermissions, type Permissions } from '../slurm/permissions.ts';
 import { explainReason } from '../slurm/reasons.ts';
 import { directivesOf, renderJobScript } from '../slurm/render.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { gatewayNodeOptions } from '../spec/gateway-node-options.ts';
 import type { SlurmOverrides } from '../spec/model-yaml.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import type { PlannedLaunch } from '../spec/plan.ts';
@@ -248,7 +249,8 @@ export function programOf(
     site.runtime.node_path === undefined
       ? process.execPath
       : expandSitePath(site.runtime.node_path, environment);
-  return [node, '--enable-source-maps', join(installFolder({ site }, environment), 'dist', room, 'main.js')];
+  const options = room === 'gateway' ? gatewayNodeOptions : ['--enable-source-maps'];
+  return [node, ...options, join(installFolder({ site }, environment), 'dist', room, 'main.js')];
 }
 
 function installFolder(

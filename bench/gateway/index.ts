@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { OwnSession, RendezvousRegistry } from '../../mesh/index.ts';
 import type { Heartbeat } from '../../spec/agent-state.ts';
+import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { SessionMetadata } from '../../spec/session-record.ts';
@@ -175,7 +176,7 @@ async function setUp(
   const gateway = await start(
     'the gateway',
     proxyCores,
-    [process.execPath, ...gatewayFlags(), main, '--config', configFile],
+    [process.execPath, ...gatewayNodeOptions, ...gatewayFlags(), main, '--config', configFile],
     gatewayPort,
   );
   const nginxPort = await freePort();
