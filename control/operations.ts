@@ -56,11 +56,11 @@ export function openOperations(input: OperationsInput): Operations {
       command_environment: slurmCommandEnvironment(input.facts.environment),
     };
   const commands = slurmRunner(input.loaded, input.facts.environment);
-  const { command_timeout_s, firecrest } = slurmSettings(input.loaded.site);
+  const { command_timeout_s, firecrest, cluster } = slurmSettings(input.loaded.site);
   const command_timeout_ms = command_timeout_s * 1000;
   const slurm = firecrest
     ? openFirecrest(firecrest, input.facts.environment, command_timeout_ms)
-    : new SlurmCommandClient(commands, { command_timeout_ms });
+    : new SlurmCommandClient(commands, { command_timeout_ms, ...(cluster ? { cluster } : {}) });
   const slurm_runner = new SlurmRunner({
     site: input.loaded,
     client: slurm,

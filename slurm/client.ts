@@ -15,9 +15,12 @@ import { parseSacct, parseScontrolJob, parseSqueue, sacctFormat, squeueFormat } 
 import {
   type Association,
   associationsArgv,
+  type ClusterName,
+  clustersArgv,
   enforcedBy,
   type Permissions,
   parseAssociations,
+  parseClusters,
 } from './permissions.ts';
 import {
   type ExpectedStart,
@@ -78,6 +81,8 @@ export interface SlurmClient {
   reservations(): Promise<Reservation[]>;
   /** What this user may name in a script. Parts that cannot be asked are absent. @throws as `config` */
   permissions(): Promise<Permissions>;
+  /** Clusters that slurmdbd knows; undefined where it cannot be asked. */
+  clusters(): Promise<ClusterName[] | undefined>;
   /** Every job of this user the controller knows, ended ones too as long as it remembers them. */
   myJobs(): Promise<JobInfo[]>;
   /** Ends jobs, or sends a signal; jobs that are already gone are no error. @throws E_SLURM_NOT_ALLOWED */
@@ -94,12 +99,15 @@ export interface CancelOptions {
 export interface SlurmCommandClientOptions {
   /** Longest time a command may take. Default: 60 s; Slurm's own message timeout is 10 s, with retries. */
   command_timeout_ms?: number;
+  /** Cluster that all commands are sent to, as -M takes it. Default: the one of slurm.conf. */
+  cluster?: string;
 }
 
 /** Talks to Slurm by its commands, wherever `runner` runs them. */
 export class SlurmCommandClient implements SlurmClient {
   readonly #runner: CommandRunner;
   readonly #timeout_ms: number;
+  readonly #cluster: string | undefined;
   #version: Promise<SlurmVersion> | undefined;
   #hasAccounting: Promise<boolean> | undefined;
   #user: Promise<string> | undefined;
@@ -107,6 +115,7 @@ export class SlurmCommandClient implements SlurmClient {
   constructor(runner: CommandRunner, options: SlurmCommandClientOptions = {}) {
     this.#runner = runner;
     this.#timeout_ms = options.command_timeout_ms ?? 60_000;
+    this.#cluster = options.cluster;
   }
 
   version(): Promise<SlurmVersion> {
@@ -195,11 +204,21 @@ export class SlurmCommandClient implements SlurmClient {
     return { enforced, ...(associations ? { associations } : {}), reservations };
   }
 
-  /** Undefined where sacctmgr is not there or not for everybody, or slurmdbd is away: Slurm itself then judges. */
+  async clusters(): Promise<ClusterName[] | undefined> {
+    const listed = await this.#sacctmgr(clustersArgv);
+    return listed === undefined ? undefined : parseClusters(listed);
+  }
+
   async #associations(cluster: string): Promise<Association[] | undefined> {
+    const listed = await this.#sacctmgr(associationsArgv(await this.#me(), cluster));
+    return listed === undefined ? undefined : parseAssociations(listed);
+  }
+
+  /** Undefined where sacctmgr is not there or not for everybody, or slurmdbd is away: Slurm itself then judges. */
+  async #sacctmgr(argv: readonly string[]): Promise<string | undefined> {
     try {
-      const listed = await this.#run(associationsArgv(await this.#me(), cluster));
-      return listed.code === 0 ? parseAssociations(listed.stdout) : undefined;
+      const listed = await this.#run(argv);
+      return listed.code === 0 ? listed.stdout : undefined;
     } catch (error) {
       const away = ['E_SLURM_COMMAND_MISSING', 'E_SLURM_UNREACHABLE'];
       if (error instanceof HpcserveError && away.includes(error.code)) return undefined;
@@ -275,6 +294,8 @@ export class SlurmCommandClient implements SlurmClient {
       `--delimiter=${sacctDelimiter}`,
       `--format=${sacctFormat}`,
       `--jobs=${job_ids.join(',')}`,
+      // Of the commands in use here, it alone does not go by SLURM_CLUSTERS.
+      ...(this.#cluster === undefined ? [] : [`--clusters=${this.#cluster}`]),
     ];
     return parseSacct(await this.#ask([...utcPrefix, ...argv]));
   }
@@ -322,7 +343,8 @@ export class SlurmCommandClient implements SlurmClient {
   }
 
   async #run(argv: readonly string[], input?: string): Promise<CommandResult> {
-    const result = await this.#runner.run(argv, {
+    const where = this.#cluster === undefined ? [] : ['env', `SLURM_CLUSTERS=${this.#cluster}`];
+    const result = await this.#runner.run([...where, ...argv], {
       timeout_ms: this.#timeout_ms,
       ...(input === undefined ? {} : { input }),
     });

@@ -7,6 +7,7 @@ import { isSupported } from './client.ts';
 import type { ControllerConfig, NodeGroup, Partition } from './cluster-facts.ts';
 import { recognizeDevice } from './gpu-memory.ts';
 import { filesystemOf, type HostFacts, isSharedFilesystem } from './host-facts.ts';
+import type { Permissions } from './permissions.ts';
 
 type NodeKindInput = NonNullable<SiteInput['node_kinds']>[number];
 
@@ -33,11 +34,13 @@ const mib_per_gb = 1e9 / 2 ** 20;
 
 /** @throws E_SLURM_… when Slurm cannot be asked; E_CONFIG_MISSING when no partition is open to this user. */
 export async function discoverSite(client: SlurmClient, host: HostFacts): Promise<SiteDraft> {
-  const [version, config, partitions, groups] = [
+  const [version, config, partitions, groups, permissions, clusters] = [
     await client.version(),
     await client.config(),
     await client.partitions(),
     await client.nodeGroups(),
+    await client.permissions(),
+    await client.clusters(),
   ];
   const notes = new Map<string, string[]>();
   const warnings: string[] = [];
@@ -70,7 +73,7 @@ export async function discoverSite(client: SlurmClient, host: HostFacts): Promis
     ...sharedFolders(host, notes, warnings),
     slurm: {
       poll_interval_s: 30,
-      defaults: defaults(host, notes),
+      defaults: defaults(host, permissions, notes),
       gpu_request: gpuRequest(classes),
       signal_s: 120,
       requeue: 'scavenger',
@@ -81,6 +84,11 @@ export async function discoverSite(client: SlurmClient, host: HostFacts): Promis
   notes.set('slurm.signal_s', [
     `A cancelled job has ${config.kill_wait_s} s between SIGTERM and SIGKILL here (KillWait).`,
   ]);
+  const others = (clusters ?? []).filter(({ name }) => name !== config.cluster_name);
+  if (others.length > 0)
+    notes.set('slurm', [
+      `Other clusters can be reached from here by "cluster: NAME": ${others.map(({ name, federation }) => (federation === undefined ? name : `${name} (federation ${federation})`)).join(', ')}.`,
+    ]);
   if (!config.has_accounting)
     notes.set('slurm.poll_interval_s', [
       `There is no accounting database: ended jobs are remembered for ${config.min_job_age_s} s (MinJobAge).`,
@@ -286,14 +294,26 @@ function gpuRequest(
 
 function defaults(
   host: HostFacts,
+  { associations = [], reservations = [] }: Permissions,
   notes: Map<string, string[]>,
 ): { account?: string; qos?: string; time_limit: string } {
   const account = host.environment.SBATCH_ACCOUNT ?? host.environment.SLURM_ACCOUNT;
   const qos = host.environment.SBATCH_QOS;
+  const accounts = associations.map(
+    ({ account: name, qos: names, is_default }) =>
+      `${name}${is_default ? ' (charged where none is named)' : ''}${names.length > 0 ? `, QoS ${names.join(' ')}` : ''}`,
+  );
   notes.set('slurm.defaults', [
-    account === undefined
-      ? 'Set account if your site wants one; "sacctmgr show associations user=$USER" lists yours.'
-      : 'account comes from the environment of this login.',
+    account !== undefined
+      ? 'account comes from the environment of this login.'
+      : accounts.length > 0
+        ? `Your accounts: ${[...new Set(accounts)].join('; ')}.`
+        : 'Set account if your site wants one; "sacctmgr show associations user=$USER" lists yours.',
+    ...(reservations.length > 0
+      ? [
+          `Reservations: ${reservations.map(({ name, nodes }) => `${name} (${nodes.length} nodes)`).join(', ')}.`,
+        ]
+      : []),
   ]);
   return {
     ...(account === undefined ? {} : { account }),

@@ -55,6 +55,36 @@ export function parseAssociations(output: string): Association[] {
   });
 }
 
+/** A cluster that slurmdbd knows, and so one that commands can be sent to (`slurm.cluster`). */
+export interface ClusterName {
+  name: string;
+  /** Where its controller runs; absent: it is not up, and never was where it was only registered. */
+  controller?: string;
+  federation?: string;
+}
+
+/** `sacctmgr` for all clusters; `parseClusters` reads it. */
+export const clustersArgv: readonly string[] = [
+  'sacctmgr',
+  '--noheader',
+  '--parsable2',
+  'show',
+  'cluster',
+  'format=Cluster,ControlHost,Federation',
+];
+
+/** Lines of other forms are none. */
+export function parseClusters(output: string): ClusterName[] {
+  return output.split('\n').flatMap((line) => {
+    const columns = line.trim().split('|');
+    const [name = '', controller = '', federation = ''] = columns;
+    if (columns.length !== 3 || name === '') return [];
+    return [
+      { name, ...(controller === '' ? {} : { controller }), ...(federation === '' ? {} : { federation }) },
+    ];
+  });
+}
+
 /** What is known of a user's rights; a part that could not be asked is absent, and nothing is refused for it. */
 export interface Permissions {
   enforced: { associations: boolean; qos: boolean };

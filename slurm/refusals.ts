@@ -18,6 +18,12 @@ const size = ['gres', 'gpus-per-node', 'gpus', 'mem', 'cpus-per-task', 'nodes', 
 /** The first match counts: precise words stand before general ones. */
 const refusals: readonly Refusal[] = [
   {
+    pattern: /invalid entry for --clusters?|no cluster '.*' known|use 'sacctmgr list clusters'/i,
+    code: 'E_SLURM_CLUSTER',
+    what: 'Slurm knows no such cluster, or it is not up',
+    options: ['clusters'],
+  },
+  {
     pattern:
       /could not establish a configuration source|unable to process configuration file|cannot stat file|ClusterName needs to be specified|lookup failure of configuration|failed to fetch (remote )?config/i,
     code: 'E_SLURM_UNREACHABLE',

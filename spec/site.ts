@@ -139,6 +139,11 @@ const firecrestSchema = z
 const slurmSchema = z.strictObject({
   bin_dir: path.optional().describe('Folder of sbatch and its siblings where they are not on PATH.'),
   conf_file: path.optional().describe('slurm.conf, where Slurm’s commands do not find it by themselves.'),
+  cluster: oneWord
+    .optional()
+    .describe(
+      'Cluster that commands are sent to, as -M of Slurm’s commands takes it, where slurmdbd knows several. Default: that of slurm.conf.',
+    ),
   ssh: sshSchema
     .optional()
     .describe(

@@ -36,6 +36,19 @@ export async function checkSlurm(operations: Operations): Promise<CheckResult[]>
             'run status within that time',
           ),
     );
+    const clusters = await slurm.clusters();
+    if (clusters && clusters.length > 1)
+      results.push(
+        passed(
+          'clusters',
+          clusters
+            .map(
+              ({ name, controller, federation }) =>
+                `${name}${federation ? ` of federation ${federation}` : ''}${controller === undefined && loaded.site.slurm?.firecrest === undefined ? ' (not up)' : ''}`,
+            )
+            .join(', '),
+        ),
+      );
     results.push(...judgePermissions(await slurm.permissions(), namedIn(loaded.site)));
     if (slurm instanceof FirecrestClient) results.push(await checkSharedState(operations, slurm));
     const offers = offersOf(loaded.site, await liveFacts(operations), operations.facts.environment);

@@ -9,7 +9,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import type { CancelOptions, Script, SlurmClient, StartEstimate, Submission } from '../client.ts';
 import type { ControllerConfig, NodeGroup, Partition } from '../cluster-facts.ts';
-import type { Permissions } from '../permissions.ts';
+import type { ClusterName, Permissions } from '../permissions.ts';
 import type { ExpectedStart, Reservation } from '../promised-nodes.ts';
 import { refusalError } from '../refusals.ts';
 import { parseSlurmVersion, type SlurmVersion } from '../version.ts';
@@ -101,6 +101,11 @@ export class FirecrestClient implements SlurmClient {
       is_default: account.default,
     }));
     return { enforced: { associations: associations.length > 0, qos: false }, associations, reservations };
+  }
+
+  async clusters(): Promise<ClusterName[]> {
+    const { systems } = await this.#ask({ method: 'GET', path: '/status/systems' }, systemsSchema);
+    return systems.filter(({ scheduler }) => scheduler.type === 'slurm').map(({ name }) => ({ name }));
   }
 
   async submit(script: Script, directives: readonly Directive[]): Promise<Submission> {

@@ -20,6 +20,12 @@ export const slurmErrors = defineErrors({
     http_status: 502,
     exit_code: 7,
   },
+  E_SLURM_CLUSTER: {
+    cause: 'slurmdbd knows no cluster of the name given, or its controller has never been up.',
+    fix: 'set slurm.cluster of the site config to one of `sacctmgr show cluster`, or leave it out',
+    http_status: 400,
+    exit_code: 3,
+  },
   E_SLURM_UNREACHABLE: {
     cause: 'Slurm’s controller or authentication service did not answer.',
     fix: 'Wait and try again; `hpcserve doctor` shows what can be reached.',

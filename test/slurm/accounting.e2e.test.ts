@@ -98,6 +98,37 @@ test('a reservation is listed while it lasts', async () => {
   }
 });
 
+test('clusters that slurmdbd knows are listed, and commands go to the one that is named', async () => {
+  const { cluster } = lease;
+  const own = (await client.config()).cluster_name;
+  const sacctmgr = (...words: string[]) => cluster.runAs('root', ['sacctmgr', '--immediate', ...words]);
+  await sacctmgr('add', 'cluster', 'elsewhere');
+  try {
+    const clusters = await client.clusters();
+    expect(clusters?.map(({ name }) => name).sort()).toEqual([own, 'elsewhere'].sort());
+    expect(clusters?.find(({ name }) => name === own)?.controller).toMatch(/./);
+    expect(clusters?.find(({ name }) => name === 'elsewhere')?.controller).toBeUndefined();
+    const there = new SlurmCommandClient(new ClusterCommandRunner(cluster), { cluster: own });
+    expect((await there.config()).cluster_name).toBe(own);
+    expect((await there.partitions()).map(({ name }) => name)).toContain('cpu');
+    expect((await there.nodeGroups()).length).toBeGreaterThan(0);
+    expect((await there.permissions()).associations).toHaveLength(1);
+    const { job_id, cluster: named } = await there.submit(script([]), []);
+    expect(named).toBe(own);
+    expect((await there.myJobs()).map((job) => job.job_id)).toEqual([job_id]);
+    await there.cancel([job_id]);
+    const ended = await waitUntil(async () => (await there.jobs([job_id]))[0]?.phase === 'ended', 10_000);
+    expect(ended).toBe(true);
+    for (const name of ['elsewhere', 'nowhere']) {
+      const away = new SlurmCommandClient(new ClusterCommandRunner(cluster), { cluster: name });
+      await expect(away.submit(script([]), [])).rejects.toMatchObject({ code: 'E_SLURM_CLUSTER' });
+      await expect(away.myJobs()).rejects.toMatchObject({ code: 'E_SLURM_CLUSTER' });
+    }
+  } finally {
+    await sacctmgr('delete', 'cluster', 'elsewhere');
+  }
+});
+
 test('limits of a QoS: on jobs in the queue, and on time', async () => {
   await client.submit(script(['--qos=crowded']), []);
   await expect(client.submit(script(['--qos=crowded']), [])).rejects.toMatchObject({

@@ -11,6 +11,7 @@ import {
 import { discoverSite } from '../../slurm/discover.ts';
 import { recognizeDevice } from '../../slurm/gpu-memory.ts';
 import { filesystemOf, type HostFacts, isSharedFilesystem, parseMountInfo } from '../../slurm/host-facts.ts';
+import type { ClusterName, Permissions } from '../../slurm/permissions.ts';
 import { renderSiteDraft } from '../../slurm/site-draft-yaml.ts';
 import { parseSlurmVersion } from '../../slurm/version.ts';
 import { type SiteConfig, siteSchema } from '../../spec/site.ts';
@@ -67,8 +68,15 @@ async function discovered(
   partitions: Partition[],
   config = '',
   facts: Partial<HostFacts> = {},
+  permissions: Permissions = { enforced: { associations: false, qos: false } },
+  clusters?: ClusterName[],
 ): Promise<{ site: SiteConfig; text: string; warnings: string[] }> {
-  const client: Pick<SlurmClient, 'version' | 'config' | 'partitions' | 'nodeGroups'> = {
+  const client: Pick<
+    SlurmClient,
+    'version' | 'config' | 'partitions' | 'nodeGroups' | 'permissions' | 'clusters'
+  > = {
+    permissions: async () => permissions,
+    clusters: async () => clusters,
     version: async () => parseSlurmVersion('slurm 23.11.4'),
     config: async () => parseControllerConfig(`ClusterName = My_Cluster 9\n${config}`),
     partitions: async () => partitions,
@@ -175,4 +183,27 @@ test.each([
   ['l40s', 'L40S', 48],
 ])('%s', (name, model, memory_gb) => {
   expect(recognizeDevice(name)).toMatchObject({ kind: 'gpu', model, memory_gb });
+});
+
+test('accounts, QoS, reservations and other clusters stand beside the keys they are for', async () => {
+  const associations = [
+    { cluster: 'my_cluster', account: 'chat', qos: ['normal', 'brief'], is_default: true },
+    { cluster: 'my_cluster', account: 'physics', qos: [], is_default: false },
+  ];
+  const reservations = [{ name: 'course', start_time_ms: 0, end_time_ms: 1, nodes: ['c1', 'c2'] }];
+  const { text } = await discovered(
+    [group('cpu', ['c1'], '(null)', [])],
+    [partition('cpu')],
+    '',
+    {},
+    {
+      enforced: { associations: true, qos: true },
+      associations,
+      reservations,
+    },
+    [{ name: 'My_Cluster 9' }, { name: 'east', controller: 'e1', federation: 'all' }, { name: 'west' }],
+  );
+  expect(text).toContain('Your accounts: chat (charged where none is named), QoS normal brief; physics.');
+  expect(text).toContain('Reservations: course (2 nodes).');
+  expect(text).toContain('by "cluster: NAME": east (federation all), west.');
 });
