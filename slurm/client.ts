@@ -384,12 +384,12 @@ function commandFailed(argv: readonly string[], result: CommandResult): Hpcserve
   const error = refusalError(result.stderr, []);
   const program = programOf(argv);
   const details = { argv: [...argv], code: result.code };
-  if (error.code === 'E_SLURM_UNREACHABLE')
+  if (error.code === 'E_SLURM_UNREACHABLE' || error.code === 'E_SLURM_CLUSTER')
     return new HpcserveError(error.code, {
       what: error.message,
       because: words.map((line) => `${program}: ${line}`),
       try: error.try,
-      details: { ...details, retryable: true },
+      details: { ...details, retryable: error.code === 'E_SLURM_UNREACHABLE' },
     });
   return new HpcserveError('E_SLURM_ANSWER', {
     what: `${program} failed with exit code ${result.code}`,
