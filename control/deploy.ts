@@ -124,7 +124,7 @@ function runningOf(state: DeploymentState): RunningReplicas[] {
         model: unit.model.name,
         node_kind: planned.node_kind,
         replicas: 1,
-        device_count: unit.device_count,
+        device_count: unit.device_count * (unit.nodes ?? 1),
       })),
     );
 }

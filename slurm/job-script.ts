@@ -99,8 +99,8 @@ export function buildJobScript(input: JobScriptInput): JobScript {
     // From 22.05 on a step no longer takes this from the job.
     ...(request.cpus_per_node === undefined ? [] : [`--cpus-per-task=${request.cpus_per_node}`]),
     '--mpi=none',
-    // One agent that ends must not take the others with it, whatever the site's defaults are.
-    '--kill-on-bad-exit=0',
+    // Whatever the site's defaults are: a replica on several nodes ends when an agent of it is killed.
+    `--kill-on-bad-exit=${request.nodes > 1 ? 1 : 0}`,
     '--wait=0',
     ...runtime.srun_args,
     ...container.srun_args,

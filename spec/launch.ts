@@ -12,6 +12,8 @@ export const unitSchema = z.strictObject({
   unit: z.string(),
   /** Which node of the job runs it, from 0. */
   node_index: z.int().min(0),
+  /** Nodes of the job it is split over, from that one on, each with `device_count` devices; absent: one. */
+  nodes: z.int().min(2).optional(),
   engine: z.enum(engineNames).exclude(['auto']),
   /** Absolute path of the GGUF file or model folder, as compute nodes see it. */
   model_path: z.string(),
@@ -20,7 +22,7 @@ export const unitSchema = z.strictObject({
   device_kind: z.enum(['cpu', 'gpu', 'mig']),
   /** Devices it takes on its node; native units of one device share a device worker. */
   device_count: z.int().min(0),
-  /** How the replica is split over them: the product is `device_count` where it takes devices of its own. */
+  /** How the replica is split over them: the product is `device_count` × `nodes` where it takes devices of its own. */
   tensor: z.int().min(1).default(1),
   pipeline: z.int().min(1).default(1),
   /** Index of its first device on the node, counted among the job's devices of that kind. */
@@ -33,6 +35,14 @@ export const unitSchema = z.strictObject({
   weight_bytes: z.int().min(0),
 });
 export type UnitSpec = z.infer<typeof unitSchema>;
+
+/** The units that run on a node of the job, all or a part of each. */
+export function unitsOnNode(units: readonly UnitSpec[], node_index: number): UnitSpec[] {
+  return units.filter((unit) => {
+    const rank = node_index - unit.node_index;
+    return rank >= 0 && rank < (unit.nodes ?? 1);
+  });
+}
 
 export const launchSchema = z.strictObject({
   format: z.literal(1),

@@ -51,7 +51,9 @@ const parallelSchema = z.strictObject({
     .int()
     .min(1)
     .default(1)
-    .describe('Pipeline stages: contiguous ranges of layers, one device group each.'),
+    .describe(
+      'Pipeline stages: contiguous ranges of layers, one device group each. Where a node has too few devices for all, they are divided over several (vLLM, SGLang, command).',
+    ),
 });
 
 const workloadSchema = z.strictObject({
@@ -122,7 +124,7 @@ export const modelSchema = z.strictObject({
     .min(1)
     .optional()
     .describe(
-      'With engine: command, the OpenAI-compatible server to start. {port}, {host}, {socket}, {model} and {served_name} are filled in; the key comes in $HPCSERVE_ENGINE_KEY.',
+      'With engine: command, the OpenAI-compatible server to start. {port}, {host}, {socket}, {model} and {served_name} are filled in; on several nodes {rank}, {nodes}, {leader_host} and {leader_port} too. The key comes in $HPCSERVE_ENGINE_KEY.',
     ),
   environment: environment
     .default({})

@@ -62,6 +62,8 @@ export interface NodeKindOffer {
   devices: DeviceOffer;
   /** Jobs get all of a node, whatever they ask for. */
   whole_nodes?: true;
+  /** Only trusted people listen on the network between the nodes: parts of an engine may talk there unencrypted. */
+  private_fabric?: true;
   /** Engines that can be started here, with the reason of those that cannot. */
   engines: Partial<Record<ResolvedEngine, EngineOffer>>;
   /** CPU extensions and instruction set of the nodes, as far as the site config tells. */

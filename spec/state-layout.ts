@@ -83,6 +83,8 @@ export const launchFiles = {
   agentState: (node: string): string => `${node}.state.json`,
   agentLog: (node: string): string => `${node}.agent.log`,
   unitLog: (node: string, unit: string): string => `${node}.${unit}.log`,
+  /** What a part of a replica on several nodes tells the others. */
+  part: (unit: string, rank: number): string => `${unit}.part-${rank}.json`,
   /** Why a unit was given up, with its last lines; on disk before the agent leaves. */
   unitFailure: (node: string, unit: string): string => `${node}.${unit}.failure.json`,
 } as const;

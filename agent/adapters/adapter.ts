@@ -17,6 +17,17 @@ export interface AdapterContext {
   /** What `probe` found; absent where it could not be asked. */
   probed?: EngineProbe;
   emulated: boolean;
+  /** Where the replica is on several nodes; absent: all of it is on this one. */
+  part?: EnginePartPlace;
+}
+
+export interface EnginePartPlace {
+  /** 0: the first, which answers requests. */
+  rank: number;
+  nodes: number;
+  own_address: string;
+  /** Where its parts find each other: an address and a free port of the first node. */
+  leader: { address: string; port: number };
 }
 
 export interface EngineProbe {
@@ -70,6 +81,11 @@ export function refusal(model: ModelSpec, engine: string, what: string): Hpcserv
     what: `${model.name}: ${engine} has no ${what}`,
     try: `remove ${what} from model.yaml, or choose another engine`,
   });
+}
+
+/** IPv6 in brackets. */
+export function hostAndPort({ address, port }: { address: string; port: number }): string {
+  return `${address.includes(':') ? `[${address}]` : address}:${port}`;
 }
 
 /** `--name value` for values that are given. */

@@ -1,6 +1,7 @@
 /**
  * Any OpenAI-compatible server: the `command` of model.yaml with its fields filled in. It gets a port on loopback
- * or, where it names {socket}, a unix socket; its key is in $HPCSERVE_ENGINE_KEY, and it is asked for with it.
+ * or, where it names {socket}, a unix socket; its key is in $HPCSERVE_ENGINE_KEY, and it is asked for with it. On several
+ * nodes all parts have the same key: what meets at {leader_host}:{leader_port} can prove itself by it.
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -28,12 +29,23 @@ export const command: EngineAdapter = {
         try: 'use exactly one of them in `command`',
       });
     }
+    const { part } = context;
+    if (part !== undefined && !template.some((word) => word.includes('{rank}')))
+      throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
+        what: `${unit.model.name}: the command is to run on ${part.nodes} nodes and does not name {rank}`,
+        because: 'each of them would take itself for the only one',
+        try: 'give it {rank}, {nodes}, {leader_host} and {leader_port}, or ask for fewer devices (parallel)',
+      });
     const fields: Record<string, string> = {
       port: String(context.port),
       host: '127.0.0.1',
       socket,
       model: unit.model_path,
       served_name: unit.model.name,
+      rank: String(part?.rank ?? 0),
+      nodes: String(part?.nodes ?? 1),
+      leader_host: part?.leader.address ?? '127.0.0.1',
+      leader_port: String(part?.leader.port ?? context.port),
     };
     return {
       argv: [...context.engine_prefix, ...template, ...unit.model.engine_args].map((part, index) =>
@@ -49,5 +61,8 @@ export const command: EngineAdapter = {
 
 /** Replaces known fields; other braces (JSON in an argument) stay as they are. One pass: values are not expanded. */
 function fill(part: string, fields: Readonly<Record<string, string>>): string {
-  return part.replace(/\{(port|host|socket|model|served_name)\}/g, (_whole, name: string) => fields[name]!);
+  return part.replace(
+    /\{(port|host|socket|model|served_name|rank|nodes|leader_host|leader_port)\}/g,
+    (_whole, name: string) => fields[name]!,
+  );
 }

@@ -3,7 +3,15 @@
  * takes its key as an argument only, so the key goes into a file for `--config`, which no process list shows.
  */
 import { join } from 'node:path';
-import { chosenChunk, type EngineAdapter, loadOf, metricSum, metricValue, option } from './adapter.ts';
+import {
+  chosenChunk,
+  type EngineAdapter,
+  hostAndPort,
+  loadOf,
+  metricSum,
+  metricValue,
+  option,
+} from './adapter.ts';
 
 const probeCode = 'import importlib.metadata as m; print("sglang", m.version("sglang"))';
 
@@ -28,6 +36,7 @@ export const sglang: EngineAdapter = {
 
   commandLine(unit, context) {
     const { model } = unit;
+    const { part } = context;
     const config = join(context.runtime_folder, 'sglang.yaml');
     const dtype = dtypes[model.precision];
     return {
@@ -45,6 +54,13 @@ export const sglang: EngineAdapter = {
         ...option('--port', context.port),
         ...option('--tp-size', unit.tensor),
         ...option('--pp-size', unit.pipeline),
+        ...(part === undefined
+          ? []
+          : [
+              ...option('--nnodes', part.nodes),
+              ...option('--node-rank', part.rank),
+              ...option('--dist-init-addr', hostAndPort(part.leader)),
+            ]),
         ...option('--context-length', unit.context_tokens),
         ...option('--max-running-requests', model.max_sequences),
         ...option('--chunked-prefill-size', chosenChunk(model)),

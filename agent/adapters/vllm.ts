@@ -3,7 +3,15 @@
  * in newer versions only, so it is looked for in the installed sources, which is faster than any `vllm --help`.
  */
 import { join } from 'node:path';
-import { chosenChunk, type EngineAdapter, loadOf, metricSum, metricValue, option } from './adapter.ts';
+import {
+  chosenChunk,
+  type EngineAdapter,
+  type EnginePartPlace,
+  loadOf,
+  metricSum,
+  metricValue,
+  option,
+} from './adapter.ts';
 
 /** Reads two installed files and imports nothing: vLLM itself takes many seconds to import. */
 const probeCode = `
@@ -26,6 +34,17 @@ const dtypes: Record<string, string> = {
   float32: 'float32',
 };
 
+/** One process a node, without Ray (https://docs.vllm.ai/en/latest/serving/parallelism_scaling/). */
+function acrossNodes({ rank, nodes, leader }: EnginePartPlace): string[] {
+  return [
+    ...['--distributed-executor-backend', 'mp'],
+    ...option('--nnodes', nodes),
+    ...option('--node-rank', rank),
+    ...option('--master-addr', leader.address),
+    ...option('--master-port', leader.port),
+  ];
+}
+
 export const vllm: EngineAdapter = {
   name: 'vllm',
   readiness_path: '/health',
@@ -39,6 +58,7 @@ export const vllm: EngineAdapter = {
 
   commandLine(unit, context) {
     const { model } = unit;
+    const { part } = context;
     const socket = join(context.runtime_folder, 'engine.sock');
     const listen = context.probed?.unix_socket
       ? ({ kind: 'socket', path: socket } as const)
@@ -52,11 +72,14 @@ export const vllm: EngineAdapter = {
       '--served-model-name',
       model.name,
       ...model.aliases,
-      ...(listen.kind === 'socket'
-        ? ['--uds', listen.path]
-        : ['--host', '127.0.0.1', '--port', String(listen.port)]),
+      ...(part !== undefined && part.rank > 0
+        ? ['--headless']
+        : listen.kind === 'socket'
+          ? ['--uds', listen.path]
+          : ['--host', '127.0.0.1', '--port', String(listen.port)]),
       ...option('--tensor-parallel-size', unit.tensor),
       ...option('--pipeline-parallel-size', unit.pipeline),
+      ...(part === undefined ? [] : acrossNodes(part)),
       ...option('--max-model-len', unit.context_tokens),
       ...option('--max-num-seqs', model.max_sequences),
       ...option('--max-num-batched-tokens', chosenChunk(model)),
@@ -70,8 +93,8 @@ export const vllm: EngineAdapter = {
       listen,
       env: {
         VLLM_API_KEY: context.key,
-        // Its ranks on one node talk to each other over TCP: on loopback, where nobody else's node reaches.
-        VLLM_HOST_IP: '127.0.0.1',
+        // Its ranks talk to each other over TCP: those of one node on loopback, where nobody else's node reaches.
+        VLLM_HOST_IP: part?.own_address ?? '127.0.0.1',
         VLLM_NO_USAGE_STATS: '1',
       },
       files: [],

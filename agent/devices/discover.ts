@@ -1,5 +1,5 @@
 import { listNvidiaGpus, NvmlError } from '../../native/nvml.ts';
-import type { LaunchSpec } from '../../spec/launch.ts';
+import { type LaunchSpec, unitsOnNode } from '../../spec/launch.ts';
 import { amdDevices, readKfdNodes } from './amd.ts';
 import { type CpuHost, cpuDevices, readCpuHost } from './cpu.ts';
 import { allottedGpus, emulatedDevices } from './emulated.ts';
@@ -59,7 +59,7 @@ function emulatedOf(
   host: CpuHost,
   sockets: NodeDevice[],
 ): NodeDevice[] {
-  const units = launch.units.filter((unit) => unit.node_index === nodeIndex);
+  const units = unitsOnNode(launch.units, nodeIndex);
   const needed = Math.max(0, ...units.map((unit) => unit.first_device + unit.device_count));
   const kind = units[0]?.device_kind ?? 'gpu';
   const memory_bytes = sockets.reduce((sum, device) => sum + device.description.memory_bytes, 0);

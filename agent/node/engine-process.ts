@@ -1,23 +1,21 @@
 import { execFile } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
-import { dirname } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
-import type { CommandLine, EngineAdapter, EngineLoad, EngineProbe } from '../adapters/adapter.ts';
+import type { AdapterContext, EngineAdapter, EngineLoad, EngineProbe } from '../adapters/adapter.ts';
 import { type FatalSign, fatalSign } from '../adapters/fatal.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { Child, type ChildEnd } from './child.ts';
-import { environmentFor } from './device-visibility.ts';
 import { emptyLoad } from './device-worker-process.ts';
 import { EngineHealth } from './engine-health.ts';
 import { fetchText } from './engine-request.ts';
+import { engineEnvironment, freePort, prepareFiles } from './engine-start.ts';
 import { checkModelPath, pendingModel } from './model-path.ts';
+import { whyEnded } from './part-board.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 
 /** How long an engine may take to become ready, s. Lower: hangs are found sooner; higher: huge models on slow disks load. */
@@ -94,10 +92,25 @@ export class EngineProcess implements ServingProcess {
   }
 
   async #run(): Promise<ProcessEnd> {
+    const watching = new AbortController();
+    const end = await this.#runOnce(AbortSignal.any([watching.signal, this.#stopped.signal]));
+    watching.abort();
+    const { place, log } = this.#context;
+    if (place === undefined) return end;
+    await place.board
+      .tell(0, { phase: 'ended', because: whyEnded(end) })
+      .catch((error: unknown) => log.error({ error: String(error) }, 'the end was not told'));
+    // Its other parts end with it, and their agents: another job takes its place.
+    return { ...end, restartable: false };
+  }
+
+  async #runOnce(signal: AbortSignal): Promise<ProcessEnd> {
     try {
       checkModelPath(this.#unit);
       const { child, upstream, key } = await this.#start();
-      const reached = await this.#becomeReady(child, upstream);
+      const lost = this.#untilPartLost(signal);
+      const reached = await Promise.race([this.#becomeReady(child, upstream), lost]);
+      if (typeof reached === 'object') return this.#endWith(child, reached);
       if (reached === 'ready') {
         this.#has_served = true;
         this.upstream = upstream;
@@ -105,7 +118,8 @@ export class EngineProcess implements ServingProcess {
         this.#followLoad(child, upstream).catch((error: unknown) => this.#context.log.error(error));
       }
       const hung = reached === 'ready' ? this.#untilHung(child, upstream) : never;
-      const end = await Promise.race([child.ended, hung]);
+      const end = await Promise.race([child.ended, hung, lost.then((whole) => ({ whole }))]);
+      if ('whole' in end) return this.#endWith(child, end.whole);
       this.upstream = undefined;
       if (this.#stopped.signal.aborted) return { restartable: false };
       // Where it was killed for hanging, its end is no news.
@@ -118,19 +132,16 @@ export class EngineProcess implements ServingProcess {
 
   async #start(): Promise<{ child: Child; upstream: Upstream; key: string }> {
     const { group, engine_prefix, runtime_folder } = this.#context;
-    const environment = environmentFor(group.devices, {
-      ...this.#context.environment,
-      ...readEnvironmentFiles(this.#unit),
-      ...this.#unit.model.environment,
-    });
+    const environment = engineEnvironment(this.#unit, this.#context);
     this.#update({ state: 'loading' });
     const probed = await this.#probe(environment);
     this.engine_version = probed?.version;
     const key = randomBytes(32).toString('hex');
     const line = this.#adapter.commandLine(this.#unit, {
       runtime_folder,
-      port: await freeLoopbackPort(),
+      port: await freePort('127.0.0.1'),
       key,
+      ...(await this.#meet(key)),
       engine_prefix,
       ...(probed === undefined ? {} : { probed }),
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
@@ -149,6 +160,47 @@ export class EngineProcess implements ServingProcess {
     this.#child = child;
     this.#context.log.info({ unit: this.#unit.unit, argv: line.argv, pid: child.pid }, 'engine started');
     return { child, upstream: { ...line.listen, key }, key };
+  }
+
+  /** Where it runs on several nodes: tells the others where to find it, and with which key. */
+  async #meet(key: string): Promise<Pick<AdapterContext, 'part'>> {
+    const { place } = this.#context;
+    if (place === undefined) return {};
+    const { board, nodes, address } = place;
+    const leader = { address, port: await freePort(address, place.port_range) };
+    await board.tell(0, { phase: 'up', meeting: { ...leader, key, node: place.node } });
+    return { part: { rank: 0, nodes, own_address: address, leader } };
+  }
+
+  async #endWith(child: Child, end: EngineEnd): Promise<ProcessEnd> {
+    this.upstream = undefined;
+    await child.stop(stop_grace_ms);
+    return this.#stopped.signal.aborted ? { restartable: false } : end;
+  }
+
+  /** Resolves where a part on another node ended: then all of it ends. */
+  async #untilPartLost(signal: AbortSignal): Promise<EngineEnd> {
+    const { place } = this.#context;
+    if (place === undefined) return never;
+    const { board, nodes } = place;
+    const others = Array.from({ length: nodes - 1 }, (_, index) => index + 1);
+    const gone = (rank: number): Promise<EngineEnd> =>
+      board
+        .until(rank, (notice) => (notice.phase === 'ended' ? notice.because : undefined), signal)
+        .then((because) => ({
+          restartable: false,
+          error: new HpcserveError('E_AGENT_PART_LOST', {
+            what: `the replica ${this.#unit.unit} on ${nodes} nodes ended`,
+            because: `its part ${rank + 1} of ${nodes} ended: ${because}`,
+            details: { log_file: this.log_file, rank },
+          }),
+        }));
+    try {
+      return await Promise.race(others.map(gone));
+    } catch (error) {
+      if (signal.aborted) return never;
+      throw error;
+    }
   }
 
   /** What the installed engine can do; undefined where it does not say, and the safest form is used. */
@@ -309,58 +361,4 @@ async function checkHealth(
       ? `${path} is not answered within ${timeout_ms / 1000} s`
       : `${path}: ${message}`;
   }
-}
-
-function prepareFiles(line: CommandLine): void {
-  for (const { path, content } of line.files) writeFileSync(path, content, { mode: 0o600, flag: 'wx' });
-  for (const { path, target } of line.links) {
-    mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
-    symlinkSync(target, path);
-  }
-}
-
-/**
- * NAME=value lines of the model's environment files; `#` starts a comment line.
- *
- * @throws HpcserveError E_AGENT_ENGINE_OPTION where a file is unreadable, open to others, or not of that form
- */
-function readEnvironmentFiles(unit: UnitSpec): Record<string, string> {
-  const result: Record<string, string> = {};
-  for (const path of unit.model.environment_files) {
-    const refuse = (because: string): HpcserveError =>
-      new HpcserveError('E_AGENT_ENGINE_OPTION', {
-        what: `the environment file ${path} of ${unit.model.name} cannot be used`,
-        because,
-        try: 'make it readable by you alone (chmod 600), with one NAME=value a line',
-      });
-    let text: string;
-    try {
-      if ((statSync(path).mode & 0o077) !== 0) throw refuse('others may read or write it');
-      text = readFileSync(path, 'utf8');
-    } catch (error) {
-      throw error instanceof HpcserveError ? error : refuse((error as Error).message);
-    }
-    text.split(/\r?\n/).forEach((content, index) => {
-      if (/^\s*(#|$)/.test(content)) return;
-      const match = /^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$/.exec(content);
-      if (!match) throw refuse(`line ${index + 1} is not NAME=value`);
-      result[match[1]!] = match[2]!;
-    });
-  }
-  return result;
-}
-
-/** A port of loopback that is free now. Another process may take it first: see `connectionTo`. */
-function freeLoopbackPort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.once('error', reject);
-    server.listen(0, '127.0.0.1', () => {
-      const address = server.address();
-      server.close(() => {
-        if (address && typeof address === 'object') resolve(address.port);
-        else reject(new Error('no port of loopback is free'));
-      });
-    });
-  });
 }

@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { OwnSession, type Registry, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
 import type { AgentPhase, AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { LaunchSpec } from '../../spec/launch.ts';
+import { type LaunchSpec, unitsOnNode } from '../../spec/launch.ts';
 import type { SessionMetadata } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
@@ -13,6 +13,7 @@ import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { oneLine } from './model-path.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
 import { OrphanGuard } from './orphan-guard.ts';
+import { placeOf } from './part-board.ts';
 import { makeRuntimeFolder } from './runtime-folder.ts';
 import { sessionRequestHandler } from './session-requests.ts';
 import { SessionServer } from './session-server.ts';
@@ -186,7 +187,7 @@ export class NodeAgent {
     const launch = this.#launch;
     const { node_index } = this.#identity;
     this.#devices = discoverDevices(launch, node_index, this.#environment);
-    const units = launch.units.filter((unit) => unit.node_index === node_index);
+    const units = unitsOnNode(launch.units, node_index);
     this.#allotment = allotDevices(units, this.#devices);
     this.#noticeDevices(this.#devices, this.#allotment);
     this.#changed();
@@ -228,6 +229,7 @@ export class NodeAgent {
     this.#supervisors = this.#allotment.groups.map((group, index) => {
       return new UnitSupervisor({
         group,
+        place: placeOf(launch, group, this.#identity, choice.announced[0]!, this.#environment),
         failure_file: join(launch.launch_folder, launchFiles.unitFailure(this.#identity.node, group.name)),
         registry,
         metadata,

@@ -6,6 +6,7 @@ import type { FatalScope } from '../adapters/fatal.ts';
 import type { UnitGroup } from './allot.ts';
 import type { AgentLog } from './log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
+import type { PartBoard } from './part-board.ts';
 
 /** Where a process answers OpenAI's paths; on this host only. */
 export type Upstream =
@@ -57,8 +58,24 @@ export interface ProcessEnd {
   tail?: readonly string[];
 }
 
+/** Where a process stands among those of a replica on several nodes. */
+export interface PartPlace {
+  /** 0: the first, which answers requests. */
+  rank: number;
+  nodes: number;
+  /** Name of this node. */
+  node: string;
+  /** Of this node, as the others reach it. */
+  address: string;
+  /** Ports that others may be told of. */
+  port_range?: readonly [first: number, last: number];
+  board: PartBoard;
+}
+
 export interface ProcessContext {
   group: UnitGroup;
+  /** Absent: all of the replica is on this node. */
+  place?: PartPlace | undefined;
   /** 0700, of this start alone. */
   runtime_folder: string;
   log_file: string;

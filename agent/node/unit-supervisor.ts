@@ -6,6 +6,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
+import { EnginePart } from './engine-part.ts';
 import { EngineProcess } from './engine-process.ts';
 import { shipFailure } from './failure-report.ts';
 import { oneLine, pendingModel } from './model-path.ts';
@@ -93,7 +94,7 @@ export class UnitSupervisor {
   }
 
   get models(): readonly ServedModel[] {
-    return this.#process?.models ?? this.#options.group.units.map(pendingModel);
+    return this.#process?.models ?? this.#pendingModels();
   }
 
   get error(): HpcserveError | undefined {
@@ -107,7 +108,9 @@ export class UnitSupervisor {
 
   /** Nothing of it will serve any more: its process is given up, or lives with all of its models failed. */
   get failed(): boolean {
-    return this.#given_up || (!this.#ended && this.models.every((model) => model.state === 'failed'));
+    if (this.#given_up) return true;
+    const { models } = this;
+    return !this.#ended && models.length > 0 && models.every((model) => model.state === 'failed');
   }
 
   /** Resolves when the first process was started, or never will be; what becomes of it is told by `onChange`. */
@@ -311,7 +314,7 @@ export class UnitSupervisor {
         ...(group.units.length === 1 ? { unit: this.name } : {}),
         engine: group.engine,
         devices: group.devices.map((device) => device.description),
-        models: group.units.map(pendingModel),
+        models: this.#pendingModels(),
       },
       () => this.#options.onChange(),
     );
@@ -325,7 +328,7 @@ export class UnitSupervisor {
       traffic,
       onChange: () => this.#changed(),
     };
-    const process = group.engine === 'native' ? new DeviceWorkerProcess(context) : new EngineProcess(context);
+    const process = startProcess(context);
     this.#process = process;
     this.#ended = false;
     this.#onStarted();
@@ -336,6 +339,12 @@ export class UnitSupervisor {
       await delay(shared_signal_ms, undefined, { signal: this.#stopped.signal }).catch(() => undefined);
     }
     return end;
+  }
+
+  /** What is served here; of a replica on several nodes on the first one. */
+  #pendingModels(): ServedModel[] {
+    const { group, place } = this.#options;
+    return (place?.rank ?? 0) > 0 ? [] : group.units.map(pendingModel);
   }
 
   #role(): 'device-worker' | 'engine' {
@@ -390,4 +399,10 @@ export class UnitSupervisor {
       metadata: { models: this.models.map((model) => ({ ...model })) },
     });
   }
+}
+
+function startProcess(context: ProcessContext): ServingProcess {
+  if (context.group.engine === 'native') return new DeviceWorkerProcess(context);
+  const { place } = context;
+  return place !== undefined && place.rank > 0 ? new EnginePart(context, place) : new EngineProcess(context);
 }

@@ -95,12 +95,16 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
       faults.push(`${unit.unit} asked for ${kinds.join(', ')}`);
     const { tensor, pipeline } = model.spec.parallel;
     const degree = tensor === 'auto' ? unit.tensor : tensor;
-    if (unit.tensor !== degree || unit.pipeline !== pipeline || unit.device_count !== degree * pipeline)
-      faults.push(`${unit.unit} takes ${unit.device_count} devices as ${unit.tensor} × ${unit.pipeline}`);
+    const devices = unit.device_count * (unit.nodes ?? 1);
+    if (unit.tensor !== degree || unit.pipeline !== pipeline || devices !== degree * pipeline)
+      faults.push(`${unit.unit} takes ${devices} devices as ${unit.tensor} × ${unit.pipeline}`);
+    if ((unit.nodes ?? 1) !== launch.node_count)
+      faults.push(`${unit.unit} takes ${unit.nodes ?? 1} node(s) of a job of ${launch.node_count}`);
+    if (unit.device_count % unit.tensor !== 0) faults.push(`a layer of ${unit.unit} is split over nodes`);
     const heads = model.summary?.n_head;
     if (heads !== undefined && heads % unit.tensor !== 0)
       faults.push(`${unit.unit} divides ${heads} heads by ${unit.tensor}`);
-    const bytes = (unit.weight_bytes + unit.kv_tokens * model.kv_bytes_per_token) / unit.device_count;
+    const bytes = (unit.weight_bytes + unit.kv_tokens * model.kv_bytes_per_token) / devices;
     for (let device = unit.first_device; device < unit.first_device + unit.device_count; device++) {
       if (device >= offer.devices.count)
         faults.push(`${unit.unit} takes device ${device} of ${offer.devices.count}`);

@@ -11,9 +11,29 @@ export const splitting: ReadonlySet<ResolvedEngine> = new Set([
   'command',
 ]);
 
+/** Engines that run one replica on several nodes. */
+const spanning: ReadonlySet<ResolvedEngine> = new Set(['vllm', 'sglang', 'command']);
+
+/**
+ * Nodes that a replica of tensor × pipeline devices is split over: layers are split within a node, where links are fast,
+ * and stages are divided evenly over as few nodes as hold them. Undefined where a layer takes more than a node has.
+ */
+export function nodesOf(tensor: number, pipeline: number, devices_per_node: number): number | undefined {
+  for (let nodes = 1; nodes <= pipeline; nodes++)
+    if (pipeline % nodes === 0 && (tensor * pipeline) / nodes <= devices_per_node) return nodes;
+  return undefined;
+}
+
+/** Why no replica of this engine may be split over such nodes; undefined where it may. */
+export function staysOnNode(engine: ResolvedEngine, offer: NodeKindOffer): string | undefined {
+  if (!spanning.has(engine)) return `${engine} runs a replica on one node`;
+  if (engine === 'command' || offer.private_fabric) return undefined;
+  return `the parts of ${engine} on several nodes talk to each other without any proof of who they are, and network.private_fabric is not set`;
+}
+
 /**
  * Degrees to choose from, ascending; never empty. A degree divides the heads (a key-value head may be held by
- * several devices, but then by equally many), and the group stays within a node. MIG slices form no groups:
+ * several devices, but then by equally many), and the group of a layer stays within a node. MIG slices form no groups:
  * NCCL does not connect slices of one GPU.
  */
 export function tensorDegrees(
@@ -24,10 +44,14 @@ export function tensorDegrees(
   const { tensor, pipeline } = model.spec.parallel;
   if (tensor !== 'auto') return [tensor];
   if (engine === 'command' || !splitting.has(engine) || offer.devices.kind !== 'gpu') return [1];
-  const most = Math.max(1, Math.floor(offer.devices.count / pipeline));
-  return Array.from({ length: most }, (_, index) => index + 1).filter((degree) =>
-    model.summary === undefined ? Number.isInteger(Math.log2(degree)) : dividesHeads(model, degree),
-  );
+  const { count } = offer.devices;
+  const across = staysOnNode(engine, offer) === undefined;
+  const degrees = Array.from({ length: count }, (_, index) => index + 1).filter((degree) => {
+    const nodes = nodesOf(degree, pipeline, count);
+    if (nodes === undefined || (nodes > 1 && !across)) return false;
+    return model.summary === undefined ? Number.isInteger(Math.log2(degree)) : dividesHeads(model, degree);
+  });
+  return degrees.length > 0 ? degrees : [1];
 }
 
 /** True where nothing is known of the model's heads. */

@@ -153,11 +153,18 @@ function replicasRunning(
 }
 
 /** Replicas that could start without waiting, on idle nodes and in what is free of others; Infinity: nobody asked. */
-export function replicasAtOnce({ offer, device_count, threads }: PlacementOption): number {
+export function replicasAtOnce({ offer, device_count, nodes, threads }: PlacementOption): number {
   const { free, nodes_idle, devices, cpus } = offer;
-  const on = (room: { devices: number; cpus: number }): number =>
-    Math.min(Math.floor(room.devices / device_count), Math.floor(room.cpus / threads));
-  if (free !== undefined) return free.reduce((sum, group) => sum + group.nodes * on(group), 0);
+  // One that takes several nodes has each of them for itself.
+  const on = (room: { devices: number; cpus: number }): number => {
+    const parts = Math.min(
+      Math.floor((room.devices * nodes) / device_count),
+      Math.floor(room.cpus / threads),
+    );
+    return nodes > 1 ? Math.min(1, parts) : parts;
+  };
+  const whole = (parts: number): number => Math.floor(parts / nodes);
+  if (free !== undefined) return whole(free.reduce((sum, group) => sum + group.nodes * on(group), 0));
   if (nodes_idle === undefined) return Number.POSITIVE_INFINITY;
-  return nodes_idle * on({ devices: devices.count, cpus });
+  return whole(nodes_idle * on({ devices: devices.count, cpus }));
 }

@@ -10,7 +10,7 @@ import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import type { DeviceSpec } from '../catalog/device-spec.ts';
 import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
-import { dividesHeads, tensorDegrees } from './degrees.ts';
+import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
 import { formatGib, sizeUnit, type UnitMemory } from './unit-memory.ts';
@@ -32,8 +32,10 @@ export interface PlacementOption {
   steps_down: number;
   tensor: number;
   pipeline: number;
-  /** tensor × pipeline, all of one node. */
+  /** tensor × pipeline, evenly over its nodes. */
   device_count: number;
+  nodes: number;
+  /** On each of its nodes. */
   threads: number;
   memory: UnitMemory;
   weight_bytes: number;
@@ -150,12 +152,21 @@ function optionWith(
       `MIG slices do not work together on one replica; parallel asks for ${deviceCount}`,
       { engine, needed: deviceCount, available: 1 },
     );
-  if (deviceCount > devices.count)
+  const nodes = nodesOf(tensor, pipeline, devices.count);
+  if (nodes === undefined)
     return reject(
       'devices_per_node',
       `one replica takes ${deviceCount} devices (tensor ${tensor} × pipeline ${pipeline}); a node has ${devices.count}`,
       { engine, needed: deviceCount, available: devices.count },
     );
+  const onOne = nodes > 1 ? staysOnNode(engine, offer) : undefined;
+  if (onOne !== undefined)
+    return reject(
+      'devices_per_node',
+      `one replica takes ${deviceCount} devices (tensor ${tensor} × pipeline ${pipeline}); a node has ${devices.count}, and ${onOne}`,
+      { engine, needed: deviceCount, available: devices.count },
+    );
+  const onNode = deviceCount / nodes;
   if (!dividesHeads(model, tensor))
     return reject(
       'tensor_divides_heads',
@@ -172,7 +183,7 @@ function optionWith(
       available: memory.available,
     });
   if (!onRealGpu(offer)) {
-    const needed = memory.bytes_per_device * deviceCount + question.settings.host_overhead_bytes;
+    const needed = memory.bytes_per_device * onNode + question.settings.host_overhead_bytes;
     if (needed > offer.memory_bytes)
       return reject(
         'host_memory',
@@ -182,7 +193,7 @@ function optionWith(
   }
 
   const coresPerDevice = Math.max(1, Math.floor(offer.cpus / devices.count));
-  const threads = spec.cpu_threads ?? coresPerDevice * deviceCount;
+  const threads = spec.cpu_threads ?? coresPerDevice * onNode;
   if (threads > offer.cpus)
     return reject('cpus_per_node', `cpu_threads asks for ${threads}; a node has ${offer.cpus} CPUs`, {
       engine,
@@ -196,9 +207,18 @@ function optionWith(
     precision: precision.precision,
     steps_down: precision.steps_down,
     weight_bytes: precision.weight_bytes,
-    reasons: [engineReason, ...(precision.reason === undefined ? [] : [precision.reason])],
+    reasons: [
+      engineReason,
+      ...(precision.reason === undefined ? [] : [precision.reason]),
+      ...(nodes > 1
+        ? [
+            `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${pipeline} stages over all; speeds are predicted as on one`,
+          ]
+        : []),
+    ],
     pipeline,
     device_count: deviceCount,
+    nodes,
     threads,
     memory,
     ...(limit === undefined ? {} : { time_limit_s: limit }),

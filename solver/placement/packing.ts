@@ -1,15 +1,16 @@
 /**
  * Replicas onto nodes: first fit, one job a node, several replicas in it where devices allow. Small jobs start in
- * holes that large ones wait for.
+ * holes that large ones wait for. A replica that takes several nodes is a job of its own.
  */
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
 import { onRealGpu } from './engine-choice.ts';
 import type { PlacementOption } from './options.ts';
 
-/** A node that gets a job: what is taken of it so far. */
+/** A node that gets a job, or several alike: what is taken of each so far. */
 interface OpenNode {
   offer: NodeKindOffer;
+  count: number;
   /** CPUs that are free there. */
   cpus: number;
   time_limit_s?: number;
@@ -44,16 +45,18 @@ export class Packing {
    */
   put(option: PlacementOption, replica: number, replicas: number, sharing: boolean): boolean {
     for (const node of this.#nodes) {
+      if (option.nodes > 1 || node.count > 1) continue;
       if (node.offer !== option.offer || node.time_limit_s !== option.time_limit_s) continue;
       const first = this.#firstDevice(option, node, sharing);
       if (first === undefined) continue;
       take(option, unitOf(option, replica, replicas, first), node);
       return true;
     }
-    if (sharing || !this.#isNodeLeft(option.offer)) return false;
+    if (sharing || this.#nodesLeft(option.offer) < option.nodes) return false;
     const { devices, cpus } = this.#room(option);
     const node: OpenNode = {
       offer: option.offer,
+      count: option.nodes,
       cpus,
       ...(option.time_limit_s === undefined ? {} : { time_limit_s: option.time_limit_s }),
       devices: Array.from({ length: devices }, () => ({ bytes: 0, models: [], exclusive: false })),
@@ -67,27 +70,30 @@ export class Packing {
   }
 
   /** Of this kind, and of the pool it shares with others. */
-  #isNodeLeft({ pool, ...offer }: NodeKindOffer): boolean {
-    const count = (is: (other: NodeKindOffer) => boolean): number =>
-      this.#nodes.filter((node) => is(node.offer)).length;
-    if (
-      count((other) => other.node_kind === offer.node_kind && other.devices === offer.devices) >=
-      offer.nodes_total
-    )
-      return false;
-    return pool === undefined || count((other) => other.pool?.id === pool.id) < pool.nodes;
+  #nodesLeft({ pool, ...offer }: NodeKindOffer): number {
+    const taken = (is: (other: NodeKindOffer) => boolean): number =>
+      this.#nodes.filter((node) => is(node.offer)).reduce((sum, { count }) => sum + count, 0);
+    const ofKind =
+      offer.nodes_total -
+      taken((other) => other.node_kind === offer.node_kind && other.devices === offer.devices);
+    if (pool === undefined) return ofKind;
+    return Math.min(ofKind, pool.nodes - taken((other) => other.pool?.id === pool.id));
   }
 
   /**
    * A job is made no larger than what is free somewhere now: then it starts at once. Where nothing that is free holds the
    * replica, it waits for a whole node.
    */
-  #room({ offer, device_count, threads }: PlacementOption): { devices: number; cpus: number } {
+  #room(option: PlacementOption): { devices: number; cpus: number } {
+    const { offer, threads } = option;
     const group = this.#free
       .get(offer)!
-      .find(({ nodes, devices, cpus }) => nodes > 0 && devices >= device_count && cpus >= threads);
+      .find(
+        ({ nodes, devices, cpus }) =>
+          nodes >= option.nodes && devices >= devicesOnNode(option) && cpus >= threads,
+      );
     if (group === undefined) return { devices: offer.devices.count, cpus: offer.cpus };
-    group.nodes--;
+    group.nodes -= option.nodes;
     return group;
   }
 
@@ -130,15 +136,19 @@ function cpusLeft(option: PlacementOption, node: OpenNode, device: number): bool
   return taken + option.threads <= node.cpus;
 }
 
+function devicesOnNode({ device_count, nodes }: PlacementOption): number {
+  return device_count / nodes;
+}
+
 function take(option: PlacementOption, unit: UnitSpec, node: OpenNode): void {
   const first = unit.first_device;
-  for (let index = first; index < first + option.device_count; index++) {
+  for (let index = first; index < first + devicesOnNode(option); index++) {
     const device = node.devices[index]!;
     device.bytes += option.memory.bytes_per_device;
     device.models.push(option.model.spec.name);
     device.exclusive ||= option.engine !== 'native';
   }
-  if (!onRealGpu(option.offer)) node.host_bytes += option.memory.bytes_per_device * option.device_count;
+  if (!onRealGpu(option.offer)) node.host_bytes += option.memory.bytes_per_device * devicesOnNode(option);
   node.threads_by_device.set(first, Math.max(node.threads_by_device.get(first) ?? 0, option.threads));
   node.units.push(unit);
 }
@@ -148,12 +158,13 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
   return {
     unit: unitName(model.spec.name, replica),
     node_index: 0,
+    ...(option.nodes > 1 ? { nodes: option.nodes } : {}),
     engine: option.engine,
     model_path: model.model_path,
     // As it was decided: nothing in a job is `auto` any more.
     model: { ...model.spec, replicas, precision: option.precision, parallel: { tensor, pipeline } },
     device_kind: option.offer.devices.kind,
-    device_count: option.device_count,
+    device_count: devicesOnNode(option),
     tensor,
     pipeline,
     first_device: first,
@@ -179,7 +190,7 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
     node_kind: offer.node_kind,
     tier: offer.tier,
     partitions: question.partitions ?? offer.partitions,
-    node_count: 1,
+    node_count: node.count,
     devices_per_node: {
       kind: offer.devices.kind,
       model: offer.devices.model,

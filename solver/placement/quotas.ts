@@ -48,10 +48,13 @@ const cost_max = 2 ** 38;
 /** Sharing counts devices in so many parts. */
 const device_parts = 60;
 
-/** Devices of a node a replica keeps others from using: its own, or its share of cores or host memory. */
+/**
+ * Devices of a node a replica keeps others from using: its own, or its share of cores or host memory; of several nodes all.
+ */
 export function devicesTaken(option: PlacementOption, question: PlacementQuestion): number {
   const { offer } = option;
   const { count } = offer.devices;
+  if (option.nodes > 1) return option.nodes * count;
   const byCpus = (count * option.threads) / offer.cpus;
   return Math.max(option.device_count, byCpus, byHostMemory(option, question));
 }
@@ -194,7 +197,9 @@ function byWorkload(option: PlacementOption, { question, performance, counts }: 
   const most = Math.min(
     4096,
     Math.floor((counts?.[type] ?? types[type]!.count) / option.device_count),
-    nodes_total * Math.floor(devices.count / option.device_count),
+    option.nodes > 1
+      ? Math.floor(nodes_total / option.nodes)
+      : nodes_total * Math.floor(devices.count / option.device_count),
   );
   const { rate_per_s } = workloadOf(option.model);
   const sustained = performance.maxRate(option);

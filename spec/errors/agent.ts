@@ -135,6 +135,12 @@ export const agentErrors = defineErrors({
     http_status: 503,
     exit_code: 11,
   },
+  E_AGENT_PART_LOST: {
+    cause: 'A replica on several nodes lost one of its parts: the others cannot go on without it.',
+    fix: 'see the log of the part that ended first (`hpcserve logs`); another job takes its place where the keeper runs',
+    http_status: 503,
+    exit_code: 11,
+  },
   E_AGENT_TIMEOUT: {
     cause: 'An answer took longer than the `timeouts` of its model allow.',
     fix: 'ask for fewer tokens or stream the answer; raise `timeouts` of the model in model.yaml if such answers are meant to be',

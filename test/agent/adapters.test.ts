@@ -30,6 +30,57 @@ function line(
   });
 }
 
+describe('on several nodes', () => {
+  const leader = { address: '10.1.0.1', port: 29_501 };
+  const first = { rank: 0, nodes: 2, own_address: '10.1.0.1', leader };
+  const second = { rank: 1, nodes: 2, own_address: '10.1.0.2', leader };
+  const split = { tensor: 4, pipeline: 2, nodes: 2, device_count: 4 };
+  /** What follows the name of the pipeline's degree, up to what all have in common again. */
+  const between = (argv: readonly string[], from: string, to: string): readonly string[] =>
+    argv.slice(argv.indexOf(from), argv.indexOf(to));
+
+  test('vLLM: one process a node, the first of which answers', () => {
+    const probed = { version: '0.18.0', unix_socket: true };
+    const [one, two] = [first, second].map((part) => line('vllm', {}, { part, probed }, split));
+    const shared = ['--distributed-executor-backend', 'mp', '--nnodes', '2', '--node-rank'];
+    const meeting = ['--master-addr', '10.1.0.1', '--master-port', '29501'];
+    const degrees = ['--tensor-parallel-size', '4', '--pipeline-parallel-size', '2'];
+    const from = '--tensor-parallel-size';
+    expect(between(one!.argv, '--uds', '--max-model-len')).toEqual([
+      '--uds',
+      '/run/u0-0/engine.sock',
+      ...degrees,
+      ...shared,
+      '0',
+      ...meeting,
+    ]);
+    expect(between(two!.argv, from, '--max-model-len')).toEqual([...degrees, ...shared, '1', ...meeting]);
+    expect(two!.argv).toContain('--headless');
+    expect(two!.argv).not.toContain('--uds');
+    expect([one, two].map((each) => each!.env.VLLM_HOST_IP)).toEqual(['10.1.0.1', '10.1.0.2']);
+  });
+
+  test('SGLang: by rank, and an IPv6 address in brackets', () => {
+    const part = { ...second, leader: { address: 'fd00::1', port: 29_501 } };
+    const { argv } = line('sglang', {}, { part }, split);
+    expect(between(argv, '--tp-size', '--context-length')).toEqual([
+      ...['--tp-size', '4', '--pp-size', '2'],
+      ...['--nnodes', '2', '--node-rank', '1', '--dist-init-addr', '[fd00::1]:29501'],
+    ]);
+  });
+
+  test('any command: with its rank and the place of the first, and one key for all', () => {
+    const template = ['serve', '--port={port}', '--rank={rank}/{nodes}', '{leader_host}:{leader_port}'];
+    const two = line('command', { command: template }, { part: second }, split);
+    expect(two.argv).toEqual(['serve', '--port=40123', '--rank=1/2', '10.1.0.1:29501']);
+    expect(two.env).toEqual({ HPCSERVE_ENGINE_KEY: key });
+    const alone = line('command', { command: template });
+    expect(alone.argv).toEqual(['serve', '--port=40123', '--rank=0/1', '127.0.0.1:40123']);
+    const blind = { command: ['serve', '--port={port}'] };
+    expect(() => line('command', blind, { part: second }, split)).toThrow(/does not name \{rank\}/);
+  });
+});
+
 describe('vLLM', () => {
   test('on a unix socket where its version has them', () => {
     const result = line(

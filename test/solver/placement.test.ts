@@ -94,6 +94,62 @@ describe('placement', () => {
     expect(refused.unplaced).toEqual([{ model: 'm', replicas: 1 }]);
   });
 
+  describe('of replicas on several nodes', () => {
+    const hf = { format: 'huggingface' as const, weight_bytes: 240 * gib };
+    const split = model({ parallel: { tensor: 4, pipeline: 2 } }, hf);
+    const fabric = { ...gpus, private_fabric: true as const };
+
+    it('splits layers within a node and stages over nodes, a job a replica', () => {
+      const plan = place(question([{ ...split, spec: { ...split.spec, replicas: 2 } }], [fabric]));
+      expect(plan.launches.map(({ node_count }) => node_count)).toEqual([2, 2]);
+      expect(plan.launches[0]!.devices_per_node.count).toBe(4);
+      expect(plan.launches[0]!.units).toHaveLength(1);
+      expect(plan.launches[0]!.units[0]).toMatchObject({
+        nodes: 2,
+        device_count: 4,
+        tensor: 4,
+        pipeline: 2,
+        first_device: 0,
+        threads: 8,
+      });
+      expect(plan.gpu_count).toBe(16);
+      expect(plan.models[0]!.reasons.join()).toMatch(/takes 2 nodes/);
+    });
+
+    it('takes as few nodes as hold the stages, and counts all of them as taken', () => {
+      const eight = model({ parallel: { tensor: 2, pipeline: 8 } }, hf);
+      const [launch] = place(question([eight], [fabric])).launches;
+      expect(launch).toMatchObject({ node_count: 4, units: [{ nodes: 4, device_count: 4 }] });
+      const other = { ...model({ name: 'other' }, { weight_bytes: 20 * gib }), format: hf.format };
+      const both = place(question([eight, { ...other, spec: { ...other.spec, name: 'other' } }], [fabric]));
+      expect(both.unplaced).toEqual([{ model: 'other', replicas: 1 }]);
+    });
+
+    it('chooses how far layers are split where that is left open', () => {
+      const open = model({ parallel: { pipeline: 2 } }, hf);
+      const [launch] = place(question([open], [fabric])).launches;
+      expect(launch).toMatchObject({ node_count: 2, units: [{ tensor: 4, pipeline: 2 }] });
+    });
+
+    it('refuses them where the network between nodes is not private, or the engine stays on a node', () => {
+      const open = place(question([split], [gpus])).rejected[0]!;
+      expect(open).toMatchObject({ constraint: 'devices_per_node', needed: 8, available: 4 });
+      expect(open.because).toMatch(/network\.private_fabric is not set/);
+      const tgi = { ...fabric, engines: { tgi: { available: true as const } } };
+      const asked = model({ engine: 'tgi', parallel: { tensor: 4, pipeline: 2 } }, hf);
+      expect(place(question([asked], [tgi])).rejected[0]!.because).toMatch(/tgi runs a replica on one node/);
+      const layer = model({ parallel: { tensor: 8, pipeline: 2 } }, hf);
+      expect(place(question([layer], [fabric])).rejected[0]).toMatchObject({
+        constraint: 'devices_per_node',
+      });
+    });
+
+    it('finds too few nodes', () => {
+      const plan = place(question([split], [{ ...fabric, nodes_total: 1, nodes_idle: 1 }]));
+      expect(plan.unplaced).toEqual([{ model: 'm', replicas: 1 }]);
+    });
+  });
+
   it('says with numbers that a model is larger than any device', () => {
     const plan = place(question([model({}, { weight_bytes: 70 * gib })], [offer(), emulated('gh200')]));
     expect(plan.launches).toEqual([]);

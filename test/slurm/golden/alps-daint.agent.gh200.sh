@@ -64,7 +64,7 @@ srun \
   --ntasks-per-node=1 \
   --cpus-per-task=288 \
   --mpi=none \
-  --kill-on-bad-exit=0 \
+  --kill-on-bad-exit=1 \
   --wait=0 \
   --environment=hpcserve \
   /home/ada/hpcserve/bin/node \

@@ -49,7 +49,7 @@ srun \
   --ntasks-per-node=1 \
   --cpus-per-task=32 \
   --mpi=none \
-  --kill-on-bad-exit=0 \
+  --kill-on-bad-exit=1 \
   --wait=0 \
   /home/ada/hpcserve/bin/node \
   /home/ada/hpcserve/dist/agent/main.js \

@@ -65,7 +65,7 @@ srun \
   --ntasks-per-node=1 \
   --cpus-per-task=63 \
   --mpi=none \
-  --kill-on-bad-exit=0 \
+  --kill-on-bad-exit=1 \
   --wait=0 \
   singularity \
   exec \

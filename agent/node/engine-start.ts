@@ -1,0 +1,89 @@
+/** What starting a wrapped engine needs, on its first node and on others. */
+import { mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { dirname } from 'node:path';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { CommandLine } from '../adapters/adapter.ts';
+import { environmentFor } from './device-visibility.ts';
+import type { ProcessContext } from './serving-process.ts';
+
+/** Of the agent, its devices, the model's files and the model, each stronger than the one before. */
+export function engineEnvironment(
+  unit: UnitSpec,
+  { group, environment }: Pick<ProcessContext, 'group' | 'environment'>,
+): NodeJS.ProcessEnv {
+  return environmentFor(group.devices, {
+    ...environment,
+    ...readEnvironmentFiles(unit),
+    ...unit.model.environment,
+  });
+}
+
+/** Writes and links what its command line refers to. */
+export function prepareFiles(line: CommandLine): void {
+  for (const { path, content } of line.files) writeFileSync(path, content, { mode: 0o600, flag: 'wx' });
+  for (const { path, target } of line.links) {
+    mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+    symlinkSync(target, path);
+  }
+}
+
+/**
+ * NAME=value lines of the model's environment files; `#` starts a comment line.
+ *
+ * @throws HpcserveError E_AGENT_ENGINE_OPTION where a file is unreadable, open to others, or not of that form
+ */
+function readEnvironmentFiles(unit: UnitSpec): Record<string, string> {
+  const result: Record<string, string> = {};
+  for (const path of unit.model.environment_files) {
+    const refuse = (because: string): HpcserveError =>
+      new HpcserveError('E_AGENT_ENGINE_OPTION', {
+        what: `the environment file ${path} of ${unit.model.name} cannot be used`,
+        because,
+        try: 'make it readable by you alone (chmod 600), with one NAME=value a line',
+      });
+    let text: string;
+    try {
+      if ((statSync(path).mode & 0o077) !== 0) throw refuse('others may read or write it');
+      text = readFileSync(path, 'utf8');
+    } catch (error) {
+      throw error instanceof HpcserveError ? error : refuse((error as Error).message);
+    }
+    text.split(/\r?\n/).forEach((content, index) => {
+      if (/^\s*(#|$)/.test(content)) return;
+      const match = /^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$/.exec(content);
+      if (!match) throw refuse(`line ${index + 1} is not NAME=value`);
+      result[match[1]!] = match[2]!;
+    });
+  }
+  return result;
+}
+
+/** A port of this address that is free now, of the range if there is one. Another process may take it first: see `connectionTo`. */
+export async function freePort(
+  host: string,
+  range: readonly [first: number, last: number] = [0, 0],
+): Promise<number> {
+  for (let port = range[0]; ; port++) {
+    try {
+      return await bound(host, port);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE' || port >= range[1]) throw error;
+    }
+  }
+}
+
+function bound(host: string, port: number): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.once('error', reject);
+    server.listen(port, host, () => {
+      const address = server.address();
+      server.close(() => {
+        if (address && typeof address === 'object') resolve(address.port);
+        else reject(new Error(`no port of ${host} is free`));
+      });
+    });
+  });
+}
