@@ -17,12 +17,18 @@ import { tcp } from '@libp2p/tcp';
 import { yamux } from '@libp2p/yamux';
 import type { Multiaddr } from '@multiformats/multiaddr';
 import { createLibp2p } from 'libp2p';
+import { limits } from '../../spec/wire.ts';
 import { message_bytes_max } from '../gossip/codec.ts';
 
 /** Connections at most. A member keeps about 2 · (3 + log2 n) of them; a gateway more, one a node that needs a relay. */
 const connections_max = 1024;
 /** Bytes under way on one stream: bounds what a slow reader costs. Higher: faster over long distances. */
 const window_bytes_max = 1024 * 1024;
+/**
+ * Streams on one connection, each way: tunnels are as many as the port that they lead to takes connections, beside a few of
+ * the gossip. What is above is refused, which clients would see as a 502.
+ */
+const streams_max = limits.connections + 64;
 /** Members that one relay carries at most. */
 const reservations_max = 1024;
 /** Gossipsub's D and its bounds: links along which an announcement is passed on. */
@@ -56,6 +62,8 @@ export async function createNode(options: NodeOptions): Promise<MeshNode> {
     connectionEncrypters: [noise()],
     streamMuxers: [
       yamux({
+        maxInboundStreams: streams_max,
+        maxOutboundStreams: streams_max,
         streamOptions: {
           inactivityTimeout: Number.MAX_SAFE_INTEGER,
           maxStreamWindowSize: window_bytes_max,
@@ -71,8 +79,9 @@ export async function createNode(options: NodeOptions): Promise<MeshNode> {
     connectionMonitor: { enabled: false }, // members send signs of life themselves
     connectionManager: {
       maxConnections: connections_max,
-      // An address that leads nowhere must leave time for the next, such as one through a relay.
-      addressDialTimeout: 1000,
+      // An address that leads nowhere must leave time for the next, such as one through a relay; that one takes about
+      // ten round trips, which may be 150 ms each.
+      addressDialTimeout: 2000,
       maxIncomingPendingConnections: 64,
       inboundConnectionThreshold: 512, // many members may share an address
       inboundUpgradeTimeout: 5000,

@@ -4,6 +4,7 @@ import type { Duplex } from 'node:stream';
 import { TopicValidatorResult } from '@libp2p/gossipsub';
 import type { Connection, Stream } from '@libp2p/interface';
 import { multiaddr } from '@multiformats/multiaddr';
+import { limits } from '../../spec/wire.ts';
 import { decodeMessage, encodeMessage, message_bytes_max } from '../gossip/codec.ts';
 import type { GossipMessage, PeerName } from '../gossip/messages.ts';
 import type { SessionTable } from '../session-table.ts';
@@ -15,14 +16,14 @@ import { acceptTunnel, openTunnel, type TunnelTarget, tunnelProtocol } from './t
 const protocol = '/hpcserve/gossip/1';
 const topic = 'hpcserve/sessions/1';
 /** For one attempt to reach a member. Lower: ways that lead nowhere are given up sooner; higher: slow networks. */
-const dial_ms = 4000;
+const dial_ms = 8000;
 /** Least time between two attempts to reach a member. */
 const redial_ms = 1000;
 /** Messages that wait for a connection, and bytes that wait on one; what is above is dropped. */
 const waiting_max = 256;
 const unsent_bytes_max = 4 * 1024 * 1024;
 /** Tunnels on one connection between two members. */
-const tunnels_max = 1024;
+const tunnels_max = limits.connections;
 /** How often missing connections are looked for. */
 const keep_ms = 2000;
 

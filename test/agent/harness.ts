@@ -97,6 +97,7 @@ export class Site implements AsyncDisposable {
     units: UnitSpec[],
     launch: Partial<LaunchSpec> = {},
     environment: Record<string, string | undefined> = {},
+    prefix: readonly string[] = [],
   ): Promise<RunningAgent> {
     const launch_id = randomBytes(8).toString('hex');
     const launch_folder = join(this.folder, launch_id);
@@ -122,7 +123,7 @@ export class Site implements AsyncDisposable {
     };
     const launch_file = join(launch_folder, 'launch.json');
     await writeFile(launch_file, JSON.stringify(spec));
-    const agent = new RunningAgent(spec, launch_file, environment);
+    const agent = new RunningAgent(spec, launch_file, environment, prefix);
     this.#agents.push(agent);
     return agent;
   }
@@ -185,12 +186,21 @@ export class RunningAgent {
   stderr = '';
   readonly #environment: Record<string, string | undefined>;
   readonly #launch_file: string;
+  readonly #prefix: readonly string[];
 
-  constructor(launch: LaunchSpec, launch_file: string, environment: Record<string, string | undefined>) {
+  /** @param prefix what to run it with, such as `ip netns exec NAME` */
+  constructor(
+    launch: LaunchSpec,
+    launch_file: string,
+    environment: Record<string, string | undefined>,
+    prefix: readonly string[] = [],
+  ) {
     this.launch = launch;
+    this.#prefix = prefix;
     this.#environment = environment;
     this.#launch_file = launch_file;
-    this.process = spawn(process.execPath, [agentModule, '--launch', launch_file, '--node', 'n0'], {
+    const argv = [...prefix, process.execPath, agentModule, '--launch', launch_file, '--node', 'n0'];
+    this.process = spawn(argv[0]!, argv.slice(1), {
       env: {
         PATH: process.env.PATH,
         HPCSERVE_DRAIN_S: '5',
@@ -210,7 +220,7 @@ export class RunningAgent {
 
   /** The same launch once more, as Slurm does when it requeues a job. */
   again(): RunningAgent {
-    return new RunningAgent(this.launch, this.#launch_file, this.#environment);
+    return new RunningAgent(this.launch, this.#launch_file, this.#environment, this.#prefix);
   }
 
   async state(): Promise<AgentState | undefined> {

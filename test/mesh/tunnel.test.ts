@@ -5,8 +5,10 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { finished } from 'node:stream/promises';
+import { multiaddr } from '@multiformats/multiaddr';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { MeshPeer, OwnSession, RendezvousRegistry } from '../../mesh/index.ts';
+import { createNode } from '../../mesh/libp2p/libp2p-node.ts';
 import { eventually, metadata, scratchFolder } from './fixtures.ts';
 
 const key = new Uint8Array(32).fill(5);
@@ -144,7 +146,7 @@ describe('a tunnel', () => {
   });
 
   test('is read to the end, though the session closed long before', async () => {
-    const said = randomBytes(3_000_000);
+    const said = randomBytes(700_000); // more than is under way before anybody reads
     server.removeAllListeners('connection');
     server.on('connection', (socket) => {
       accepted.push(socket);
@@ -155,10 +157,10 @@ describe('a tunnel', () => {
     const a = await member({ target: port });
     const b = await member({ bootstrap: [addressOf(a)] });
     const tunnel = await b.peer.tunnel(await recordAt(b, a));
-    await eventually(() => accepted[0]?.writableFinished, 'the session to have said all');
+    tunnel.end();
+    await eventually(() => accepted[0]?.closed, 'the session to have said all and closed');
     const received: Buffer[] = [];
     tunnel.on('data', (chunk: Buffer) => received.push(chunk));
-    tunnel.end();
     await once(tunnel, 'end');
     expect(Buffer.concat(received).equals(said)).toBe(true);
   });
@@ -202,22 +204,34 @@ describe('a tunnel', () => {
   });
 });
 
-test('a member that listens nowhere is reached through a relay, beyond the limits of libp2p’s own', async () => {
-  const relay = await member({ relays: true });
-  const hidden = await member({
-    listens: false,
-    relay: [addressOf(relay)],
-    bootstrap: [addressOf(relay)],
-    target: port,
+describe('a relay', () => {
+  test('carries connections to a member that listens nowhere, without libp2p’s own limits of size and time', async () => {
+    const relay = await member({ relays: true });
+    const at = [addressOf(relay)];
+    const hidden = await member({ listens: false, relay: at, bootstrap: at, target: port });
+    const other = await member({ bootstrap: at });
+    const record = await recordAt(other, hidden);
+    const { addresses } = record.metadata.peer!;
+    expect(addresses.every((address) => address.endsWith('/p2p-circuit'))).toBe(true);
+    // 128 KiB is where libp2p's relays end a connection unless told otherwise.
+    await exchange(other, hidden, 2_000_000);
+    await exchange(relay, hidden, 500_000);
+    await eventually(
+      () =>
+        relay.peer.sight(hidden.session.id).heard_ms_ago !== undefined && other.peer.status().members === 3,
+      'signs of life',
+    );
+    // Two minutes is where they end it otherwise: a relay tells both ends what it allows.
+    const node = await createNode({
+      network_key: key,
+      listen: [],
+      relays: false,
+      onStranger: () => undefined,
+    });
+    closing.push(async () => node.stop());
+    const circuit = multiaddr(`${addresses[0]}/p2p/${record.metadata.peer!.id}`);
+    const connection = await eventually(() => node.dial(circuit).catch(() => undefined), 'a connection');
+    expect(connection.remoteAddr.toString()).toContain('/p2p-circuit');
+    expect(connection.limits).toBeUndefined();
   });
-  const other = await member({ bootstrap: [addressOf(relay)] });
-  const record = await recordAt(other, hidden);
-  expect(record.metadata.peer!.addresses.every((address) => address.endsWith('/p2p-circuit'))).toBe(true);
-  // 128 KiB is where libp2p's relays end a connection unless told otherwise.
-  await exchange(other, hidden, 2_000_000);
-  await exchange(relay, hidden, 500_000);
-  await eventually(
-    () => relay.peer.sight(hidden.session.id).heard_ms_ago !== undefined && other.peer.status().members === 3,
-    'signs of life',
-  );
 });
