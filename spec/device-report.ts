@@ -55,7 +55,7 @@ export type SchedulerReport = z.infer<typeof schedulerSchema>;
 const decisionSchema = z.object({
   /** Unix ms. */
   at_ms: z.number(),
-  kind: z.enum(['admit', 'refuse', 'evict', 'profile', 'budget', 'rest', 'move']),
+  kind: z.enum(['admit', 'refuse', 'evict', 'profile', 'budget', 'rest', 'move', 'load']),
   model: z.string(),
   /** Id of the request in the worker. */
   request: z.int().optional(),

@@ -33,6 +33,18 @@ export const sharingSchema = z.strictObject({
     .describe(
       'Memory pool of a device worker at most, in GB (10^9 bytes). Default: what the plan gave its job. Higher: tensors of idle models stay longer; 85 % of the device and of what the job may use is the limit in any case.',
     ),
+  preemption: z
+    .boolean()
+    .optional()
+    .describe(
+      'Where a request is refused and a neighbour with fewer requests holds what it needs, whether that one’s streams move to another device that takes them. Default: true.',
+    ),
+  peer_loads: z
+    .boolean()
+    .optional()
+    .describe(
+      'Whether a node that loads a model fetches tensors from nodes of the site that have them in memory, beside reading its file. Default: true. They come over TLS and are compared with their SHA-256.',
+    ),
   consolidation: z
     .boolean()
     .optional()

@@ -11,6 +11,8 @@ export const agentPaths = {
   sharing: '/hpcserve/v1/sharing',
   /** The same: a `MoveAway`, by which the requests of a model go on elsewhere and its instance rests. */
   move: '/hpcserve/v1/move',
+  /** The same: which of the tensors that are asked for it has in memory; below it, ranges of one of them. */
+  tensors: '/hpcserve/v1/tensors',
 } as const;
 
 export const headers = {
@@ -30,6 +32,8 @@ export const headers = {
   providers: 'x-hpcserve-providers',
   /** `1` asks a native replica for the token ids of every chunk, in `hpcserve_token_ids`; the gateway removes them again. */
   token_ids: 'x-hpcserve-token-ids',
+  /** Of a native replica that refuses a request for its level: a `RefusedRequest`; clients do not see it. */
+  refused: 'x-hpcserve-refused',
 } as const;
 
 /**

@@ -108,6 +108,7 @@ class DeviceWorker {
         profiles: new ProfileStore(cache_dir, words),
         lengths: new OutputLengthStore(cache_dir),
         hash_dir: join(cache_dir, 'tensors'),
+        ...(message.peers_socket !== undefined && { peers_socket: message.peers_socket }),
       }),
       profile_ms: this.limits.profile_ms,
       warn: (text) => log.warn(text),

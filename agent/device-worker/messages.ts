@@ -46,6 +46,8 @@ export type ToWorker =
       step_ms_min?: number;
       /** Where what was learned of models on this device is kept; absent: nowhere. */
       cache_dir?: string;
+      /** Unix socket on which the agent reaches peers that have tensors in memory; absent: all is read from files. */
+      peers_socket?: string;
       /** How the device is shared, where it differs from `workerSharing`. */
       sharing?: Partial<SharingSettings>;
       /** Bounds that differ from `defaultLimits`. */

@@ -4,6 +4,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { ContentHashCache } from '../memory/content-hashes.ts';
 import { learnContents } from '../memory/learn-contents.ts';
+import { SharedTensors } from '../memory/peers/shared-tensors.ts';
 import { monotonic_ms } from './clock.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
 import type { FromCompute, ScheduleReport, Submission, TokenOutput } from './compute/messages.ts';
@@ -39,6 +40,8 @@ export class Models {
   private readonly profile_ms: number;
   private readonly warn: (text: string) => void;
   private readonly hashes: ContentHashCache | undefined;
+  /** What peers may ask for; absent where tensors have no names. */
+  readonly shared: SharedTensors | undefined;
   private readonly reports = new Map<number, (report: ScheduleReport) => void>();
   private nextId = 1;
   private idle: (() => void)[] = [];
@@ -48,6 +51,8 @@ export class Models {
     pool_bytes: number;
     /** Where hashes of tensors are kept; absent: files do not share tensors. */
     hash_dir?: string;
+    /** See `DevicePoolOptions`. */
+    peers_socket?: string;
     settings: SharingSettings;
     step_ms_min: number;
     /** Absent: what is measured of models is forgotten with the worker. */
@@ -68,6 +73,7 @@ export class Models {
     this.profile_ms = options.profile_ms;
     this.warn = options.warn;
     this.hashes = options.hash_dir === undefined ? undefined : new ContentHashCache(options.hash_dir);
+    this.shared = this.hashes && new SharedTensors(this.hashes);
     this.tell = options.tell;
     this.metrics = options.metrics;
     this.compute = new ComputeThread((message) => this.receive(message), options.failed, options);
@@ -323,6 +329,7 @@ export class Models {
     if (!this.hashes) return;
     try {
       await learnContents(this.hashes, path);
+      this.shared?.add(path);
       this.compute.send({ type: 'learned', path });
     } catch (error) {
       this.warn(

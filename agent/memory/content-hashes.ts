@@ -16,7 +16,7 @@ import {
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { type FileVersion, fileVersion, versionChanges, versionText } from './file-version.ts';
+import { type FileVersion, fileVersion, sharedVersionText, versionChanges } from './file-version.ts';
 import type { FileRange } from './load/pieces.ts';
 
 /** By `rangeKey`: the hash in base64url. */
@@ -65,7 +65,10 @@ function changed({ path }: FileVersion, changes: readonly string[]): HpcserveErr
   });
 }
 
-/** One small file a model in a folder of its own, the same for all processes of a user on a filesystem. */
+/**
+ * One small file a model in a folder of its own, the same for all processes of a user: where caches and models lie on
+ * filesystems that nodes share, a file that one node hashed is known to all.
+ */
 export class ContentHashCache {
   readonly folder: string;
 
@@ -83,7 +86,7 @@ export class ContentHashCache {
       throw error;
     }
     const entry = parse(text);
-    return entry && entry.version === versionText(file) ? new Map(entry.hashes) : undefined;
+    return entry && entry.version === sharedVersionText(file) ? new Map(entry.hashes) : undefined;
   }
 
   /**
@@ -111,13 +114,13 @@ export class ContentHashCache {
     mkdirSync(this.folder, { recursive: true, mode: folder_mode });
     const path = this.#path(file);
     const partial = `${path}.${process.pid}`;
-    const entry: Entry = { version: versionText(file), hashes: [...hashes] };
+    const entry: Entry = { version: sharedVersionText(file), hashes: [...hashes] };
     writeFileSync(partial, JSON.stringify(entry), { mode: file_mode });
     renameSync(partial, path);
   }
 
-  #path({ path, device, inode }: FileVersion): string {
-    const name = createHash('sha256').update(`${device}:${inode}:${path}`).digest('base64url');
+  #path({ path, inode }: FileVersion): string {
+    const name = createHash('sha256').update(`${inode}:${path}`).digest('base64url');
     return join(this.folder, `${name}.json`);
   }
 }

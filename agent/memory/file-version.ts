@@ -20,6 +20,11 @@ export function versionChanges(before: FileVersion, now: FileVersion): string[] 
   return (Object.keys(now) as (keyof FileVersion)[]).filter((key) => now[key] !== before[key]);
 }
 
+/** What is the same on every node that has the file from one filesystem: device numbers are each node's own. */
+export function sharedVersionText({ inode, size_bytes, mtime_ns, ctime_ns }: FileVersion): string {
+  return [inode, size_bytes, mtime_ns, ctime_ns].join(':');
+}
+
 /** Everything but the path, as text. */
 export function versionText({ device, inode, size_bytes, mtime_ns, ctime_ns }: FileVersion): string {
   return [device, inode, size_bytes, mtime_ns, ctime_ns].join(':');

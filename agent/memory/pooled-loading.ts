@@ -6,7 +6,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { PlannedWeight, WeightPlan } from '../engine/weight-plan.ts';
 import { type LoadedWeights, shareTiedEmbedding, type WeightLoading } from '../engine/weights.ts';
 import type { TensorLoad } from './load/pieces.ts';
-import type { TensorLoading } from './load/tensor-loading.ts';
+import type { PeerPart, TensorLoading } from './load/tensor-loading.ts';
 import type { PoolLayout } from './pool-memory.ts';
 import type { LoadOutcome, PendingLoad, WantedTensor } from './reuse-store.ts';
 
@@ -17,6 +17,8 @@ export interface WeightLoad extends LoadOutcome {
   read_ms: number;
   /** From the request to the last byte. */
   total_ms: number;
+  /** What of it came from the memory of other nodes. */
+  peers: readonly PeerPart[];
 }
 
 export interface ModelUse {
@@ -81,11 +83,17 @@ export class PooledLoading implements WeightLoading {
   }
 
   #finish(): LoadedWeights {
-    const { ggml, context, plan, model, tensors, pending, started, use } = this.#parts;
+    const { ggml, context, plan, model, tensors, pending, reading, started, use } = this.#parts;
     const ended = performance.now();
     const read_ms = ended - this.#reading_started;
     const lease = pending.commit(read_ms);
-    use.on_loaded?.({ model, ...pending.outcome, read_ms, total_ms: ended - started });
+    use.on_loaded?.({
+      model,
+      ...pending.outcome,
+      read_ms,
+      total_ms: ended - started,
+      peers: reading?.peers ?? [],
+    });
     const places = new Map<PlannedWeight, Pointer>();
     tensors.forEach(({ weight, tensor, layout }, index) => {
       ggml.ggml_backend_tensor_alloc(layout.buffer, tensor, layout.base + BigInt(lease.offsets[index]!));

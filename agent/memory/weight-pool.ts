@@ -109,7 +109,8 @@ export class WeightPool {
     const context = weightContext(ggml, plan);
     let pending: PendingLoad | undefined;
     try {
-      const tensors = this.#describe(version, plan, context);
+      const contents = this.#hashes?.read(version);
+      const tensors = this.#describe(version, plan, context, contents);
       const model = use.model ?? file.path;
       pending = this.#store.begin({
         model,
@@ -118,7 +119,8 @@ export class WeightPool {
       });
       const { missing, offsets } = pending;
       const loads = missing.map((index) => tensors[index]!.at(offsets[index]!));
-      const reading = loads.length > 0 ? this.#loader.begin(version, loads, beside, onProgress) : undefined;
+      const reading =
+        loads.length > 0 ? this.#loader.begin(version, loads, beside, onProgress, contents) : undefined;
       return new PooledLoading({ ggml, context, plan, model, tensors, pending, reading, started, use });
     } catch (error) {
       pending?.abort();
@@ -142,8 +144,12 @@ export class WeightPool {
   }
 
   /** In the order of the file. */
-  #describe(version: FileVersion, plan: WeightPlan, context: Pointer): PooledTensor[] {
-    const contents = this.#hashes?.read(version);
+  #describe(
+    version: FileVersion,
+    plan: WeightPlan,
+    context: Pointer,
+    contents = this.#hashes?.read(version),
+  ): PooledTensor[] {
     const placed = [...placeWeights(this.#ggml, context, plan).values()].flat();
     placed.sort((a, b) => fileOffset(a) - fileOffset(b));
     return placed.map((place): PooledTensor => {

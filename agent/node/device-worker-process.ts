@@ -83,6 +83,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       ...(context.library_dir === undefined ? {} : { library_dir: context.library_dir }),
       heartbeat_ms: context.heartbeat_ms,
       cache_dir: cacheFolder(context.environment),
+      ...(context.peers_socket !== undefined && { peers_socket: context.peers_socket }),
       device: describeDevices(context),
       ...(context.step_ms_min === undefined ? {} : { step_ms_min: context.step_ms_min }),
       ...(context.sharing && { sharing: sharingOf(context.sharing) }),
@@ -256,7 +257,12 @@ export class DeviceWorkerProcess implements ServingProcess {
 }
 
 /** What a site says, in the words of the solver. */
-function sharingOf({ keep_alive_s, pool_gb: _, ...same }: SiteSharing): Partial<SharingSettings> {
+function sharingOf({
+  keep_alive_s,
+  pool_gb: _,
+  peer_loads: __,
+  ...same
+}: SiteSharing): Partial<SharingSettings> {
   const told = Object.entries(same).filter(([, value]) => value !== undefined);
   return {
     ...(Object.fromEntries(told) as Partial<SharingSettings>),

@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { OwnSession, type Registry, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
 import type { AgentPhase, AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { type LaunchSpec, unitsOnNode } from '../../spec/launch.ts';
+import { type LaunchSpec, type UnitSpec, unitsOnNode } from '../../spec/launch.ts';
 import type { SessionMetadata } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
@@ -14,6 +14,7 @@ import { oneLine } from './model-path.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
 import { OrphanGuard } from './orphan-guard.ts';
 import { placeOf } from './part-board.ts';
+import { PeerWeights } from './peer-weights.ts';
 import { makeRuntimeFolder } from './runtime-folder.ts';
 import { sessionRequestHandler } from './session-requests.ts';
 import { SessionServer } from './session-server.ts';
@@ -49,6 +50,7 @@ export class NodeAgent {
   #allotment: Allotment | undefined;
   #registry: RendezvousRegistry | undefined;
   #gossip: AgentGossip | undefined;
+  #weights: PeerWeights | undefined;
   #session: OwnSession | undefined;
   #server: SessionServer | undefined;
   #supervisors: UnitSupervisor[] = [];
@@ -226,6 +228,7 @@ export class NodeAgent {
       () => this.#changed(),
     );
     await this.#session.update({ lifecycle: 'SERVING' });
+    const peers_socket = await this.#listenForWeights(registry, runtime_folder, units);
     this.#supervisors = this.#allotment.groups.map((group, index) => {
       return new UnitSupervisor({
         group,
@@ -240,6 +243,7 @@ export class NodeAgent {
         drain_ms: this.#drainMs(),
         step_ms_min: launch.emulated_step_ms,
         sharing: launch.sharing,
+        peers_socket,
         memory_limit_bytes: this.#devices?.host.memory_limit_bytes,
         planned_memory_bytes: launch.memory_bytes_per_node,
         engine_prefix: launch.engine_prefix,
@@ -330,6 +334,23 @@ export class NodeAgent {
     const port = await this.#server.listen(choice.listen, this.#launch.port_range);
     this.#log.info({ addresses: choice.announced, port }, 'listening');
     return { choice, port };
+  }
+
+  /** @returns where device workers ask for tensors of other nodes; undefined where the site does not want it, or none runs */
+  async #listenForWeights(
+    registry: Registry,
+    runtime_folder: string,
+    units: readonly UnitSpec[],
+  ): Promise<string | undefined> {
+    const { sharing, site } = this.#launch;
+    const native = units.filter(({ engine }) => engine === 'native');
+    if (sharing?.peer_loads === false || native.length === 0) return undefined;
+    const { node } = this.#identity;
+    const models = native.map(({ model }) => model.name);
+    this.#weights = new PeerWeights({ registry, own: this.#session!.identity, node, site, models });
+    const socket = join(runtime_folder, 'peers.sock');
+    await this.#weights.listen(socket);
+    return socket;
   }
 
   #sessionById(sessionId: string): OwnSession | undefined {
@@ -428,6 +449,7 @@ export class NodeAgent {
     ]);
     await settled('leaving', [...(this.#session ? [this.#session.leave()] : [])]);
     await this.#server?.close();
+    await this.#weights?.close();
     await this.#gossip?.close();
     await this.#registry?.close();
     this.#guard?.close();

@@ -87,6 +87,8 @@ export interface ProcessContext {
   step_ms_min: number | undefined;
   /** How native models share a device, where the site says so. */
   sharing: SiteSharing | undefined;
+  /** Where device workers ask for tensors that other nodes have in memory; see `PeerWeights`. */
+  peers_socket: string | undefined;
   /** What the job may use on this node, where that is limited. */
   memory_limit_bytes: number | undefined;
   /** What the plan gave the job on this node, where that is known. */

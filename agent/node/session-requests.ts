@@ -1,9 +1,15 @@
-import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
+import {
+  type IncomingMessage,
+  type OutgoingHttpHeaders,
+  request as requestHttp,
+  type ServerResponse,
+} from 'node:http';
+import { pipeline } from 'node:stream';
 import type { AgentState, Heartbeat } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { agentPaths, headers } from '../../spec/wire.ts';
 import { answerError, answerJson } from './answers.ts';
-import { fetchText } from './engine-request.ts';
+import { connectionTo, fetchText } from './engine-request.ts';
 import { proxyRequest } from './proxy.ts';
 import type { UnitSupervisor } from './unit-supervisor.ts';
 
@@ -37,6 +43,7 @@ export function sessionRequestHandler(agent: SessionRequests) {
       unit
     )
       void report(unit, path, response);
+    else if (isTensorPath(path) && unit?.state().engine === 'native') passOn(unit, request, response);
     else if (path === agentPaths.move && request.method === 'POST' && unit?.state().engine === 'native')
       serve(agent, sessionId, unit, request, response);
     else if (isOpenAiPath(path) && unit) serve(agent, sessionId, unit, request, response);
@@ -52,6 +59,45 @@ export function sessionRequestHandler(agent: SessionRequests) {
       answerError(response, new HpcserveError('E_AGENT_REQUEST', { what }), 404);
     }
   };
+}
+
+/** What peers ask of device workers; a content's name has no dots and no slashes. */
+function isTensorPath(path: string): boolean {
+  if (!path.startsWith(agentPaths.tensors)) return false;
+  return /^(\/[A-Za-z0-9_-]{43})?$/.test(path.slice(agentPaths.tensors.length));
+}
+
+/** To the unit's worker and back, as it is: what device workers of other nodes ask for is no client's request. */
+function passOn(unit: UnitSupervisor, request: IncomingMessage, response: ServerResponse): void {
+  const { upstream } = unit;
+  if (upstream?.kind !== 'socket') {
+    request.resume();
+    answerError(
+      response,
+      new HpcserveError('E_AGENT_NOT_READY', { what: `${unit.name} has no device worker now` }),
+    );
+    return;
+  }
+  const { method, url } = request;
+  const type = request.headers['content-type'];
+  const asked = requestHttp({
+    ...connectionTo(upstream),
+    method,
+    path: url,
+    headers: { host: 'worker', ...(type !== undefined && { 'content-type': type }) },
+  });
+  asked.on('response', (answer) => {
+    const named = (['content-type', 'content-length'] as const).flatMap((name) => {
+      const value = answer.headers[name];
+      return value === undefined ? [] : [[name, value] as const];
+    });
+    response.writeHead(answer.statusCode ?? 502, Object.fromEntries(named));
+    // Either end that goes takes the other with it: what came of it is not whole, and is not taken for it.
+    pipeline(answer, response, () => undefined);
+  });
+  asked.on('error', () => response.destroy());
+  response.on('close', () => asked.destroy());
+  request.pipe(asked);
 }
 
 /** Below /v1 whatever the engine makes of dots: what else it has is not for peers. */

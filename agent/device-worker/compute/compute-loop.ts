@@ -3,6 +3,7 @@ import { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { describeLoad } from '../../memory/describe-load.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import { monotonic_ms } from '../clock.ts';
 import { type ChosenTurn, DeviceSchedule } from './device-schedule.ts';
@@ -64,6 +65,8 @@ export class ComputeLoop {
       send: (message) => this.send(message),
       beat: () => this.beat(pulseStates.loading),
       kvShort: (model) => this.schedule.short(model, monotonic_ms()),
+      loaded: (load) =>
+        this.schedule.decisions.note({ kind: 'load', model: load.model, because: describeLoad(load) }),
       giveWay: (model) => this.rest(model),
       failed: (message, error) => this.notLoaded(message, error),
     });

@@ -19,7 +19,7 @@ export class ComputeThread {
    * @param failed is called once where the thread ends without being told to, or is stuck
    * @param bounds `settings`, `step_ms_min`: see `ComputeLoop`; `stall_ms`: see `ComputeWatchdog`;
    *   `threads`, `pool_bytes`: of the device's memory pool;
-   *   `hash_dir`: where hashes of tensors are kept
+   *   `hash_dir`: where hashes of tensors are kept; `peers_socket`: see `TensorLoaderOptions`
    */
   constructor(
     receive: (message: FromCompute) => void,
@@ -31,6 +31,7 @@ export class ComputeThread {
       threads,
       pool_bytes,
       hash_dir,
+      peers_socket,
     }: {
       settings: SharingSettings;
       step_ms_min: number;
@@ -38,6 +39,7 @@ export class ComputeThread {
       threads: number;
       pool_bytes: number;
       hash_dir?: string;
+      peers_socket?: string;
     },
   ) {
     const { port1, port2 } = new MessageChannel();
@@ -51,7 +53,7 @@ export class ComputeThread {
         pulse: this.pulse,
         settings,
         step_ms_min,
-        pool: { threads, pool_bytes },
+        pool: { threads, pool_bytes, ...(peers_socket !== undefined && { peers_socket }) },
         hash_dir,
       },
       transferList: [port2],

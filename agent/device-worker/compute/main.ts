@@ -11,7 +11,7 @@ const { port, pulse, settings, step_ms_min, pool, hash_dir } = workerData as {
   pulse: Int32Array;
   settings: SharingSettings;
   step_ms_min: number;
-  pool: Pick<DevicePoolOptions, 'pool_bytes' | 'threads'>;
+  pool: Pick<DevicePoolOptions, 'pool_bytes' | 'threads' | 'peers_socket'>;
   hash_dir?: string;
 };
 let devicePool: DevicePool | undefined;

@@ -3,6 +3,7 @@ import type { Engine, EngineOptions } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
+import type { WeightLoad } from '../../memory/pooled-loading.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
 
 /** Progress of a load is told at most this often. Lower: smoother; higher: fewer messages. */
@@ -19,6 +20,8 @@ export interface LoadSurroundings {
   kvShort(model: string): ReturnType<NonNullable<EngineOptions['on_kv_short']>>;
   /** A model does not fit: whether another gave way to it, so that it may fit now. */
   giveWay(model: string): boolean;
+  /** Weights are in their places. */
+  loaded(load: WeightLoad): void;
   /** It is over, without a model. */
   failed(message: LoadMessage, error: HpcserveError): void;
 }
@@ -64,7 +67,11 @@ export class ModelLoads {
           this.around.send({ type: 'progress', name, bytes_loaded, bytes_total });
         },
       },
-      { model: name, ...(latency_sensitivity !== undefined && { latency_sensitivity }) },
+      {
+        model: name,
+        on_loaded: (load) => this.around.loaded(load),
+        ...(latency_sensitivity !== undefined && { latency_sensitivity }),
+      },
       beside,
     );
   }

@@ -17,6 +17,7 @@ import type { ServedModel } from '../served-model.ts';
 import type { WorkerLimits } from '../worker-options.ts';
 import { readJson } from './read-body.ts';
 import { sendError, sendJson } from './replies.ts';
+import { TensorAnswers } from './tensors.ts';
 
 /** A request's head and body must be complete within this. Lower: idle uploads are cut sooner; higher: slow uploads pass. */
 const request_timeout_ms = 120_000;
@@ -33,6 +34,7 @@ const generating: Record<string, Handler> = {
   '/v1/embeddings': embeddings,
 };
 const reading = ['/v1/models', '/health', '/metrics', agentPaths.device, agentPaths.sharing];
+const posted: string[] = [agentPaths.move, agentPaths.tensors];
 
 /** OpenAI's paths on a unix socket. */
 export class WorkerServer {
@@ -44,6 +46,7 @@ export class WorkerServer {
   private readonly server: Server;
   private path: string | undefined;
 
+  private readonly tensors: TensorAnswers | undefined;
   private readonly report: () => Promise<DeviceReport>;
 
   /** @param report what the device's worker says of itself */
@@ -55,6 +58,7 @@ export class WorkerServer {
   ) {
     this.report = report;
     this.models = models;
+    this.tensors = models.shared && new TensorAnswers(models.shared);
     this.metrics = metrics;
     this.workerLimits = workerLimits;
     this.server = createServer(
@@ -94,7 +98,7 @@ export class WorkerServer {
 
   private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { pathname } = new URL(request.url ?? '/', 'http://worker');
-    const known = pathname in generating || reading.includes(pathname) || pathname === agentPaths.move;
+    const known = pathname in generating || reading.includes(pathname) || posted.includes(pathname);
     const id = request.headers[headerNames.request_id];
     const headers: Record<string, string> = typeof id === 'string' ? { [headerNames.request_id]: id } : {};
     // A connection that breaks is seen by `close`; without a listener the error would end the process.
@@ -104,6 +108,9 @@ export class WorkerServer {
       const handler = generating[pathname];
       if (handler) await this.generate(handler, request, response, headers);
       else if (pathname === agentPaths.move) await this.move(request, response, headers);
+      else if (this.tensors && pathname === agentPaths.tensors) await this.held(request, response);
+      else if (this.tensors && pathname.startsWith(`${agentPaths.tensors}/`))
+        this.tensors.range(request, response);
       else await this.read(pathname, request, response, headers);
     } catch (error) {
       const failure = HpcserveError.from(error);
@@ -207,6 +214,11 @@ export class WorkerServer {
       { moved: this.models.leave(this.models.find(model).config.name, because) },
       headers,
     );
+  }
+
+  private async held(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    this.checkMethod(request, 'POST', response);
+    await this.tensors!.held(request, response);
   }
 
   private checkMethod(request: IncomingMessage, method: string, response: ServerResponse): void {

@@ -14,6 +14,8 @@ export interface LoadWork {
   /** Per layout of the pool. */
   layouts: readonly { buffer: Pointer; base: Pointer }[];
   units: readonly Unit[];
+  /** Where peers bring a part of it: which group each unit belongs to, and see `GroupClaims`. */
+  shared?: { group_of: readonly number[]; claims: SharedArrayBuffer };
   /** See `LoadCounters`. */
   counters: SharedArrayBuffer;
 }
@@ -94,9 +96,13 @@ export class LoadCounters {
     return Number(Atomics.load(this.#bytes, 0));
   }
 
+  get failed(): boolean {
+    return Atomics.load(this.#words, words.failed) !== 0;
+  }
+
   /** To be read once nobody is inside. */
   get failure(): LoadFailure | undefined {
-    if (Atomics.load(this.#words, words.failed) === 0) return undefined;
+    if (!this.failed) return undefined;
     const text = this.#text.slice(0, Atomics.load(this.#words, words.text_bytes));
     return JSON.parse(Buffer.from(text).toString()) as LoadFailure;
   }

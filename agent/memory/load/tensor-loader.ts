@@ -10,7 +10,10 @@ import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
 import type { Ggml } from '../../../native/ggml.ts';
 import type { LoadProgress } from '../../../spec/engine-contract.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
+import type { ContentHashes } from '../content-hashes.ts';
 import type { FileVersion } from '../file-version.ts';
+import { PeerShare } from '../peers/peer-share.ts';
+import type { residentRanges } from '../peers/shared-tensors.ts';
 import type { PoolMemory } from '../pool-memory.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import { ModelSource } from './model-source.ts';
@@ -32,25 +35,41 @@ export interface TensorLoaderOptions {
   unit_bytes?: number;
   /** Reads through a mapping where that is safe; false: pread only. Default true. */
   mapped?: boolean;
+  /** Unix socket of the node agent, which reaches peers that have tensors in memory; absent: all comes from the file. */
+  peers_socket?: string;
+  /** Of ranges of a file, which are in memory here, so that no peer is asked for them. Default: what the kernel says. */
+  resident?: typeof residentRanges;
+  /** Where fewer bytes than this are missing here, peers are not asked. Default: 64 MiB. */
+  peer_bytes_min?: number;
 }
 
 export class TensorLoader {
   readonly #memory: PoolMemory;
   readonly #unitLoader: UnitLoader;
-  readonly #options: Required<TensorLoaderOptions>;
+  readonly #options: Required<Omit<TensorLoaderOptions, 'peers_socket' | 'resident' | 'peer_bytes_min'>>;
+  readonly #peers: PeerShare | undefined;
   readonly #folder: string;
   readonly #helpers: { worker: Worker; port: MessagePort }[] = [];
 
-  constructor(ggml: Ggml, memory: PoolMemory, options: TensorLoaderOptions) {
+  constructor(
+    ggml: Ggml,
+    memory: PoolMemory,
+    { peers_socket, resident, peer_bytes_min, ...options }: TensorLoaderOptions,
+  ) {
     this.#memory = memory;
     this.#unitLoader = new UnitLoader(ggml);
     this.#folder = ggml.libraries.folder;
     this.#options = { unit_bytes: default_unit_bytes, mapped: true, ...options };
+    this.#peers =
+      peers_socket === undefined
+        ? undefined
+        : new PeerShare(peers_socket, this.#folder, resident, peer_bytes_min);
   }
 
   /**
    * Sets threads to work.
    * @param file the version of it that the tensors were taken from
+   * @param contents hashes of the file's tensors, where they are known: peers that have them in memory are asked, too
    * @throws HpcserveError E_POOL_LOAD: the file cannot be read, or has changed
    */
   begin(
@@ -58,21 +77,29 @@ export class TensorLoader {
     tensors: readonly TensorLoad[],
     beside: LoadBeside = 'nobody',
     onProgress: (progress: LoadProgress) => void = () => undefined,
+    contents?: ContentHashes,
   ): TensorLoading {
-    const units = cutIntoUnits(tensors, this.#options.unit_bytes);
+    const { unit_bytes } = this.#options;
     const mapped = this.#options.mapped && tensors.some(({ layout }) => layout !== 0);
     const source = new ModelSource(file, mapped);
+    const offered = contents && this.#peers?.cut(file, tensors, unit_bytes, contents);
     const work: LoadWork = {
       descriptor: source.descriptor,
       path: file.path,
       ...(source.mapping !== undefined && { mapping: source.mapping }),
       layouts: this.#memory.layouts.map(({ buffer, base }) => ({ buffer, base })),
-      units,
+      units: offered?.units ?? cutIntoUnits(tensors, unit_bytes),
+      ...(offered && { shared: offered.shared }),
       counters: new LoadCounters().shared,
     };
-    const helpers = helpersBeside(beside, this.#options.threads);
-    for (const { port } of this.#helpersUpTo(Math.min(helpers, units.length))) port.postMessage(work);
-    return new TensorLoading(source, work, this.#unitLoader.open(work), onProgress);
+    const start = (begun: LoadWork): ReturnType<UnitLoader['open']> => {
+      const helpers = helpersBeside(beside, this.#options.threads);
+      for (const { port } of this.#helpersUpTo(Math.min(helpers, begun.units.length)))
+        port.postMessage(begun);
+      return this.#unitLoader.open(begun);
+    };
+    const fetching = offered && this.#peers!.begin(work, offered);
+    return new TensorLoading({ source, work, start, fetching, onProgress });
   }
 
   /** Ends the threads. No load may be under way. */
@@ -84,7 +111,7 @@ export class TensorLoader {
       port.postMessage('end');
       return new Promise((resolve) => worker.once('exit', resolve));
     });
-    await Promise.all(ended);
+    await Promise.all([...ended, this.#peers?.close()]);
   }
 
   #helpersUpTo(count: number): readonly { port: MessagePort }[] {

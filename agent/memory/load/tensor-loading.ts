@@ -3,38 +3,85 @@ import type { LoadProgress } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import type { ModelSource } from './model-source.ts';
+import type { Unit } from './pieces.ts';
 
 /** A unit takes milliseconds, seconds from a slow disk: after this long without a byte, the file hangs. */
 const stall_ms = 60_000;
 /** How long a caller that helps waits for others once no unit is left to take. */
 const wait_ms = 2;
 
+/** Peers that bring a part of a load. */
+export interface Fetching {
+  /** Who has what is not known yet; the file is not read before, but this is short. */
+  readonly asking: boolean;
+  /** They still have something on its way, and it comes on. */
+  readonly pending: boolean;
+  /** Units of the load that no peer could bring. */
+  readonly left: readonly Unit[];
+  /** What is on its way is no longer waited for. */
+  stop(): void;
+  /** Who brought how much, and what went wrong. */
+  close(): PeerPart[];
+}
+
+/** What a node's memory had of a load. */
+export interface PeerPart {
+  node: string;
+  bytes: number;
+  /** Why no more came from there. */
+  trouble?: string;
+}
+
+interface Share {
+  step(): boolean;
+  end(): void;
+}
+
+interface Begun {
+  source: ModelSource;
+  work: LoadWork;
+  /** Sets threads to work. */
+  start(work: LoadWork): Share;
+  fetching: Fetching | undefined;
+  onProgress(progress: LoadProgress): void;
+}
+
 export class TensorLoading {
   readonly #source: ModelSource;
-  readonly #work: LoadWork;
-  readonly #share: { step(): boolean; end(): void };
-  readonly #counters: LoadCounters;
+  readonly #start: Begun['start'];
+  readonly #fetching: Fetching | undefined;
   readonly #onProgress: (progress: LoadProgress) => void;
   readonly #bytes_total: number;
   readonly #started = performance.now();
+  #work: LoadWork;
+  /** Absent until the file is read. */
+  #share: Share | undefined;
+  #counters: LoadCounters;
+  /** Of the file and of peers, before what no peer could bring was begun. */
+  #bytes_before = 0;
   #bytes = -1;
   #moved_at = performance.now();
+  #peers: PeerPart[] = [];
+  /** What no peer could bring was begun. */
+  #rest = false;
 
-  constructor(
-    source: ModelSource,
-    work: LoadWork,
-    share: { step(): boolean; end(): void },
-    onProgress: (progress: LoadProgress) => void,
-  ) {
+  constructor({ source, work, start, fetching, onProgress }: Begun) {
     this.#source = source;
     this.#work = work;
-    this.#share = share;
+    this.#start = start;
+    this.#fetching = fetching;
+    if (!fetching) this.#share = start(work);
     this.#onProgress = onProgress;
     this.#counters = new LoadCounters(work.counters);
     this.#bytes_total = work.units.reduce(
       (sum, unit) => unit.reduce((part, { bytes }) => part + bytes, sum),
       0,
     );
+  }
+
+  /** Once it is over: what came from the memory of other nodes. */
+  get peers(): readonly PeerPart[] {
+    return this.#peers;
   }
 
   /**
@@ -47,9 +94,16 @@ export class TensorLoading {
   advance(help: boolean): boolean {
     const counters = this.#counters;
     const { units, path } = this.#work;
-    if (help && !this.#share.step() && counters.active > 0) counters.wait(counters.active, wait_ms);
+    if (!this.#share && this.#fetching?.asking) {
+      if (help) counters.wait(counters.active, wait_ms);
+      return false;
+    }
+    this.#share ??= this.#start(this.#work);
+    if (help && !this.#share.step() && (counters.active > 0 || this.#fetching?.pending))
+      counters.wait(counters.active, wait_ms);
     this.#report();
-    if (counters.left(units.length) || counters.active > 0) {
+    if (counters.failed) this.#fetching?.stop();
+    if (counters.left(units.length) || counters.active > 0 || this.#fetching?.pending) {
       if (performance.now() - this.#moved_at <= stall_ms) return false;
       this.#giveUp();
       throw new HpcserveError('E_POOL_LOAD', {
@@ -60,6 +114,8 @@ export class TensorLoading {
     }
     // Threads may have ended since.
     this.#report();
+    if (!counters.failed && this.#loadRest()) return false;
+    this.#endPeers();
     this.#share.end();
     try {
       const failure = counters.failure;
@@ -77,18 +133,38 @@ export class TensorLoading {
     return this.#counters.active === 0;
   }
 
+  /** What no peer could bring is read from the file. @returns whether there is any */
+  #loadRest(): boolean {
+    const units = this.#rest ? [] : (this.#fetching?.left ?? []);
+    this.#rest = true;
+    if (units.length === 0) return false;
+    this.#share?.end();
+    this.#bytes_before += this.#counters.bytes;
+    const { shared: _, ...same } = this.#work;
+    this.#work = { ...same, units, counters: new LoadCounters().shared };
+    this.#counters = new LoadCounters(this.#work.counters);
+    this.#share = this.#start(this.#work);
+    return true;
+  }
+
+  #endPeers(): void {
+    this.#peers = this.#fetching?.close() ?? [];
+  }
+
   #giveUp(): void {
     this.#counters.stop();
+    this.#fetching?.stop();
     const until = performance.now() + 1000;
     while (this.#counters.active > 0 && performance.now() < until)
       this.#counters.wait(this.#counters.active, wait_ms);
-    this.#share.end();
+    this.#share?.end();
+    this.#endPeers();
     // A thread that hangs in a read still has the file in its hands.
     if (this.#counters.active === 0) this.#source.close();
   }
 
   #report(): void {
-    const bytes_loaded = this.#counters.bytes;
+    const bytes_loaded = this.#bytes_before + this.#counters.bytes;
     if (bytes_loaded === this.#bytes) return;
     this.#bytes = bytes_loaded;
     this.#moved_at = performance.now();

@@ -2,10 +2,20 @@
 import koffi from 'koffi';
 import { leaseHolds } from '../../../native/file-lease.ts';
 import { type Ggml, tensorLayout } from '../../../native/ggml.ts';
-import { isInPageCache, pageBytes, populateForReading, readInto } from '../../../native/memory-map.ts';
+import {
+  isInPageCache,
+  moveMemory,
+  pageBytes,
+  populateForReading,
+  readInto,
+} from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
+import { GroupClaims } from '../peers/group-claims.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
-import type { ConvertedPiece, FileRange, Piece } from './pieces.ts';
+import type { ConvertedPiece, FileRange, Piece, Unit } from './pieces.ts';
+
+/** Where bytes of the file lie in memory. */
+type Staged = (range: FileRange) => Pointer;
 
 export class UnitLoader {
   readonly #ggml: Ggml;
@@ -25,16 +35,37 @@ export class UnitLoader {
   /** This thread's share of a load, to be done unit by unit; `end` frees what it needed. */
   open(work: LoadWork): { step(): boolean; end(): void } {
     const structs = new TensorStructs(this.#ggml, work);
-    return { step: () => this.#step(work, structs), end: () => structs.free() };
+    const claims = work.shared && new GroupClaims(work.shared.claims);
+    return { step: () => this.#step(work, structs, claims), end: () => structs.free() };
+  }
+
+  /**
+   * Writes units to their places from bytes that are in memory already.
+   * @returns their bytes
+   */
+  place(work: LoadWork, units: readonly Unit[], staged: Staged): number {
+    const structs = new TensorStructs(this.#ggml, work);
+    try {
+      let bytes = 0;
+      for (const piece of units.flat()) {
+        this.#load(work, structs, piece, staged);
+        bytes += piece.bytes;
+      }
+      return bytes;
+    } finally {
+      structs.free();
+    }
   }
 
   /** @returns whether a unit was left to take */
-  #step(work: LoadWork, structs: TensorStructs): boolean {
+  #step(work: LoadWork, structs: TensorStructs, claims: GroupClaims | undefined): boolean {
     const counters = new LoadCounters(work.counters);
     counters.enter();
     try {
       const index = counters.take(work.units.length);
       if (index === undefined) return false;
+      // A peer brings it, or has tried to.
+      if (claims && !claims.takeForFile(work.shared!.group_of[index]!)) return true;
       let bytes = 0;
       for (const piece of work.units[index]!) {
         this.#load(work, structs, piece);
@@ -57,29 +88,45 @@ export class UnitLoader {
     this.#staging = undefined;
   }
 
-  #load(work: LoadWork, structs: TensorStructs, piece: Piece): void {
+  #load(work: LoadWork, structs: TensorStructs, piece: Piece, staged?: Staged): void {
     if (piece.kind === 'plain') {
       const target = work.layouts[0]!.base + BigInt(piece.pool_offset);
-      readFully(work, target, { offset_bytes: piece.file_offset, size_bytes: piece.bytes });
+      copyRange(work, target, { offset_bytes: piece.file_offset, size_bytes: piece.bytes }, staged);
       return;
     }
     const tensor = structs.at(piece);
-    const source = mappedSource(work, piece) ?? this.#stage(work, piece);
+    const source = sourceInMemory(work, piece, staged) ?? this.#stage(work, piece, staged);
     this.#ggml.ggml_backend_tensor_set(tensor, source, 0, piece.bytes);
   }
 
-  #stage(work: LoadWork, piece: ConvertedPiece): Pointer {
+  #stage(work: LoadWork, piece: ConvertedPiece, staged: Staged | undefined): Pointer {
     if (!this.#staging || this.#staging.bytes < piece.bytes) {
       this.free();
       this.#staging = { address: koffi.alloc('uint8_t', piece.bytes) as Pointer, bytes: piece.bytes };
     }
     let { address } = this.#staging;
     for (const range of piece.ranges) {
-      readFully(work, address, range);
+      copyRange(work, address, range, staged);
       address += BigInt(range.size_bytes);
     }
     return this.#staging.address;
   }
+}
+
+/** The bytes of a piece in one place of the memory; undefined where they must be brought together. */
+function sourceInMemory(
+  work: LoadWork,
+  piece: ConvertedPiece,
+  staged: Staged | undefined,
+): Pointer | undefined {
+  if (!staged) return mappedSource(work, piece);
+  const [range, ...others] = piece.ranges;
+  return range && others.length === 0 ? staged(range) : undefined;
+}
+
+function copyRange(work: LoadWork, address: Pointer, range: FileRange, staged: Staged | undefined): void {
+  if (staged) moveMemory(address, staged(range), range.size_bytes);
+  else readFully(work, address, range);
 }
 
 /**

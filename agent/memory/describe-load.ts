@@ -1,0 +1,23 @@
+/** What a load brought, in words. */
+import type { WeightLoad } from './pooled-loading.ts';
+
+export function describeLoad({ reused_bytes, missing_bytes, read_ms, total_ms, peers }: WeightLoad): string {
+  const there = `${megabytes(reused_bytes)} were there`;
+  if (missing_bytes === 0) return `${there}: nothing was missing`;
+  const rate = ((missing_bytes / 1e6) * 1000) / Math.max(read_ms, 1e-3);
+  const brought = peers
+    .filter(({ bytes }) => bytes > 0)
+    .map(({ node, bytes }) => `, ${megabytes(bytes)} of them from the memory of ${node}`);
+  const troubles = peers.flatMap(({ node, trouble }) =>
+    trouble === undefined ? [] : [`; ${node}: ${trouble}`],
+  );
+  return [
+    `${there}, ${megabytes(missing_bytes)} came in ${Math.round(total_ms)} ms (${Math.round(rate)} MB/s)`,
+    ...brought,
+    ...troubles,
+  ].join('');
+}
+
+function megabytes(bytes: number): string {
+  return `${Math.round(bytes / 1e6)} MB`;
+}

@@ -1,0 +1,177 @@
+/** Decides which part of a load peers may bring, and looks after the thread that fetches it. */
+import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
+import type { ContentHashes } from '../content-hashes.ts';
+import type { FileVersion } from '../file-version.ts';
+import type { LoadWork } from '../load/load-work.ts';
+import type { TensorLoad, Unit } from '../load/pieces.ts';
+import type { Fetching, PeerPart } from '../load/tensor-loading.ts';
+import { GroupClaims } from './group-claims.ts';
+import type { PeerNews, PeerWork } from './peer-loader.ts';
+import { residentRanges } from './shared-tensors.ts';
+import { groupTensors, type TensorGroup } from './tensor-groups.ts';
+
+/** Less than this is read from the file before a peer was asked. */
+const offered_bytes_min = 64 * 1024 * 1024;
+/** The file's threads wait so long for peers to be asked: which side is slower is known only once both have begun. */
+const asking_ms = 250;
+/** And so long, once in the life of a worker, for the thread that asks. */
+const starting_ms = 2000;
+/**
+ * Once the file's threads are done and no byte comes from peers for so long, the rest is read from the file. Lower: a
+ * peer that hangs costs less; higher: one that is busy is given time.
+ */
+const silence_ms = 1500;
+
+interface OfferedLoad {
+  units: Unit[];
+  groups: TensorGroup[];
+  claims: GroupClaims;
+  shared: NonNullable<LoadWork['shared']>;
+}
+
+export class PeerShare {
+  readonly #socketPath: string;
+  readonly #folder: string;
+  readonly #resident: typeof residentRanges;
+  readonly #bytes_min: number;
+  #thread: { worker: Worker; port: MessagePort } | undefined;
+
+  /**
+   * @param folder of the native libraries
+   * @param resident, bytes_min see `TensorLoaderOptions`
+   */
+  constructor(socketPath: string, folder: string, resident = residentRanges, bytes_min = offered_bytes_min) {
+    this.#resident = resident;
+    this.#bytes_min = bytes_min;
+    this.#socketPath = socketPath;
+    this.#folder = folder;
+  }
+
+  /** @returns undefined where the file alone is best: most of it is in memory here, or its contents are not known */
+  cut(
+    file: FileVersion,
+    tensors: readonly TensorLoad[],
+    unit_bytes: number,
+    contents: ContentHashes,
+  ): OfferedLoad | undefined {
+    const groups = groupTensors(tensors, unit_bytes, contents);
+    const resident = this.#resident(
+      file,
+      groups.flatMap(({ ranges }) => ranges),
+    );
+    const claims = new GroupClaims(groups.length);
+    let offered_bytes = 0;
+    let at = 0;
+    groups.forEach(({ ranges, contents: known }, index) => {
+      const here = ranges.every((_, range) => resident[at + range]);
+      at += ranges.length;
+      if (known && !here) offered_bytes += ranges.reduce((sum, { size_bytes }) => sum + size_bytes, 0);
+      else claims.withhold(index);
+    });
+    if (offered_bytes < this.#bytes_min) return undefined;
+    return {
+      units: groups.flatMap(({ units }) => units),
+      groups,
+      claims,
+      shared: {
+        group_of: groups.flatMap(({ units }, index) => units.map(() => index)),
+        claims: claims.shared,
+      },
+    };
+  }
+
+  /** Sets the thread to work. */
+  begin(load: LoadWork, { groups, claims }: OfferedLoad): Fetching {
+    const { port1: news, port2: told } = new MessageChannel();
+    const work: PeerWork = { load, groups, claims: claims.shared, socket_path: this.#socketPath };
+    this.#running().port.postMessage({ work, news: told }, [told]);
+    return new PeerFetching(groups, claims, news);
+  }
+
+  /** Ends the thread. No load may be under way. */
+  async close(): Promise<void> {
+    if (!this.#thread) return;
+    const { worker, port } = this.#thread;
+    this.#thread = undefined;
+    worker.ref();
+    const ended = new Promise((resolve) => worker.once('exit', resolve));
+    port.postMessage('end');
+    await ended;
+  }
+
+  #running(): { port: MessagePort } {
+    if (this.#thread) return this.#thread;
+    const { port1, port2 } = new MessageChannel();
+    const worker = new Worker(threadFile(), {
+      workerData: { port: port2, folder: this.#folder },
+      transferList: [port2],
+    });
+    worker.unref();
+    port1.unref();
+    this.#thread = { worker, port: port1 };
+    return this.#thread;
+  }
+}
+
+class PeerFetching implements Fetching {
+  readonly #groups: readonly TensorGroup[];
+  readonly #claims: GroupClaims;
+  readonly #news: MessagePort;
+  readonly #told_at = performance.now();
+  #seen_at: number | undefined;
+  #received = 0;
+  #moved_at = performance.now();
+
+  constructor(groups: readonly TensorGroup[], claims: GroupClaims, news: MessagePort) {
+    this.#groups = groups;
+    this.#claims = claims;
+    this.#news = news;
+  }
+
+  get asking(): boolean {
+    const { stage } = this.#claims;
+    const now = performance.now();
+    if (stage === 'seen') this.#seen_at ??= now;
+    if (stage === 'told') return now - this.#told_at < starting_ms;
+    return stage === 'seen' && now - this.#seen_at! < asking_ms;
+  }
+
+  get pending(): boolean {
+    if (!this.#claims.pending) return false;
+    const received = this.#claims.received_bytes;
+    const now = performance.now();
+    if (received !== this.#received) this.#moved_at = now;
+    this.#received = received;
+    if (now - this.#moved_at > silence_ms) this.#claims.stop();
+    return this.#claims.pending;
+  }
+
+  get left(): readonly Unit[] {
+    return this.#claims.returned.flatMap((group) => this.#groups[group]!.units);
+  }
+
+  stop(): void {
+    this.#claims.stop();
+  }
+
+  close(): PeerPart[] {
+    this.#claims.stop();
+    const parts = new Map<string, PeerPart>();
+    for (;;) {
+      const received = receiveMessageOnPort(this.#news) as { message: PeerNews } | undefined;
+      if (!received) break;
+      const { node, bytes = 0, trouble } = received.message;
+      const part = parts.get(node) ?? { node, bytes: 0 };
+      parts.set(node, { ...part, bytes: part.bytes + bytes, ...(trouble !== undefined && { trouble }) });
+    }
+    this.#news.close();
+    return [...parts.values()];
+  }
+}
+
+/** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
+function threadFile(): URL {
+  return import.meta.url.endsWith('.ts')
+    ? new URL('../../../dist/agent/memory/peers/peer-thread.js', import.meta.url)
+    : new URL('./peer-thread.js', import.meta.url);
+}

@@ -1,0 +1,105 @@
+/** Tensors of this worker's model files that its node has in memory, for peers that load the same ones. */
+import { closeSync, fstatSync, openSync, statSync } from 'node:fs';
+import { isInPageCache, mapFile, pageBytes, unmap } from '../../../native/memory-map.ts';
+import { openModelFile } from '../../engine/model-file.ts';
+import { type ContentHashCache, rangeKey } from '../content-hashes.ts';
+import { type FileVersion, fileVersion, versionChanges } from '../file-version.ts';
+import type { FileRange } from '../load/pieces.ts';
+import type { TensorRange } from './peer-messages.ts';
+
+interface Place {
+  file: FileVersion;
+  range: FileRange;
+}
+
+export class SharedTensors {
+  readonly #hashes: ContentHashCache;
+  readonly #places = new Map<string, Place>();
+
+  constructor(hashes: ContentHashCache) {
+    this.#hashes = hashes;
+  }
+
+  /**
+   * The tensors of a file that was hashed can be asked for.
+   * @throws HpcserveError E_MODEL_*
+   */
+  add(path: string): void {
+    const stats = statSync(path, { bigint: true, throwIfNoEntry: false });
+    const file = stats && fileVersion(path, stats);
+    const contents = file && this.#hashes.read(file);
+    if (!contents) return;
+    for (const { offset_bytes, size_bytes } of openModelFile(path).gguf.tensors) {
+      const content = contents.get(rangeKey({ offset_bytes, size_bytes }));
+      if (content !== undefined) this.#places.set(content, { file, range: { offset_bytes, size_bytes } });
+    }
+  }
+
+  /** @returns indices of those that are in the page cache now */
+  held(contents: readonly string[]): number[] {
+    const byPath = new Map<string, { index: number; place: Place }[]>();
+    contents.forEach((content, index) => {
+      const place = this.#places.get(content);
+      if (!place) return;
+      const known = byPath.get(place.file.path);
+      if (known) known.push({ index, place });
+      else byPath.set(place.file.path, [{ index, place }]);
+    });
+    return [...byPath.values()].flatMap((asked) => {
+      const resident = residentRanges(
+        asked[0]!.place.file,
+        asked.map(({ place }) => place.range),
+      );
+      return asked.filter((_, at) => resident[at]).map(({ index }) => index);
+    });
+  }
+
+  /**
+   * Opens the file of a tensor; the caller closes it.
+   * @returns undefined where there is no such range, or the file is another by now
+   */
+  open({ content, offset, bytes }: TensorRange): { descriptor: number; start: number } | undefined {
+    const place = this.#places.get(content);
+    if (!place || offset + bytes > place.range.size_bytes) return undefined;
+    const descriptor = openUnchanged(place.file);
+    return descriptor === undefined ? undefined : { descriptor, start: place.range.offset_bytes + offset };
+  }
+}
+
+/** Of each range whether all of it is in the page cache; none of a file that changed or cannot be mapped. */
+export function residentRanges(file: FileVersion, ranges: readonly FileRange[]): boolean[] {
+  const nothing = ranges.map(() => false);
+  const descriptor = openUnchanged(file);
+  if (descriptor === undefined) return nothing;
+  const bytes = Number(file.size_bytes);
+  try {
+    const mapping = mapFile(descriptor, 0, bytes);
+    if (mapping === undefined) return nothing;
+    try {
+      const page = pageBytes();
+      return ranges.map(({ offset_bytes, size_bytes }) => {
+        const begin = Math.floor(offset_bytes / page) * page;
+        return isInPageCache(mapping + BigInt(begin), offset_bytes + size_bytes - begin);
+      });
+    } finally {
+      unmap(mapping, bytes);
+    }
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+function openUnchanged(file: FileVersion): number | undefined {
+  let descriptor: number;
+  try {
+    descriptor = openSync(file.path, 'r');
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'ENOENT' || code === 'EACCES' || code === 'ESTALE') return undefined;
+    throw error;
+  }
+  const now = fileVersion(file.path, fstatSync(descriptor, { bigint: true }));
+  if (versionChanges(file, now).length === 0) return descriptor;
+  closeSync(descriptor);
+  return undefined;
+}

@@ -1,0 +1,142 @@
+/** A node loads from another node's memory: two real agents, each with a device worker. */
+import { execFileSync } from 'node:child_process';
+import { copyFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { ContentHashCache } from '../../agent/memory/content-hashes.ts';
+import { learnContents } from '../../agent/memory/learn-contents.ts';
+import { deviceReportSchema } from '../../spec/device-report.ts';
+import type { SessionRecord } from '../../spec/session-record.ts';
+import { agentPaths } from '../../spec/wire.ts';
+import { model } from '../engine/support.ts';
+import { eventually } from '../mesh/fixtures.ts';
+import { type RunningAgent, Site, unitOf } from './harness.ts';
+
+const deadline_ms = 60_000;
+/** The harness starts agents of one node: this one is of another. */
+const otherNode = ['/bin/sh', '-c', 'exec "$1" "$2" "$3" "$4" "$5" n1', 'agent-of-n1'];
+
+const native = (name: string, model_path: string) =>
+  unitOf({ name }, { engine: 'native', model_path, unit: `${name}-0`, weight_bytes: 120e6, kv_tokens: 256 });
+
+/** A copy that no node has in memory, with hashes that a node of the site has taken before. */
+async function coldCopy(site: Site, path: string, hashes: ContentHashCache): Promise<string> {
+  const copy = join(site.folder, 'copy.gguf');
+  copyFileSync(path, copy);
+  await learnContents(hashes, copy);
+  drop(copy);
+  return copy;
+}
+
+function drop(file: string): void {
+  execFileSync('sync', [file]);
+  execFileSync('dd', [`if=${file}`, 'iflag=nocache', 'count=0', 'status=none']);
+}
+
+async function decisionsOf(site: Site, record: SessionRecord): Promise<string[]> {
+  const { body } = await site.pool(record).request({ method: 'GET', path: agentPaths.device });
+  const { decisions } = deviceReportSchema.parse(await body.json());
+  return decisions.filter(({ kind }) => kind === 'load').map(({ because }) => because);
+}
+
+async function textOf(site: Site, record: SessionRecord, name: string): Promise<string> {
+  const { statusCode, body } = await site.pool(record).request({
+    method: 'POST',
+    path: '/v1/completions',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({
+      model: name,
+      prompt: 'one two',
+      max_tokens: 12,
+      temperature: 0,
+      ignore_eos: true,
+    }),
+  });
+  const answer = await body.json();
+  expect(statusCode, JSON.stringify(answer)).toBe(200);
+  return (answer as { choices: { text: string }[] }).choices[0]!.text;
+}
+
+interface Scene {
+  site: Site;
+  holder: RunningAgent;
+  first: SessionRecord;
+  copy: string;
+  environment: Record<string, string>;
+}
+
+/** One node that serves a model and has it in memory, and the file of another one that has not. */
+async function scene(site: Site): Promise<Scene> {
+  const path = await model('small-llama', 'F32');
+  const cache = join(site.folder, 'cache');
+  const environment = { XDG_CACHE_HOME: cache };
+  const hashes = new ContentHashCache(join(cache, 'hpcserve', 'tensors'));
+  await learnContents(hashes, path);
+  const holder = await site.start([native('first', path)], {}, environment);
+  const first = await site.serving('first', deadline_ms);
+  return { site, holder, first, copy: await coldCopy(site, path, hashes), environment };
+}
+
+test('tensors that another node has in memory come from there, and answers are the same', async () => {
+  await using site = await Site.open();
+  const { first, copy, environment } = await scene(site);
+  const text = await textOf(site, first, 'first');
+  const loads: string[] = [];
+  // On a busy machine the disk may be through before anybody was asked: then once more.
+  while (loads.length < 4 && !loads.some((load) => load.includes('from the memory of n0'))) {
+    const name = `second-${loads.length}`;
+    drop(copy);
+    const loader = await site.start([native(name, copy)], {}, environment, otherNode);
+    const second = await site.serving(name, deadline_ms);
+    expect(second.metadata.node).toBe('n1');
+    loads.push(...(await decisionsOf(site, second)));
+    expect(await textOf(site, second, name)).toBe(text);
+    await loader.kill();
+  }
+  expect(loads.at(-1)).toMatch(/ MB of them from the memory of n0($|;)/);
+}, 240_000);
+
+test('a node whose peer is killed in mid-load reads its file on, and serves', async () => {
+  await using site = await Site.open();
+  const { holder, first, copy, environment } = await scene(site);
+  const text = await textOf(site, first, 'first');
+  const loader = await site.start([native('second', copy)], {}, environment, otherNode);
+  await eventually(
+    () =>
+      site.registry.snapshot().find(({ metadata }) => metadata.models.some(({ name }) => name === 'second')),
+    'a session of the node that loads',
+    deadline_ms,
+  );
+  holder.process.kill('SIGKILL');
+  const second = await site.serving('second', deadline_ms);
+  expect(loader.process.exitCode).toBeNull();
+  expect(await textOf(site, second, 'second')).toBe(text);
+}, 120_000);
+
+test('where the site does not want it, the file alone is read', async () => {
+  await using site = await Site.open();
+  const { copy, environment } = await scene(site);
+  await site.start([native('second', copy)], { sharing: { peer_loads: false } }, environment, otherNode);
+  const second = await site.serving('second', deadline_ms);
+  const [load] = await decisionsOf(site, second);
+  expect(load).toMatch(/ came in \d+ ms \(\d+ MB\/s\)$/);
+}, 120_000);
+
+test('who is no member of the mesh is asked for nothing, and members get only what they can name', async () => {
+  await using site = await Site.open();
+  const { first } = await scene(site);
+  const pool = site.pool(first);
+  const unknown = 'A'.repeat(43);
+  const asked = await pool.request({
+    method: 'POST',
+    path: agentPaths.tensors,
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ contents: [unknown] }),
+  });
+  expect([asked.statusCode, await asked.body.json()]).toEqual([200, { held: [] }]);
+  for (const path of [`/${unknown}?offset=0&bytes=10`, '/..%2f..%2fetc%2fpasswd?offset=0&bytes=10', '/x']) {
+    const answer = await pool.request({ method: 'GET', path: `${agentPaths.tensors}${path}` });
+    expect([path, answer.statusCode]).toEqual([path, 404]);
+    await answer.body.dump();
+  }
+}, 120_000);
