@@ -31,7 +31,7 @@ export const sharingSchema = z.strictObject({
     .positive()
     .optional()
     .describe(
-      'Memory pool of a device worker at most, in GB (10^9 bytes). Default: what the plan gave its job. Higher: tensors of idle models stay longer; 85 % of the device and of what the job may use is the limit in any case.',
+      'Memory pool of a device worker at most, in GB (10^9 bytes). Default: what the plan gave its job. Higher: tensors of idle models stay longer; what the device and the job leave beside programs is the limit in any case.',
     ),
   preemption: z
     .boolean()

@@ -1,4 +1,4 @@
-import { homedir, totalmem } from 'node:os';
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
@@ -13,6 +13,7 @@ import type { FromWorker, NativeModel, ToWorker } from '../device-worker/message
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
 import { checkModelPath, oneLine, pendingModel } from './model-path.ts';
+import { checkPool, poolBytes } from './pool-size.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 
 /** Built worker, whether the agent runs from dist/ or from the sources. */
@@ -169,6 +170,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   #load(unit: UnitSpec): void {
     try {
       checkModelPath(unit);
+      checkPool(unit, this.#context);
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
       this.#context.log.error({ unit: unit.unit, error: error.toJSON() }, error.message);
@@ -291,26 +293,6 @@ function nativeModel(unit: UnitSpec): NativeModel {
 /** The user's own, or where the job's script says that caches are to be. */
 function cacheFolder(environment: NodeJS.ProcessEnv): string {
   return join(environment.XDG_CACHE_HOME ?? join(environment.HOME ?? homedir(), '.cache'), 'hpcserve');
-}
-
-/** Of a device's memory, what its pool may take. Lower: more for programs, vocabularies and libraries; higher: for models. */
-const pool_share = 0.85;
-
-/**
- * What the plan gave the job (weights, KV, and a reserve for programs) or the site says, and no more than the devices have
- * and the job may use. Devices that are only stood in for have no more memory than the host.
- */
-export function poolBytes({
-  group,
-  memory_limit_bytes,
-  planned_memory_bytes,
-  sharing,
-}: Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planned_memory_bytes' | 'sharing'>): number {
-  const devices = group.devices.reduce((sum, { description }) => sum + description.memory_bytes, 0);
-  const host = Math.min(totalmem(), memory_limit_bytes ?? Number.POSITIVE_INFINITY);
-  const most = Math.floor(pool_share * Math.min(devices > 0 ? devices : host, host));
-  const asked = sharing?.pool_gb === undefined ? planned_memory_bytes : Math.floor(1e9 * sharing.pool_gb);
-  return Math.min(most, asked ?? most);
 }
 
 /** Cores that are the worker's own: those of its CPU devices, unless they only stand in for others and are shared. */

@@ -1,0 +1,60 @@
+/** How large the memory pool of a device worker may become, so that plan, job and worker mean the same. */
+import { totalmem } from 'node:os';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import { defaultPlacementSettings } from '../../spec/plan.ts';
+import type { ProcessContext } from './serving-process.ts';
+
+/**
+ * Of a device's memory, what its pool takes where no plan says how much its models need. Lower: more for programs,
+ * vocabularies and libraries; higher: for models.
+ */
+const pool_share = 0.85;
+
+type PoolContext = Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planned_memory_bytes' | 'sharing'>;
+
+/**
+ * What the plan gave the job (weights, KV, and a reserve for programs) or the site says, and no more than the devices have
+ * and the job may use. A job that is limited to what the plan gave it has all of that but the reserve: as much as the plan
+ * counted on. Devices that are only stood in for have no more memory than the host.
+ */
+export function poolBytes(context: PoolContext): number {
+  const { planned_memory_bytes, sharing } = context;
+  const { usable_bytes, host_bytes } = usable(context);
+  const share = Math.floor(pool_share * usable_bytes);
+  const reserve = defaultPlacementSettings.host_overhead_bytes * Math.min(1, usable_bytes / host_bytes);
+  const most = Math.max(share, Math.floor(usable_bytes - reserve));
+  const asked = sharing?.pool_gb === undefined ? planned_memory_bytes : Math.floor(1e9 * sharing.pool_gb);
+  return Math.min(most, asked ?? share);
+}
+
+/**
+ * A model whose weights alone are more than the pool is not read for minutes first.
+ * @throws HpcserveError E_POOL_FULL
+ */
+export function checkPool({ model, weight_bytes }: UnitSpec, context: PoolContext): void {
+  const pool_bytes = poolBytes(context);
+  if (weight_bytes <= pool_bytes) return;
+  const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+  const { memory_limit_bytes, planned_memory_bytes, sharing } = context;
+  throw new HpcserveError('E_POOL_FULL', {
+    what: `the model ${model.name} has ${gib(weight_bytes)} of weights, and the memory pool of its device ${gib(pool_bytes)}`,
+    because: [
+      ...(memory_limit_bytes === undefined
+        ? [`the node has ${gib(totalmem())}`]
+        : [`the job may use ${gib(memory_limit_bytes)} on this node`]),
+      ...(planned_memory_bytes === undefined ? [] : [`the plan gave it ${gib(planned_memory_bytes)}`]),
+      ...(sharing?.pool_gb === undefined
+        ? []
+        : [`the site config sets sharing.pool_gb to ${sharing.pool_gb}`]),
+    ],
+    try: 'see whether the job got the memory that the plan asked for (`hpcserve plan`), or give it more',
+    details: { weight_bytes, pool_bytes },
+  });
+}
+
+function usable({ group, memory_limit_bytes }: PoolContext): { usable_bytes: number; host_bytes: number } {
+  const devices = group.devices.reduce((sum, { description }) => sum + description.memory_bytes, 0);
+  const host_bytes = Math.min(totalmem(), memory_limit_bytes ?? Number.POSITIVE_INFINITY);
+  return { usable_bytes: Math.min(devices > 0 ? devices : host_bytes, host_bytes), host_bytes };
+}
