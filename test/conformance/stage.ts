@@ -2,15 +2,15 @@
  * What a client of OpenAI's API meets: a gateway, a node agent behind it, and on it a device worker with small models
  * made by seed, and a wrapped engine of the tests' own. Requests go over real sockets, TLS of the mesh included.
  */
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import OpenAI, { type ClientOptions } from 'openai';
-import { pino } from 'pino';
-import { startGateway } from '../../gateway/gateway.ts';
+import type OpenAI from 'openai';
+import type { ClientOptions } from 'openai';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
+import { gatewayOf } from '../gateway/with-agents.ts';
 
 const engineProgram = fileURLToPath(new URL('foreign-engine.mjs', import.meta.url));
 
@@ -61,31 +61,8 @@ export async function openStage(): Promise<Stage> {
     ),
     unitOf({ name: 'foreign', command: [process.execPath, engineProgram, '{socket}'] }),
   ]);
-  const gateway_folder = join(site.folder, 'gateway');
-  const deployments_folder = join(site.folder, 'deployments');
-  mkdirSync(deployments_folder);
-  const gateway = await startGateway(
-    {
-      format: 1,
-      site: 'local',
-      provider: 'someone@local',
-      host: '127.0.0.1',
-      port: 0,
-      mesh_folder: site.mesh_folder,
-      gateway_folder,
-      deployments_folder,
-    },
-    { log: pino({ enabled: false }), times: { poll_ms: 50, drain_ms: 2000 } },
-  );
-  const { url } = gateway.endpoint;
-  const made = await fetch(`${url}/hpcserve/v1/keys`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${gateway.admin_token}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ name: 'tester' }),
-  });
-  const { key } = (await made.json()) as { key: string };
-  const clientWith = (options: ClientOptions): OpenAI =>
-    new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0, ...options });
+  const gateway = await gatewayOf(site);
+  const { url, key, client: clientWith } = gateway;
   const ask: Stage['fetch'] = (path, { headers, ...init } = {}) =>
     fetch(url + path, { ...init, headers: { authorization: `Bearer ${key}`, ...(headers as object) } });
   const post: Stage['post'] = (path, body, headers = {}) =>
@@ -112,7 +89,7 @@ export async function openStage(): Promise<Stage> {
       return { text, events: eventsOf(text) };
     },
     async [Symbol.asyncDispose]() {
-      await gateway.close();
+      await gateway[Symbol.asyncDispose]();
       await site[Symbol.asyncDispose]();
     },
   };

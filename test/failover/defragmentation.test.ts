@@ -3,20 +3,17 @@
  * stream sees it, and the device is free.
  */
 import { join } from 'node:path';
-import { pino } from 'pino';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 import { Site, unitOf } from '../agent/harness.ts';
+import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
 import { eventually } from '../mesh/fixtures.ts';
 
 const names = ['shared', 'other'];
 let site: Site;
-let gateway: RunningGateway;
-let key = '';
-const logged: string[] = [];
+let gateway: SiteGateway;
 
 beforeAll(async () => {
   site = await Site.open();
@@ -36,39 +33,15 @@ beforeAll(async () => {
     }),
   );
   await Promise.all([1, 2].map(() => site.start(units, { emulated_step_ms: 20 })));
-  gateway = await startGateway(
-    {
-      format: 1,
-      site: 'local',
-      provider: 'someone@local',
-      host: '127.0.0.1',
-      port: 0,
-      mesh_folder: site.mesh_folder,
-      gateway_folder: join(site.folder, 'gateway'),
-      deployments_folder: join(site.folder, 'deployments'),
-    },
-    {
-      log: pino({ level: 'info' }, { write: (line: string) => void logged.push(line) }),
-      times: { poll_ms: 50, drain_ms: 2000, continue_ms: 20_000, defragment_ms: 100 },
-    },
-  );
-  const made = await admin('/hpcserve/v1/keys', { method: 'POST', body: JSON.stringify({ name: 'tester' }) });
-  key = ((await made.json()) as { key: string }).key;
+  gateway = await gatewayOf(site, { continue_ms: 20_000, defragment_ms: 100 });
 }, 60_000);
 afterAll(async () => {
-  await gateway?.close();
+  await gateway?.[Symbol.asyncDispose]();
   await site?.[Symbol.asyncDispose]();
 });
 
-function admin(path: string, init: RequestInit = {}): Promise<Response> {
-  return fetch(gateway.endpoint.url + path, {
-    ...init,
-    headers: { authorization: `Bearer ${gateway.admin_token}`, 'content-type': 'application/json' },
-  });
-}
-
 async function devices(): Promise<{ session_id: string; report: DeviceReport }[]> {
-  const told = (await (await admin('/hpcserve/v1/devices')).json()) as {
+  const told = (await (await gateway.admin('/hpcserve/v1/devices')).json()) as {
     devices: { session_id: string; report?: unknown }[];
   };
   return told.devices.map(({ session_id, report }) => ({
@@ -83,10 +56,10 @@ async function stream(
   max_tokens: number,
   signal: AbortSignal | null = null,
 ): Promise<{ session: string; whole: Promise<string> }> {
-  const answer = await fetch(`${gateway.endpoint.url}/v1/completions`, {
+  const answer = await fetch(`${gateway.url}/v1/completions`, {
     method: 'POST',
     signal,
-    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+    headers: { authorization: `Bearer ${gateway.key}`, 'content-type': 'application/json' },
     body: JSON.stringify({
       model: 'shared',
       prompt: `Question ${seed}: how long is a queue?`,
@@ -159,7 +132,6 @@ it('moves the smaller part of a model to the larger; texts are as alone, and the
   }, 'the larger part to have all');
   expect(busy.resting).toEqual([]);
   expect(await Promise.all(streams.slice(1).map(({ whole }) => whole))).toEqual(alone);
-  const metrics = await (await admin('/metrics')).text();
-  expect(Number(/^hpcserve_continuations_total\{[^}]*\} (\d+)/m.exec(metrics)?.[1])).toBe(1);
-  expect(logged.filter((line) => line.includes('go on elsewhere'))).toHaveLength(1);
+  expect(await gateway.continuations()).toBe(1);
+  expect(gateway.logged.filter((line) => line.includes('go on elsewhere'))).toHaveLength(1);
 }, 90_000);

@@ -2,70 +2,31 @@
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import OpenAI from 'openai';
-import { pino } from 'pino';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
 import { lacking, stopComputingThread } from '../agent/stop-thread.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
 
 const engine = fileURLToPath(new URL('../agent/fragile-engine.mjs', import.meta.url));
 const timeouts = { first_token_s: 60, between_tokens_s: 60, total_s: 600, health_s: 0.9, stall_s: 2 };
 
 let site: Site;
-let gateway: RunningGateway;
+let gateway: SiteGateway;
 let client: OpenAI;
 let model_path: string;
 beforeAll(async () => {
   site = await Site.open();
   model_path = join(site.folder, 'm.gguf');
   await synthesize({ path: model_path, shape: synthPresets['tiny-llama']!, quantization: 'F16', seed: 1 });
-  gateway = await startGateway(
-    {
-      format: 1,
-      site: 'local',
-      provider: 'someone@local',
-      host: '127.0.0.1',
-      port: 0,
-      mesh_folder: site.mesh_folder,
-      gateway_folder: join(site.folder, 'gateway'),
-      deployments_folder: join(site.folder, 'deployments'),
-    },
-    { log: pino({ enabled: false }), times: { poll_ms: 50, drain_ms: 2000, continue_ms: 1500 } },
-  );
-  const made = await fetch(`${gateway.endpoint.url}/hpcserve/v1/keys`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${gateway.admin_token}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ name: 'tester' }),
-  });
-  const { key } = (await made.json()) as { key: string };
-  client = new OpenAI({ baseURL: `${gateway.endpoint.url}/v1`, apiKey: key, maxRetries: 0 });
+  gateway = await gatewayOf(site, { continue_ms: 1500 });
+  client = gateway.client();
 }, 60_000);
 afterAll(async () => {
-  await gateway?.close();
+  await gateway?.[Symbol.asyncDispose]();
   await site?.[Symbol.asyncDispose]();
 });
-
-/** Once so many replicas of a model can be asked. */
-async function reachable(model: string, replicas: number): Promise<void> {
-  await eventually(async () => {
-    const answer = await fetch(`${gateway.endpoint.url}/hpcserve/v1/table`, {
-      headers: { authorization: `Bearer ${gateway.admin_token}` },
-    });
-    const { sessions } = (await answer.json()) as {
-      sessions: { reachable: boolean; lifecycle: string; models: { name: string; state: string }[] }[];
-    };
-    const those = sessions.filter(
-      ({ reachable: there, lifecycle, models }) =>
-        there &&
-        lifecycle === 'SERVING' &&
-        models.some(({ name, state }) => name === model && state === 'serving'),
-    );
-    return those.length === replicas;
-  }, `${replicas} replicas of ${model}`);
-}
 
 async function pidOfSession(agents: RunningAgent[], session_id: string): Promise<number> {
   for (const agent of agents) {
@@ -83,7 +44,7 @@ describe.skipIf(lacking !== '')(`a stuck compute thread${lacking && ` [skipped: 
       { engine: 'native', model_path, context_tokens: 4096, kv_tokens: 8192 },
     );
     const agents = await Promise.all([site.start([unit]), site.start([unit])]);
-    await reachable('m', 2);
+    await gateway.untilServing('m', 2);
     const body = {
       model: 'm',
       messages: [{ role: 'user' as const, content: 'Go on and on.' }],
@@ -101,10 +62,7 @@ describe.skipIf(lacking !== '')(`a stuck compute thread${lacking && ` [skipped: 
       let text = '';
       for await (const chunk of stream) text += chunk.choices[0]?.delta.content ?? '';
       expect(text).toBe(undisturbed.choices[0]!.message.content);
-      const metrics = await fetch(`${gateway.endpoint.url}/metrics`, {
-        headers: { authorization: `Bearer ${gateway.admin_token}` },
-      });
-      expect(await metrics.text()).toMatch(/^hpcserve_continuations_total\{[^}]*\} 1$/m);
+      expect(await gateway.continuations()).toBe(1);
     } finally {
       stopper.kill('SIGKILL');
     }
@@ -116,7 +74,7 @@ describe('the only replica, a wrapped engine, hangs', () => {
   it.each(['deaf', 'stall'])('%s: its stream ends with an error that the client raises', async (verb) => {
     const command = [process.execPath, engine, '{socket}'];
     const agent = await site.start([unitOf({ name: verb, command, timeouts }, { model_path: engine })]);
-    await reachable(verb, 1);
+    await gateway.untilServing(verb, 1);
     const ask = async (content: string): Promise<string> => {
       let text = '';
       const body = { model: verb, messages: [{ role: 'user' as const, content }], stream: true as const };

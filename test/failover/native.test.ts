@@ -3,25 +3,22 @@
  * the client gets must be what it gets of an undisturbed run, wherever the replica is lost.
  */
 import { join } from 'node:path';
-import OpenAI from 'openai';
-import { pino } from 'pino';
+import type OpenAI from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
-import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import { TokenJournal } from '../../gateway/relay/journal/token-journal.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
+import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
 import { eventually } from '../mesh/fixtures.ts';
 
 const messages = [{ role: 'user' as const, content: 'Go on and on.' }];
 type Body = Partial<OpenAI.ChatCompletionCreateParamsStreaming> & Record<string, unknown>;
 
 let site: Site;
-let gateway: RunningGateway;
-let key = '';
+let gateway: SiteGateway;
 let agents: RunningAgent[] = [];
-const logged: string[] = [];
 
 beforeAll(async () => {
   site = await Site.open();
@@ -39,27 +36,10 @@ beforeAll(async () => {
       { HPCSERVE_DRAIN_S: '0' },
     );
   agents = await Promise.all([startAgent(), startAgent()]);
-  gateway = await startGateway(
-    {
-      format: 1,
-      site: 'local',
-      provider: 'someone@local',
-      host: '127.0.0.1',
-      port: 0,
-      mesh_folder: site.mesh_folder,
-      gateway_folder: join(site.folder, 'gateway'),
-      deployments_folder: join(site.folder, 'deployments'),
-    },
-    {
-      log: pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) }),
-      times: { poll_ms: 50, drain_ms: 2000, continue_ms: 20_000 },
-    },
-  );
-  const made = await admin('/hpcserve/v1/keys', { method: 'POST', body: JSON.stringify({ name: 'tester' }) });
-  key = ((await made.json()) as { key: string }).key;
+  gateway = await gatewayOf(site, { continue_ms: 20_000 });
 }, 60_000);
 afterAll(async () => {
-  await gateway?.close();
+  await gateway?.[Symbol.asyncDispose]();
   await site?.[Symbol.asyncDispose]();
 });
 afterEach(() => {
@@ -69,29 +49,6 @@ afterEach(() => {
 let startAgent: (launch?: Partial<LaunchSpec>) => Promise<RunningAgent>;
 /** Of answers that are disturbed: none may be over before its replica is gone. */
 const paced = { emulated_step_ms: 10 };
-
-function admin(path: string, init: RequestInit = {}): Promise<Response> {
-  return fetch(gateway.endpoint.url + path, {
-    ...init,
-    headers: { authorization: `Bearer ${gateway.admin_token}`, 'content-type': 'application/json' },
-  });
-}
-
-interface TableRow {
-  session_id: string;
-  reachable: boolean;
-  lifecycle: string;
-  models: { state: string; running: number }[];
-}
-
-/** Sessions that answer now, as the gateway sees them. */
-async function serving(): Promise<TableRow[]> {
-  const { sessions } = (await (await admin('/hpcserve/v1/table')).json()) as { sessions: TableRow[] };
-  return sessions.filter(
-    ({ reachable, lifecycle, models }) =>
-      reachable && lifecycle === 'SERVING' && models[0]?.state === 'serving',
-  );
-}
 
 /** The agent and the process behind a session. */
 async function processOf(session_id: string): Promise<{ agent: RunningAgent; pid: number }> {
@@ -105,11 +62,6 @@ async function processOf(session_id: string): Promise<{ agent: RunningAgent; pid
   }, `an agent to know the session ${session_id}`);
 }
 
-async function continuations(): Promise<number> {
-  const text = await (await admin('/metrics')).text();
-  return Number(/^hpcserve_continuations_total\{[^}]*\} (\d+)/m.exec(text)?.[1] ?? 0);
-}
-
 /** A stream as the official client reads it, and the bytes of it. */
 async function read(
   body: Body,
@@ -117,10 +69,7 @@ async function read(
 ) {
   let raw: Promise<string> | undefined;
   let session_id = '';
-  const client = new OpenAI({
-    baseURL: `${gateway.endpoint.url}/v1`,
-    apiKey: key,
-    maxRetries: 0,
+  const client = gateway.client({
     fetch: async (url, init) => {
       const answer = await fetch(url as string, init as RequestInit);
       session_id = answer.headers.get('x-hpcserve-session') ?? '';
@@ -166,9 +115,7 @@ async function read(
   return { choices, usage: { prompt_tokens, completion_tokens, total_tokens } };
 }
 
-async function bothServe(): Promise<void> {
-  await eventually(async () => (await serving()).length === 2, 'two replicas to serve', 20_000);
-}
+const bothServe = (): Promise<void> => gateway.untilServing('m', 2, 20_000);
 
 const long = { max_tokens: 800, ignore_eos: true, seed: 42 };
 const numbers = {
@@ -214,7 +161,7 @@ describe('native streams, when one device worker after the other is killed', () 
     await replaceAgents();
     corruptContinuations();
     const bodies = Object.entries({ ...cases, corrupted });
-    const sessions = (await serving()).map(({ session_id }) => session_id);
+    const sessions = (await gateway.serving()).map(({ session_id }) => session_id);
     const pids = new Map(
       await Promise.all(sessions.map(async (id) => [id, (await processOf(id)).pid] as const)),
     );
@@ -233,7 +180,7 @@ describe('native streams, when one device worker after the other is killed', () 
     // One replica may have all of them: a fuller batch is preferred.
     const first = [...places][0]!;
     process.kill(pids.get(first)!, 'SIGKILL');
-    await eventually(async () => (await continuations()) > 0, 'a stream to go on');
+    await eventually(async () => (await gateway.continuations()) > 0, 'a stream to go on');
     const before = chunks();
     await eventually(() => chunks() > before + bodies.length, 'streams to move on');
     process.kill(pids.get(sessions.find((id) => id !== first)!)!, 'SIGKILL');
@@ -242,7 +189,7 @@ describe('native streams, when one device worker after the other is killed', () 
   }, 120_000);
 
   it('each of them was broken', () => {
-    const moved = logged.filter((line) => line.includes('goes on with the stream'));
+    const moved = gateway.logged.filter((line) => line.includes('goes on with the stream'));
     const requests = new Set(moved.map((line) => (JSON.parse(line) as { request_id: string }).request_id));
     expect(requests.size).toBe(Object.keys(cases).length + 1);
     expect(moved.length).toBeGreaterThan(requests.size);
@@ -265,7 +212,7 @@ describe('native streams, when one device worker after the other is killed', () 
 /** The same two replicas, paced. */
 async function replaceAgents(): Promise<void> {
   await Promise.all(agents.map((agent) => agent.kill()));
-  await eventually(async () => (await serving()).length === 0, 'replicas to be gone');
+  await eventually(async () => (await gateway.serving()).length === 0, 'replicas to be gone');
   agents = await Promise.all([startAgent(paced), startAgent(paced)]);
   await bothServe();
 }
@@ -291,17 +238,17 @@ describe('a native stream whose node agent', () => {
       if (count === 5) (await processOf(session_id)).agent.process.kill('SIGTERM');
     });
     expect(disturbed).toEqual(undisturbed.long);
-    expect(logged.some((line) => line.includes('ends before this answer'))).toBe(true);
+    expect(gateway.logged.some((line) => line.includes('ends before this answer'))).toBe(true);
     agents.push(await startAgent(paced));
   });
 
   it('is killed goes on elsewhere', async () => {
     await bothServe();
-    const before = await continuations();
+    const before = await gateway.continuations();
     const disturbed = await read(long, async (count, session_id) => {
       if (count === 5) (await processOf(session_id)).agent.process.kill('SIGKILL');
     });
     expect(disturbed).toEqual(undisturbed.long);
-    expect(await continuations()).toBe(before + 1);
+    expect(await gateway.continuations()).toBe(before + 1);
   });
 });
