@@ -16,16 +16,26 @@ export interface FatalSign {
   what: string;
   /** The line that says so. */
   line: string;
+  /** It was an option of its command line that this version does not take. */
+  option?: true;
 }
 
 interface Pattern {
   scope: FatalScope;
   what: string;
   test: RegExp;
+  option?: true;
 }
 
 /** Messages of PyTorch's NCCL process groups, CUDA, ROCm, vLLM, SGLang and ggml; golden lines of each in the tests. */
 const patterns: readonly Pattern[] = [
+  {
+    // Of argparse (vLLM, SGLang, LMDeploy), clap (TGI), click and typer (trtllm-serve, transformers), llama.cpp.
+    scope: 'process',
+    what: 'this version of the engine does not take an option it was given',
+    test: /\berror: unrecognized arguments: -|\berror: (argument -.*: (invalid|expected)|ambiguous option: -)|\berror: unexpected argument '-|\berror: invalid value '.*' for '-|\bno such option:? '?-|\berror: invalid argument: -/i,
+    option: true,
+  },
   {
     scope: 'process',
     what: 'the memory of the device is used up',
@@ -67,7 +77,9 @@ const patterns: readonly Pattern[] = [
 export function fatalSign(lines: readonly string[]): FatalSign | undefined {
   for (const line of lines) {
     const found = patterns.find(({ test }) => test.test(line));
-    if (found) return { scope: found.scope, what: found.what, line: line.trim() };
+    if (!found) continue;
+    const { scope, what, option } = found;
+    return { scope, what, line: line.trim(), ...(option ? { option } : {}) };
   }
   return undefined;
 }

@@ -336,6 +336,13 @@ export class EngineProcess implements ServingProcess {
         details,
       });
     }
+    if (!this.#has_served && sign?.option)
+      return new HpcserveError('E_AGENT_ENGINE_OPTION', {
+        what: `${this.engine}${this.engine_version === undefined ? '' : ` ${this.engine_version}`} does not start as ${this.#unit.model.name} asks it to`,
+        because: [sign.line.replaceAll(key, '[key]')],
+        try: 'compare engine_args of model.yaml with what this version takes (its --help), or use the version they are for',
+        details,
+      });
     return new HpcserveError('E_AGENT_ENGINE_EXIT', {
       what: this.#has_served
         ? `${this.engine} ended while it served ${this.#unit.model.name}`

@@ -261,6 +261,19 @@ describe('what goes wrong', () => {
       'E_AGENT_ENGINE_OPTION',
       'neither {socket} nor {port}',
     ],
+    [
+      'an option that its version does not take',
+      [
+        ...[
+          'python3',
+          '-c',
+          'import argparse; p = argparse.ArgumentParser(); p.add_argument("--uds"); p.parse_args()',
+        ],
+        ...['--uds', '{socket}', '--no-such-thing'],
+      ],
+      'E_AGENT_ENGINE_OPTION',
+      'unrecognized arguments: --no-such-thing',
+    ],
   ])('%s', async (_what, command, code, words) => {
     await using site = await Site.open();
     const agent = await site.start([unitOf({ name: 'm', command })]);

@@ -59,6 +59,16 @@ describe('last lines of engines', () => {
       'process',
     ],
     ['llama.cpp', 'CUDA error: out of memory', 'process'],
+    ['argparse', 'vllm: error: unrecognized arguments: --no-such-thing', 'process'],
+    [
+      'argparse',
+      "api_server: error: argument --model-format: invalid choice: 'q4' (choose from 'hf', 'awq')",
+      'process',
+    ],
+    ['clap', "error: unexpected argument '--no-such-thing' found", 'process'],
+    ['typer', '│ No such option: --no-such-thing                                              │', 'process'],
+    ['click', "Error: No such option '--no-such-thing'.", 'process'],
+    ['llama.cpp', 'error: invalid argument: --no-such-thing', 'process'],
   ])('%s: %s', (_, line, scope) => {
     expect(
       fatalSign(['INFO 05-05 12:36:59 all is well', `  ${line}  `, 'Aborted (core dumped)']),
