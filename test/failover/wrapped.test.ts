@@ -2,6 +2,7 @@
  * Streams of wrapped engines that break: the gateway before engines that continue a final message, as vLLM and
  * SGLang do, played by a server that answers with numbered words. And streams that nobody can go on with.
  */
+import type { ServerResponse } from 'node:http';
 import OpenAI from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { UsageRow } from '../../ledger/index.ts';
@@ -170,6 +171,39 @@ describe('a stream of a wrapped engine that breaks', () => {
     const counted = await usage();
     expect(counted.completion_tokens - (before?.completion_tokens ?? 0)).toBe(12);
     expect(counted.errors - (before?.errors ?? 0)).toBe(0);
+  });
+
+  it('goes on where a node falls silent with its connections open', async () => {
+    const silent: TestSession[] = [];
+    const silence = (node: number): Answer => {
+      return (seen, response) =>
+        counting(silent.length === 0 ? breakAfter(3) : never, `id-${node}`)(seen, {
+          writeHead: response.writeHead.bind(response),
+          write: response.write.bind(response),
+          end: response.end.bind(response),
+          // What it would break off with: it says nothing more instead.
+          destroy: () => {
+            silent.push(sessions[node]!);
+            sessions[node]!.fallSilent();
+          },
+        } as unknown as ServerResponse);
+    };
+    for (const node of [0, 1]) await session(silence(node), `n${node}`);
+    const { events, ending } = eventsOf(await (await stage.post(path, { ...chat, stream: true })).text());
+    expect(silent).toHaveLength(1);
+    expect(ending).toBe('data: [DONE]');
+    const said = events.flatMap((event) => event.choices ?? []).map(({ delta }) => delta.content ?? '');
+    expect(said.join('')).toBe(words);
+  });
+
+  it('changes its replica eight times and no more', async () => {
+    for (const node of ['a', 'b', 'c']) await session(counting(breakAfter(1), `id-${node}`), node);
+    const { events, ending } = eventsOf(await (await stage.post(path, { ...chat, stream: true })).text());
+    expect(ending).toBeUndefined();
+    const said = events.flatMap((event) => event.choices ?? []).map(({ delta }) => delta.content ?? '');
+    expect(said.join('')).toBe('w0 w1 w2 w3 w4 w5 w6 w7 w8 ');
+    expect(events.at(-1).error.code).toBe('E_REPLICA_BROKE_OFF');
+    expect(sessions.reduce((sum, { requests }) => sum + requests.length, 0)).toBe(9);
   });
 
   it('goes on with a longer prompt where it is a text completion', async () => {

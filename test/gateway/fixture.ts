@@ -96,6 +96,12 @@ export class TestSession {
     await closed;
   }
 
+  /** Says nothing more and keeps its connections, as a node whose network is gone. */
+  fallSilent(): void {
+    for (const timer of this.#timers) clearInterval(timer);
+    this.#beats.clear();
+  }
+
   async stop(): Promise<void> {
     await this.own.leave();
     await this.kill();

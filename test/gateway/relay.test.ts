@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import { request as httpRequest } from 'node:http';
+import { request as httpRequest, type ServerResponse } from 'node:http';
 import OpenAI from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { UsageRow } from '../../ledger/index.ts';
@@ -348,6 +348,28 @@ describe('replicas that fail', () => {
     }
     expect(good.requests.length).toBe(8);
     expect(bad[0]!.requests.length + bad[1]!.requests.length).toBeGreaterThan(0);
+  });
+
+  it('after the first MiB of an answer that is no stream cut it off; before, nothing of it was sent', async () => {
+    const cutAfter = async (bytes: number): Promise<{ asked: number; outcome: string }> => {
+      let asked = 0;
+      const cut = async (_request: unknown, response: ServerResponse): Promise<void> => {
+        asked++;
+        response.writeHead(200, { 'content-type': 'application/json' });
+        await new Promise((resolve) => response.write(`{"x":"${'x'.repeat(bytes)}`, resolve));
+        response.destroy();
+      };
+      const failing = [await session(cut, { node: 'one' }), await session(cut, { node: 'two' })];
+      const outcome = await stage
+        .post(path, chat)
+        .then(async (answer) => `${answer.status} ${await answer.text().catch(() => 'cut off')}`);
+      for (const one of failing) await one.stop();
+      return { asked, outcome };
+    };
+    const small = await cutAfter(2 ** 19);
+    expect(small.asked).toBe(2);
+    expect(small.outcome).toMatch(/^502 .*E_REPLICA_FAILED/);
+    expect(await cutAfter(2 ** 21)).toEqual({ asked: 1, outcome: '200 cut off' });
   });
 
   it('all: the last one says why, in the envelope', async () => {
