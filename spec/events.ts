@@ -32,11 +32,11 @@ export type ProgressEvent = { at_ms: number } & (
       reason?: string;
       log_file?: string;
     }
-  /** The keeper acts: a successor, a replacement, or no more of either. */
+  /** The keeper acts: a successor, a replacement, another place for what waits, or nothing more. */
   | {
       kind: 'kept';
       deployment: string;
-      do: 'renew' | 'replace' | 'give_up';
+      do: 'renew' | 'replace' | 'give_up' | 'move';
       launch_id: string;
       because: string;
     }

@@ -522,6 +522,13 @@ export const siteSchema = z
           .describe(
             'What looks after deployments when no command does: submits successors before time limits and replaces jobs that ended. login: a process on the machine that deploys, until the last deployment is stopped. none: nothing; run `hpcserve keep` yourself, or `hpcserve keep --once` from cron.',
           ),
+        move_after_s: z
+          .number()
+          .min(0)
+          .default(120)
+          .describe(
+            'Seconds in the queue after which a job is submitted to nodes of another kind instead, where such that suit it are free. 0: never. Lower: less waiting; higher: fewer changes of mind.',
+          ),
       })
       .prefault({})
       .describe('The keeper of deployments.'),

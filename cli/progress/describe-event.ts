@@ -43,7 +43,12 @@ export function describeEvent(event: ProgressEvent): string {
       return `job ${event.job_id} ended: ${endWords(event)}${log}`;
     }
     case 'kept': {
-      const acts = { renew: 'gets a successor', replace: 'is replaced', give_up: 'is given up' }[event.do];
+      const acts = {
+        renew: 'gets a successor',
+        replace: 'is replaced',
+        give_up: 'is given up',
+        move: 'goes to other nodes',
+      }[event.do];
       return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;
     }
     case 'scaled':

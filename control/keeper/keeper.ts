@@ -16,6 +16,7 @@ import { type Operations, type OperationsInput, openOperations } from '../operat
 import { Reconciler } from '../reconciler.ts';
 import { Scaler } from '../scaler/scaler.ts';
 import { keepDeployment } from './keep-deployment.ts';
+import { WaitingMover } from './move-waiting.ts';
 
 export interface KeeperOptions {
   input: Omit<OperationsInput, 'emit' | 'overrides' | 'overrideSource'>;
@@ -39,6 +40,7 @@ export class Keeper {
   readonly #options: KeeperOptions;
   readonly #operations: Operations;
   readonly #scaler: Scaler;
+  readonly #mover: WaitingMover;
   readonly #kept = new Map<string, Kept>();
   readonly #said = new Map<string, string>();
 
@@ -46,6 +48,7 @@ export class Keeper {
     this.#options = options;
     this.#operations = openOperations({ ...options.input, emit: options.emit });
     this.#scaler = new Scaler(this.#operations, options.emit);
+    this.#mover = new WaitingMover(this.#operations, options.emit);
   }
 
   /** Keeps until the signal aborts, or nothing is left to keep. */
@@ -98,6 +101,7 @@ export class Keeper {
         if (!round.seen) return;
         const { state: kept, observation, spent } = round.seen;
         if (await this.#scaler.scale(kept, observation, spent)) await reconciler.pass(name);
+        else if (await this.#mover.move(kept, observation)) await reconciler.pass(name);
       });
     }
     await this.#guarded('the gateway', async () => {

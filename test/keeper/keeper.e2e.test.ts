@@ -22,7 +22,10 @@ beforeAll(async () => {
   const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
   write(
     'site.yaml',
-    shipped.replace('name: test-cluster', 'name: kept').replace('signal_s: 30', 'signal_s: 10'),
+    shipped
+      .replace('name: test-cluster', 'name: kept')
+      .replace('signal_s: 30', 'signal_s: 10')
+      .concat('keeper:\n  move_after_s: 2\n'),
   );
   const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
   expect(made.code, made.stderr).toBe(0);
@@ -75,7 +78,7 @@ async function deploy(file: string): Promise<OpenAI> {
 
 interface Status {
   phase: string;
-  launches: { launch_id: string; job_id: string; job: { phase: string } }[];
+  launches: { launch_id: string; job_id: string; node_kind: string; job: { phase: string } }[];
 }
 async function status(name: string): Promise<Status> {
   return JSON.parse((await hpcserve('status', name, '--json')).stdout).deployments[0] as Status;
@@ -89,6 +92,17 @@ const kept = (deployment: string): { do: string; because: string }[] =>
     .filter((line) => line.includes('"kind":"kept"'))
     .map((line) => JSON.parse(line))
     .filter((event) => event.deployment === deployment);
+
+/** A job of somebody that takes all of a partition, once it runs. */
+async function holdNodes(partition: string): Promise<string> {
+  const what = [`--partition=${partition}`, '--nodes=2', '--exclusive', '--time=10', '--output=/dev/null'];
+  const { stdout } = await cluster.runAs('user', ['sbatch', '--parsable', ...what, '--wrap=sleep 600']);
+  const job_id = stdout.trim();
+  const state = async (): Promise<string> =>
+    (await cluster.runAs('user', ['squeue', '--noheader', '--format=%t', `--jobs=${job_id}`])).stdout.trim();
+  await expect.poll(state, { timeout: 60_000 }).toBe('R');
+  return job_id;
+}
 
 const text = async (client: OpenAI, model: string, seed: number): Promise<string> => {
   const answer = await client.chat.completions.create({
@@ -170,6 +184,28 @@ describe('the keeper', () => {
         .join(''),
     ).not.toMatch(/gateway_up/);
   }, 90_000);
+
+  it('gives a job that waits nodes of another kind, as soon as such are free', async () => {
+    const ordinary: { partition: string; job_id: string }[] = [];
+    try {
+      for (const partition of ['gh200', 'a100'])
+        ordinary.push({ partition, job_id: await holdNodes(partition) });
+      const deployed = await hpcserve('deploy', deployment('waiting'), '--detach');
+      expect(deployed.code, deployed.stderr).toBe(0);
+      const [first] = (await status('waiting')).launches;
+      const free = ordinary.find(({ partition }) => partition !== first!.node_kind)!;
+      await cluster.runAs('user', ['scancel', free.job_id]);
+      await expect.poll(async () => (await status('waiting')).phase, { timeout: 60_000 }).toBe('serving');
+      const { launches } = await status('waiting');
+      expect(launches.map(({ node_kind }) => node_kind)).toEqual([free.partition]);
+      const because = expect.stringMatching(new RegExp(`waited for \\d+ s; ${free.partition} is free`));
+      expect(kept('waiting')).toMatchObject([{ do: 'move', because }]);
+      const left = await cluster.runAs('user', ['squeue', '--noheader', '--format=%i']);
+      expect(left.stdout.split('\n')).not.toContain(first!.job_id);
+    } finally {
+      await cluster.runAs('user', ['scancel', ...ordinary.map(({ job_id }) => job_id)]);
+    }
+  }, 180_000);
 
   it('is there once, and ends with the last deployment', async () => {
     const second = await hpcserve('keep', '--once');
