@@ -17,4 +17,5 @@ export const remoteCommands: ReadonlySet<string> = new Set([
   'usage',
   'nodes',
   'doctor',
+  'gateway',
 ]);

@@ -1,0 +1,111 @@
+/** A controller that stops answering while a deployment starts, and answers again: nothing is lost, nothing is twice. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { chmodSync, chownSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import type { CommandResult } from '../../slurm/command-runner.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+
+let lease: ClusterLease;
+let cluster: Cluster;
+let folder: string;
+let controller: number;
+
+beforeAll(async () => {
+  // One of its own: no other test waits for this controller.
+  lease = await acquireCluster(`away-${process.env.VITEST_POOL_ID ?? 1}`);
+  cluster = lease.cluster;
+  controller = cluster.state.daemons.find(({ name }) => name === 'slurmctld')!.pid;
+  folder = mkdtempSync('/tmp/hpcserve-away-');
+  chownSync(folder, cluster.user.uid, cluster.user.gid);
+  chmodSync(folder, 0o700);
+  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
+  expect(made.code, made.stderr).toBe(0);
+  const path = join(folder, 'model.yaml');
+  writeFileSync(
+    path,
+    JSON.stringify({
+      name: 'away',
+      models: [
+        {
+          name: 'tiny',
+          source: './toy.gguf',
+          cpu_threads: 1,
+          context_tokens: 512,
+          max_sequences: 4,
+          replicas: 2,
+          devices: { kind: 'gpu' },
+        },
+      ],
+    }),
+  );
+  chownSync(path, cluster.user.uid, cluster.user.gid);
+});
+afterAll(async () => {
+  process.kill(controller, 'SIGCONT');
+  await hpcserve('stop', '--all', '--yes');
+  await lease?.release();
+  if (folder) rmSync(folder, { recursive: true, force: true });
+});
+
+const words = (...argv: string[]): string[] => [
+  process.execPath,
+  join(packageRoot, 'dist/cli/main.js'),
+  ...argv,
+];
+const environment = (): Record<string, string> => ({ HOME: folder, HPCSERVE_SITE: 'test-cluster' });
+
+function hpcserve(...argv: string[]): Promise<CommandResult> {
+  return cluster.runAs('user', words(...argv), { cwd: folder, env: environment(), timeout_ms: 150_000 });
+}
+
+/** A command that is watched while it runs. */
+function start(...argv: string[]): { child: ChildProcess; text: () => string; code: Promise<number | null> } {
+  const [program = '', ...args] = cluster.argvAsUser(words(...argv));
+  const child = spawn(program, args, { cwd: folder, env: { ...cluster.env, ...environment() } });
+  let text = '';
+  for (const stream of [child.stdout, child.stderr])
+    stream.setEncoding('utf8').on('data', (chunk: string) => {
+      text += chunk;
+    });
+  return { child, text: () => text, code: new Promise((resolve) => child.once('close', resolve)) };
+}
+
+it('goes on where it was, with each job once', async () => {
+  const deploy = start('deploy', 'model.yaml', '--json', '--timeout', '140s');
+  await expect
+    .poll(() => deploy.text().includes('"submitted"'), { timeout: 60_000, interval: 20 })
+    .toBe(true);
+  process.kill(controller, 'SIGSTOP');
+  // As long as Slurm's own commands wait for an answer (MessageTimeout), and then some.
+  await expect
+    .poll(async () => (await hpcserve('status', 'away')).stdout, { timeout: 60_000 })
+    .toMatch(/Slurm does not answer/);
+  expect(deploy.child.exitCode).toBe(null);
+  process.kill(controller, 'SIGCONT');
+  expect(await deploy.code, deploy.text()).toBe(0);
+  const { stdout } = await cluster.runAs('user', ['squeue', '--noheader', '--format=%i %k']);
+  const jobs = stdout.trim().split('\n');
+  expect(new Set(jobs.map((line) => line.split(' ')[1])).size).toBe(jobs.length);
+  const status = JSON.parse((await hpcserve('status', 'away', '--json')).stdout);
+  expect(status.deployments[0].phase).toBe('serving');
+  expect(status.deployments[0].launches.map((launch: { job_id: string }) => launch.job_id).sort()).toEqual(
+    jobs.map((line) => line.split(' ')[0]!).sort(),
+  );
+}, 200_000);
+
+it('refuses a new deployment in words, and leaves none behind', async () => {
+  expect((await hpcserve('stop', '--all', '--yes')).code).toBe(0);
+  process.kill(controller, 'SIGSTOP');
+  try {
+    const refused = await hpcserve('deploy', 'model.yaml', '--timeout', '60s');
+    expect(refused.code).toBe(7);
+    expect(refused.stderr).toContain('E_SLURM_UNREACHABLE');
+  } finally {
+    process.kill(controller, 'SIGCONT');
+  }
+  const { stdout } = await cluster.runAs('user', ['squeue', '--noheader', '--states=R,PD']);
+  expect(stdout).toBe('');
+}, 200_000);
