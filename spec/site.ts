@@ -4,17 +4,13 @@
  * begin with `~` and hold `$NAME`; `spec/site-paths.ts` expands them on the login node.
  */
 import { z } from 'zod';
+import { firecrestSchema } from './firecrest-settings.ts';
 import { siteMeshSchema } from './mesh-settings.ts';
 import { scavengingSchema } from './scavenging.ts';
 import { sharingSchema } from './sharing-settings.ts';
+import { oneLine, oneWord } from './site-words.ts';
 import { slurmDurationPattern } from './slurm-types.ts';
 
-/** Text that ends up on one line of a script: no line breaks, no other control characters. */
-const oneLine = z
-  .string()
-  .min(1)
-  .regex(/^[^\u0000-\u001f\u007f]+$/, 'one line without control characters');
-const oneWord = oneLine.regex(/^\S+$/, 'one word without spaces');
 const partitions = z.union([oneWord, z.array(oneWord).min(1)]);
 const duration = z.union([
   z.string().regex(slurmDurationPattern, 'a duration as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS'),
@@ -97,44 +93,6 @@ const sshSchema = z.strictObject({
     ),
   config_file: path.optional().describe('Instead of ~/.ssh/config and that of the system; as `ssh -F`.'),
 });
-
-const firecrestSchema = z
-  .strictObject({
-    url: z
-      .url({ protocol: /^https?$/ })
-      .describe('Its base, such as https://api.example.org/hpc/firecrest/v2.'),
-    system: oneWord.describe('Name of the cluster there, as GET /status/systems lists it.'),
-    token_url: z.url({ protocol: /^https?$/ }).describe('Token endpoint of the OIDC provider.'),
-    client_id: oneWord.describe('Client that acts for you (client-credentials grant).'),
-    client_secret_file: path.optional().describe('File with its secret, which only you can read (0600).'),
-    client_secret_env: oneWord
-      .optional()
-      .describe('Or the name of the environment variable that holds it; the keeper needs it too.'),
-    requests_per_s: z
-      .number()
-      .positive()
-      .max(100)
-      .default(2)
-      .describe('Requests in any second at most. Lower: kinder to a shared service.'),
-  })
-  .superRefine(({ url, token_url, client_secret_file, client_secret_env }, context) => {
-    if ((client_secret_file === undefined) === (client_secret_env === undefined))
-      context.addIssue({
-        code: 'custom',
-        path: ['client_secret_file'],
-        message: 'give one of client_secret_file and client_secret_env',
-      });
-    // On loopback nobody listens in.
-    for (const [key, value] of Object.entries({ url, token_url })) {
-      const { protocol, hostname } = new URL(value);
-      if (protocol === 'http:' && !['127.0.0.1', 'localhost', '[::1]'].includes(hostname))
-        context.addIssue({
-          code: 'custom',
-          path: [key],
-          message: 'a token must not travel without TLS: use https',
-        });
-    }
-  });
 
 const slurmSchema = z.strictObject({
   bin_dir: path.optional().describe('Folder of sbatch and its siblings where they are not on PATH.'),

@@ -7,8 +7,8 @@ import { adapterOf } from '../adapters/index.ts';
 import { Child } from './child.ts';
 import { engineEnvironment, freePort, prepareFiles } from './engine-start.ts';
 import { checkModelPath } from './model-path.ts';
-import { type Meeting, whyEnded } from './part-board.ts';
-import type { PartPlace, ProcessContext, ProcessEnd, ServingProcess } from './serving-process.ts';
+import { type Meeting, type PartPlace, whyEnded } from './part-board.ts';
+import type { ProcessContext, ProcessEnd, ServingProcess } from './serving-process.ts';
 
 const stop_grace_ms = 5000;
 /** How long the first node may take to end its engine, hand over its answers and leave. */

@@ -4,10 +4,10 @@ import { readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { AgentState } from '../../spec/agent-state.ts';
+import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { UnitGroup } from './allot.ts';
-import type { PartPlace, ProcessEnd } from './serving-process.ts';
 import type { NodeIdentity } from './slurm-environment.ts';
 
 /** Lower: the end of one part is noticed sooner, more questions to the shared filesystem. */
@@ -29,6 +29,20 @@ interface PartBoardOptions {
   unit: string;
   /** Differs for each run of the job: what an earlier one left behind is no news. */
   run: string;
+}
+
+/** Where a process stands among those of a replica on several nodes. */
+export interface PartPlace {
+  /** 0: the first, which answers requests. */
+  rank: number;
+  nodes: number;
+  /** Name of this node. */
+  node: string;
+  /** Of this node, as the others reach it. */
+  address: string;
+  /** Ports that others may be told of. */
+  port_range?: readonly [first: number, last: number];
+  board: PartBoard;
 }
 
 /** Where the process of a group stands among those of its replica; undefined where all of it is on this node. */
@@ -53,7 +67,7 @@ export function placeOf(
 }
 
 /** Why a part ended, for the others. */
-export function whyEnded({ error }: ProcessEnd): string {
+export function whyEnded({ error }: { error?: HpcserveError }): string {
   return error ? [error.message, ...error.because].join(': ') : 'it was asked to end';
 }
 

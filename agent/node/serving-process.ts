@@ -6,7 +6,7 @@ import type { FatalScope } from '../adapters/fatal.ts';
 import type { UnitGroup } from './allot.ts';
 import type { AgentLog } from './log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
-import type { PartBoard } from './part-board.ts';
+import type { PartPlace } from './part-board.ts';
 
 /** Where a process answers OpenAI's paths; on this host only. */
 export type Upstream =
@@ -56,20 +56,6 @@ export interface ProcessEnd {
   exit_code?: number | null;
   signal?: NodeJS.Signals | null;
   tail?: readonly string[];
-}
-
-/** Where a process stands among those of a replica on several nodes. */
-export interface PartPlace {
-  /** 0: the first, which answers requests. */
-  rank: number;
-  nodes: number;
-  /** Name of this node. */
-  node: string;
-  /** Of this node, as the others reach it. */
-  address: string;
-  /** Ports that others may be told of. */
-  port_range?: readonly [first: number, last: number];
-  board: PartBoard;
 }
 
 export interface ProcessContext {
