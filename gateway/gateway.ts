@@ -194,6 +194,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       journals: new JournalMemory(),
       serviceTimes,
       demand,
+      defragmenter,
       wake_wait_s: wait_max_s,
       continue_ms: times.continue_ms,
     });

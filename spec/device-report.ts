@@ -46,6 +46,8 @@ const schedulerSchema = z.object({
   /** In iterations, and in what decides whose turn it is and who is let in. */
   computing_ms: duration_ms,
   deciding_ms: duration_ms,
+  /** Of that, in who is let in. */
+  admitting_ms: duration_ms.optional(),
   admitted: count,
   refused: count,
   evicted: count,

@@ -8,6 +8,8 @@ const count = z.int().min(0);
 const bytes = z.number().min(0);
 const rate = z.number().positive();
 
+const levelSchema = z.object({ ttft_ms: rate, tpot_ms: rate });
+
 const requestSchema = z.object({
   id: z.string().max(40),
   arrival_ms: z.number(),
@@ -17,7 +19,7 @@ const requestSchema = z.object({
   prefill_tokens_left: count,
   available_at_ms: z.number().min(0),
   first_token_ms: z.number().optional(),
-  service_level: z.object({ ttft_ms: rate, tpot_ms: rate }),
+  service_level: levelSchema,
   background: z.boolean().optional(),
 });
 
@@ -59,6 +61,14 @@ export const sharedDeviceViewSchema = z.object({
   instances: z.array(instanceSchema),
 });
 export type SharedDeviceView = z.infer<typeof sharedDeviceViewSchema>;
+
+/** What a worker says of a request that it refuses (`headers.refused`), for those who may make room for it. */
+export const refusedRequestSchema = z.object({
+  input_tokens: count,
+  expected_output_tokens: z.number().min(0),
+  service_level: levelSchema,
+});
+export type RefusedRequest = z.infer<typeof refusedRequestSchema>;
 
 /** Asked at `POST /hpcserve/v1/move`: the requests of a model go on elsewhere, and its instance rests. */
 export const moveAwaySchema = z.strictObject({

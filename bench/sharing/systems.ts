@@ -70,6 +70,12 @@ const asPublished: Partial<SharingSettings> = {
   growth_share: 0,
 };
 
+/** What the decode test looks ahead at: see `SharingSettings.growth_share`. */
+export const growthChoices: Readonly<Record<string, System>> = {
+  'growth_share 0, as the paper': shared({ settings: { growth_share: 0 } }),
+  'growth_share 1': shared({ settings: { growth_share: 1 } }),
+};
+
 /** Ours without one part each. */
 export const ablations: Readonly<Record<string, System>> = {
   'without sharing (one instance a device)': shared({ instances_max: 1 }),

@@ -1,3 +1,6 @@
+import { type RefusedRequest, refusedRequestSchema } from '../../spec/device-view.ts';
+import { headers } from '../../spec/wire.ts';
+
 /** Header fields that belong to one connection (RFC 9110 §7.6.1), and those the gateway writes itself. */
 const own = new Set([
   'connection',
@@ -30,6 +33,8 @@ export interface AnswerHeaders {
   contentType: string;
   /** `x-should-retry`, with which OpenAI's servers tell its clients whether to ask again. */
   shouldRetry: string | undefined;
+  /** What a native replica says of a request that it refuses for its level. */
+  refused: RefusedRequest | undefined;
 }
 
 /** What of a replica's header (names in lower case, each followed by its value) goes on to the client. */
@@ -37,13 +42,24 @@ export function answerHeaders(fields: readonly string[]): AnswerHeaders {
   const pairs: string[] = [];
   let contentType = '';
   let shouldRetry: string | undefined;
+  let refused: RefusedRequest | undefined;
   for (let index = 0; index + 1 < fields.length; index += 2) {
     const name = fields[index]!;
-    if (own.has(name) || name.startsWith(ownPrefix)) continue;
     const value = fields[index + 1]!;
+    if (name === headers.refused) refused = readRefused(value);
+    if (own.has(name) || name.startsWith(ownPrefix)) continue;
     if (name === 'content-type') contentType = value.toLowerCase();
     else if (name === 'x-should-retry') shouldRetry = value.toLowerCase();
     pairs.push(name, value);
   }
-  return { pairs, contentType, shouldRetry };
+  return { pairs, contentType, shouldRetry, refused };
+}
+
+/** What cannot be read counts as not said. */
+function readRefused(value: string): RefusedRequest | undefined {
+  try {
+    return refusedRequestSchema.safeParse(JSON.parse(value)).data;
+  } catch {
+    return undefined;
+  }
 }

@@ -1,3 +1,4 @@
+import type { RefusedRequest } from '../../spec/device-view.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers } from '../../spec/wire.ts';
 import { errorCodeHeader, errorEnvelope } from '../http-error.ts';
@@ -30,8 +31,11 @@ export interface AttemptOwner {
   decide(outcome: Outcome, send: () => void): void;
   /** The attempt could not answer, and nothing of it has reached the client. */
   attemptFailed(attempt: Attempt, error: Error): void;
-  /** Whether an answer with this status is asked of another replica instead. */
-  retryInstead(attempt: Attempt, status: number): boolean;
+  /**
+   * Whether an answer with this status is asked of another replica instead, or comes later by `answerAsItCame`.
+   * @param refused what a native replica says that it cannot take now
+   */
+  retryInstead(attempt: Attempt, status: number, refused: RefusedRequest | undefined): boolean;
   /** The stream broke after some of it has reached the client. */
   streamBroke(attempt: Attempt, reason: Error): void;
   /** The same, where going on elsewhere is out of the question. */
@@ -152,6 +156,11 @@ export class Attempt implements AnswerReceiver {
     else this.#owner.attemptFailed(this, error);
   }
 
+  /** Nobody else takes the request: this replica's refusal is the answer after all. */
+  answerAsItCame(): void {
+    this.#answerError(this.#json!.body());
+  }
+
   /** The ending of the stream has come: puts it into the ledger and then sends it. */
   complete(stream: StreamRelay): void {
     const { finishReason, error } = stream;
@@ -184,7 +193,9 @@ export class Attempt implements AnswerReceiver {
 
   #jsonComplete(json: JsonRelay): void {
     const status = this.#status;
-    if (mayRetry(status) && !this.#final && !json.passing && this.#owner.retryInstead(this, status)) return;
+    const { refused } = this.#answer!;
+    if (mayRetry(status) && !this.#final && !json.passing && this.#owner.retryInstead(this, status, refused))
+      return;
     if (status >= 400 && !json.passing) {
       this.#answerError(json.body());
       return;

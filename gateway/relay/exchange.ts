@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Ledger, RequestRecord } from '../../ledger/index.ts';
+import type { RefusedRequest } from '../../spec/device-view.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { errorEvent, sendError } from '../http-error.ts';
 import type { KeyLimits } from '../keys/key-limits.ts';
@@ -9,6 +10,7 @@ import type { Replica } from '../routing/replica.ts';
 import type { RouteRequest, Router } from '../routing/router.ts';
 import type { ServiceTimes } from '../routing/service-times.ts';
 import type { SessionLink } from '../session-link.ts';
+import type { Defragmenter } from '../sharing/defragmenter.ts';
 import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
 import { Attempt, type AttemptOwner, brokeOff } from './attempt.ts';
@@ -29,6 +31,7 @@ export interface ExchangeServices {
   workload: WorkloadMeter;
   keyLimits: KeyLimits;
   demand: DemandMeter;
+  defragmenter: Defragmenter;
   /** How long a request may wait for a model that sleeps. */
   wake_wait_s: number;
   /** How long a broken stream waits for a replica that can go on with it. */
@@ -65,6 +68,8 @@ export class Exchange implements AttemptOwner {
   #demanded: string | undefined;
   /** Replicas that failed; those that were only full do not count. */
   #failures = 0;
+  /** Others were asked to give way to it: once is enough. */
+  #askedForRoom = false;
   /** An outcome is decided: being recorded, or sent. */
   #decided = false;
 
@@ -98,8 +103,7 @@ export class Exchange implements AttemptOwner {
 
   /** Sends the request to the best replica not yet tried; false where there is none or none may be tried. */
   #next(): boolean {
-    if (this.#failures > retries || this.#tried.length >= mostAsked) return false;
-    const replica = this.#services.router.choose(this.#route, this.#tried);
+    const replica = this.#choose();
     if (!replica) return false;
     if (this.#tried.length === 0) {
       this.#services.workload.arrived(replica.served.name);
@@ -107,6 +111,11 @@ export class Exchange implements AttemptOwner {
     }
     this.#begin(new Attempt(this, replica));
     return true;
+  }
+
+  #choose(): Replica<SessionLink> | undefined {
+    if (this.#failures > retries || this.#tried.length >= mostAsked) return undefined;
+    return this.#services.router.choose(this.#route, this.#tried);
   }
 
   #begin(attempt: Attempt): void {
@@ -191,16 +200,40 @@ export class Exchange implements AttemptOwner {
     );
   }
 
-  retryInstead(attempt: Attempt, status: number): boolean {
+  retryInstead(attempt: Attempt, status: number, refused: RefusedRequest | undefined): boolean {
     if (this.#decided) return false;
     if (status !== tooManyRequests) this.#failures++;
-    if (!this.#next()) return false;
+    const next = this.#choose();
+    // Before an instance more is made for it, or nobody takes it (LLM-Mesh §4).
+    if (refused && !this.#askedForRoom && (!next || next.weights?.resting === true)) {
+      this.#askedForRoom = true;
+      void this.#makeRoom(attempt, status, refused);
+      return true;
+    }
+    if (!next) return false;
+    this.#retry(attempt, status, next);
+    return true;
+  }
+
+  /** Has a smaller neighbour give way to it on one of the devices that refused it, where that one's requests are taken elsewhere. */
+  async #makeRoom(attempt: Attempt, status: number, refused: RefusedRequest): Promise<void> {
+    const { defragmenter } = this.#services;
+    const freed = await defragmenter.makeRoom(attempt.replica.served.name, refused, this.#tried);
+    if (this.#decided) return;
+    const at = freed === undefined ? -1 : this.#tried.indexOf(freed);
+    if (at >= 0) this.#tried.splice(at, 1);
+    const next = this.#choose();
+    if (next) this.#retry(attempt, status, next);
+    else attempt.answerAsItCame();
+  }
+
+  #retry(attempt: Attempt, status: number, next: Replica<SessionLink>): void {
     this.#services.log.warn(
       { request_id: this.#of.request_id, session: attempt.replica.session_id, status },
       'replica answered with an error; asked another',
     );
     this.#services.metrics.retried(attempt.replica.served.name);
-    return true;
+    this.#begin(new Attempt(this, next));
   }
 
   streamBroke(attempt: Attempt, reason: Error): void {

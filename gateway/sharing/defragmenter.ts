@@ -1,13 +1,16 @@
 /**
- * Fragments of models on the devices of native replicas (LLM-Mesh §7.2): where a smaller instance's requests all fit, within
- * their levels, onto larger ones, its worker breaks them off, this and other gateways have them continued there, and the
- * device is free for other models. What is decided is pure (`solver/sharing/consolidation.ts`); workers and their own
- * validation have the last word, and whoever is asked to go on with a stream takes it in any case.
+ * Fragments of models on the devices of native replicas. Reactive (LLM-Mesh §7.2): where a smaller instance's requests all
+ * fit, within their levels, onto larger ones, its worker breaks them off, this and other gateways have them continued there,
+ * and the device is free for other models. Proactive (§7.1): a request that is refused where its model runs takes the place
+ * of a smaller neighbour there, whose requests go on elsewhere in the same way. What is decided is pure (`solver/sharing`),
+ * by views that workers give of themselves; whoever is asked to go on with a stream takes it in any case.
  */
+import { standingCandidates } from '../../solver/sharing/candidates.ts';
 import { planConsolidation } from '../../solver/sharing/consolidation.ts';
-import type { DeviceView } from '../../solver/sharing/device-view.ts';
+import type { ArrivingRequest, DeviceView } from '../../solver/sharing/device-view.ts';
+import { planPreemption } from '../../solver/sharing/preemption.ts';
 import { defaultSharingSettings, type SharingSettings } from '../../solver/sharing/settings.ts';
-import { movedSchema } from '../../spec/device-view.ts';
+import { movedSchema, type RefusedRequest } from '../../spec/device-view.ts';
 import { agentPaths } from '../../spec/wire.ts';
 import type { GatewayLog } from '../log.ts';
 import type { RoutingTable } from '../routing/table.ts';
@@ -18,6 +21,11 @@ import { type SeenDevice, seeDevices } from './device-views.ts';
 const move_ms = 5000;
 /** After a move views are out of date until replicas have said what they run now. Higher: fewer moves. */
 const rest_ms = 5000;
+/**
+ * Between two looks for a neighbour that could give way: until what was moved has arrived, and since under overload many
+ * are refused. Lower: room is found sooner; higher: less is asked of workers.
+ */
+const between_rooms_ms = 1000;
 
 export class Defragmenter {
   readonly #table: RoutingTable<SessionLink>;
@@ -25,6 +33,8 @@ export class Defragmenter {
   readonly #timer: NodeJS.Timeout;
   #busy = false;
   #rests_until_ms = 0;
+  #room_ended_ms = Number.NEGATIVE_INFINITY;
+  #room: { model: string; found: Promise<string | undefined> } | undefined;
 
   /** @param interval_ms how often to look. Lower: devices are free sooner; higher: less is asked of workers */
   constructor(table: RoutingTable<SessionLink>, log: GatewayLog, interval_ms: number) {
@@ -51,7 +61,10 @@ export class Defragmenter {
         0,
         settings,
       );
-      if (plan) await this.#move(seen, plan.device, plan.instance.model, plan.because);
+      if (!plan) return;
+      const moved = await this.#move(seen, plan.device, plan.instance.model, plan.because);
+      this.#rests_until_ms = performance.now() + rest_ms;
+      this.#log.info(moved, 'the requests of a fragment go on elsewhere');
     } catch (error) {
       this.#log.warn({ reason: (error as Error).message }, 'a fragment could not be moved');
     } finally {
@@ -59,19 +72,68 @@ export class Defragmenter {
     }
   }
 
+  /**
+   * A request that is refused where its model runs: has a smaller neighbour give way, where all requests of that one are
+   * taken elsewhere within their levels. Who asks for the same model meanwhile shares what is found.
+   * @param asked sessions that refused it
+   * @returns the one of them to ask again; undefined where nobody gives way
+   */
+  makeRoom(model: string, refused: RefusedRequest, asked: readonly string[]): Promise<string | undefined> {
+    if (this.#room?.model === model) return this.#room.found;
+    if (this.#busy || performance.now() - this.#room_ended_ms < between_rooms_ms)
+      return Promise.resolve(undefined);
+    this.#busy = true;
+    const found = this.#findRoom(model, refused, asked).catch((error: Error) => {
+      this.#log.warn({ model, reason: error.message }, 'no room could be made');
+      return undefined;
+    });
+    this.#room = { model, found };
+    return found.finally(() => {
+      this.#busy = false;
+      this.#room = undefined;
+      this.#room_ended_ms = performance.now();
+    });
+  }
+
+  async #findRoom(
+    model: string,
+    refused: RefusedRequest,
+    asked: readonly string[],
+  ): Promise<string | undefined> {
+    const seen = await seeDevices(this.#table, this.#log, asked);
+    const settings = commonSettings(seen);
+    if (!settings.preemption) return undefined;
+    const views = seen.map(({ view }) => view);
+    const request: ArrivingRequest = {
+      ...refused,
+      id: 'newcomer',
+      model,
+      arrival_ms: 0,
+      output_tokens: 0,
+      prefill_tokens_left: refused.input_tokens,
+      available_at_ms: 0,
+    };
+    const standing = standingCandidates(model, views, settings).filter(({ device }) =>
+      asked.includes(device.id),
+    );
+    // Who gives way goes where its model runs: it begins there at once, and no device has an instance more.
+    const plan = planPreemption(request, standing, views, () => undefined, 0, settings);
+    if (!plan) return undefined;
+    const moved = await this.#move(seen, plan.device, plan.victim.model, plan.because);
+    if (moved.moved === 0) return undefined;
+    this.#log.info(moved, 'a smaller instance gives way: its requests go on elsewhere');
+    return plan.device.id;
+  }
+
   async #move(
     seen: readonly SeenDevice[],
-    device: DeviceView,
+    { id: session }: DeviceView,
     model: string,
     because: string,
-  ): Promise<void> {
-    const { link } = seen.find(({ view }) => view.id === device.id)!;
-    const { moved } = movedSchema.parse(await link.tell(agentPaths.move, model, { model, because }, move_ms));
-    this.#rests_until_ms = performance.now() + rest_ms;
-    this.#log.info(
-      { session: device.id, model, moved, because },
-      'the requests of a fragment go on elsewhere',
-    );
+  ): Promise<{ session: string; model: string; moved: number; because: string }> {
+    const { link } = seen.find(({ view }) => view.id === session)!;
+    const told = await link.tell(agentPaths.move, model, { model, because }, move_ms);
+    return { session, model, because, ...movedSchema.parse(told) };
   }
 
   /** By the heartbeats, which cost nothing: a model that runs on two devices at once. */
@@ -96,6 +158,7 @@ function commonSettings(seen: readonly SeenDevice[]): SharingSettings {
     ...defaultSharingSettings,
     ...all[0],
     consolidation: all.every(({ consolidation }) => consolidation),
+    preemption: all.every(({ preemption }) => preemption),
     overestimate: Math.max(0, ...all.map(({ overestimate }) => overestimate)),
   };
 }

@@ -17,11 +17,25 @@ export interface SeenDevice {
   settings: SharingSettings;
 }
 
-/** Those that answer, in the order of their sessions' ids, so that all gateways decide alike. Times count from now. */
-export async function seeDevices(table: RoutingTable<SessionLink>, log: GatewayLog): Promise<SeenDevice[]> {
-  const asked = table.sessions().map(async ({ record, reachable, replicas }): Promise<SeenDevice[]> => {
+/**
+ * Those that answer, in the order of their sessions' ids, so that all gateways decide alike. Times count from now.
+ * @param near only these sessions, and those that serve a model of theirs; absent: all
+ */
+export async function seeDevices(
+  table: RoutingTable<SessionLink>,
+  log: GatewayLog,
+  near?: readonly string[],
+): Promise<SeenDevice[]> {
+  const sessions = table.sessions();
+  const models = new Set(
+    sessions
+      .filter(({ record }) => near?.includes(record.session_id))
+      .flatMap(({ replicas }) => replicas.map(({ served }) => served.name)),
+  );
+  const asked = sessions.map(async ({ record, reachable, replicas }): Promise<SeenDevice[]> => {
     const replica = replicas[0];
     if (!reachable || record.metadata.engine !== 'native' || !replica) return [];
+    if (near && !replicas.some(({ served }) => models.has(served.name))) return [];
     const { session: link, cpu } = replica;
     try {
       const told = sharedDeviceViewSchema.parse(await link.ask(agentPaths.sharing, answer_ms));

@@ -210,7 +210,7 @@ function room(
   }
   if (short_bytes > 0)
     return {
-      because: `${gib(demand.required_bytes + weight_bytes - kv_bytes)} more are required, ${gib(short_bytes)} more than ${device.id} can give`,
+      because: `${size(demand.required_bytes + weight_bytes - kv_bytes)} more are required, ${size(short_bytes)} more than ${device.id} can give`,
     };
   return { kv_bytes: Math.max(kv_bytes, demand.required_bytes), compromise: true, releases };
 }
@@ -245,6 +245,6 @@ function ordinal(count: number): string {
   return `${count}${tail}`;
 }
 
-function gib(bytes: number): string {
-  return `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+function size(bytes: number): string {
+  return bytes < 2 ** 30 ? `${Math.ceil(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 }

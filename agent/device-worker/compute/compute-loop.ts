@@ -97,6 +97,8 @@ export class ComputeLoop {
       else {
         this.verify();
         const recycle_ms = this.recycle();
+        // What went to rest just now, too: nobody may wake this thread for long.
+        this.tellWeights(true);
         this.beat(pulseStates.idle);
         Atomics.wait(this.pulse, pulse.signal, seen, recycle_ms);
       }

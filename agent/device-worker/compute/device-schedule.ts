@@ -15,7 +15,7 @@ import { levelOf, tokenDeadline } from '../../../solver/sharing/service-level.ts
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { shareIteration } from '../../../solver/sharing/shared-iteration.ts';
 import type { InstanceReport, SchedulerReport } from '../../../spec/device-report.ts';
-import type { SharedDeviceView } from '../../../spec/device-view.ts';
+import type { RefusedRequest, SharedDeviceView } from '../../../spec/device-view.ts';
 import type { EngineStats, SequenceProgress, StepReport, Turn } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { DecisionLog } from './decision-log.ts';
@@ -58,10 +58,11 @@ export class DeviceSchedule {
   readonly #device: ScheduledDevice;
   readonly #memory: DeviceMemory;
   readonly #lengths = new OutputLengths();
-  readonly #counted: SchedulerReport = {
+  readonly #counted: Required<SchedulerReport> = {
     iterations: 0,
     computing_ms: 0,
     deciding_ms: 0,
+    admitting_ms: 0,
     admitted: 0,
     refused: 0,
     evicted: 0,
@@ -146,7 +147,9 @@ export class DeviceSchedule {
       instance.live.set(submission.id, request);
       this.#counted.admitted++;
     } finally {
-      this.#counted.deciding_ms += performance.now() - began;
+      const took_ms = performance.now() - began;
+      this.#counted.deciding_ms += took_ms;
+      this.#counted.admitting_ms += took_ms;
     }
   }
 
@@ -410,7 +413,7 @@ export class DeviceSchedule {
     throw new HpcserveError('E_SLO_REFUSED', {
       what: `${model} cannot take this request within its service level now`,
       because,
-      details: { retry_after_s: this.retryAfter_s(now_ms) },
+      details: { retry_after_s: this.retryAfter_s(now_ms), refused: refusedOf(request) },
     });
   }
 
@@ -436,4 +439,8 @@ export class DeviceSchedule {
     }
     instance.profile = growing.profile;
   }
+}
+
+function refusedOf({ input_tokens, expected_output_tokens, service_level }: RequestView): RefusedRequest {
+  return { input_tokens, expected_output_tokens, service_level };
 }

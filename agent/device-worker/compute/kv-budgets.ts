@@ -42,6 +42,8 @@ export class KvBudgets {
    */
   add(model: string, engine: KvHolder, weight_bytes: number, kv_bytes: readonly number[]): number {
     this.#engines.set(model, engine);
+    // It came with all it may ever have: from now on it has what the station lets it have, which may have to wait.
+    engine.setKvBudget(0);
     const left = (): number => this.pool_bytes - this.budget_bytes;
     this.#submit(`${model}/weights`, Math.min(weight_bytes, left()));
     for (const bytes of kv_bytes) if (this.set(model, bytes)) return bytes;

@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import type { HpcserveError } from '../../../spec/errors/error.ts';
-import type { OpenAiError } from '../../../spec/wire.ts';
+import { headers as headerNames, type OpenAiError } from '../../../spec/wire.ts';
 
 /** Codes that OpenAI's own clients know. */
 const openAiCodes: Record<string, string> = {
@@ -57,5 +57,9 @@ export function sendError(
     status === 503 || status === 429
       ? { 'retry-after': typeof wait === 'number' ? wait : retry_after_s }
       : {};
-  sendJson(response, status, errorEnvelope(error), { ...headers, ...again });
+  const { refused } = error.details;
+  // For gateways, which may make room for it elsewhere.
+  const need: Record<string, string> =
+    refused === undefined ? {} : { [headerNames.refused]: JSON.stringify(refused) };
+  sendJson(response, status, errorEnvelope(error), { ...headers, ...again, ...need });
 }
