@@ -26,6 +26,7 @@ export interface UnitSight {
   given?: { engine: string; devices: GivenDevice[] };
   bytes_loaded?: number;
   bytes_total?: number;
+  load_bytes_per_s?: number;
   /** What went wrong and why, on one line; `try`: what to do. */
   error?: string;
   try?: string[];
@@ -195,6 +196,7 @@ function unitSight(
     ...(session?.devices ? { given: { engine: session.engine, devices: session.devices } } : {}),
     ...(model?.bytes_loaded === undefined ? {} : { bytes_loaded: model.bytes_loaded }),
     ...(model?.bytes_total === undefined ? {} : { bytes_total: model.bytes_total }),
+    ...(model?.load_bytes_per_s === undefined ? {} : { load_bytes_per_s: model.load_bytes_per_s }),
     ...(finding ? { error: sentenceOf(finding), try: finding.try } : {}),
     ...(session?.log_file === undefined ? {} : { log_file: session.log_file }),
   };

@@ -42,6 +42,7 @@ const model = z.object({
   error: z.string().max(8192).regex(printable, 'has control characters').optional(),
   bytes_loaded: count.optional(),
   bytes_total: count.optional(),
+  load_bytes_per_s: count.optional(),
 });
 
 /** Name of a peer: the base58 text of a libp2p peer id. Peers of one mesh are compared by it. */

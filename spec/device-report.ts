@@ -87,6 +87,10 @@ export const deviceReportSchema = z.object({
   instances: z.array(instanceSchema),
   /** Models that gave way to others while nobody asked for them; the next request brings them back. */
   resting: z.array(z.string()).default([]),
+  /** Models whose weights are on their way. */
+  loading: z
+    .array(z.object({ model: z.string(), bytes_loaded: bytes, bytes_total: bytes, bytes_per_s: bytes }))
+    .default([]),
   scheduler: schedulerSchema,
   /** Newest last. */
   decisions: z.array(decisionSchema),

@@ -24,6 +24,8 @@ export interface ServedModel {
   error?: string;
   bytes_loaded?: number;
   bytes_total?: number;
+  /** While it is loaded: since the load began. */
+  load_bytes_per_s?: number;
 }
 
 export interface DeviceDescription {

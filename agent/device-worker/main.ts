@@ -129,6 +129,7 @@ class DeviceWorker {
           ...(await reportMemory()),
           ...(pool && { pool }),
         },
+        loading: models.loading,
         ...schedule,
       };
     });

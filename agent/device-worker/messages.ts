@@ -61,7 +61,7 @@ export type ToWorker =
 
 export type FromWorker =
   | { type: 'listening'; library_version: string; isa: string[] }
-  | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number }
+  | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number; elapsed_ms: number }
   | { type: 'model'; name: string; state: ModelState; precision?: string; error?: ErrorJson }
   | { type: 'load_report'; models: ModelLoad[] }
   | { type: 'drained' }

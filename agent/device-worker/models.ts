@@ -1,5 +1,6 @@
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { DeviceReport } from '../../spec/device-report.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { ContentHashCache } from '../memory/content-hashes.ts';
@@ -173,6 +174,16 @@ export class Models {
     return [...this.models.values()];
   }
 
+  /** Models whose weights are on their way, also those that come back for a request. */
+  get loading(): DeviceReport['loading'] {
+    return this.all.flatMap(({ config, progress }) => {
+      if (!progress) return [];
+      const { bytes_loaded, bytes_total, elapsed_ms } = progress;
+      const bytes_per_s = elapsed_ms > 0 ? (1000 * bytes_loaded) / elapsed_ms : 0;
+      return [{ model: config.name, bytes_loaded, bytes_total, bytes_per_s }];
+    });
+  }
+
   get loads(): ModelLoad[] {
     return this.all.map(({ load }) => load);
   }
@@ -252,9 +263,13 @@ export class Models {
 
   private receive(message: FromCompute): void {
     switch (message.type) {
-      case 'progress':
-        this.tell(message);
+      case 'progress': {
+        const loading = this.models.get(message.name);
+        if (loading) loading.progress = message.bytes_loaded < message.bytes_total ? message : undefined;
+        // A model that rests serves: its next load is no news to the agent.
+        if (loading?.state === 'loading' && message.bytes_total > 0) this.tell(message);
         return;
+      }
       case 'admitted':
         this.live.get(message.id)?.listener.admitted();
         return;

@@ -119,6 +119,9 @@ export class ServedModel {
     this.text = undefined;
   }
 
+  /** How far its weights are, while they are on their way. */
+  progress: { bytes_loaded: number; bytes_total: number; elapsed_ms: number } | undefined;
+
   get load(): ModelLoad {
     return {
       name: this.config.name,

@@ -26,6 +26,11 @@ export function rangeKey({ offset_bytes, size_bytes }: FileRange): string {
   return `${offset_bytes}+${size_bytes}`;
 }
 
+export function rangeOfKey(key: string): FileRange {
+  const [offset_bytes, size_bytes] = key.split('+').map(Number) as [number, number];
+  return { offset_bytes, size_bytes };
+}
+
 const read_bytes = 4 * 1024 * 1024;
 const folder_mode = 0o700;
 const file_mode = 0o600;
@@ -149,7 +154,11 @@ function parse(text: string): Entry | undefined {
   const entry = value as Partial<Entry> | null;
   const isPair = (pair: unknown): boolean =>
     Array.isArray(pair) && pair.length === 2 && pair.every((part) => typeof part === 'string');
+  const isRange = ([key]: [string, string]): boolean => /^\d{1,15}\+\d{1,15}$/.test(key);
   const whole =
-    typeof entry?.version === 'string' && Array.isArray(entry.hashes) && entry.hashes.every(isPair);
+    typeof entry?.version === 'string' &&
+    Array.isArray(entry.hashes) &&
+    entry.hashes.every(isPair) &&
+    entry.hashes.every(isRange);
   return whole ? (entry as Entry) : undefined;
 }

@@ -143,6 +143,9 @@ export class DeviceWorkerProcess implements ServingProcess {
           state: 'loading',
           bytes_loaded: message.bytes_loaded,
           bytes_total: message.bytes_total,
+          ...(message.elapsed_ms > 0 && {
+            load_bytes_per_s: Math.round((1000 * message.bytes_loaded) / message.elapsed_ms),
+          }),
         });
         break;
       case 'model':

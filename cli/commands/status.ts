@@ -161,11 +161,15 @@ function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
     unit.node ?? job?.nodes ?? '-',
     unit.unit,
     unit.state === 'loading' && unit.bytes_total
-      ? `loading ${formatBytes(unit.bytes_loaded ?? 0)} of ${formatBytes(unit.bytes_total)}`
+      ? `loading ${formatBytes(unit.bytes_loaded ?? 0)} of ${formatBytes(unit.bytes_total)}${rateOf(unit)}`
       : unit.state,
     unit.engine,
     unit.device ?? launch.node_kind,
   ]);
+}
+
+function rateOf({ load_bytes_per_s }: { load_bytes_per_s?: number }): string {
+  return load_bytes_per_s === undefined ? '' : ` at ${formatBytes(load_bytes_per_s)}/s`;
 }
 
 function wantsIdleNodes({ desired, spec }: DeploymentState): boolean {

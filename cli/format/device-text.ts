@@ -33,6 +33,10 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
     ...more,
     ...memoryLines(report.memory, options),
     ...instanceLines(report.instances, options),
+    ...report.loading.flatMap(({ model, bytes_loaded, bytes_total, bytes_per_s }) => {
+      const far = `${formatBytes(bytes_loaded)} of ${formatBytes(bytes_total)} at ${formatBytes(bytes_per_s)}/s`;
+      return wrap(`loading ${printable(model)}: ${far}`, options.width, 2);
+    }),
     ...(report.resting.length > 0
       ? wrap(
           `resting until they are asked for: ${report.resting.map(printable).join(', ')}`,

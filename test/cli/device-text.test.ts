@@ -128,4 +128,12 @@ describe('a device as text', () => {
     expect(isaWords(['asimd', 'sve2'])).toBe('SVE, NEON');
     expect(isaWords([])).toBe('');
   });
+
+  it('says how far a load is, and how fast', () => {
+    const loading = [
+      { model: 'large', bytes_loaded: 512 * MiB, bytes_total: 2048 * MiB, bytes_per_s: 256 * MiB },
+    ];
+    const lines = deviceLines(device({ report: report({ loading }) }), options);
+    expect(lines).toContain('  loading large: 512 MiB of 2.00 GiB at 256 MiB/s');
+  });
 });

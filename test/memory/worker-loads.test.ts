@@ -101,6 +101,47 @@ test('a file that is cut off while it is loaded fails that model alone, with the
   expect(await textOf()).toBe(alone);
 }, 60_000);
 
+test('how far a load is, and how fast, is told while it runs', async () => {
+  void worker.load({ name: 'first', model_path: await model('small-llama', 'F32') }).catch(() => undefined);
+  const told = await worker.message((message) => message.type === 'progress' && message.bytes_loaded > 0);
+  if (told.type !== 'progress') throw new Error('no progress');
+  expect(told.bytes_total).toBeGreaterThan(100e6);
+  expect(told.elapsed_ms).toBeGreaterThan(0);
+  const reported = async () => {
+    const { text } = await worker.request('GET', '/hpcserve/v1/device');
+    return deviceReportSchema.parse(JSON.parse(text));
+  };
+  let { loading } = await reported();
+  for (const one of loading) {
+    expect(one.model).toBe('first');
+    expect(one.bytes_loaded).toBeLessThan(one.bytes_total);
+  }
+  await worker.report('first', ({ state }) => state === 'serving');
+  const after = await reported();
+  loading = after.loading;
+  expect(loading).toEqual([]);
+  const loads = after.decisions.filter(({ kind }) => kind === 'load').map(({ because }) => because);
+  expect(loads).toEqual([expect.stringMatching(/^0 MB were there, 11\d MB came in \d+ ms \(\d+ MB\/s\)$/)]);
+});
+
+test('a worker that is killed in a load takes no token of another worker’s stream with it', async () => {
+  const other = new WorkerHarness();
+  try {
+    await other.configure();
+    await worker.load({ name: 'first', model_path: await model('tiny-llama', 'F16') });
+    const alone = await textOf();
+    const beside = textOf();
+    void other.load({ name: 'second', model_path: await model('small-llama', 'F32') }).catch(() => undefined);
+    await other.message((message) => message.type === 'progress');
+    other.process.kill('SIGKILL');
+    await other.exited;
+    expect(await beside).toBe(alone);
+    await poolOf();
+  } finally {
+    await other.close();
+  }
+});
+
 test('a model that is unloaded while it loads leaves nothing behind', async () => {
   await worker.load({ name: 'first', model_path: await model('tiny-llama', 'F16') });
   const before = await poolOf();
@@ -215,3 +256,34 @@ test('what lies in the pool of each model is reported, whether it has an instanc
   expect(back.weights!.resident_bytes).toBe(bytes);
   expect((await worker.report('two', ({ weights }) => weights?.resting === true)).state).toBe('serving');
 });
+
+test('ten models come at once to a pool that holds three: each answers as it does alone', async () => {
+  const names = Array.from({ length: 10 }, (_, index) => `m${index}`);
+  const loadAll = async (): Promise<void> => {
+    const paths = await Promise.all(names.map((_, index) => model('tiny-llama', 'F16', index + 1)));
+    await Promise.all(
+      names.map((name, index) =>
+        worker.load({ name, model_path: paths[index]!, kv_tokens: 256, batch_invariant: true }),
+      ),
+    );
+  };
+  const answers = async (): Promise<string[]> => {
+    const texts: string[] = [];
+    for (const name of names) {
+      const { status, text } = await worker.post('/v1/completions', { ...body, model: name, max_tokens: 20 });
+      expect(status, text).toBe(200);
+      texts.push((JSON.parse(text) as { choices: { text: string }[] }).choices[0]!.text);
+    }
+    return texts;
+  };
+  await loadAll();
+  const { weights_bytes } = await poolOf();
+  const alone = await answers();
+  expect(new Set(alone).size).toBe(names.length);
+  await worker.close();
+  worker = new WorkerHarness();
+  await worker.configure({}, { pool_bytes: (3.5 * weights_bytes) / names.length });
+  await loadAll();
+  expect(await answers()).toEqual(alone);
+  expect((await poolOf()).pool_bytes).toBeLessThan((4.5 * weights_bytes) / names.length);
+}, 120_000);

@@ -67,6 +67,7 @@ export class ComputeLoop {
       kvShort: (model) => this.schedule.short(model, monotonic_ms()),
       loaded: (load) =>
         this.schedule.decisions.note({ kind: 'load', model: load.model, because: describeLoad(load) }),
+      settling: () => this.measured.any,
       giveWay: (model) => this.rest(model),
       failed: (message, error) => this.notLoaded(message, error),
     });

@@ -101,7 +101,7 @@ export interface TokenOutput {
 }
 
 export type FromCompute =
-  | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number }
+  | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number; elapsed_ms: number }
   | { type: 'loaded'; name: string; info: ModelInfo; stats: EngineStats }
   | { type: 'load_failed'; name: string; error: ErrorJson }
   | { type: 'unloaded'; name: string }

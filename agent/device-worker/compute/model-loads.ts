@@ -22,6 +22,8 @@ export interface LoadSurroundings {
   giveWay(model: string): boolean;
   /** Weights are in their places. */
   loaded(load: WeightLoad): void;
+  /** Models that were loaded are about to serve, and cannot give way yet. */
+  settling(): boolean;
   /** It is over, without a model. */
   failed(message: LoadMessage, error: HpcserveError): void;
 }
@@ -34,6 +36,8 @@ interface Opening {
 export class ModelLoads {
   private readonly pool: () => DevicePool;
   private readonly around: LoadSurroundings;
+  /** Of models that did not fit while others were on their way: those may give way once they serve. */
+  private readonly waiting: LoadMessage[] = [];
   private readonly openings = new Map<string, { message: LoadMessage; opening: Opening }>();
 
   constructor(pool: () => DevicePool, around: LoadSurroundings) {
@@ -42,7 +46,7 @@ export class ModelLoads {
   }
 
   get any(): boolean {
-    return this.openings.size > 0;
+    return this.openings.size > 0 || this.waiting.length > 0;
   }
 
   /** @param beside what the other models do */
@@ -64,7 +68,7 @@ export class ModelLoads {
           this.around.beat();
           if (bytes_loaded < bytes_total && elapsed_ms - told < progress_interval_ms) return;
           told = elapsed_ms;
-          this.around.send({ type: 'progress', name, bytes_loaded, bytes_total });
+          this.around.send({ type: 'progress', name, bytes_loaded, bytes_total, elapsed_ms });
         },
       },
       {
@@ -98,16 +102,27 @@ export class ModelLoads {
         this.fail(message, error, 'idle');
       }
     }
+    this.next();
+  }
+
+  /** One that waits begins once nothing else is on its way. */
+  private next(): void {
+    if (this.openings.size > 0 || this.around.settling()) return;
+    const message = this.waiting.shift();
+    if (message) this.begin(message, 'idle');
   }
 
   /** @returns whether it was loading */
   abort(name: string): boolean {
+    const waits = this.waiting.findIndex((message) => message.name === name);
+    if (waits >= 0) this.waiting.splice(waits, 1);
     const found = this.openings.get(name);
     found?.opening.abort();
-    return this.openings.delete(name);
+    return this.openings.delete(name) || waits >= 0;
   }
 
   abortAll(): void {
+    this.waiting.length = 0;
     for (const name of [...this.openings.keys()]) this.abort(name);
   }
 
@@ -116,10 +131,20 @@ export class ModelLoads {
     this.fail(message, error, 'idle');
   }
 
-  /** Begins anew where the pool was full and another model gives way. */
+  /** Begins anew where the pool was full and another model gives way, now or once it serves. */
   private fail(message: LoadMessage, thrown: unknown, beside: LoadBeside): void {
     const error = HpcserveError.from(thrown);
-    if (error.code === 'E_POOL_FULL' && this.around.giveWay(message.name)) this.begin(message, beside);
+    // Nothing of it is on its way any more.
+    this.around.send({
+      type: 'progress',
+      name: message.name,
+      bytes_loaded: 0,
+      bytes_total: 0,
+      elapsed_ms: 0,
+    });
+    const full = error.code === 'E_POOL_FULL';
+    if (full && this.around.giveWay(message.name)) this.begin(message, beside);
+    else if (full && (this.openings.size > 0 || this.around.settling())) this.waiting.push(message);
     else this.around.failed(message, error);
   }
 }

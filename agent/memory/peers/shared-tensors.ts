@@ -1,8 +1,7 @@
 /** Tensors of this worker's model files that its node has in memory, for peers that load the same ones. */
 import { closeSync, fstatSync, openSync, statSync } from 'node:fs';
 import { isInPageCache, mapFile, pageBytes, unmap } from '../../../native/memory-map.ts';
-import { openModelFile } from '../../engine/model-file.ts';
-import { type ContentHashCache, rangeKey } from '../content-hashes.ts';
+import { type ContentHashCache, rangeOfKey } from '../content-hashes.ts';
 import { type FileVersion, fileVersion, versionChanges } from '../file-version.ts';
 import type { FileRange } from '../load/pieces.ts';
 import type { TensorRange } from './peer-messages.ts';
@@ -20,19 +19,13 @@ export class SharedTensors {
     this.#hashes = hashes;
   }
 
-  /**
-   * The tensors of a file that was hashed can be asked for.
-   * @throws HpcserveError E_MODEL_*
-   */
+  /** The tensors of a file that was hashed can be asked for. */
   add(path: string): void {
     const stats = statSync(path, { bigint: true, throwIfNoEntry: false });
     const file = stats && fileVersion(path, stats);
     const contents = file && this.#hashes.read(file);
     if (!contents) return;
-    for (const { offset_bytes, size_bytes } of openModelFile(path).gguf.tensors) {
-      const content = contents.get(rangeKey({ offset_bytes, size_bytes }));
-      if (content !== undefined) this.#places.set(content, { file, range: { offset_bytes, size_bytes } });
-    }
+    for (const [key, content] of contents) this.#places.set(content, { file, range: rangeOfKey(key) });
   }
 
   /** @returns indices of those that are in the page cache now */
