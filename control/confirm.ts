@@ -19,6 +19,8 @@ export interface PlannedUnit {
   device_memory_bytes: number;
   /** Set where a CPU is to stand in for the devices. */
   emulated?: 'cpu';
+  /** Nodes it is split over, each with so many devices; absent: one. */
+  nodes?: number;
   tensor: number;
   pipeline: number;
   /** Compute threads, where it computes on CPUs. */
@@ -48,6 +50,7 @@ export function plannedUnit(launch: PlannedLaunch, unit: UnitSpec): PlannedUnit 
     device_count: unit.device_count,
     device_memory_bytes: memory_bytes,
     ...(emulated ? { emulated } : {}),
+    ...(unit.nodes === undefined ? {} : { nodes: unit.nodes }),
     tensor: unit.tensor,
     pipeline: unit.pipeline,
     threads: unit.threads,

@@ -113,12 +113,13 @@ function foldFrom(line: string, column: number, width: number): string[] {
 }
 
 function jobCells(launch: PlannedLaunch): string[] {
-  const { devices_per_node: devices } = launch;
+  const { devices_per_node: devices, node_count } = launch;
   const name = `${devices.model}${devices.emulated ? ' (emulated)' : ''}`;
+  const onNode = devices.count > 0 ? `${devices.count}× ${name}` : name;
   return [
     launch.node_kind,
     launch.partitions.join(',') || '-',
-    devices.count > 0 ? `${devices.count}× ${name}` : name,
+    node_count > 1 ? `${node_count} nodes, each ${onNode}` : onNode,
     String(launch.cpus_per_node),
     formatBytes(launch.memory_bytes_per_node),
     launch.time_limit_s === undefined ? '-' : formatSlurmDuration(launch.time_limit_s),

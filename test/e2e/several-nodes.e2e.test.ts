@@ -100,6 +100,7 @@ it('finds its parts by rank, address and key, and ends whole where one is lost',
   const file = join(folder, 'wide.yaml');
   writeFileSync(file, JSON.stringify({ name: 'wide', models: [model] })); // JSON is YAML
   chownSync(file, cluster.user.uid, cluster.user.gid);
+  expect((await hpcserve('plan', file)).stdout).toMatch(/2 nodes, each 2× A100/);
   const deployed = await hpcserve('deploy', file, '--json', '--timeout', '90s');
   expect(deployed.code, deployed.stderr + deployed.stdout).toBe(0);
   const { url, key } = JSON.parse(deployed.stdout.trim().split('\n').at(-1)!) as { url: string; key: string };
@@ -108,6 +109,11 @@ it('finds its parts by rank, address and key, and ends whole where one is lost',
   const { stdout } = await cluster.runAs('user', ['scontrol', '--oneliner', 'show', 'job', first.job_id]);
   expect(stdout).toMatch(/NumNodes=2 .*NodeList=a\[1-2\]|NodeList=a\[1-2\].*NumNodes=2 /);
   expect(agents(first).a2.sessions.map(({ models }) => models)).toEqual([[], []]);
+
+  const { stdout: shown } = await hpcserve('status', 'wide');
+  expect(shown).toMatch(
+    /2× A100 \(emulated\), tensor 2, pipeline 2, on each of 2 nodes of a100 .*as planned/,
+  );
 
   // The part's own process: its agent says so, the first node ends the rest, the keeper starts another job.
   const part = agents(first).a2.sessions.find(({ unit }) => unit === 'wide-0')!;
