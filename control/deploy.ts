@@ -93,13 +93,12 @@ export async function planNow(
     });
   const offline = unasked !== undefined;
   const offered = offersOf(loaded.site, live, facts.environment);
-  const offers = offline ? offered : await withQueueWaits(operations, offered);
+  const before = store.load(spec.name);
   const own = new Set(before?.launches.map(({ launch_id }) => launch_id));
   const offers = [
     ...(offline ? offered : await withQueueWaits(operations, offered)),
     ...joinedOffers(loaded.site, loaded.layout, facts.environment, own, now_ms()),
   ];
-  const before = store.load(spec.name);
   return planDeployment({
     spec,
     spec_file: specFile,
@@ -202,7 +201,7 @@ async function leaveToKeeper(operations: Operations, name: string): Promise<void
   } finally {
     lock.release();
   }
-  if (loaded.site.keeper.place === 'none') return;
+  if (loaded.site.keeper.place !== 'login') return;
   try {
     await ensureKeeper(loaded, signal);
   } catch (error) {

@@ -1,7 +1,7 @@
 /** The gateway as a small Slurm job: for sites that allow no long-lived process on login nodes. */
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, rmSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { SlurmClient } from '../slurm/client.ts';
 import { buildJobScript } from '../slurm/job-script.ts';
 import { directivesOf, renderJobScript } from '../slurm/render.ts';
@@ -71,6 +71,15 @@ export class GatewayJob {
     });
   }
 
+  /**
+   * Submits the job that takes its place: it starts when the one that runs here has ended, and is the gateway's job
+   * from now on.
+   * @param job_id of the one that runs
+   */
+  async renew(job_id: string): Promise<string> {
+    return (await this.#submit(undefined, job_id)).job_id!;
+  }
+
   /** Cancels the job, if there is one, and waits until it has ended. */
   async stop(): Promise<void> {
     const known = this.#read();
@@ -91,12 +100,15 @@ export class GatewayJob {
     rmSync(this.#path, { force: true });
   }
 
-  async #submit(address: WantedAddress | undefined): Promise<GatewayJobFile> {
+  async #submit(address: WantedAddress | undefined, after_job?: string): Promise<GatewayJobFile> {
     const { loaded, facts } = this.#operations;
     const layout = this.#layout;
     mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
     const config = writeGatewayConfig(loaded.site, layout, address);
     const launch_id = randomBytes(8).toString('hex');
+    // Beside the first gateway; others come and go without it.
+    const { gateway_folder } = this.#operations.store.layout;
+    const withKeeper = loaded.site.keeper.place === 'job' && layout.gateway_folder === gateway_folder;
     const script = buildJobScript({
       ...commonScriptInput(loaded, facts.environment),
       role: 'gateway',
@@ -111,8 +123,18 @@ export class GatewayJob {
         working_folder: layout.gateway_folder,
         launch_id,
         tier: 'stable',
+        ...(withKeeper ? { requeue: true } : {}),
       },
-      command: [...programOf(loaded, facts.environment, 'gateway'), '--config', config],
+      command: withKeeper
+        ? [
+            ...programOf(loaded, facts.environment, 'control/keeper'),
+            ...['--site', loaded.path, '--state-dir', dirname(this.#operations.store.layout.root)],
+            ...['--gateway-config', config],
+          ]
+        : [...programOf(loaded, facts.environment, 'gateway'), '--config', config],
+      ...(after_job === undefined
+        ? {}
+        : { overrides: { extra: [`--dependency=afterany:${after_job}`], remove: [] } }),
       visible_folders: [layout.root],
     });
     const path = join(layout.gateway_folder, scriptFile);

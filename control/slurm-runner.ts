@@ -243,7 +243,7 @@ export function commonScriptInput(
 export function programOf(
   { site }: LoadedSite,
   environment: Readonly<Record<string, string | undefined>>,
-  room: 'agent' | 'gateway',
+  room: 'agent' | 'gateway' | 'control/keeper',
 ): string[] {
   const node =
     site.runtime.node_path === undefined

@@ -22,7 +22,7 @@ export async function stopDeployment(
   name: string,
   options: StopOptions,
 ): Promise<void> {
-  const { store, runner, now_ms, emit } = operations;
+  const { store, runner, now_ms, emit, loaded } = operations;
   const before = store.require(name);
   try {
     await wantStopped(operations, name, options);
@@ -31,7 +31,8 @@ export async function stopDeployment(
   }
   await waitForEnd(operations, name, liveLaunches, options.timeout_ms ?? endTimeout_ms);
   if (!options.keep_gateway && !isGatewayNeeded(store)) await stopGateway(operations);
-  if (!isKeeperNeeded(store)) await stopKeeper(store.layout);
+  // One in the gateway's job ends with it.
+  if (!isKeeperNeeded(store) && loaded.site.keeper.place !== 'job') await stopKeeper(store.layout);
   emit({ at_ms: now_ms(), kind: 'stopped', deployment: name });
 }
 

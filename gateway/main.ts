@@ -7,6 +7,9 @@ import { startGateway } from './gateway.ts';
 
 const log = pino({ base: { pid: process.pid }, level: process.env.HPCSERVE_LOG_LEVEL ?? 'info' });
 
+// Slurm's warning of the time limit goes to every process of a step; Node itself would open its debugger on it.
+process.on('SIGUSR1', () => log.info('the time limit of the job comes near'));
+
 try {
   const { values } = parseArgs({ options: { config: { type: 'string' } } });
   if (values.config === undefined) {

@@ -34,6 +34,8 @@ export interface JobRequest {
   /** What follows `hpcserve:` in the job's comment. */
   launch_id: string;
   tier: 'stable' | 'scavenger';
+  /** Whether Slurm may put it back into the queue, whatever the site has for its tier. */
+  requeue?: boolean;
 }
 
 export interface DirectiveInput {
@@ -105,7 +107,7 @@ export function buildDirectives(input: DirectiveInput): JobDirectives {
       source: origin(input.locateSite, 'slurm.signal_s', 'slurm.signal_s', site.name),
     });
   typed.push({
-    name: isRequeued(site, request.tier) ? 'requeue' : 'no-requeue',
+    name: (request.requeue ?? isRequeued(site, request.tier)) ? 'requeue' : 'no-requeue',
     source: origin(input.locateSite, 'slurm.requeue', 'slurm.requeue', site.name),
   });
   if (settings.comment) typed.push({ name: 'comment', value: jobComment(request.launch_id), source: own });

@@ -123,7 +123,7 @@ export function buildJobScript(input: JobScriptInput): JobScript {
     prologue: runtime.prologue.flatMap((line) => line.split('\n')),
     python: forEngines ? runtime.python : undefined,
     srun,
-    requeue: isRequeued(site, request.tier),
+    requeue: request.requeue ?? isRequeued(site, request.tier),
     requeues_max: site.scavenging.requeues_max,
   };
 }

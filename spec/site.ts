@@ -475,10 +475,10 @@ export const siteSchema = z
     keeper: z
       .strictObject({
         place: z
-          .enum(['login', 'none'])
+          .enum(['login', 'job', 'none'])
           .default('login')
           .describe(
-            'What looks after deployments when no command does: submits successors before time limits and replaces jobs that ended. login: a process on the machine that deploys, until the last deployment is stopped. none: nothing; run `hpcserve keep` yourself, or `hpcserve keep --once` from cron.',
+            'What looks after deployments when no command does: submits successors before time limits and replaces jobs that ended. login: a process on the machine that deploys, until the last deployment is stopped. job: a process beside the gateway in its job (gateway.place: job), where login nodes forbid long processes; that job is renewed before its time limit. none: nothing; run `hpcserve keep` yourself, or `hpcserve keep --once` from cron.',
           ),
         move_after_s: z
           .number()
@@ -530,6 +530,12 @@ export const siteSchema = z
         code: 'custom',
         path: ['slurm', 'firecrest'],
         message: 'a site is reached by ssh or by FirecREST, not by both',
+      });
+    if (site.keeper.place === 'job' && site.gateway.place !== 'job')
+      context.addIssue({
+        code: 'custom',
+        path: ['keeper', 'place'],
+        message: 'the keeper is in the gateway’s job, and there is none: set gateway.place to job',
       });
     for (const [index, kind] of site.node_kinds.entries())
       if (site.node_kinds.findIndex((other) => other.name === kind.name) < index)

@@ -23,6 +23,8 @@ export interface KeeperOptions {
   emit: (event: ProgressEvent) => void;
   /** Ends where nothing wants to be kept any more; otherwise it waits for the next deployment. */
   end_when_idle: boolean;
+  /** The first gateway is somebody else's to start again. */
+  leaves_first_gateway?: boolean;
 }
 
 /** Looks after one deployment as long as its Slurm settings stay the same. */
@@ -108,6 +110,7 @@ export class Keeper {
       // `stop --gateway` means it: only what died is started again.
       if (!any || !isGatewayNeeded(store)) return;
       for (const { number } of listGatewayFolders(store.layout.root)) {
+        if (number === 1 && this.#options.leaves_first_gateway) continue;
         if (!shouldRun(layoutOf(store.layout, number))) continue;
         const { endpoint, started } = await ensureGateway(this.#operations, number);
         if (started) this.#options.emit({ at_ms: now_ms(), kind: 'gateway_up', url: endpoint.url });

@@ -1,39 +1,83 @@
-/** Entry of the keeper as a process of its own: `--site FILE --state-dir FOLDER`. Its log is one JSON object a line. */
+/**
+ * Entry of the keeper as a process of its own: `--site FILE --state-dir FOLDER [--gateway-config FILE]`. Its log is one JSON
+ * object a line. With the last, it is in the gateway's job and starts the gateway beside itself.
+ */
 import { userInfo } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { type Operations, type OperationsInput, openOperations } from '../operations.ts';
 import { readSite } from '../site-files.ts';
+import { GatewayBeside } from './gateway-beside.ts';
 import { Keeper } from './keeper.ts';
 import { withKeeperLock } from './keeper-lock.ts';
 
 const interruption = new AbortController();
 for (const name of ['SIGTERM', 'SIGINT'] as const)
   process.once(name, () => interruption.abort(new Error(`ended by ${name}`)));
+// Node itself would open its debugger on this signal: taken over before anything else happens.
+let warn: () => void = () => undefined;
+process.on('SIGUSR1', () => warn());
 
 const say = (line: object): void => void process.stdout.write(`${JSON.stringify(line)}\n`);
 
+/** Another keeper, on a login node or in a job that was killed, may hold the lock for a while, ms. */
+const lock_retry_ms = 15_000;
+
 async function main(): Promise<number> {
-  const { values } = parseArgs({ options: { site: { type: 'string' }, 'state-dir': { type: 'string' } } });
-  const { site, 'state-dir': stateDir } = values;
+  const { values } = parseArgs({
+    options: {
+      site: { type: 'string' },
+      'state-dir': { type: 'string' },
+      'gateway-config': { type: 'string' },
+    },
+  });
+  const { site, 'state-dir': stateDir, 'gateway-config': config } = values;
   if (site === undefined || stateDir === undefined) throw new Error('--site and --state-dir are needed');
   const loaded = readSite(
     site,
     { user_folder: '', site_wide_folder: '', working_folder: process.cwd(), environment: process.env },
     stateDir,
   );
-  const keeper = new Keeper({
-    input: {
-      loaded,
-      facts: { user: userInfo().username, environment: process.env },
-      command: 'hpcserve keep',
-      now_ms: () => Date.now(),
-      signal: interruption.signal,
-    },
-    emit: say,
-    end_when_idle: true,
-  });
-  await withKeeperLock(loaded.layout, 'hpcserve keep', () => keeper.run());
-  return 0;
+  const input: Omit<OperationsInput, 'emit'> = {
+    loaded,
+    facts: { user: userInfo().username, environment: process.env },
+    command: 'hpcserve keep',
+    now_ms: () => Date.now(),
+    signal: interruption.signal,
+  };
+  const keep = (options: { end_when_idle: boolean; leaves_first_gateway?: boolean }): Promise<void> =>
+    withKeeperLock(loaded.layout, 'hpcserve keep', () => new Keeper({ input, emit: say, ...options }).run());
+  if (config === undefined) {
+    await keep({ end_when_idle: true });
+    return 0;
+  }
+  return besideGateway(config, openOperations({ ...input, emit: say }), () =>
+    keep({ end_when_idle: false, leaves_first_gateway: true }),
+  );
+}
+
+async function besideGateway(
+  config: string,
+  operations: Operations,
+  keep: () => Promise<void>,
+): Promise<number> {
+  const gateway = new GatewayBeside(config, interruption.signal, say);
+  const { SLURM_JOB_ID: job_id } = process.env;
+  warn = () => {
+    if (job_id !== undefined) void gateway.renew(operations, job_id);
+  };
+  const ended = gateway.run().finally(() => interruption.abort(new Error('the gateway ended')));
+  while (!interruption.signal.aborted) {
+    try {
+      await keep();
+    } catch (thrown) {
+      if (interruption.signal.aborted) break;
+      if (!(thrown instanceof HpcserveError) || thrown.code !== 'E_KEEPER_RUNNING') throw thrown;
+      await sleep(lock_retry_ms, undefined, { signal: interruption.signal }).catch(() => undefined); // it ends
+    }
+  }
+  return ended;
 }
 
 process.exitCode = await main().catch((thrown: unknown) => {

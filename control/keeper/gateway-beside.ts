@@ -1,0 +1,93 @@
+/**
+ * The gateway as a child of the keeper, in a Slurm job of the two: where login nodes forbid processes that stay, nothing of
+ * ours is left there. One that dies is started again; before the job's time limit its successor is submitted, so that it is
+ * in the queue already when this one ends.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ProgressEvent } from '../../spec/events.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import { GatewayJob } from '../gateway-job.ts';
+import type { Operations } from '../operations.ts';
+
+/** Starts of a gateway that dies at once, and the pause before the next; then the job ends, with its exit code. */
+const starts_max = 5;
+const pause_ms = 2_000;
+/** One that lived so long did not die at once, ms. */
+const settled_ms = 60_000;
+
+export class GatewayBeside {
+  readonly #config: string;
+  readonly #signal: AbortSignal;
+  readonly #emit: (event: ProgressEvent) => void;
+  #child: ChildProcess | undefined;
+  #renewed = false;
+
+  /** @param signal the job ends: Slurm has told the gateway too */
+  constructor(config: string, signal: AbortSignal, emit: (event: ProgressEvent) => void) {
+    this.#config = config;
+    this.#signal = signal;
+    this.#emit = emit;
+  }
+
+  /** Until the gateway ended and is not to be started again. @returns its exit code */
+  async run(): Promise<number> {
+    for (let starts = 1; ; starts++) {
+      const started_ms = performance.now();
+      const code = await this.#once();
+      if (this.#signal.aborted || this.#renewed) return code;
+      if (performance.now() - started_ms > settled_ms) starts = 1;
+      if (starts >= starts_max) return code === 0 ? 1 : code;
+      this.#emit({
+        at_ms: Date.now(),
+        kind: 'warning',
+        message: `the gateway ended (exit code ${code}); it is started again`,
+      });
+      await sleep(pause_ms, undefined, { signal: this.#signal }).catch(() => undefined); // the job ends
+    }
+  }
+
+  /**
+   * The time limit comes near: the successor is submitted, and this gateway ends. Where that is refused it goes on as
+   * long as the job does.
+   */
+  async renew(operations: Operations, job_id: string): Promise<void> {
+    const { slurm, store, command, signal } = operations;
+    const lock = await store.lockGateway({ command, timeout_ms: 30_000, signal });
+    try {
+      const successor = await new GatewayJob(operations, slurm!).renew(job_id);
+      this.#emit({
+        at_ms: Date.now(),
+        kind: 'submitted',
+        launch_id: 'gateway',
+        job_id: successor,
+        where: 'the place of this job',
+      });
+      this.#renewed = true;
+    } catch (thrown) {
+      const { message, because } = HpcserveError.from(thrown);
+      this.#emit({
+        at_ms: Date.now(),
+        kind: 'warning',
+        message: `the gateway's job has no successor: ${[message, ...because].join(': ')}`,
+      });
+      return;
+    } finally {
+      lock.release();
+    }
+    this.#child?.kill('SIGTERM');
+  }
+
+  #once(): Promise<number> {
+    return new Promise((resolve, reject) => {
+      const gateway = join(packageRoot, 'dist', 'gateway', 'main.js');
+      const child = spawn(process.execPath, ['--enable-source-maps', gateway, '--config', this.#config], {
+        stdio: ['ignore', 'inherit', 'inherit'],
+      });
+      this.#child = child;
+      child.once('error', reject).once('exit', (code) => resolve(code ?? 1));
+    });
+  }
+}
