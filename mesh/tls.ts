@@ -127,6 +127,7 @@ export async function pinnedConnect(
   { timeout_ms = 3000, detour, read }: PinnedOptions = {},
 ): Promise<TLSSocket> {
   const failures: string[] = [];
+  const isPreferred = detour?.isPreferred(record) === true;
   const direct = record.metadata.addresses.map(({ host, port }) => ({
     name: `${host}:${port}`,
     connect: () => handshake({ host, port }, { name: `${host}:${port}`, record, own, timeout_ms, read }),
@@ -136,11 +137,13 @@ export async function pinnedConnect(
     connect: async () => {
       const way = { socket: await detour!.open(record) };
       const socket = await handshake(way, { name: 'its peer', record, own, timeout_ms, read });
-      detour!.took(record);
+      if (!isPreferred) detour!.took(record); // a direct way may have been found meanwhile
       return socket;
     },
   };
-  const ways = !detour ? direct : detour.isPreferred(record) ? [around, ...direct] : [...direct, around];
+  // Who asks does not wait for a firewall that drops what comes: a direct way is looked for beside.
+  if (detour?.isLookDue(record)) void lookForDirectWay(direct, () => detour.forget(record));
+  const ways = !detour ? direct : isPreferred ? [around, ...direct] : [...direct, around];
   for (const { name, connect } of ways) {
     try {
       return await connect();
@@ -163,6 +166,19 @@ interface Handshake {
   own: SessionIdentity;
   timeout_ms: number;
   read: PinnedOptions['read'];
+}
+
+async function lookForDirectWay(
+  ways: readonly { connect: () => Promise<TLSSocket> }[],
+  onFound: () => void,
+): Promise<void> {
+  for (const { connect } of ways) {
+    const socket = await connect().catch(() => undefined); // none yet: looked for again later
+    if (!socket) continue;
+    socket.destroy();
+    onFound();
+    return;
+  }
 }
 
 function handshake(

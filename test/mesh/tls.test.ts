@@ -1,11 +1,18 @@
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:https';
-import { type AddressInfo, connect as connectPlain } from 'node:net';
+import {
+  type AddressInfo,
+  connect as connectPlain,
+  createServer as createPlainServer,
+  type Socket,
+} from 'node:net';
 import { connect, type TLSSocket } from 'node:tls';
 import { Pool } from 'undici';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import {
   authorizePeer,
+  Detour,
+  pinnedConnect,
   pinnedConnector,
   RendezvousRegistry,
   SessionIdentity,
@@ -14,7 +21,7 @@ import {
 } from '../../mesh/index.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { sessionServerName } from '../../spec/wire.ts';
-import { metadata, recordOf, scratchFolder } from './fixtures.ts';
+import { eventually, metadata, recordOf, scratchFolder } from './fixtures.ts';
 
 describe('TLS between members', () => {
   let folder: Awaited<ReturnType<typeof scratchFolder>>;
@@ -179,5 +186,46 @@ describe('TLS between members', () => {
       code: 'E_MESH_CONNECT',
       because: [expect.stringContaining(`127.0.0.1:${dead.port}: connect ECONNREFUSED`)],
     });
+  });
+
+  test('a detour is taken without waiting for ways that say nothing, until a direct way is found beside it', async () => {
+    // A port that takes connections and never says a word, as behind a firewall.
+    const knocks: Socket[] = [];
+    const wall = createPlainServer((socket) => {
+      knocks.push(socket);
+      socket.on('error', () => undefined);
+    });
+    wall.listen(0, '127.0.0.1');
+    await once(wall, 'listening');
+    const walled = recordOf(one, {
+      metadata: {
+        ...metadata,
+        addresses: [{ host: '127.0.0.1', port: (wall.address() as AddressInfo).port }],
+      },
+    });
+    let taken = 0;
+    const detour = new Detour(async () => {
+      taken++;
+      return connectPlain(port, '127.0.0.1');
+    }, 0); // a direct way is looked for each time
+    const connects = async (record: SessionRecord, timeout_ms: number): Promise<void> => {
+      (await pinnedConnect(record, member, { detour, timeout_ms })).destroy();
+    };
+    await connects(walled, 300);
+    expect([taken, detour.isPreferred(walled)]).toEqual([1, true]);
+    // The next one does not wait: it is there while the wall still holds the knock beside it.
+    await connects(walled, 60_000);
+    expect(taken).toBe(2);
+    await eventually(() => knocks.length === 2, 'the knock');
+    expect(knocks[1]!.destroyed).toBe(false);
+    expect(detour.isPreferred(walled)).toBe(true);
+    // It comes to an end: the way is direct from then on.
+    await connects(at(one), 10_000);
+    await eventually(() => !detour.isPreferred(at(one)), 'the direct way');
+    expect(taken).toBe(3);
+    await connects(at(one), 10_000);
+    expect(taken).toBe(3);
+    for (const socket of knocks) socket.destroy();
+    wall.close();
   });
 });
