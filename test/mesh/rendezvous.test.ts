@@ -184,7 +184,8 @@ describe('a rendezvous folder', () => {
     const ghost = await OwnSession.join(dead, metadata);
     await dead.close();
     await eventually(() => b.get(session.id) && b.get(ghost.id), 'b sees both');
-    await rm(join(scratch.path, 'sessions'), { recursive: true });
+    // Again where the living wrote meanwhile.
+    await rm(join(scratch.path, 'sessions'), { recursive: true, maxRetries: 9, retryDelay: 5 });
     await eventually(() => b.get(ghost.id) === undefined, 'b forgets the dead one');
     await eventually(
       async () => (await readdir(join(scratch.path, 'sessions'))).length === 1,
@@ -227,7 +228,7 @@ describe('a rendezvous folder', () => {
 
   test('says again that a session is over which was compacted and comes back, as after a long stop', async () => {
     await using scratch = await scratchFolder();
-    await using a = await openRegistry(scratch.path, { compact_after_ms: 300 });
+    await using a = await openRegistry(scratch.path, { compact_after_ms: 1500 });
     const sessions = join(scratch.path, 'sessions');
     const stopped = await openRegistry(scratch.path);
     const session = await OwnSession.join(stopped, metadata);
