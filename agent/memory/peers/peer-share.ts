@@ -13,7 +13,7 @@ import { groupTensors, type TensorGroup } from './tensor-groups.ts';
 /** Less than this is read from the file before a peer was asked. */
 const offered_bytes_min = 64 * 1024 * 1024;
 /** The file's threads wait so long for peers to be asked: which side is slower is known only once both have begun. */
-const asking_ms = 250;
+const asking_ms = 500;
 /** And so long, once in the life of a worker, for the thread that asks. */
 const starting_ms = 2000;
 /**
