@@ -8,7 +8,8 @@ export interface SharingSettings {
   /**
    * Share of the expected growth of sequences that the decode test looks ahead, 0 to 1. 0 judges today's lengths, as the
    * paper does; 1 the lengths at which requests are expected to end, so that exact estimates break no promise.
-   * Between them results differ by less than the choice of a seed; a quarter did best by a percent (`bench -- sharing`).
+   * Between them results differ by less than the choice of a seed; on seeds held out a quarter did best, by half a percent
+   * (`bench -- sharing`).
    */
   growth_share: number;
   /** Most prompt tokens of one iteration. Lower: others wait less for a long prompt; higher: prompts compute faster. */
