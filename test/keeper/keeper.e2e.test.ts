@@ -93,16 +93,15 @@ const kept = (deployment: string): { do: string; because: string }[] =>
     .map((line) => JSON.parse(line))
     .filter((event) => event.deployment === deployment);
 
-/** A job of somebody that takes all of a partition, once it runs. */
-async function holdNodes(partition: string): Promise<string> {
+/** A job of somebody that takes all of a partition. */
+async function submitHolder(partition: string): Promise<string> {
   const what = [`--partition=${partition}`, '--nodes=2', '--exclusive', '--time=10', '--output=/dev/null'];
   const { stdout } = await cluster.runAs('user', ['sbatch', '--parsable', ...what, '--wrap=sleep 600']);
-  const job_id = stdout.trim();
-  const state = async (): Promise<string> =>
-    (await cluster.runAs('user', ['squeue', '--noheader', '--format=%t', `--jobs=${job_id}`])).stdout.trim();
-  await expect.poll(state, { timeout: 60_000 }).toBe('R');
-  return job_id;
+  return stdout.trim();
 }
+
+const jobState = async (job_id: string): Promise<string> =>
+  (await cluster.runAs('user', ['squeue', '--noheader', '--format=%t', `--jobs=${job_id}`])).stdout.trim();
 
 const text = async (client: OpenAI, model: string, seed: number): Promise<string> => {
   const answer = await client.chat.completions.create({
@@ -186,10 +185,14 @@ describe('the keeper', () => {
   }, 90_000);
 
   it('gives a job that waits nodes of another kind, as soon as such are free', async () => {
+    // Nodes that others are to take whole.
+    expect((await hpcserve('stop', '--all', '--yes')).code).toBe(0);
     const ordinary: { partition: string; job_id: string }[] = [];
     try {
       for (const partition of ['gh200', 'a100'])
-        ordinary.push({ partition, job_id: await holdNodes(partition) });
+        ordinary.push({ partition, job_id: await submitHolder(partition) });
+      for (const { job_id } of ordinary)
+        await expect.poll(() => jobState(job_id), { timeout: 60_000 }).toBe('R');
       const deployed = await hpcserve('deploy', deployment('waiting'), '--detach');
       expect(deployed.code, deployed.stderr).toBe(0);
       const [first] = (await status('waiting')).launches;
