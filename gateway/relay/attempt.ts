@@ -298,7 +298,7 @@ function mayRetry(status: number): boolean {
 }
 
 /** The session did not accept this gateway; the client's key has nothing to do with it. */
-function isMeshRefusal(status: number): boolean {
+export function isMeshRefusal(status: number): boolean {
   return status === 401 || status === 403 || status === 421;
 }
 

@@ -13,7 +13,7 @@ import type { SessionLink } from '../session-link.ts';
 import type { Defragmenter } from '../sharing/defragmenter.ts';
 import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
-import { Attempt, type AttemptOwner, brokeOff } from './attempt.ts';
+import { Attempt, type AttemptOwner, brokeOff, isMeshRefusal } from './attempt.ts';
 import { Continuations } from './continuations.ts';
 import type { ExchangeRequest, Outcome } from './exchange-request.ts';
 import type { JournalMemory } from './journal/journal-memory.ts';
@@ -49,6 +49,8 @@ const stall_ms = 60_000;
 const clientGone = 499;
 /** Between two looks whether a model that was started answers. */
 const wake_look_ms = 100;
+/** A replica that did not accept this gateway may know its new session after so long. */
+const accepted_ms = 500;
 /** After replicas failed: those that died are known as dead by then. */
 const retryAfterFailure_s = 2;
 
@@ -68,6 +70,8 @@ export class Exchange implements AttemptOwner {
   #demanded: string | undefined;
   /** Replicas that failed; those that were only full do not count. */
   #failures = 0;
+  /** Until when it waits for a replica in place of the last one, which was lost; on the monotonic clock. */
+  #waits_until_ms: number | undefined;
   /** Others were asked to give way to it: once is enough. */
   #askedForRoom = false;
   /** An outcome is decided: being recorded, or sent. */
@@ -128,6 +132,10 @@ export class Exchange implements AttemptOwner {
     const { router, workload } = this.#services;
     const { error, retry_after_s, wakes_in_s } = await router.refusal(this.#route);
     if (this.#decided) return;
+    if (error.code === 'E_MODEL_NO_REPLICA') {
+      const lost_ms = router.lostAt_ms(this.#route.model);
+      if (lost_ms !== undefined && (await this.#replaced(lost_ms)) !== 'none') return;
+    }
     if (error.code === 'E_REPLICA_BUSY' || error.code === 'E_MODEL_NO_REPLICA') {
       const model = router.modelOf(this.#route.model);
       this.#demand(model);
@@ -144,6 +152,26 @@ export class Exchange implements AttemptOwner {
     if (this.#demanded !== undefined) return;
     this.#demanded = model;
     this.#services.demand.began(model);
+  }
+
+  /**
+   * Waits for a replica in place of one that was lost and has computed nothing of the request: workers are started
+   * again, jobs come back. Streams that broke wait as long.
+   * @param since_ms on the monotonic clock
+   * @param again a session that may be asked once more after a while
+   * @returns 'found' where a replica has the request now, 'decided' where it is over, 'none' where nobody came
+   */
+  async #replaced(since_ms: number, again?: string): Promise<'found' | 'decided' | 'none'> {
+    this.#waits_until_ms ??= since_ms + this.#services.continue_ms;
+    const began_ms = performance.now();
+    while (!this.#decided) {
+      if (again !== undefined && performance.now() - began_ms > accepted_ms)
+        this.#tried.splice(this.#tried.indexOf(again), 1);
+      if (this.#next()) return 'found';
+      if (performance.now() > this.#waits_until_ms) return 'none';
+      await delay(wake_look_ms);
+    }
+    return 'decided';
   }
 
   /**
@@ -189,8 +217,16 @@ export class Exchange implements AttemptOwner {
       'replica failed before its answer',
     );
     this.#services.metrics.retried(attempt.replica.served.name);
-    this.#failures++;
+    // Who could not be reached was not harmed by the request.
+    const unreached = error instanceof HpcserveError && error.code === 'E_MESH_CONNECT';
+    if (!unreached) this.#failures++;
     if (this.#next()) return;
+    void (unreached ? this.#replaced(performance.now()) : Promise.resolve('none')).then((outcome) => {
+      if (outcome === 'none') this.#noneAnswered(error);
+    });
+  }
+
+  #noneAnswered(error: Error): void {
     this.fail(
       new HpcserveError('E_REPLICA_FAILED', {
         what: `${this.#tried.length} replica(s) of ${this.#of.parsed.model} were tried and none answered`,
@@ -202,7 +238,8 @@ export class Exchange implements AttemptOwner {
 
   retryInstead(attempt: Attempt, status: number, refused: RefusedRequest | undefined): boolean {
     if (this.#decided) return false;
-    if (status !== tooManyRequests) this.#failures++;
+    const uncomputed = isUncomputed(status);
+    if (status !== tooManyRequests && !uncomputed) this.#failures++;
     const next = this.#choose();
     // Before an instance more is made for it, or nobody takes it (LLM-Mesh §4).
     if (refused && !this.#askedForRoom && (!next || next.weights?.resting === true)) {
@@ -210,9 +247,16 @@ export class Exchange implements AttemptOwner {
       void this.#makeRoom(attempt, status, refused);
       return true;
     }
-    if (!next) return false;
-    this.#retry(attempt, status, next);
+    if (next) this.#retry(attempt, status, next);
+    else if (uncomputed) void this.#askedAgain(attempt, status);
+    else return false;
     return true;
+  }
+
+  /** The last replica took nothing of the request: it was ending, or does not know this gateway any more. */
+  async #askedAgain(attempt: Attempt, status: number): Promise<void> {
+    const again = isMeshRefusal(status) ? attempt.replica.session_id : undefined;
+    if ((await this.#replaced(performance.now(), again)) === 'none') attempt.answerAsItCame();
   }
 
   /** Has a smaller neighbour give way to it on one of the devices that refused it, where that one's requests are taken elsewhere. */
@@ -377,4 +421,9 @@ export class Exchange implements AttemptOwner {
     }
     return record;
   }
+}
+
+/** Nothing of the request was computed: the replica is not available (RFC 9110 §15.6.4), or did not accept this gateway. */
+function isUncomputed(status: number): boolean {
+  return status === 503 || isMeshRefusal(status);
 }

@@ -66,6 +66,11 @@ export class Router {
     return route ? this.#of(route, filter) : [];
   }
 
+  /** When the last replica behind a name was lost, on the monotonic clock; undefined where there is one, or never was. */
+  lostAt_ms(name: string): number | undefined {
+    return this.#parts.table.lostAt_ms(name);
+  }
+
   /** Of the models that share a name, the one that a refused request is counted for; the name where it has none. */
   modelOf(name: string): string {
     return this.#parts.table.find(name)?.models[0] ?? name;

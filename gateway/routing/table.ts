@@ -21,10 +21,15 @@ interface Entry<T> {
   replicas: Replica<T>[];
 }
 
+/** Losses are of interest for so long. */
+const forgotten_ms = 60_000;
+
 /** Every session that serves models, and from that, names to replicas. Rebuilt on change, read on every request. */
 export class RoutingTable<T> {
   readonly #entries = new Map<string, Entry<T>>();
   #routes = new Map<string, Route<T>>();
+  /** Names whose last replica was lost, and when, on the monotonic clock. */
+  readonly #lost_ms = new Map<string, number>();
 
   /** Takes a session in, or its changed record. */
   set(record: SessionRecord, session: T): void {
@@ -69,6 +74,11 @@ export class RoutingTable<T> {
     return this.#routes.get(name);
   }
 
+  /** When the last replica of a name was lost, on the monotonic clock; undefined where it has one, or never had. */
+  lostAt_ms(name: string): number | undefined {
+    return this.#lost_ms.get(name);
+  }
+
   /** Every name there is, served now or not. */
   routes(): Iterable<Route<T>> {
     return this.#routes.values();
@@ -99,11 +109,22 @@ export class RoutingTable<T> {
         for (const alias of aliases) add(alias, replica, answers, false);
       }
     }
+    const before = this.#routes;
     this.#routes = new Map(
       [...byName].map(([name, { candidates, others }]) => {
         const models = [...new Set([...candidates, ...others].map(({ served }) => served.name))].sort();
         return [name, { name, candidates, others, models }];
       }),
     );
+    this.#noteLosses(before);
+  }
+
+  #noteLosses(before: ReadonlyMap<string, Route<T>>): void {
+    const answers = (route: Route<T> | undefined): boolean => (route?.candidates.length ?? 0) > 0;
+    const now_ms = performance.now();
+    for (const [name, route] of before)
+      if (answers(route) && !answers(this.#routes.get(name))) this.#lost_ms.set(name, now_ms);
+    for (const [name, lost_ms] of this.#lost_ms)
+      if (answers(this.#routes.get(name)) || now_ms - lost_ms > forgotten_ms) this.#lost_ms.delete(name);
   }
 }

@@ -27,9 +27,12 @@ export interface ClusterLease {
 
 const lock_timeout_ms = 120_000;
 
-/** The cluster of this test worker; outside a worker (a test runner's own lease) that of the first one. */
+/**
+ * The cluster of this test worker; outside a worker (a test runner's own lease) that of the first one. Who runs tests of
+ * several checkouts on one machine gives each a name by `HPCSERVE_TEST_CLUSTER`.
+ */
 function testClusterName(): string {
-  return `test-${process.env.VITEST_POOL_ID ?? 1}`;
+  return `${process.env.HPCSERVE_TEST_CLUSTER ?? 'test'}-${process.env.VITEST_POOL_ID ?? 1}`;
 }
 
 /** Takes a share in the cluster `name`, starting it when nobody had it; the first holder finds it without jobs. */
