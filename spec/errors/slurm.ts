@@ -9,7 +9,8 @@ export const slurmErrors = defineErrors({
     exit_code: 12,
   },
   E_FIRECREST_ACCESS: {
-    cause: 'FirecREST or its OIDC provider does not let this client in, or the client secret is not to be had.',
+    cause:
+      'FirecREST or its OIDC provider does not let this client in, or the client secret is not to be had.',
     fix: 'compare client_id, secret and token_url of slurm.firecrest with what the site gave you; the file of the secret must be 0600',
     http_status: 401,
     exit_code: 7,
@@ -95,6 +96,12 @@ export const slurmErrors = defineErrors({
   E_SLURM_NODE_CONFIG: {
     cause: 'No node of the partition is large enough or of the right kind for what one node is asked for.',
     fix: 'Ask for fewer GPUs, CPUs or less memory per node, or name a partition whose nodes have them.',
+    http_status: 400,
+    exit_code: 6,
+  },
+  E_SLURM_ARRAY: {
+    cause: 'Slurm does not take job arrays, or not as large a one.',
+    fix: 'Nothing has to be done: the jobs are submitted one by one. `slurm.array: never` in the site config leaves out the attempt.',
     http_status: 400,
     exit_code: 6,
   },

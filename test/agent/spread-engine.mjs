@@ -10,6 +10,8 @@ const [socket, rank, nodes, host, port] = process.argv.slice(2);
 const key = process.env.HPCSERVE_ENGINE_KEY;
 const proof = (text) => createHmac('sha256', key).update(text).digest('hex');
 const node = process.env.SLURMD_NODENAME;
+/** Errors of the connection come by it as well. */
+const linesOf = (connection) => createInterface({ input: connection }).on('error', () => undefined);
 
 if (rank === '0') {
   const parts = new Map([['0', node]]);
@@ -27,7 +29,7 @@ if (rank === '0') {
     const nonce = randomBytes(16).toString('hex');
     connection.write(`${nonce}\n`);
     connection.on('error', () => undefined);
-    createInterface({ input: connection }).once('line', (line) => {
+    linesOf(connection).once('line', (line) => {
       const [its_rank, its_node, its_proof] = line.split(' ');
       if (its_proof !== proof(nonce + its_rank)) return connection.destroy();
       parts.set(its_rank, its_node);
@@ -39,9 +41,7 @@ if (rank === '0') {
   const join = () => {
     const connection = connect(Number(port), host);
     connection.on('error', () => setTimeout(join, 50));
-    createInterface({ input: connection }).once('line', (nonce) =>
-      connection.write(`${rank} ${node} ${proof(nonce + rank)}\n`),
-    );
+    linesOf(connection).once('line', (nonce) => connection.write(`${rank} ${node} ${proof(nonce + rank)}\n`));
   };
   join();
 }

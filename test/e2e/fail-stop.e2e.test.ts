@@ -1,45 +1,26 @@
 /** An engine whose device fails, in a real Slurm job: the job ends with the agent's code, and everybody says why. */
-import { chmodSync, chownSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import { packageRoot } from '../../spec/package-root.ts';
-import type { Cluster } from '../cluster/cluster.ts';
-import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { UserHome } from '../cluster/user-home.ts';
 import { eventually } from '../mesh/fixtures.ts';
 
 const engine = fileURLToPath(new URL('../agent/fragile-engine.mjs', import.meta.url));
 
-let lease: ClusterLease;
-let cluster: Cluster;
+let home: UserHome;
 /** Home, state and model of the user, on a filesystem all nodes see. */
 let folder: string;
 
 beforeAll(async () => {
-  lease = await acquireCluster();
-  cluster = lease.cluster;
-  folder = mkdtempSync('/tmp/hpcserve-e2e-');
-  chownSync(folder, cluster.user.uid, cluster.user.gid);
-  chmodSync(folder, 0o700);
-  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-  expect(made.code, made.stderr).toBe(0);
+  home = await UserHome.open();
+  folder = home.folder;
 });
-afterAll(async () => {
-  await hpcserve('stop', '--all', '--yes');
-  await lease?.release();
-  if (folder) rmSync(folder, { recursive: true, force: true });
-});
+afterAll(() => home?.close());
 
-/** Types a command on the login node. */
-function hpcserve(...argv: string[]): Promise<CommandResult> {
-  return cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
-    cwd: folder,
-    env: { HOME: folder, HPCSERVE_SITE: 'test-cluster' },
-    timeout_ms: 120_000,
-  });
-}
+const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
 interface Status {
   phase: string;
@@ -56,9 +37,7 @@ it('the job fails with the exit code of the agent; status and logs have the word
     cpu_threads: 1,
     devices: { kind: 'gpu', node_kinds: ['a100'] },
   };
-  const file = join(folder, 'fragile.yaml');
-  writeFileSync(file, JSON.stringify({ name: 'fragile', models: [model] })); // JSON is YAML
-  chownSync(file, cluster.user.uid, cluster.user.gid);
+  const file = home.write('fragile.yaml', { name: 'fragile', models: [model] });
   const deployed = await hpcserve('deploy', file, '--json', '--timeout', '90s');
   expect(deployed.code, deployed.stderr + deployed.stdout).toBe(0);
   const { url, key } = JSON.parse(deployed.stdout.trim().split('\n').at(-1)!) as { url: string; key: string };

@@ -1,37 +1,19 @@
 /** A node without a model joins from an allocation of its owner, gets one by a deployment, and leaves with its job. */
-import { chmodSync, chownSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { chownSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { hpcserveProgram, UserHome } from '../cluster/user-home.ts';
 
-let lease: ClusterLease;
+let home: UserHome;
 let cluster: Cluster;
 let folder: string;
 /** Of the site, once there is one. */
 let api_key: string | undefined;
 
-const program = [process.execPath, join(packageRoot, 'dist/cli/main.js')];
-
 function hpcserve(...argv: string[]): Promise<CommandResult> {
-  return cluster.runAs('user', [...program, ...argv], {
-    cwd: folder,
-    env: {
-      HOME: folder,
-      HPCSERVE_SITE: 'test-cluster',
-      ...(api_key === undefined ? {} : { HPCSERVE_API_KEY: api_key }),
-    },
-    timeout_ms: 120_000,
-  });
-}
-
-function write(name: string, content: string): string {
-  const path = join(folder, name);
-  writeFileSync(path, content, { mode: 0o700 });
-  chownSync(path, cluster.user.uid, cluster.user.gid);
-  return path;
+  return home.run([...hpcserveProgram, ...argv], api_key === undefined ? {} : { HPCSERVE_API_KEY: api_key });
 }
 
 interface NodeRow {
@@ -58,19 +40,10 @@ async function status(): Promise<{
 }
 
 beforeAll(async () => {
-  lease = await acquireCluster();
-  cluster = lease.cluster;
-  folder = mkdtempSync('/tmp/hpcserve-join-');
-  chownSync(folder, cluster.user.uid, cluster.user.gid);
-  chmodSync(folder, 0o700);
-  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-  expect(made.code, made.stderr).toBe(0);
+  home = await UserHome.open();
+  ({ cluster, folder } = home);
 });
-afterAll(async () => {
-  await hpcserve('stop', '--all', '--yes');
-  await lease?.release();
-  if (folder) rmSync(folder, { recursive: true, force: true });
-});
+afterAll(() => home?.close());
 
 describe('a node without a model', () => {
   let job: string;
@@ -88,11 +61,12 @@ describe('a node without a model', () => {
     const key = await hpcserve('keys', 'create', 'me', '--json');
     expect(key.code, key.stderr).toBe(0);
     api_key = JSON.parse(key.stdout).key;
-    const script = write('join.sh', `#!/bin/bash\nexec srun ${program.join(' ')} run --tier stable\n`);
-    const submitted = await cluster.runAs('user', ['sbatch', '--parsable', '--time=10', script], {
-      cwd: folder,
-      env: { HOME: folder, HPCSERVE_SITE: 'test-cluster' },
-    });
+    const script = home.write(
+      'join.sh',
+      `#!/bin/bash\nexec srun ${hpcserveProgram.join(' ')} run --tier stable\n`,
+      0o700,
+    );
+    const submitted = await home.run(['sbatch', '--parsable', '--time=10', script]);
     expect(submitted.code, submitted.stderr).toBe(0);
     job = submitted.stdout.trim();
     await expect
@@ -105,22 +79,19 @@ describe('a node without a model', () => {
   }, 120_000);
 
   it('gets one by a deployment that is planned onto it, and serves', async () => {
-    write(
-      'onto.yaml',
-      JSON.stringify({
-        name: 'onto',
-        models: [
-          {
-            name: 'tiny',
-            source: './toy.gguf',
-            cpu_threads: 1,
-            context_tokens: 512,
-            max_sequences: 4,
-            devices: { kind: 'cpu', node_kinds: [kind] },
-          },
-        ],
-      }),
-    );
+    home.write('onto.yaml', {
+      name: 'onto',
+      models: [
+        {
+          name: 'tiny',
+          source: './toy.gguf',
+          cpu_threads: 1,
+          context_tokens: 512,
+          max_sequences: 4,
+          devices: { kind: 'cpu', node_kinds: [kind] },
+        },
+      ],
+    });
     const { code, stdout, stderr } = await hpcserve('deploy', 'onto.yaml', '--timeout', '90s');
     expect(code, stdout + stderr).toBe(0);
     const [launch] = (await status()).launches;
@@ -146,7 +117,7 @@ describe('a node without a model', () => {
   it('refuses to run what is no launch of its site', async () => {
     const joined = join(folder, '.hpcserve/test-cluster/joined');
     const [id] = readdirSync(joined);
-    const order = write('elsewhere.json', '{}');
+    const order = home.write('elsewhere.json', '{}');
     const id16 = '0123456789abcdef';
     const orders = join(joined, id!, 'orders');
     const file = join(orders, `${id16}.order.json`);

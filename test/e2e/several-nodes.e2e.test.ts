@@ -1,48 +1,31 @@
 /** One replica on two nodes of a real Slurm cluster: its parts find each other, and the loss of one ends all of it. */
-import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { UserHome } from '../cluster/user-home.ts';
 import { eventually } from '../mesh/fixtures.ts';
 
 const engine = fileURLToPath(new URL('../agent/spread-engine.mjs', import.meta.url));
 
-let lease: ClusterLease;
+let home: UserHome;
 let cluster: Cluster;
 /** Home, state and model of the user, on a filesystem all nodes see. */
 let folder: string;
 let client: OpenAI;
 
 beforeAll(async () => {
-  lease = await acquireCluster();
-  cluster = lease.cluster;
-  folder = mkdtempSync('/tmp/hpcserve-e2e-');
-  chownSync(folder, cluster.user.uid, cluster.user.gid);
-  chmodSync(folder, 0o700);
-  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-  expect(made.code, made.stderr).toBe(0);
+  home = await UserHome.open();
+  ({ cluster, folder } = home);
 });
-afterAll(async () => {
-  await hpcserve('stop', '--all', '--yes');
-  await lease?.release();
-  if (folder) rmSync(folder, { recursive: true, force: true });
-});
+afterAll(() => home?.close());
 
-/** Types a command on the login node. */
-function hpcserve(...argv: string[]): Promise<CommandResult> {
-  return cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
-    cwd: folder,
-    env: { HOME: folder, HPCSERVE_SITE: 'test-cluster' },
-    timeout_ms: 120_000,
-  });
-}
+const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
 interface Launch {
   launch_id: string;
@@ -52,7 +35,8 @@ interface Launch {
 }
 
 async function launches(): Promise<Launch[]> {
-  const { stdout } = await hpcserve('status', 'wide', '--json');
+  const { code, stdout, stderr } = await hpcserve('status', 'wide', '--json');
+  expect(code, stderr).toBe(0);
   return (JSON.parse(stdout) as { deployments: { launches: Launch[] }[] }).deployments[0]!.launches;
 }
 
@@ -97,9 +81,7 @@ it('finds its parts by rank, address and key, and ends whole where one is lost',
     cpu_threads: 1,
     devices: { kind: 'gpu', node_kinds: ['a100'] },
   };
-  const file = join(folder, 'wide.yaml');
-  writeFileSync(file, JSON.stringify({ name: 'wide', models: [model] })); // JSON is YAML
-  chownSync(file, cluster.user.uid, cluster.user.gid);
+  const file = home.write('wide.yaml', { name: 'wide', models: [model] });
   expect((await hpcserve('plan', file)).stdout).toMatch(/2 nodes, each 2× A100/);
   const deployed = await hpcserve('deploy', file, '--json', '--timeout', '90s');
   expect(deployed.code, deployed.stderr + deployed.stdout).toBe(0);

@@ -1,70 +1,46 @@
 /** A controller that stops answering while a deployment starts, and answers again: nothing is lost, nothing is twice. */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { chmodSync, chownSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { hpcserveProgram, UserHome } from '../cluster/user-home.ts';
 
-let lease: ClusterLease;
+let home: UserHome;
 let cluster: Cluster;
 let folder: string;
 let controller: number;
 
 beforeAll(async () => {
   // One of its own: no other test waits for this controller.
-  lease = await acquireCluster(`away-${process.env.VITEST_POOL_ID ?? 1}`);
-  cluster = lease.cluster;
+  home = await UserHome.open({ cluster: `away-${process.env.VITEST_POOL_ID ?? 1}` });
+  ({ cluster, folder } = home);
   controller = cluster.state.daemons.find(({ name }) => name === 'slurmctld')!.pid;
-  folder = mkdtempSync('/tmp/hpcserve-away-');
-  chownSync(folder, cluster.user.uid, cluster.user.gid);
-  chmodSync(folder, 0o700);
-  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-  expect(made.code, made.stderr).toBe(0);
-  const path = join(folder, 'model.yaml');
-  writeFileSync(
-    path,
-    JSON.stringify({
-      name: 'away',
-      models: [
-        {
-          name: 'tiny',
-          source: './toy.gguf',
-          cpu_threads: 1,
-          context_tokens: 512,
-          max_sequences: 4,
-          replicas: 2,
-          devices: { kind: 'gpu' },
-        },
-      ],
-    }),
-  );
-  chownSync(path, cluster.user.uid, cluster.user.gid);
+  home.write('model.yaml', {
+    name: 'away',
+    models: [
+      {
+        name: 'tiny',
+        source: './toy.gguf',
+        cpu_threads: 1,
+        context_tokens: 512,
+        max_sequences: 4,
+        replicas: 2,
+        devices: { kind: 'gpu' },
+      },
+    ],
+  });
 });
 afterAll(async () => {
   process.kill(controller, 'SIGCONT');
-  await hpcserve('stop', '--all', '--yes');
-  await lease?.release();
-  if (folder) rmSync(folder, { recursive: true, force: true });
+  await home?.close();
 });
 
-const words = (...argv: string[]): string[] => [
-  process.execPath,
-  join(packageRoot, 'dist/cli/main.js'),
-  ...argv,
-];
-const environment = (): Record<string, string> => ({ HOME: folder, HPCSERVE_SITE: 'test-cluster' });
-
-function hpcserve(...argv: string[]): Promise<CommandResult> {
-  return cluster.runAs('user', words(...argv), { cwd: folder, env: environment(), timeout_ms: 150_000 });
-}
+const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
 /** A command that is watched while it runs. */
 function start(...argv: string[]): { child: ChildProcess; text: () => string; code: Promise<number | null> } {
-  const [program = '', ...args] = cluster.argvAsUser(words(...argv));
-  const child = spawn(program, args, { cwd: folder, env: { ...cluster.env, ...environment() } });
+  const [program = '', ...args] = cluster.argvAsUser([...hpcserveProgram, ...argv]);
+  const child = spawn(program, args, { cwd: folder, env: { ...cluster.env, ...home.environment } });
   let text = '';
   for (const stream of [child.stdout, child.stderr])
     stream.setEncoding('utf8').on('data', (chunk: string) => {

@@ -1,15 +1,6 @@
 /** The whole way on a real Slurm cluster, as an ordinary user: deploy on two node kinds, chat, stop, refusals. */
 import { spawn } from 'node:child_process';
-import {
-  chmodSync,
-  chownSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { chownSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { spawn as spawnPty } from 'node-pty';
 import OpenAI from 'openai';
@@ -17,36 +8,20 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { UserHome } from '../cluster/user-home.ts';
 
-let lease: ClusterLease;
+let home: UserHome;
 let cluster: Cluster;
 /** Home, state and models of the user, on a filesystem all nodes see. */
 let folder: string;
 
 beforeAll(async () => {
-  lease = await acquireCluster();
-  cluster = lease.cluster;
-  folder = mkdtempSync('/tmp/hpcserve-e2e-');
-  chownSync(folder, cluster.user.uid, cluster.user.gid);
-  chmodSync(folder, 0o700);
-  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-  expect(made.code, made.stderr).toBe(0);
+  home = await UserHome.open();
+  ({ cluster, folder } = home);
 });
-afterAll(async () => {
-  await hpcserve('stop', '--all', '--yes');
-  await lease?.release();
-  if (folder) rmSync(folder, { recursive: true, force: true });
-});
+afterAll(() => home?.close());
 
-/** Types a command on the login node. */
-function hpcserve(...argv: string[]): Promise<CommandResult> {
-  return cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
-    cwd: folder,
-    env: { HOME: folder, HPCSERVE_SITE: 'test-cluster' },
-    timeout_ms: 120_000,
-  });
-}
+const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
 function write(name: string, more: Record<string, unknown> = {}, slurm: Record<string, string> = {}): string {
   const model = {

@@ -1,54 +1,30 @@
 /** Where login nodes forbid processes that stay: keeper and gateway in one small job, which renews itself. */
-import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { UserHome } from '../cluster/user-home.ts';
 
-let lease: ClusterLease;
+let home: UserHome;
 let cluster: Cluster;
 let folder: string;
 
 beforeAll(async () => {
-  lease = await acquireCluster();
-  cluster = lease.cluster;
-  folder = mkdtempSync('/tmp/hpcserve-kept-');
-  chownSync(folder, cluster.user.uid, cluster.user.gid);
-  chmodSync(folder, 0o700);
-  const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
-  own(
-    'site.yaml',
-    `${shipped
-      .replace(/^name: .*/m, 'name: kept')
-      .replace(
-        /place: login/,
-        'place: job\n  partition: cpu\n  cpus: 1\n  memory_gb: 1\n  time_limit: 00:20:00',
-      )}\nkeeper: { place: job }\n`,
-  );
-  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-  expect(made.code, made.stderr).toBe(0);
-});
-afterAll(async () => {
-  await hpcserve('stop', '--all', '--yes', '--site', './site.yaml');
-  await lease?.release();
-  if (folder) rmSync(folder, { recursive: true, force: true });
-});
-
-function own(name: string, content: string): void {
-  const path = join(folder, name);
-  writeFileSync(path, content);
-  chownSync(path, cluster.user.uid, cluster.user.gid);
-}
-
-function hpcserve(...argv: string[]): Promise<CommandResult> {
-  return cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
-    cwd: folder,
-    env: { HOME: folder },
-    timeout_ms: 150_000,
+  home = await UserHome.open({
+    site: (shipped) =>
+      `${shipped
+        .replace(/^name: .*/m, 'name: kept')
+        .replace(
+          /place: login/,
+          'place: job\n  partition: cpu\n  cpus: 1\n  memory_gb: 1\n  time_limit: 00:20:00',
+        )}\nkeeper: { place: job }\n`,
   });
-}
+  ({ cluster, folder } = home);
+});
+afterAll(() => home?.close());
+
+const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
 const state = (path: string): Record<string, unknown> =>
   JSON.parse(readFileSync(join(folder, '.hpcserve/kept', path), 'utf8'));
@@ -75,32 +51,29 @@ const gatewayPid = (): unknown => tried(() => state('gateway/endpoint.json').pid
 const gatewayJob = (): unknown => tried(() => state('gateway/gateway-job.json').job_id);
 
 const replicas = async (): Promise<{ phase: string; jobs: string[] }> => {
-  const { stdout } = await hpcserve('status', 'kept-demo', '--json', '--site', './site.yaml');
+  const { stdout } = await hpcserve('status', 'kept-demo', '--json');
   const { phase, launches } = JSON.parse(stdout).deployments[0];
   return { phase, jobs: launches.map((launch: { job_id: string }) => launch.job_id) };
 };
 const answers = async (): Promise<boolean> =>
-  (await hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '2', '--site', './site.yaml')).code === 0;
+  (await hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '2')).code === 0;
 
 describe('a keeper in the gateway’s job', () => {
   it('is there once something is deployed, and nothing stays on the login node', async () => {
-    own(
-      'model.yaml',
-      JSON.stringify({
-        name: 'kept-demo',
-        models: [
-          {
-            name: 'tiny',
-            source: './toy.gguf',
-            cpu_threads: 1,
-            context_tokens: 512,
-            max_sequences: 4,
-            devices: { kind: 'gpu' },
-          },
-        ],
-      }),
-    );
-    const deployed = await hpcserve('deploy', 'model.yaml', '--site', './site.yaml', '--timeout', '100s');
+    home.write('model.yaml', {
+      name: 'kept-demo',
+      models: [
+        {
+          name: 'tiny',
+          source: './toy.gguf',
+          cpu_threads: 1,
+          context_tokens: 512,
+          max_sequences: 4,
+          devices: { kind: 'gpu' },
+        },
+      ],
+    });
+    const deployed = await hpcserve('deploy', 'model.yaml', '--timeout', '100s');
     expect(deployed.code, deployed.stdout + deployed.stderr).toBe(0);
     await expect.poll(keeperJob, { timeout: 30_000 }).toBe(gatewayJob());
     expect(jobOf(gatewayPid())).toBe(gatewayJob());
@@ -150,7 +123,7 @@ describe('a keeper in the gateway’s job', () => {
   }, 300_000);
 
   it('goes with the last deployment', async () => {
-    const stopped = await hpcserve('stop', 'kept-demo', '--site', './site.yaml');
+    const stopped = await hpcserve('stop', 'kept-demo');
     expect(stopped.code, stopped.stderr).toBe(0);
     const { stdout } = await cluster.runAs('user', [
       'squeue',

@@ -1,59 +1,30 @@
 /** Deployments that outlive their jobs, on a real Slurm cluster: time limits, cancelled jobs, killed agents. */
-import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { UserHome } from '../cluster/user-home.ts';
 
-let lease: ClusterLease;
+let home: UserHome;
 let cluster: Cluster;
 let folder: string;
 
 beforeAll(async () => {
-  lease = await acquireCluster();
-  cluster = lease.cluster;
-  folder = mkdtempSync('/tmp/hpcserve-keep-');
-  own(folder);
-  chmodSync(folder, 0o700);
-  const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
-  write(
-    'site.yaml',
-    shipped
-      .replace('name: test-cluster', 'name: kept')
-      .replace('signal_s: 30', 'signal_s: 10')
-      .concat('keeper:\n  move_after_s: 2\n'),
-  );
-  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-  expect(made.code, made.stderr).toBe(0);
-});
-afterAll(async () => {
-  await hpcserve('stop', '--all', '--yes');
-  await lease?.release();
-  if (folder) rmSync(folder, { recursive: true, force: true });
-});
-
-function own(path: string): void {
-  chownSync(path, cluster.user.uid, cluster.user.gid);
-}
-
-function write(name: string, text: string): string {
-  const path = join(folder, name);
-  writeFileSync(path, text);
-  own(path);
-  return path;
-}
-
-function hpcserve(...argv: string[]): Promise<CommandResult> {
-  return cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
-    cwd: folder,
-    env: { HOME: folder, HPCSERVE_SITE: join(folder, 'site.yaml') },
-    timeout_ms: 120_000,
+  home = await UserHome.open({
+    site: (shipped) =>
+      shipped
+        .replace('name: test-cluster', 'name: kept')
+        .replace('signal_s: 30', 'signal_s: 10')
+        .concat('keeper:\n  move_after_s: 2\n'),
   });
-}
+  ({ cluster, folder } = home);
+});
+afterAll(() => home?.close());
+
+const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
 function deployment(name: string, slurm: Record<string, string> = {}): string {
   const model = {
@@ -66,7 +37,7 @@ function deployment(name: string, slurm: Record<string, string> = {}): string {
     devices: { kind: 'gpu' },
     tier: 'stable',
   };
-  return write(`${name}.yaml`, JSON.stringify({ name, models: [model], slurm }));
+  return home.write(`${name}.yaml`, { name, models: [model], slurm });
 }
 
 async function deploy(file: string): Promise<OpenAI> {

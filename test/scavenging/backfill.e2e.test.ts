@@ -2,7 +2,7 @@
  * Replicas on idle nodes of a real Slurm cluster: they come, a job of higher priority takes their nodes while clients
  * stream from them, no answer changes, and they come back. On a cluster of its own, since the job takes whole node kinds.
  */
-import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -12,50 +12,27 @@ import type { CommandResult } from '../../slurm/command-runner.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { scavenge_grace_s } from '../cluster/layout.ts';
-import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { UserHome } from '../cluster/user-home.ts';
 
-let lease: ClusterLease;
+let home: UserHome;
 let cluster: Cluster;
 let folder: string;
 let door: { url: string; key: string };
 
 beforeAll(async () => {
-  lease = await acquireCluster('scavenging');
-  cluster = lease.cluster;
-  folder = mkdtempSync('/tmp/hpcserve-idle-');
-  chownSync(folder, cluster.user.uid, cluster.user.gid);
-  chmodSync(folder, 0o700);
-  const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
-  write(
-    'site.yaml',
-    shipped
-      .replace('name: test-cluster', 'name: idle')
-      // Answers take seconds, so that a preemption meets them.
-      .replaceAll(/^( +)emulated: cpu$/gm, '$1emulated: cpu\n$1emulated_step_ms: 60'),
-  );
-  const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-  expect(made.code, made.stderr).toBe(0);
-});
-afterAll(async () => {
-  await hpcserve('stop', '--all', '--yes');
-  await lease?.release();
-  if (folder) rmSync(folder, { recursive: true, force: true });
-});
-
-function write(name: string, text: string): string {
-  const path = join(folder, name);
-  writeFileSync(path, text);
-  chownSync(path, cluster.user.uid, cluster.user.gid);
-  return path;
-}
-
-function hpcserve(...argv: string[]): Promise<CommandResult> {
-  return cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
-    cwd: folder,
-    env: { HOME: folder, HPCSERVE_SITE: join(folder, 'site.yaml') },
-    timeout_ms: 120_000,
+  home = await UserHome.open({
+    cluster: 'scavenging',
+    site: (shipped) =>
+      shipped
+        .replace('name: test-cluster', 'name: idle')
+        // Answers take seconds, so that a preemption meets them.
+        .replaceAll(/^( +)emulated: cpu$/gm, '$1emulated: cpu\n$1emulated_step_ms: 60'),
   });
-}
+  ({ cluster, folder } = home);
+});
+afterAll(() => home?.close());
+
+const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
 async function json<T>(...argv: string[]): Promise<T> {
   const { code, stdout, stderr } = await hpcserve(...argv, '--json');
@@ -120,7 +97,7 @@ describe('replicas on idle nodes', () => {
       devices: { kind: 'gpu', node_kinds: ['a100', 'scavenge-gh200'] },
       scavenger: { replicas: 2 },
     };
-    const file = write('toy.yaml', JSON.stringify({ name: 'toy', models: [model] }));
+    const file = home.write('toy.yaml', { name: 'toy', models: [model] });
     door = await json('deploy', file, '--timeout', '60s');
     const first = await json<ScavengerRound>('backfill', '--once');
     expect(first).toMatchObject({ submitted: 2, replicas: 2, held_back: [] });

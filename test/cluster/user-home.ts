@@ -1,0 +1,83 @@
+/** A user of a test cluster: a home on a filesystem that all nodes see, a small model in it, and commands typed on the login node. */
+import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import type { CommandResult } from '../../slurm/command-runner.ts';
+import { packageRoot } from '../../spec/package-root.ts';
+import type { Cluster } from './cluster.ts';
+import { acquireCluster, type ClusterLease } from './shared.ts';
+
+export interface UserHomeOptions {
+  /** A cluster of another name than that of this test worker. */
+  cluster?: string;
+  /** Makes a site of the shipped `test-cluster`, in `site.yaml`; absent: the shipped one. */
+  site?: (shipped: string) => string;
+}
+
+/** What is typed for `hpcserve`. */
+export const hpcserveProgram: readonly string[] = [process.execPath, join(packageRoot, 'dist/cli/main.js')];
+const command_timeout_ms = 150_000;
+
+export class UserHome {
+  readonly cluster: Cluster;
+  readonly folder: string;
+  readonly environment: Readonly<Record<string, string>>;
+  readonly #lease: ClusterLease;
+
+  private constructor(lease: ClusterLease, site: UserHomeOptions['site']) {
+    this.#lease = lease;
+    this.cluster = lease.cluster;
+    this.folder = mkdtempSync('/tmp/hpcserve-e2e-');
+    this.own(this.folder);
+    chmodSync(this.folder, 0o700);
+    const shipped = join(packageRoot, 'site-configs/test-cluster.yaml');
+    this.environment = {
+      HOME: this.folder,
+      HPCSERVE_SITE: site ? this.write('site.yaml', site(readFileSync(shipped, 'utf8'))) : 'test-cluster',
+    };
+  }
+
+  /** With the model `toy.gguf` in it. */
+  static async open({ cluster, site }: UserHomeOptions = {}): Promise<UserHome> {
+    const home = new UserHome(await acquireCluster(cluster), site);
+    const made = await home.hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
+    expect(made.code, made.stderr).toBe(0);
+    return home;
+  }
+
+  /** Stops what was deployed, and gives the cluster back. */
+  async close(): Promise<void> {
+    await this.hpcserve('stop', '--all', '--yes');
+    await this.#lease.release();
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+
+  /** Types a command on the login node. */
+  hpcserve(...argv: string[]): Promise<CommandResult> {
+    return this.run([...hpcserveProgram, ...argv]);
+  }
+
+  /** The same for any program, with further variables. */
+  run(argv: readonly string[], environment: Readonly<Record<string, string>> = {}): Promise<CommandResult> {
+    return this.cluster.runAs('user', [...argv], {
+      cwd: this.folder,
+      env: { ...this.environment, ...environment },
+      timeout_ms: command_timeout_ms,
+    });
+  }
+
+  /**
+   * A file of the user.
+   * @param content what is no text is written as JSON, which is YAML
+   */
+  write(name: string, content: unknown, mode = 0o600): string {
+    const path = join(this.folder, name);
+    writeFileSync(path, typeof content === 'string' ? content : JSON.stringify(content), { mode });
+    this.own(path);
+    return path;
+  }
+
+  own(path: string): void {
+    chownSync(path, this.cluster.user.uid, this.cluster.user.gid);
+  }
+}
