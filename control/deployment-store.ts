@@ -20,6 +20,11 @@ export class DeploymentStore {
     return join(this.layout.deployments_folder, name);
   }
 
+  /** What workers had in memory when they left, for those that take their places. */
+  manifestFolder(name: string): string {
+    return join(this.folder(name), deploymentFiles.manifests);
+  }
+
   launchFolder(name: string, launchId: string): string {
     return join(this.folder(name), deploymentFiles.launches, launchId);
   }

@@ -52,6 +52,7 @@ export function describeLaunch(
     units: planned.units,
     mesh_folder: store.layout.mesh_folder,
     launch_folder,
+    manifest_folder: store.manifestFolder(deployment),
     ...(library ? { native_library_dir: expandSitePath(library, facts.environment) } : {}),
     ...networkOf(site),
     engine_prefix: enginePrefix(site, planned),

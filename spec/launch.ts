@@ -68,6 +68,8 @@ export const launchSchema = z.strictObject({
   mesh_folder: z.string(),
   /** This launch's own folder: state files, logs. */
   launch_folder: z.string(),
+  /** Of its deployment: what workers had in memory when they left. Absent: nothing is kept. */
+  manifest_folder: z.string().optional(),
   /** Folder for sockets and scratch on the node; made 0700. Absent: $TMPDIR or /tmp. */
   runtime_folder: z.string().optional(),
   native_library_dir: z.string().optional(),

@@ -71,6 +71,8 @@ export const deploymentFiles = {
   previous_spec: 'model.previous.yaml',
   lock: 'lock',
   launches: 'launches',
+  /** See `LaunchSpec.manifest_folder`. */
+  manifests: 'manifests',
 } as const;
 
 /** Files of one launch's folder `deployments/<name>/launches/<launch_id>/`. */

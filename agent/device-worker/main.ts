@@ -9,7 +9,10 @@ import { nativeFolderVariable } from '../../native/libraries.ts';
 import { loadLlama } from '../../native/llama.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ManifestModel } from '../memory/pool-manifest.ts';
+import { warmCache } from './cache-warmer.ts';
 import { WorkerServer } from './http/server.ts';
+import { readManifest } from './manifest-file.ts';
 import { reportMemory } from './memory-report.ts';
 import type { FromWorker, ToWorker } from './messages.ts';
 import { WorkerMetrics } from './metrics.ts';
@@ -30,6 +33,9 @@ class DeviceWorker {
   private server: WorkerServer | undefined;
   private heartbeat: NodeJS.Timeout | undefined;
   private ending = false;
+  private drains = false;
+  private warms = false;
+  private readonly warming = new AbortController();
 
   async take(message: ToWorker): Promise<void> {
     log.asked(message);
@@ -76,6 +82,7 @@ class DeviceWorker {
   async end(code: number, reason: string): Promise<void> {
     if (this.ending) return;
     this.ending = true;
+    this.warming.abort();
     log.ended(reason);
     clearInterval(this.heartbeat);
     this.models?.handOver();
@@ -98,7 +105,9 @@ class DeviceWorker {
     const step_ms_min = message.step_ms_min ?? 0;
     const isa = [...llama.ggml.cpuFeatures];
     const words = `${device}, ${threads} threads, ${isa.join(' ')}, ${llama.version}, ${step_ms_min} ms`;
-    const { cache_dir } = message;
+    const { cache_dir, manifest_file } = message;
+    // Before this worker writes its own.
+    const manifest = manifest_file === undefined ? [] : readManifest(manifest_file);
     const models = new Models({
       threads,
       pool_bytes,
@@ -110,10 +119,14 @@ class DeviceWorker {
         hash_dir: join(cache_dir, 'tensors'),
         ...(message.peers_socket !== undefined && { peers_socket: message.peers_socket }),
       }),
+      ...(manifest_file !== undefined && { manifest_file }),
       profile_ms: this.limits.profile_ms,
       warn: (text) => log.warn(text),
       metrics,
-      tell: (told) => this.tell(told),
+      tell: (told) => {
+        this.tell(told);
+        if (told.type === 'model' && told.state === 'serving') this.warmOnce(models, manifest);
+      },
       failed: (error) => void this.fatal(error),
       stall_ms: this.limits.stall_ms,
     });
@@ -141,9 +154,25 @@ class DeviceWorker {
     );
   }
 
+  /** Once a model serves: what its predecessor had in memory comes into the page cache, too. */
+  private warmOnce(models: Models, manifest: readonly ManifestModel[]): void {
+    if (this.warms) return;
+    this.warms = true;
+    const around = {
+      loading: () => models.areLoading,
+      busy: () => models.busy,
+      warmed: (path: string, read_bytes: number) => log.warmed(path, read_bytes),
+      warn: (text: string) => log.warn(text),
+    };
+    warmCache(manifest, around, this.warming.signal).catch((error: Error) => log.warn(error.message));
+  }
+
   private async drain(): Promise<void> {
     const { server, models } = this.configured;
     server.draining = true;
+    this.warming.abort();
+    if (!this.drains) models.keepManifest();
+    this.drains = true;
     await models.whenIdle();
     this.tell({ type: 'drained' });
   }

@@ -6,14 +6,19 @@ import { nearest } from '../../spec/nearest.ts';
 import { ContentHashCache } from '../memory/content-hashes.ts';
 import { learnContents } from '../memory/learn-contents.ts';
 import { SharedTensors } from '../memory/peers/shared-tensors.ts';
+import type { ManifestModel } from '../memory/pool-manifest.ts';
 import { monotonic_ms } from './clock.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
 import type { FromCompute, ScheduleReport, Submission, TokenOutput } from './compute/messages.ts';
+import { writeManifest } from './manifest-file.ts';
 import type { FromWorker, NativeModel } from './messages.ts';
 import type { WorkerMetrics } from './metrics.ts';
 import type { OutputLengthStore } from './output-length-store.ts';
 import type { ProfileStore } from './profile-store.ts';
 import { ServedModel } from './served-model.ts';
+
+/** What is in the pool is written down at most this often while the worker serves. Lower: successors know more; higher: fewer writes. */
+const manifest_interval_ms = 60_000;
 
 /** Who submitted a sequence, and hears of it. After `refused`, `failed` or an output with `finish` nothing follows. */
 export interface SequenceListener {
@@ -39,6 +44,8 @@ export class Models {
   private readonly profiles: ProfileStore | undefined;
   private readonly lengths: OutputLengthStore | undefined;
   private readonly profile_ms: number;
+  private manifest_ms = performance.now();
+  private readonly manifest_file: string | undefined;
   private readonly warn: (text: string) => void;
   private readonly hashes: ContentHashCache | undefined;
   /** What peers may ask for; absent where tensors have no names. */
@@ -60,6 +67,8 @@ export class Models {
     profiles?: ProfileStore;
     /** Absent: so is how long answers were. */
     lengths?: OutputLengthStore;
+    /** See `writeManifest`; absent: what is in the pool is not told. */
+    manifest_file?: string;
     /** Longest measurement of a model of which nothing is kept. */
     profile_ms: number;
     warn: (text: string) => void;
@@ -72,6 +81,7 @@ export class Models {
     this.profiles = options.profiles;
     this.lengths = options.lengths;
     this.profile_ms = options.profile_ms;
+    this.manifest_file = options.manifest_file;
     this.warn = options.warn;
     this.hashes = options.hash_dir === undefined ? undefined : new ContentHashCache(options.hash_dir);
     this.shared = this.hashes && new SharedTensors(this.hashes);
@@ -188,6 +198,16 @@ export class Models {
     return this.all.map(({ load }) => load);
   }
 
+  /** Models are on their way that were asked for, or come back. */
+  get areLoading(): boolean {
+    return this.all.some(({ state, progress }) => state === 'loading' || progress !== undefined);
+  }
+
+  /** Answers are being computed. */
+  get busy(): boolean {
+    return this.live.size > 0;
+  }
+
   /** Sequences of a model between submission and their end. */
   liveOf(name: string): number {
     let count = 0;
@@ -241,6 +261,12 @@ export class Models {
     return own.length;
   }
 
+  /** Has it written down what is in the pool, for the worker that comes after this one. */
+  keepManifest(): void {
+    this.manifest_ms = performance.now();
+    if (this.manifest_file !== undefined) this.compute.send({ type: 'manifest' });
+  }
+
   /** Resolves once no sequence is alive. */
   whenIdle(): Promise<void> {
     if (this.live.size === 0) return Promise.resolve();
@@ -288,11 +314,16 @@ export class Models {
       case 'profile':
         this.keepLearned(message);
         return;
+      case 'manifest':
+        this.writeManifest(message.models);
+        return;
       case 'weights':
         for (const { name, weights } of message.models) {
           const told = this.models.get(name);
           if (told) told.weights = weights;
         }
+        // A successor may begin before this worker goes.
+        if (performance.now() - this.manifest_ms > manifest_interval_ms) this.keepManifest();
         return;
     }
     const model = this.models.get(message.name);
@@ -336,6 +367,14 @@ export class Models {
       if (lengths) this.lengths?.write(name, lengths);
     } catch (error) {
       this.warn(`what was learned of ${name} on this device cannot be kept: ${(error as Error).message}`);
+    }
+  }
+
+  private writeManifest(models: readonly ManifestModel[]): void {
+    try {
+      writeManifest(this.manifest_file!, models);
+    } catch (error) {
+      this.warn(`what was in memory is not known to the next worker: ${(error as Error).message}`);
     }
   }
 

@@ -67,6 +67,11 @@ export class WorkerLog {
     }
   }
 
+  /** What a predecessor had in memory is in the page cache, too. */
+  warmed(path: string, read_bytes: number): void {
+    this.#log.info({ path, read_bytes }, 'read ahead');
+  }
+
   warn(text: string): void {
     this.#log.warn(text);
   }

@@ -14,6 +14,7 @@ import type { ScratchSource } from '../engine/scratch.ts';
 import type { WeightPlan } from '../engine/weight-plan.ts';
 import type { LoadBeside, WeightSource } from '../engine/weights.ts';
 import { ModelFiles } from './model-files.ts';
+import type { ManifestModel } from './pool-manifest.ts';
 import { PoolMemory, pool_alignment_bytes } from './pool-memory.ts';
 import { type KvRegions, PooledKv } from './pooled-kv.ts';
 import type { ModelUse } from './pooled-loading.ts';
@@ -125,6 +126,11 @@ export class DevicePool {
    */
   adoptContents(path: string): void {
     this.#weights.adoptContents(this.#files.open(path));
+  }
+
+  /** See `WeightPool.manifest`. */
+  manifest(): ManifestModel[] {
+    return this.#weights.manifest();
   }
 
   report(): PoolReport {

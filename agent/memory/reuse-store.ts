@@ -185,6 +185,16 @@ export class ReuseStore {
     }
   }
 
+  /** Whether a tensor is in the pool. */
+  has({ keys }: WantedTensor): boolean {
+    return this.#find(keys) !== undefined;
+  }
+
+  /** p of Equation 2: that the next request is for the model. */
+  probability(model: string): number {
+    return requestProbability(this.#history, model);
+  }
+
   /** Makes what is stored under one key findable under another: its content became known. */
   alias(known: string, key: string): void {
     const stored = this.#byKey.get(known);

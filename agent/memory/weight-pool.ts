@@ -22,11 +22,12 @@ import {
   weightContext,
 } from '../engine/weights.ts';
 import type { ContentHashCache } from './content-hashes.ts';
-import { type FileVersion, fileVersion } from './file-version.ts';
+import { type FileVersion, fileVersion, sharedVersionText } from './file-version.ts';
 import { fingerprints } from './fingerprint.ts';
 import { type FileRange, row_group, type TensorLoad } from './load/pieces.ts';
 import { convertedRowBytes } from './load/row-groups.ts';
 import { TensorLoader, type TensorLoaderOptions } from './load/tensor-loader.ts';
+import { type ManifestModel, mergeRanges } from './pool-manifest.ts';
 import type { PoolLayout, PoolMemory } from './pool-memory.ts';
 import { type ModelUse, PooledLoading, type PooledTensor } from './pooled-loading.ts';
 import type { PendingLoad, ReuseStore, WantedTensor } from './reuse-store.ts';
@@ -36,12 +37,17 @@ export interface WeightPoolOptions extends TensorLoaderOptions {
   content_hashes?: ContentHashCache;
 }
 
+/** Models of which it is remembered what they are made of. Lower: less memory; higher: longer manifests. */
+const described_max = 256;
+
 export class WeightPool {
   readonly #memory: PoolMemory;
   readonly #store: ReuseStore;
   readonly #ggml: Ggml;
   readonly #loader: TensorLoader;
   readonly #hashes: ContentHashCache | undefined;
+  /** Models that were asked for, the last one at the end. */
+  readonly #described = new Map<string, { file: GgufFile; plan: WeightPlan }>();
 
   constructor(ggml: Ggml, memory: PoolMemory, store: ReuseStore, options: WeightPoolOptions) {
     this.#ggml = ggml;
@@ -71,6 +77,27 @@ export class WeightPool {
     } finally {
       this.#ggml.ggml_free(context);
     }
+  }
+
+  /** What of each model lies in the pool now, and how likely it is asked for next. Models whose files changed are left out. */
+  manifest(): ManifestModel[] {
+    return [...this.#described].flatMap(([model, { file, plan }]): ManifestModel[] => {
+      const context = weightContext(this.#ggml, plan);
+      try {
+        const version = this.#version(file);
+        const held = this.#describe(version, plan, context).filter(({ wanted }) => this.#store.has(wanted));
+        const ranges = mergeRanges(held.flatMap((tensor) => tensor.at(0).parts));
+        const probability = this.#store.probability(model);
+        return ranges.length > 0
+          ? [{ path: file.path, version: sharedVersionText(version), probability, ranges }]
+          : [];
+      } catch (error) {
+        if (error instanceof HpcserveError && error.code === 'E_POOL_LOAD') return [];
+        throw error;
+      } finally {
+        this.#ggml.ggml_free(context);
+      }
+    });
   }
 
   /**
@@ -112,6 +139,7 @@ export class WeightPool {
       const contents = this.#hashes?.read(version);
       const tensors = this.#describe(version, plan, context, contents);
       const model = use.model ?? file.path;
+      this.#remember(model, file, plan);
       pending = this.#store.begin({
         model,
         latency_sensitivity: use.latency_sensitivity ?? 1,
@@ -127,6 +155,12 @@ export class WeightPool {
       ggml.ggml_free(context);
       throw error;
     }
+  }
+
+  #remember(model: string, file: GgufFile, plan: WeightPlan): void {
+    this.#described.delete(model);
+    this.#described.set(model, { file, plan });
+    if (this.#described.size > described_max) this.#described.delete(this.#described.keys().next().value!);
   }
 
   /** @throws HpcserveError E_POOL_LOAD: the file is no longer the one whose header was read */

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -85,6 +86,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       heartbeat_ms: context.heartbeat_ms,
       cache_dir: cacheFolder(context.environment),
       ...(context.peers_socket !== undefined && { peers_socket: context.peers_socket }),
+      ...manifestOf(context),
       device: describeDevices(context),
       ...(context.step_ms_min === undefined ? {} : { step_ms_min: context.step_ms_min }),
       ...(context.sharing && { sharing: sharingOf(context.sharing) }),
@@ -291,6 +293,14 @@ function nativeModel(unit: UnitSpec): NativeModel {
     latency_sensitivity: model.latency_sensitivity,
     ...(Object.keys(model.slo).length > 0 && { slo: model.slo }),
   };
+}
+
+/** One for all workers of the deployment with the same models: whichever node its successor is on, it finds it. */
+function manifestOf({ manifest_folder, group }: ProcessContext): { manifest_file?: string } {
+  if (manifest_folder === undefined) return {};
+  const names = [...new Set(group.units.map(({ model }) => model.name))].sort();
+  const hash = createHash('sha256').update(JSON.stringify(names)).digest('hex');
+  return { manifest_file: join(manifest_folder, `${hash.slice(0, 16)}.json`) };
 }
 
 /** The user's own, or where the job's script says that caches are to be. */

@@ -244,6 +244,7 @@ export class NodeAgent {
         step_ms_min: launch.emulated_step_ms,
         sharing: launch.sharing,
         peers_socket,
+        manifest_folder: launch.manifest_folder,
         memory_limit_bytes: this.#devices?.host.memory_limit_bytes,
         planned_memory_bytes: launch.memory_bytes_per_node,
         engine_prefix: launch.engine_prefix,

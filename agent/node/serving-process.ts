@@ -75,6 +75,8 @@ export interface ProcessContext {
   sharing: SiteSharing | undefined;
   /** Where device workers ask for tensors that other nodes have in memory; see `PeerWeights`. */
   peers_socket: string | undefined;
+  /** Folder of the deployment for what workers had in memory; absent: the next one begins with nothing. */
+  manifest_folder: string | undefined;
   /** What the job may use on this node, where that is limited. */
   memory_limit_bytes: number | undefined;
   /** What the plan gave the job on this node, where that is known. */

@@ -40,6 +40,7 @@ export class WorkerHarness {
     for (const stream of [this.process.stdout!, this.process.stderr!])
       stream.on('data', (chunk) => {
         this.log += chunk;
+        for (const check of this.waiting) check();
       });
     this.process.on('message', (message: FromWorker) => {
       this.messages.push(message);
@@ -113,6 +114,23 @@ export class WorkerHarness {
   /** The first message that fits, of those that came and will come. */
   async message(fits: (message: FromWorker) => boolean): Promise<FromWorker> {
     return this.until(() => this.messages.find(fits), 'a message');
+  }
+
+  /** What it logged so far. */
+  get lines(): Record<string, unknown>[] {
+    const whole = this.log.split('\n').filter((line) => line.startsWith('{') && line.endsWith('}'));
+    return whole.map((line) => JSON.parse(line));
+  }
+
+  /** Lines of its log that fit, once there are so many. */
+  async logged(
+    fits: (line: Record<string, unknown>) => boolean,
+    count: number,
+  ): Promise<Record<string, unknown>[]> {
+    return this.until(() => {
+      const found = this.lines.filter(fits);
+      return found.length >= count ? found : undefined;
+    }, `${count} lines of its log`);
   }
 
   /** A load report, newer than now, that fits. */

@@ -162,6 +162,9 @@ export class ComputeLoop {
         this.send({ type: 'report', id: message.id, report: this.report() });
         return;
       }
+      case 'manifest':
+        if (this.hasModels) this.send({ type: 'manifest', models: this.pool().manifest() });
+        return;
       case 'learned':
         this.learned(message.path);
         return;
@@ -308,6 +311,11 @@ export class ComputeLoop {
     }
   }
 
+  /** There is a pool, and something in it. */
+  private get hasModels(): boolean {
+    return this.messages.size + this.resting.names.length > 0;
+  }
+
   private report(): ScheduleReport {
     const { schedule } = this;
     return {
@@ -316,7 +324,7 @@ export class ComputeLoop {
       view: schedule.view(monotonic_ms(), this.resting.names.length),
       decisions: schedule.decisions.last,
       resting: this.resting.names,
-      ...(this.messages.size + this.resting.names.length > 0 && { pool: this.pool().report() }),
+      ...(this.hasModels && { pool: this.pool().report() }),
     };
   }
 

@@ -14,6 +14,7 @@ import type {
 } from '../../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
+import type { ManifestModel } from '../../memory/pool-manifest.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
@@ -85,6 +86,8 @@ export type ToCompute =
   | { type: 'submit'; submission: Submission }
   | { type: 'cancel'; model: string; id: number }
   | { type: 'report'; id: number }
+  /** The worker is about to go: what is in the pool is told. */
+  | { type: 'manifest' }
   /** The contents of a model file were hashed: other files that have the same tensors can share them. */
   | { type: 'learned'; path: string }
   | { type: 'stop' };
@@ -110,6 +113,7 @@ export type FromCompute =
   /** What is known now of how fast a model is here, and how long its answers: after it was measured, now and then, and before it goes. */
   | { type: 'profile'; name: string; profile: KeptProfile; too_slow: boolean; lengths?: KeptLengths }
   | { type: 'report'; id: number; report: ScheduleReport }
+  | { type: 'manifest'; models: ManifestModel[] }
   | { type: 'admitted'; id: number }
   | { type: 'refused'; id: number; error: ErrorJson }
   | {
