@@ -97,6 +97,9 @@ function ensureBuilt() {
   const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
   const result = spawnSync(process.execPath, [compiler, '-p', root], { cwd: root, stdio: ['ignore', 2, 2] });
   if (result.status !== 0) fail('error: the build failed; see the output above', 1);
+  const bundler = join(root, 'dist', '.ci', 'bundle.js');
+  if (spawnSync(process.execPath, [bundler], { cwd: root, stdio: ['ignore', 2, 2] }).status !== 0)
+    note('the command line could not be put into few files (see above): it works, but starts more slowly');
   writeFileSync(buildStamp, wanted);
   note(`built in ${seconds(started)}`);
 }

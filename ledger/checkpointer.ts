@@ -1,7 +1,10 @@
 import { statSync } from 'node:fs';
+import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import type Database from 'better-sqlite3';
+import { packageRoot } from '../spec/package-root.ts';
 
+const workerFile = join(packageRoot, 'dist/ledger/checkpoint-worker.js');
 /** Records between two looks at the log's size. */
 const interval = 2000;
 /** Lower: a smaller log, more writes to the file; higher: the reverse, since a page in it many times is copied once. */
@@ -50,7 +53,8 @@ export class Checkpointer {
   #passive(): void {
     this.#running = true;
     if (!this.#worker) {
-      this.#worker = new Worker(workerFile(), { workerData: { path: this.#path } });
+      // Threads need compiled JavaScript, wherever this file itself runs from.
+      this.#worker = new Worker(workerFile, { workerData: { path: this.#path } });
       this.#worker.unref();
       this.#worker.on('message', () => {
         this.#running = false;
@@ -63,11 +67,4 @@ export class Checkpointer {
     }
     this.#worker.postMessage('checkpoint');
   }
-}
-
-/** Worker threads run compiled code, also when the ledger itself runs from the sources (in tests). */
-function workerFile(): URL {
-  return import.meta.url.endsWith('.ts')
-    ? new URL('../dist/ledger/checkpoint-worker.js', import.meta.url)
-    : new URL('./checkpoint-worker.js', import.meta.url);
 }

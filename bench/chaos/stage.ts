@@ -49,7 +49,7 @@ export class Stage {
 
   /** Types a command on the login node. */
   hpcserve(...argv: string[]): Promise<CommandResult> {
-    return this.cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
+    return this.cluster.runAs('user', [process.execPath, join(packageRoot, 'cli/hpcserve.mjs'), ...argv], {
       cwd: this.folder,
       env: { HOME: this.folder, HPCSERVE_SITE: this.#siteFile },
       timeout_ms: 180_000,

@@ -93,7 +93,7 @@ export class Stage {
   }
 
   #argv(words: readonly string[]): string[] {
-    return [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...words];
+    return [process.execPath, join(packageRoot, 'cli/hpcserve.mjs'), ...words];
   }
 
   /** Writes a model.yaml with one model on the toy file; its path. */

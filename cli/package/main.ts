@@ -22,19 +22,8 @@ import { glibcNeeded } from './glibc.ts';
 import { launcherScript } from './launcher.ts';
 import { installTarget, run, type TargetArchitecture, targetArchitectures } from './target.ts';
 
-/** Rooms whose built code the product runs; tests, benches and the checks stay behind. */
-const builtRooms = [
-  'cli',
-  'control',
-  'gateway',
-  'agent',
-  'solver',
-  'mesh',
-  'slurm',
-  'ledger',
-  'native',
-  'spec',
-];
+/** Rooms whose compiled code its processes run; what people type comes as a bundle, tests and benches stay behind. */
+const builtRooms = ['control', 'gateway', 'agent', 'solver', 'mesh', 'slurm', 'ledger', 'native', 'spec'];
 /** Folders and files that travel as they are. */
 const plain = [
   'cli/hpcserve.mjs',
@@ -86,6 +75,12 @@ function main(): void {
     mkdirSync(join(folder, 'bin'), { recursive: true });
     for (const entry of plain) copy(entry, folder);
     for (const room of builtRooms) copy(join('dist', room), folder);
+    const bundle = join(staging, 'bundle');
+    run([process.execPath, join(packageRoot, 'dist/.ci/bundle.js'), bundle], packageRoot);
+    cpSync(bundle, join(folder, 'dist/bundle'), {
+      recursive: true,
+      filter: (path) => !path.endsWith('.map'),
+    });
     for (const path of productionPackages(arch)) copyPackage(path, folder);
     installTarget(arch, folder, join(staging, 'work'));
     chmodSync(join(folder, 'bin/node'), 0o755);

@@ -4,9 +4,10 @@
  * MB for a large vocabulary) plus 4 MiB a thread.
  */
 import { open, rename, rm, statfs } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { dirname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { packageRoot } from '../../spec/package-root.ts';
 import { modelFileError } from '../formats/file-window.ts';
 import { type GgufLayout, layoutGguf } from '../formats/gguf-writer.ts';
 import { type ChunkWork, runChunks } from './chunks.ts';
@@ -126,10 +127,10 @@ async function writeFile(
   else await Promise.all(Array.from({ length: threads }, () => runThread(work, done)));
 }
 
-/** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
+/** Threads need compiled JavaScript, wherever this file itself runs from: Node 20 runs no TypeScript. */
 function runThread(work: ChunkWork, done: (bytes: number) => void): Promise<void> {
   return new Promise((resolve, reject) => {
-    const worker = new Worker(new URL('./weight-worker.js', import.meta.url), { workerData: work });
+    const worker = new Worker(join(packageRoot, 'dist/native/synth/weight-worker.js'), { workerData: work });
     worker.on('message', done);
     worker.once('error', reject);
     worker.once('exit', (code) => {

@@ -28,7 +28,7 @@ export function temporaryHome(): Home {
     dispose: () => rmSync(folder, { recursive: true, force: true }),
     run: (argv, { env = {}, input = '', timeout_ms = 60_000 } = {}) =>
       new Promise((resolve, reject) => {
-        const child = spawn(process.execPath, [join(packageRoot, 'dist', 'cli', 'main.js'), ...argv], {
+        const child = spawn(process.execPath, [join(packageRoot, 'cli/hpcserve.mjs'), ...argv], {
           cwd: folder,
           // No sbatch on this PATH: a machine without Slurm.
           env: { PATH: '/nowhere', HOME: folder, ...env },

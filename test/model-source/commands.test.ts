@@ -22,7 +22,7 @@ interface Ended {
 }
 
 function hpcserve(...args: string[]): Promise<Ended> {
-  const main = join(packageRoot, 'dist', 'cli', 'main.js');
+  const main = join(packageRoot, 'cli/hpcserve.mjs');
   const env = { PATH: process.env.PATH, HOME: folder, HPCSERVE_SITE: 'local' };
   return new Promise((resolve) => {
     execFile(process.execPath, [main, ...args], { cwd: folder, env }, (error, stdout, stderr) => {
