@@ -34,6 +34,8 @@ export interface EngineProbe {
   version: string;
   /** Whether this version listens on unix sockets. */
   unix_socket: boolean;
+  /** Long options that its help names, with their dashes; absent: it was not asked for them. */
+  options?: ReadonlySet<string>;
 }
 
 export interface CommandLine {
@@ -48,6 +50,14 @@ export interface CommandLine {
   links: { path: string; target: string }[];
   /** Working directory. Absent: the agent's. */
   cwd?: string;
+  /** It can be told to give up its device memory while nobody asks for it; absent: it cannot. */
+  sleep?: SleepPaths;
+}
+
+/** Paths of an engine, each for POST, which answer once it is done. */
+export interface SleepPaths {
+  sleep: string;
+  wake: string;
 }
 
 /** What an engine reports of its load; absent fields are not known. */
@@ -65,6 +75,8 @@ export interface EngineAdapter {
   readonly name: Exclude<UnitSpec['engine'], 'native'>;
   /** A command that prints an EngineProbe, or something `parseProbe` understands; absent: nothing to ask. */
   probeArgv?(prefix: readonly string[]): string[];
+  /** Another one, where no single command says all; `parseProbe` has the output of both. */
+  furtherProbeArgv?(prefix: readonly string[]): string[];
   parseProbe?(output: string): EngineProbe | undefined;
   /** @throws HpcserveError E_AGENT_ENGINE_OPTION where the model asks for what this engine cannot do */
   commandLine(unit: UnitSpec, context: AdapterContext): CommandLine;
@@ -80,6 +92,38 @@ export function refusal(model: ModelSpec, engine: string, what: string): Hpcserv
   return new HpcserveError('E_AGENT_ENGINE_OPTION', {
     what: `${model.name}: ${engine} has no ${what}`,
     try: `remove ${what} from model.yaml, or choose another engine`,
+  });
+}
+
+/** Long options that a program's help names. */
+export function optionsOf(help: string): ReadonlySet<string> {
+  return new Set(help.match(/(?<![\w-])--[a-z][a-z0-9-]*/gi) ?? []);
+}
+
+/**
+ * Refuses a command line that the installed version would refuse after it has loaded for minutes.
+ * @throws HpcserveError E_AGENT_ENGINE_OPTION
+ */
+export function checkOptions(
+  unit: UnitSpec,
+  { version, options }: EngineProbe,
+  argv: readonly string[],
+): void {
+  if (options === undefined || options.size === 0) return;
+  const unknown = argv
+    .filter((word) => word.startsWith('--'))
+    .map((word) => word.split('=', 1)[0]!)
+    .find((word) => !options.has(word));
+  if (unknown === undefined) return;
+  const own = unit.model.engine_args.some((word) => word.split('=', 1)[0] === unknown);
+  throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
+    what: `${unit.model.name}: ${unit.engine} ${version} has no option ${unknown}`,
+    because: own
+      ? 'engine_args of model.yaml names it, and its --help does not'
+      : 'its --help does not name it',
+    try: own
+      ? 'compare engine_args with what this version takes (its --help), or use the version they are for'
+      : 'install a version that has it',
   });
 }
 

@@ -4,7 +4,7 @@
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { chosenChunk, type EngineAdapter, loadOf, metricValue, option } from './adapter.ts';
+import { chosenChunk, type EngineAdapter, loadOf, metricValue, option, optionsOf } from './adapter.ts';
 
 const program = 'llama-server';
 
@@ -14,8 +14,17 @@ export const llamaCpp: EngineAdapter = {
   metrics_path: '/metrics',
 
   probeArgv: (prefix) => [...prefix, program, '--help'],
-  parseProbe: (output) =>
-    output.includes('--host') ? { version: 'unknown', unix_socket: /UNIX socket/i.test(output) } : undefined,
+  furtherProbeArgv: (prefix) => [...prefix, program, '--version'],
+  parseProbe: (output) => {
+    if (!output.includes('--host')) return undefined;
+    // `version: 5000 (1a2b3c4d)`: the number of the build, as its releases are called.
+    const build = /^version: (\d+)\b/m.exec(output)?.[1];
+    return {
+      version: build === undefined ? 'unknown' : `b${build}`,
+      unix_socket: /UNIX socket/i.test(output),
+      options: optionsOf(output),
+    };
+  },
 
   commandLine(unit, context) {
     const { model } = unit;

@@ -10,6 +10,7 @@ import {
   metricSum,
   metricValue,
   option,
+  optionsOf,
   refusal,
 } from './adapter.ts';
 import { servedLink } from './python-socket.ts';
@@ -23,9 +24,10 @@ export const tgi: EngineAdapter = {
   metrics_path: '/metrics',
 
   probeArgv: (prefix) => [...prefix, program, '--version'],
+  furtherProbeArgv: (prefix) => [...prefix, program, '--help'],
   parseProbe: (output) => {
     const version = /^text-generation-launcher (\S+)$/m.exec(output)?.[1];
-    return version === undefined ? undefined : { version, unix_socket: false };
+    return version === undefined ? undefined : { version, unix_socket: false, options: optionsOf(output) };
   },
 
   commandLine(unit, context) {

@@ -3,6 +3,7 @@
  * in newer versions only, so it is looked for in the installed sources, which is faster than any `vllm --help`.
  */
 import { join } from 'node:path';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import {
   chosenChunk,
   type EngineAdapter,
@@ -34,6 +35,9 @@ const dtypes: Record<string, string> = {
   float32: 'float32',
 };
 
+/** Who passes it wants the engine to sleep (https://docs.vllm.ai/en/latest/features/sleep_mode/). */
+const sleep_option = '--enable-sleep-mode';
+
 /** One process a node, without Ray (https://docs.vllm.ai/en/latest/serving/parallelism_scaling/). */
 function acrossNodes({ rank, nodes, leader }: EnginePartPlace): string[] {
   return [
@@ -64,6 +68,14 @@ export const vllm: EngineAdapter = {
       ? ({ kind: 'socket', path: socket } as const)
       : ({ kind: 'loopback', port: context.port } as const);
     const dtype = dtypes[model.precision];
+    const sleeps = model.engine_args.includes(sleep_option);
+    // The paths that put it to sleep come with others that run what they are told to, and none of them asks for the key.
+    if (sleeps && listen.kind !== 'socket')
+      throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
+        what: `${model.name}: this vLLM cannot be put to sleep safely`,
+        because: 'it listens on a port of the node, where others could reach the paths for it without a key',
+        try: `use a version that has --uds, or remove ${sleep_option} from engine_args`,
+      });
     const argv = [
       ...context.engine_prefix,
       'vllm',
@@ -96,7 +108,10 @@ export const vllm: EngineAdapter = {
         // Its ranks talk to each other over TCP: those of one node on loopback, where nobody else's node reaches.
         VLLM_HOST_IP: part?.own_address ?? '127.0.0.1',
         VLLM_NO_USAGE_STATS: '1',
+        ...(sleeps && { VLLM_SERVER_DEV_MODE: '1' }),
       },
+      // Level 1: weights wait in host memory, and KV is given up.
+      ...(sleeps && (part?.rank ?? 0) === 0 && { sleep: { sleep: '/sleep?level=1', wake: '/wake_up' } }),
       files: [],
       links: [],
     };

@@ -6,13 +6,21 @@ import type { ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
-import type { AdapterContext, EngineAdapter, EngineLoad, EngineProbe } from '../adapters/adapter.ts';
+import {
+  type AdapterContext,
+  checkOptions,
+  type EngineAdapter,
+  type EngineLoad,
+  type EngineProbe,
+  type SleepPaths,
+} from '../adapters/adapter.ts';
 import { type FatalSign, fatalSign } from '../adapters/fatal.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { emptyLoad } from './device-worker-process.ts';
 import { EngineHealth } from './engine-health.ts';
 import { fetchText } from './engine-request.ts';
+import { EngineSleep } from './engine-sleep.ts';
 import { engineEnvironment, freePort, prepareFiles } from './engine-start.ts';
 import { checkModelPath, pendingModel } from './model-path.ts';
 import { whyEnded } from './part-board.ts';
@@ -23,6 +31,8 @@ const ready_s_default = 3600;
 const probe_timeout_ms = 60_000;
 const ready_poll_ms = 250;
 const stop_grace_ms = 5000;
+/** As for native models (`sharing.keep_alive_s` of the site config). */
+const keep_alive_s_default = 300;
 /** After SIGKILL; a process that hangs in the kernel is not waited for any longer. */
 const kill_ms = 2000;
 /** Exit codes by which a shell says that a program could not be started. */
@@ -48,6 +58,7 @@ export class EngineProcess implements ServingProcess {
   readonly #stopped = new AbortController();
   #child: Child | undefined;
   #load: EngineLoad = {};
+  #sleep: EngineSleep | undefined;
   #has_served = false;
   #hangs = false;
 
@@ -81,6 +92,10 @@ export class EngineProcess implements ServingProcess {
     ];
   }
 
+  wake(): Promise<void> | undefined {
+    return this.#sleep?.wake();
+  }
+
   drain(): void {
     if (this.models[0]!.state === 'serving') this.#update({ state: 'draining' });
   }
@@ -107,12 +122,13 @@ export class EngineProcess implements ServingProcess {
   async #runOnce(signal: AbortSignal): Promise<ProcessEnd> {
     try {
       checkModelPath(this.#unit);
-      const { child, upstream, key } = await this.#start();
+      const { child, upstream, key, sleep } = await this.#start();
       const lost = this.#untilPartLost(signal);
       const reached = await Promise.race([this.#becomeReady(child, upstream), lost]);
       if (typeof reached === 'object') return this.#endWith(child, reached);
       if (reached === 'ready') {
         this.#has_served = true;
+        this.#sleep = sleep && this.#sleeping(sleep, upstream, signal);
         this.upstream = upstream;
         this.#update({ state: 'serving' });
         this.#followLoad(child, upstream).catch((error: unknown) => this.#context.log.error(error));
@@ -130,7 +146,15 @@ export class EngineProcess implements ServingProcess {
     }
   }
 
-  async #start(): Promise<{ child: Child; upstream: Upstream; key: string }> {
+  #sleeping(paths: SleepPaths, upstream: Upstream, signal: AbortSignal): EngineSleep {
+    const { sharing, traffic, log } = this.#context;
+    const after_ms = 1000 * (sharing?.keep_alive_s ?? keep_alive_s_default);
+    const sleep = new EngineSleep({ paths, after_ms, upstream, traffic, unit: this.#unit.unit, log });
+    void sleep.watch(signal);
+    return sleep;
+  }
+
+  async #start(): Promise<{ child: Child; upstream: Upstream; key: string; sleep?: SleepPaths }> {
     const { group, engine_prefix, runtime_folder } = this.#context;
     const environment = engineEnvironment(this.#unit, this.#context);
     this.#update({ state: 'loading' });
@@ -146,6 +170,7 @@ export class EngineProcess implements ServingProcess {
       ...(probed === undefined ? {} : { probed }),
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
     });
+    if (probed) checkOptions(this.#unit, probed, line.argv.slice(engine_prefix.length));
     this.#stopped.signal.throwIfAborted();
     prepareFiles(line);
     const child = new Child({
@@ -159,7 +184,7 @@ export class EngineProcess implements ServingProcess {
     });
     this.#child = child;
     this.#context.log.info({ unit: this.#unit.unit, argv: line.argv, pid: child.pid }, 'engine started');
-    return { child, upstream: { ...line.listen, key }, key };
+    return { child, upstream: { ...line.listen, key }, key, ...(line.sleep && { sleep: line.sleep }) };
   }
 
   /** Where it runs on several nodes: tells the others where to find it, and with which key. */
@@ -205,16 +230,24 @@ export class EngineProcess implements ServingProcess {
 
   /** What the installed engine can do; undefined where it does not say, and the safest form is used. */
   async #probe(environment: NodeJS.ProcessEnv): Promise<EngineProbe | undefined> {
-    const argv = this.#adapter.probeArgv?.(this.#context.engine_prefix);
-    if (!argv || !this.#adapter.parseProbe) return undefined;
+    const { engine_prefix } = this.#context;
+    const adapter = this.#adapter;
+    const asked = [adapter.probeArgv?.(engine_prefix), adapter.furtherProbeArgv?.(engine_prefix)];
+    const commands = asked.filter((argv) => argv !== undefined);
+    if (commands.length === 0 || !adapter.parseProbe) return undefined;
     try {
-      const { stdout, stderr } = await promisify(execFile)(argv[0]!, argv.slice(1), {
-        env: environment,
-        timeout: probe_timeout_ms,
-        maxBuffer: 4 * 1024 * 1024,
-        signal: this.#stopped.signal,
-      });
-      return this.#adapter.parseProbe(`${stdout}\n${stderr}`);
+      const outputs = await Promise.all(
+        commands.map(async ([program, ...args]) => {
+          const { stdout, stderr } = await promisify(execFile)(program!, args, {
+            env: environment,
+            timeout: probe_timeout_ms,
+            maxBuffer: 4 * 1024 * 1024,
+            signal: this.#stopped.signal,
+          });
+          return `${stdout}\n${stderr}`;
+        }),
+      );
+      return adapter.parseProbe(outputs.join('\n'));
     } catch (error) {
       this.#context.log.warn(
         { unit: this.#unit.unit, reason: (error as Error).message.slice(0, 500) },

@@ -58,15 +58,17 @@ export function connectionTo(
     : { agent: byPort, host: '127.0.0.1', port: upstream.port };
 }
 
-/** Status and text of a small GET to an engine on this host. Rejects as `http.request` does, and after `timeout_ms`. */
+/** Status and text of a small request to an engine on this host. Rejects as `http.request` does, and after `timeout_ms`. */
 export function fetchText(
   upstream: Upstream,
   path: string,
   timeout_ms: number,
+  method: 'GET' | 'POST' = 'GET',
 ): Promise<{ status: number; text: string }> {
   return new Promise((resolve, reject) => {
     const asked = request({
       ...connectionTo(upstream),
+      method,
       path,
       headers: {
         host: 'localhost',

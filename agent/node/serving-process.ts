@@ -38,6 +38,8 @@ export interface ServingProcess {
   readonly ended: Promise<ProcessEnd>;
   /** @param in_flight requests the agent has passed on and not seen the end of */
   loads(in_flight: number): ModelLoad[];
+  /** Before a request is passed on: resolves once the engine can take it; undefined where it can now. */
+  wake?(): Promise<void> | undefined;
   /** Stop admitting new requests, where the process can be told so. */
   drain(): void;
   stop(grace_ms: number): Promise<void>;

@@ -138,17 +138,31 @@ function serve(
     );
     return;
   }
-  proxyRequest({
-    incoming: request,
-    outgoing: response,
-    upstream,
-    answer_headers,
-    deadlines: unit.deadlines(model.name),
-    traffic: unit.traffic,
-    onSessionEnd: (callback) => unit.onSessionEnd(callback),
-    onHandOver: (callback) => unit.onHandOver(callback),
-    onEnd: unit.enter(),
-  });
+  // From here on it counts: an engine is put to sleep only where none is in.
+  const onEnd = unit.enter();
+  const pass = (): void =>
+    proxyRequest({
+      incoming: request,
+      outgoing: response,
+      upstream,
+      answer_headers,
+      deadlines: unit.deadlines(model.name),
+      traffic: unit.traffic,
+      onSessionEnd: (callback) => unit.onSessionEnd(callback),
+      onHandOver: (callback) => unit.onHandOver(callback),
+      onEnd,
+    });
+  const waking = unit.wake();
+  if (waking === undefined) pass();
+  else
+    waking.then(
+      () => (response.destroyed ? onEnd() : pass()),
+      (error: unknown) => {
+        onEnd();
+        request.resume();
+        answerError(response, HpcserveError.from(error), undefined, answer_headers);
+      },
+    );
 }
 
 /** What a device worker says of itself, as it came. */

@@ -89,6 +89,11 @@ export class UnitSupervisor {
     return this.#process?.upstream;
   }
 
+  /** See `ServingProcess.wake`. */
+  wake(): Promise<void> | undefined {
+    return this.#process?.wake?.();
+  }
+
   get draining(): boolean {
     return this.#draining;
   }

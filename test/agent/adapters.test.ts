@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { type AdapterContext, metricValue } from '../../agent/adapters/adapter.ts';
+import { type AdapterContext, checkOptions, metricValue, optionsOf } from '../../agent/adapters/adapter.ts';
 import { adapterOf } from '../../agent/adapters/index.ts';
 import { engineNames } from '../../spec/model-yaml.ts';
 import { unitOf } from './harness.ts';
@@ -154,6 +154,20 @@ describe('vLLM', () => {
       'fp8',
     ]);
     expect(result.listen).toEqual({ kind: 'loopback', port: 40123 });
+  });
+
+  test('that may sleep has the paths for it, on a socket alone: nobody else may put it to sleep', () => {
+    const model = { engine_args: ['--enable-sleep-mode'] };
+    const { argv, env, sleep } = line('vllm', model, { probed: { version: '0.18.0', unix_socket: true } });
+    expect(argv.at(-1)).toBe('--enable-sleep-mode');
+    expect(env.VLLM_SERVER_DEV_MODE).toBe('1');
+    expect(sleep).toEqual({ sleep: '/sleep?level=1', wake: '/wake_up' });
+    const never = line('vllm', {}, { probed: { version: '0.18.0', unix_socket: true } });
+    expect(never.env).not.toHaveProperty('VLLM_SERVER_DEV_MODE');
+    expect(never.sleep).toBeUndefined();
+    expect(() => line('vllm', model, { probed: { version: '0.8.0', unix_socket: false } })).toThrow(
+      expect.objectContaining({ code: 'E_AGENT_ENGINE_OPTION' }),
+    );
   });
 
   test('what its probe prints, among other output', () => {
@@ -382,6 +396,12 @@ describe('llama-server', () => {
     expect(parseProbe!(help)).toMatchObject({ unix_socket: true });
     expect(parseProbe!('--host HOST   ip address to listen')).toMatchObject({ unix_socket: false });
     expect(parseProbe!('command not found')).toBeUndefined();
+    const whole = `${help}\n-c,    --ctx-size N   size\nversion: 5293 (1e2d3c4b)\nbuilt with cc`;
+    expect(parseProbe!(whole)).toEqual({
+      version: 'b5293',
+      unix_socket: true,
+      options: new Set(['--host', '--ctx-size']),
+    });
   });
 
   test('parallel degrees are refused, not ignored', () => {
@@ -448,6 +468,39 @@ describe('any command', () => {
       );
     },
   );
+});
+
+describe('options that the installed version does not name', () => {
+  const unit = unitOf({ name: 'm', engine_args: ['--mistaken=1'] }, { engine: 'llama.cpp' });
+  const probed = { version: 'b9', unix_socket: false, options: optionsOf('-m, --model FNAME  the model\n') };
+
+  test('are refused before the start, and who named them is told', () => {
+    const refused = (argv: string[]) => {
+      try {
+        checkOptions(unit, probed, argv);
+        return undefined;
+      } catch (error) {
+        return (error as Error).message;
+      }
+    };
+    expect(refused(['llama-server', '--model', '/m', '-c', '5'])).toBeUndefined();
+    expect(refused(['llama-server', '--model', '/m', '--mistaken=1'])).toBe(
+      'm: llama.cpp b9 has no option --mistaken',
+    );
+    expect(refused(['llama-server', '--jinja'])).toBe('m: llama.cpp b9 has no option --jinja');
+  });
+
+  test('are passed on where it did not say what it has', () => {
+    const { options: _, ...silent } = probed;
+    checkOptions(unit, silent, ['--anything']);
+    checkOptions(unit, { ...silent, options: optionsOf('no help here') }, ['--anything']);
+  });
+
+  test('names are read as they stand in helps', () => {
+    const help =
+      '  -ngl, --gpu-layers, --n-gpu-layers N\n      --sharded <SHARDED>\n --kv-split[=N] and a--b or ---x';
+    expect([...optionsOf(help)]).toEqual(['--gpu-layers', '--n-gpu-layers', '--sharded', '--kv-split']);
+  });
 });
 
 test('no adapter puts its key into the arguments', () => {

@@ -1,0 +1,41 @@
+#!/usr/bin/env node
+// Stands in for `vllm serve` on machines without it: answers by the rules that vLLM documents for its key and for sleep mode
+// (docs/features/sleep_mode.md there), and writes what happens to it to stdout, one word a line. A model named `deep` does
+// not wake.
+import { createServer } from 'node:http';
+
+const argv = process.argv.slice(2);
+const socket = argv[argv.indexOf('--uds') + 1];
+const model = argv[argv.indexOf('--served-model-name') + 1];
+const say = (word) => process.stdout.write(`${word}\n`);
+// Both are needed for the paths to be there.
+const canSleep = process.env.VLLM_SERVER_DEV_MODE === '1' && argv.includes('--enable-sleep-mode');
+let asleep = false;
+
+createServer(async (request, response) => {
+  const { pathname, searchParams } = new URL(request.url, 'http://vllm');
+  const answer = (status, value) => response.writeHead(status).end(JSON.stringify(value));
+  for await (const _ of request);
+  const asked = `${request.method} ${pathname}`;
+  // The key guards what is below /v1, and nothing else.
+  if (pathname.startsWith('/v1') && request.headers.authorization !== `Bearer ${process.env.VLLM_API_KEY}`)
+    return answer(401, { error: 'Unauthorized' });
+  if (asked === 'GET /health') return answer(200, {});
+  if (canSleep && asked === 'GET /is_sleeping') return answer(200, { is_sleeping: asleep });
+  if (canSleep && asked === 'POST /sleep') {
+    say(`sleep ${searchParams.get('level') ?? 1}`);
+    asleep = true;
+    return response.writeHead(200).end();
+  }
+  if (canSleep && asked === 'POST /wake_up') {
+    say('wake');
+    if (model === 'deep') return answer(500, { error: 'CUDA out of memory' });
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    asleep = false;
+    return response.writeHead(200).end();
+  }
+  if (asked !== 'POST /v1/chat/completions') return answer(404, { detail: 'Not Found' });
+  say(asleep ? 'asked asleep' : 'asked');
+  if (asleep) return answer(503, { error: { message: 'the model is sleeping' } });
+  answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }] });
+}).listen(socket, () => say('listening'));
