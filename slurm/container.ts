@@ -24,6 +24,9 @@ const stepVariables = [
   'CUDA_VISIBLE_DEVICES',
   'ROCR_VISIBLE_DEVICES',
   'HIP_VISIBLE_DEVICES',
+  'ZE_AFFINITY_MASK',
+  // Of Slurm's switch/hpe_slingshot: without the VNIs of its job nothing speaks over the fabric.
+  'SLINGSHOT_*',
   'TMPDIR',
 ];
 

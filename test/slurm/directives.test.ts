@@ -178,6 +178,8 @@ describe('containers', () => {
         '--env=CUDA_VISIBLE_DEVICES',
         '--env=ROCR_VISIBLE_DEVICES',
         '--env=HIP_VISIBLE_DEVICES',
+        '--env=ZE_AFFINITY_MASK',
+        '--env=SLINGSHOT_*',
         '--env=TMPDIR',
         '--env=HF_HOME',
         '--gpu',
@@ -188,6 +190,54 @@ describe('containers', () => {
       srun_args: ['--environment=vllm'],
       prefix: [],
     });
+  });
+
+  /** From `--network=host` on, without the variables. */
+  const podman = (flags: string[], binds: string[] = []): string[] => {
+    const { prefix } = launch({ runtime: 'podman', image: 'i', binds, flags });
+    return prefix.slice(5).filter((word) => !word.startsWith('--env='));
+  };
+
+  test.each([
+    [
+      'NVIDIA by CDI, and shared memory for collectives',
+      ['--device=nvidia.com/gpu=all', '--ipc=host', '--security-opt=label=disable'],
+    ],
+    ['AMD by its device files', ['--device=/dev/kfd', '--device=/dev/dri', '--group-add=keep-groups']],
+    ['Slingshot by a hook', ['--annotation=com.hooks.cxi.enabled=true', '--device=/dev/cxi0']],
+  ])('podman: %s', (_, flags) => {
+    expect(podman(flags, ['/opt/cray/libfabric:/opt/cray/libfabric:ro'])).toEqual([
+      '--network=host',
+      '--volume=/opt/cray/libfabric:/opt/cray/libfabric:ro',
+      '--volume=/opt/h:/opt/h',
+      ...flags,
+      'i',
+    ]);
+  });
+
+  test.each([
+    ['NVIDIA', ['--nv']],
+    ['AMD', ['--rocm']],
+    ['NVIDIA by CDI', ['--device', 'nvidia.com/gpu=all']],
+    ['Slingshot by a variable of its hook', ['--nv', '--env=CXI_FORK_SAFE=1']],
+  ])('apptainer: %s', (_, flags) => {
+    const binds = ['/opt/cray', '/var/spool/slurmd:/var/spool/slurmd:ro'];
+    expect(
+      launch({ runtime: 'apptainer', command: 'singularity', image: '/i.sif', binds, flags }).prefix,
+    ).toEqual([
+      'singularity',
+      'exec',
+      '--bind=/opt/cray:/opt/cray',
+      '--bind=/var/spool/slurmd:/var/spool/slurmd:ro',
+      '--bind=/opt/h:/opt/h',
+      ...flags,
+      '/i.sif',
+    ]);
+  });
+
+  test('a bind of the site stands for a folder of ours: each target is bound once', () => {
+    const given = { runtime: 'apptainer', image: 'i', binds: ['/lustre/h:/opt/h:ro'] } as const;
+    expect(launch(given).prefix).toEqual(['apptainer', 'exec', '--bind=/lustre/h:/opt/h:ro', 'i']);
   });
 
   test('what cannot be said is refused, not ignored', () => {
