@@ -10,6 +10,7 @@ import type { PlannedLaunch, PlannedModel } from '../spec/plan.ts';
 
 const jobSnapshotSchema = z.object({
   job_id: z.string(),
+  job_number: z.string().optional(),
   phase: z.enum(['pending', 'running', 'completing', 'ended', 'unknown']),
   state: z.string(),
   pending: z.object({ reason: z.string(), explanation: z.string() }).optional(),
@@ -40,6 +41,8 @@ const launchRecordSchema = z.object({
   /** Replaced by launches of a later generation; cancelled once those serve. */
   superseded: z.boolean().default(false),
   submitting_since_ms: z.number().optional(),
+  /** Submitted as this task of a job array; see `ArrayTask`. */
+  array: z.object({ array_id: z.string(), task: z.int().min(0) }).optional(),
   job_id: z.string().optional(),
   where: z.string().optional(),
   cancel_requested_ms: z.number().optional(),

@@ -1,16 +1,17 @@
 /** A launch on its way to the runner: its folder, `launch.json`, and the script beside it. */
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type LaunchSpec, launchSchema } from '../spec/launch.ts';
 import type { PlannedLaunch } from '../spec/plan.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { expandSitePath } from '../spec/site-paths.ts';
-import { launchFiles } from '../spec/state-layout.ts';
+import { arrayTaskFolder, launchFiles } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
-import type { JobRunner, PreparedLaunch } from './job-runner.ts';
+import { digestOf } from './digest.ts';
+import type { JobArrays, JobRunner, PreparedArray, PreparedLaunch } from './job-runner.ts';
 import { isJoinedKind } from './joined-node/joined-nodes.ts';
 
 /** What a launch takes from the person and place that submit it. */
@@ -104,7 +105,7 @@ function enginePrefix(site: SiteConfig, planned: PlannedLaunch): string[] {
   return first;
 }
 
-/** Writes the folder of a launch. @throws E_STATE_FOLDER. */
+/** Writes the folder of a launch, with its script. @throws E_STATE_FOLDER. */
 export function prepareLaunch(
   state: DeploymentState,
   record: LaunchRecord,
@@ -114,22 +115,81 @@ export function prepareLaunch(
   facts: PrepareFacts,
   drain_s?: number,
 ): PreparedLaunch {
-  const described = describeLaunch(state.name, record.launch_id, record.planned, site, store, facts);
-  const prepared = {
-    ...described,
-    launch: { ...described.launch, ...(drain_s === undefined ? {} : { drain_s }) },
-  };
-  try {
-    mkdirSync(prepared.launch_folder, { recursive: true, mode: 0o700 });
-    writeFileAtomically(prepared.launch_file, `${JSON.stringify(prepared.launch, null, 2)}\n`);
+  const prepared = withDrain(
+    describeLaunch(state.name, record.launch_id, record.planned, site, store, facts),
+    drain_s,
+  );
+  return written(prepared.launch_folder, () => {
+    writeLaunchFile(prepared);
     writeFileAtomically(join(prepared.launch_folder, launchFiles.script), runner.render(prepared), 0o700);
+    return prepared;
+  });
+}
+
+/** The array as it would be, without touching the disk. The same launches in the same order have the same id. */
+export function describeArray(
+  deployment: string,
+  launches: readonly PreparedLaunch[],
+  store: DeploymentStore,
+): PreparedArray {
+  const array_id = digestOf(launches.map(({ launch }) => launch.launch_id)).slice(0, 16);
+  return { array_id, folder: store.launchFolder(deployment, array_id), launches };
+}
+
+/** Writes the folders of launches that are submitted together, and one with their script. @throws E_STATE_FOLDER. */
+export function prepareArray(
+  state: DeploymentState,
+  records: readonly LaunchRecord[],
+  site: SiteConfig,
+  store: DeploymentStore,
+  arrays: JobArrays,
+  facts: PrepareFacts,
+  drain_s?: number,
+): PreparedArray {
+  const array = describeArray(
+    state.name,
+    records.map(({ launch_id, planned }) =>
+      withDrain(describeLaunch(state.name, launch_id, planned, site, store, facts), drain_s),
+    ),
+    store,
+  );
+  const { array_id, folder } = array;
+  return written(folder, () => {
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    writeFileAtomically(join(folder, launchFiles.script), arrays.render(array), 0o700);
+    for (const [task, prepared] of array.launches.entries()) {
+      writeLaunchFile(prepared);
+      // A task finds its launch by its number, and who looks into a launch finds the script that ran.
+      link(join('..', prepared.launch.launch_id), join(folder, arrayTaskFolder(task)));
+      link(join('..', array_id, launchFiles.script), join(prepared.launch_folder, launchFiles.script));
+    }
+    return array;
+  });
+}
+
+function withDrain(described: PreparedLaunch, drain_s: number | undefined): PreparedLaunch {
+  return { ...described, launch: { ...described.launch, ...(drain_s === undefined ? {} : { drain_s }) } };
+}
+
+function writeLaunchFile({ launch, launch_folder, launch_file }: PreparedLaunch): void {
+  mkdirSync(launch_folder, { recursive: true, mode: 0o700 });
+  writeFileAtomically(launch_file, `${JSON.stringify(launch, null, 2)}\n`);
+}
+
+function link(target: string, path: string): void {
+  rmSync(path, { force: true });
+  symlinkSync(target, path);
+}
+
+function written<T>(folder: string, write: () => T): T {
+  try {
+    return write();
   } catch (error) {
     if (error instanceof HpcserveError) throw error;
     throw new HpcserveError('E_STATE_FOLDER', {
-      what: `the folder of a launch cannot be written: ${prepared.launch_folder}`,
+      what: `the folder of a launch cannot be written: ${folder}`,
       because: (error as Error).message,
       cause: error,
     });
   }
-  return prepared;
 }

@@ -3,7 +3,6 @@
  * `pass` looks once; who wants to follow calls it again. Everything that must not happen twice is written
  * to disk before it is done, under the lock of the deployment.
  */
-import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { type Action, type DecideTiming, decide, forceAfter_ms } from './decide.ts';
@@ -13,9 +12,10 @@ import { diagnose, jobLog } from './diagnose.ts';
 import type { FolderLock } from './folder-lock.ts';
 import type { JobRunner } from './job-runner.ts';
 import { type JobPoll, type Observation, observe, pollJobsIfReachable } from './observe.ts';
-import { type PrepareFacts, prepareLaunch } from './prepare-launch.ts';
+import type { PrepareFacts } from './prepare-launch.ts';
 import { eventsBetween } from './progress.ts';
 import { retireSessions } from './retire-sessions.ts';
+import { Submissions } from './submissions.ts';
 
 export interface ReconcilerOptions {
   site: SiteConfig;
@@ -37,6 +37,7 @@ const lockWait_ms = 120_000;
 export class Reconciler {
   readonly #options: ReconcilerOptions;
   readonly #timing: DecideTiming;
+  readonly #submissions: Submissions;
   #poll: JobPoll | undefined;
   #polled_at_ms = 0;
   #previous: Observation | undefined;
@@ -46,6 +47,7 @@ export class Reconciler {
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
+    this.#submissions = new Submissions(options);
     this.#timing = { settle_ms: options.runner.settle_ms, force_after_ms: forceAfter_ms };
   }
 
@@ -76,11 +78,19 @@ export class Reconciler {
       const current = store.require(name);
       const before = await this.#look(current);
       const actions = this.#decide(current, before).filter(acts);
-      const submissions = actions.filter((action) => action.do === 'submit').length;
-      let admitted = submissions > 0 ? await this.#admit(submissions) : 0;
+      const due = new Set(actions.flatMap(({ do: what, launch_id }) => (what === 'submit' ? launch_id : [])));
+      const groups = await this.#submissions.group(
+        current.launches.filter(({ launch_id }) => due.has(launch_id)),
+      );
+      let admitted = groups.length > 0 ? await this.#admit(groups.length, due.size) : 0;
       for (const action of actions) {
-        if (action.do === 'submit' && admitted-- <= 0) continue;
-        await this.#act(action, current, lock, before);
+        if (action.do !== 'submit') {
+          await this.#act(action, current, lock, before);
+          continue;
+        }
+        // The first of a group stands for all of it.
+        const group = groups.find(([first]) => first?.launch_id === action.launch_id);
+        if (group && admitted-- > 0) await this.#submissions.submit(current, group, lock);
       }
       if (actions.some((action) => !quiet.has(action.do))) this.#pollNext = true;
       return { state: current, observation: await this.#look(current) };
@@ -101,9 +111,9 @@ export class Reconciler {
   }
 
   /** Those that are not admitted now are decided again at the next pass; nobody holds the lock meanwhile. */
-  async #admit(count: number): Promise<number> {
+  async #admit(count: number, jobs: number): Promise<number> {
     const { runner, site, emit, now_ms } = this.#options;
-    const admitted = await runner.admit(count);
+    const admitted = await runner.admit(count, jobs);
     if (admitted < count && !this.#saidToWait) {
       this.#saidToWait = true;
       emit({
@@ -140,7 +150,7 @@ export class Reconciler {
   }
 
   async #act(
-    action: Action,
+    action: Exclude<Action, { do: 'submit' }>,
     state: DeploymentState,
     lock: FolderLock,
     observation: Observation,
@@ -151,8 +161,6 @@ export class Reconciler {
     switch (action.do) {
       case 'wait':
         return;
-      case 'submit':
-        return this.#submit(state, launch, lock);
       case 'adopt':
         launch.phase = 'submitted';
         launch.job_id = action.job_id;
@@ -213,43 +221,6 @@ export class Reconciler {
         kind: 'warning',
         message: `the mesh was not told that ${job} ended: ${[problem.message, ...problem.because].join(': ')}`,
       });
-  }
-
-  /** Intent to disk, then the runner, then its answer to disk. */
-  async #submit(state: DeploymentState, launch: LaunchRecord, lock: FolderLock): Promise<void> {
-    const { site, store, runner, facts, now_ms, emit } = this.#options;
-    const drain_s = await runner.drainTime_s?.(launch.planned);
-    const prepared = prepareLaunch(state, launch, site, store, runner, facts, drain_s);
-    lock.assertHeld();
-    launch.phase = 'submitting';
-    launch.submitting_since_ms = now_ms();
-    store.save(state, now_ms());
-    try {
-      const { job_id, where } = await runner.submit(prepared);
-      launch.phase = 'submitted';
-      launch.job_id = job_id;
-      launch.where = where;
-      store.save(state, now_ms());
-      emit({ at_ms: now_ms(), kind: 'submitted', launch_id: launch.launch_id, job_id, where });
-    } catch (thrown) {
-      const error = HpcserveError.from(thrown);
-      // The answer got lost and the job may be queued: the intent stays, the next pass looks for the job.
-      if (error.details.may_have_been_submitted !== true) {
-        launch.phase = 'ended';
-        launch.ended_at_ms = now_ms();
-        launch.last = { job_id: '', phase: 'ended', state: 'REFUSED', reason: error.message };
-        // What is beyond the plan fails nobody.
-        if (!launch.planned.scavenged) state.failure = error.toJSON();
-        store.save(state, now_ms());
-        if (launch.planned.scavenged)
-          return emit({
-            at_ms: now_ms(),
-            kind: 'warning',
-            message: `no replica on idle nodes: ${[error.message, ...error.because].join(': ')} [${error.code}]`,
-          });
-      }
-      throw error;
-    }
   }
 }
 

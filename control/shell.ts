@@ -11,6 +11,8 @@ export interface ShellPlace {
   deployment: string;
   launch_id: string;
   job_id: string;
+  /** As `JobSnapshot.job_number`. */
+  job_number?: string;
   node: string;
   /** Units of the launch on that node. */
   units: string[];
@@ -29,7 +31,14 @@ export async function shellPlaces(operations: Operations): Promise<ShellPlace[]>
       if (job_id === undefined || job?.phase !== 'running') continue;
       for (const [index, node] of expandHostlist(job.nodes ?? '').entries()) {
         const units = planned.units.filter(({ node_index }) => node_index === index);
-        places.push({ deployment, launch_id, job_id, node, units: units.map(({ unit }) => unit) });
+        places.push({
+          deployment,
+          launch_id,
+          job_id,
+          ...(job.job_number === undefined ? {} : { job_number: job.job_number }),
+          node,
+          units: units.map(({ unit }) => unit),
+        });
       }
     }
   }
@@ -80,13 +89,13 @@ export function choosePlace(
  * job's cores, memory and GPUs with it (Slurm 20.11 and later).
  */
 export function stepCommand(
-  { job_id, node }: ShellPlace,
+  { job_id, job_number, node }: ShellPlace,
   command: readonly string[],
   pty: boolean,
 ): string[] {
   return [
     'srun',
-    `--jobid=${job_id}`,
+    `--jobid=${job_number ?? job_id}`,
     '--overlap',
     '--nodes=1',
     '--ntasks=1',

@@ -1,7 +1,8 @@
 /** The runner of Slurm sites: renders, submits and follows batch jobs through the one Slurm client. */
 import { dirname, join } from 'node:path';
+import { holdsTask, parseJobNumber, taskId, tasksIn, tellsOf } from '../slurm/array-tasks.ts';
 import type { Script, SlurmClient } from '../slurm/client.ts';
-import { launchOfComment } from '../slurm/directives.ts';
+import { type JobRequest, launchOfComment } from '../slurm/directives.ts';
 import { buildJobScript, type JobScript, type JobScriptInput } from '../slurm/job-script.ts';
 import { checkPermissions, type Permissions } from '../slurm/permissions.ts';
 import { explainReason } from '../slurm/reasons.ts';
@@ -16,7 +17,15 @@ import { expandSitePath } from '../spec/site-paths.ts';
 import type { JobInfo } from '../spec/slurm-types.ts';
 import { launchFiles } from '../spec/state-layout.ts';
 import { agentEndWords } from './agent-end.ts';
-import type { JobRunner, JobSnapshot, PreparedLaunch } from './job-runner.ts';
+import { arrayGroups } from './array-groups.ts';
+import type {
+  ArrayTask,
+  JobArrays,
+  JobRunner,
+  JobSnapshot,
+  PreparedArray,
+  PreparedLaunch,
+} from './job-runner.ts';
 import { processesWithArgument } from './process-identity.ts';
 import type { LoadedSite } from './site-files.ts';
 import type { SubmissionPace } from './submission-pace.ts';
@@ -39,6 +48,7 @@ export class SlurmRunner implements JobRunner {
   readonly settle_ms: number;
   readonly #options: SlurmRunnerOptions;
   #permissions: Promise<Permissions> | undefined;
+  #most_tasks: Promise<number> | undefined;
   #graces_s: Promise<{ kill_wait_s: number; by_partition: ReadonlyMap<string, number> }> | undefined;
 
   constructor(options: SlurmRunnerOptions) {
@@ -64,33 +74,59 @@ export class SlurmRunner implements JobRunner {
   async #queued(): Promise<number> {
     const jobs = await this.#options.client.myJobs();
     const ours = jobs.filter((job) => job.phase !== 'ended' && isOurs(job));
-    return new Set(ours.map((job) => job.base_job_id)).size;
+    return ours.reduce((sum, job) => sum + tasksIn(job), 0);
   }
 
-  async admit(count: number): Promise<number> {
+  async admit(count: number, jobs = count): Promise<number> {
     const { pace, site } = this.#options;
     if (pace.room() === 0) return 0;
     const { max_jobs } = site.site.limits;
     const queued = await this.#queued();
-    if (queued + count > max_jobs)
+    if (queued + jobs > max_jobs)
       throw new HpcserveError('E_JOBS_LIMIT', {
-        what: `${count} more job(s) would be ${queued + count}, and ${site.site.name} allows ${max_jobs}`,
+        what: `${jobs} more job(s) would be ${queued + jobs}, and ${site.site.name} allows ${max_jobs}`,
         because: [
           `${queued} job(s) of hpcserve are in the queue or run`,
           `limits.max_jobs: ${max_jobs} (${site.provenance('limits.max_jobs') ?? `the default; ${site.path} does not set it`})`,
         ],
-        details: { queued, wanted: count, max_jobs },
+        details: { queued, wanted: jobs, max_jobs },
       });
     return pace.take(count);
   }
 
   async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
-    const script = this.#script(prepared);
+    return this.#submit(this.#script(prepared), prepared.launch_folder);
+  }
+
+  async #submit(script: JobScript, folder: string): Promise<{ job_id: string; where: string }> {
     await this.#checkPermissions(script);
-    const path = join(prepared.launch_folder, launchFiles.script);
+    const path = join(folder, launchFiles.script);
     const { job_id } = await this.#options.client.submit({ path }, directivesOf(script));
     const partition = script.directives.typed.find((directive) => directive.name === 'partition')?.value;
     return { job_id, where: partition === undefined ? 'the default partition' : `partition ${partition}` };
+  }
+
+  readonly arrays: JobArrays = {
+    groups: async (planned, offline = false) => {
+      const { site, overrides } = this.#options;
+      if ((overrides?.array ?? slurmSettings(site.site).array) === 'never') return [];
+      const alike = arrayGroups(planned, Number.POSITIVE_INFINITY);
+      if (alike.length === 0 || offline) return alike;
+      return arrayGroups(planned, await this.#mostTasks());
+    },
+    render: (array) => renderJobScript(this.#arrayScript(array)),
+    submit: async (array) => {
+      const { job_id, where } = await this.#submit(this.#arrayScript(array), array.folder);
+      return { job_ids: array.launches.map((_, task) => taskId(job_id, task)), where };
+    },
+  };
+
+  #mostTasks(): Promise<number> {
+    this.#most_tasks ??= this.#options.client.config().then((config) => config.max_array_size);
+    this.#most_tasks.catch(() => {
+      this.#most_tasks = undefined;
+    });
+    return this.#most_tasks;
   }
 
   /** When Slurm would start such a job, by `sbatch --test-only`. @throws as `submit` */
@@ -115,30 +151,40 @@ export class SlurmRunner implements JobRunner {
     checkPermissions(directives, await this.#permissions);
   }
 
-  async find(launchId: string, since_ms: number): Promise<string[] | undefined> {
+  async find(launchId: string, since_ms: number, array?: ArrayTask): Promise<string[] | undefined> {
+    const id = array?.array_id ?? launchId;
     // The sbatch of a command that was killed goes on by itself; as long as it runs here nobody can tell.
-    const scripts = processesWithArgument((argument) =>
-      argument.endsWith(`/${launchId}/${launchFiles.script}`),
-    );
+    const scripts = processesWithArgument((argument) => argument.endsWith(`/${id}/${launchFiles.script}`));
     const submissions = new Set(processesWithArgument((argument) => argument === '--parsable'));
     if (scripts.some((pid) => submissions.has(pid))) return undefined;
     const jobs = await this.#options.client.myJobs();
     const ours = jobs.filter(
       (job) =>
-        (launchOfComment(job.comment) === launchId || job.name.endsWith(nameEnd(launchId))) &&
+        (launchOfComment(job.comment) === id || job.name.endsWith(nameEnd(id))) &&
+        (array === undefined || holdsTask(job, array.task)) &&
         (job.submit_time_ms ?? Number.POSITIVE_INFINITY) >= since_ms - clockDoubt_ms,
     );
     // Running ones first: should there be two, the reconciler keeps the first.
     const rank = (job: JobInfo): number => ['running', 'waiting', 'ending', 'ended'].indexOf(job.phase);
-    return [...new Set(ours.sort((a, b) => rank(a) - rank(b)).map((job) => job.base_job_id))];
+    const found = ours
+      .sort((a, b) => rank(a) - rank(b))
+      .map(({ base_job_id }) => (array === undefined ? base_job_id : taskId(base_job_id, array.task)));
+    return [...new Set(found)];
   }
 
   async poll(jobs: readonly { job_id: string }[]): Promise<Map<string, JobSnapshot>> {
     const infos = await this.#options.client.jobs(jobs.map((job) => job.job_id));
+    const byBase = new Map<string, JobInfo[]>();
+    for (const info of infos) {
+      const others = byBase.get(info.base_job_id);
+      if (others) others.push(info);
+      else byBase.set(info.base_job_id, [info]);
+    }
     return new Map(
       jobs.map(({ job_id }) => {
-        const info = infos.find((each) => each.base_job_id === job_id || each.job_id === job_id);
-        return [job_id, info ? snapshotOf(info) : forgotten(job_id)];
+        const { base } = parseJobNumber(job_id) ?? { base: job_id };
+        const info = byBase.get(base)?.find((each) => tellsOf(each, job_id));
+        return [job_id, info ? snapshotOf(info, job_id) : forgotten(job_id)];
       }),
     );
   }
@@ -169,44 +215,86 @@ export class SlurmRunner implements JobRunner {
   }
 
   #script(prepared: PreparedLaunch): JobScript {
-    const { site: loaded, environment, overrides, overrideSource } = this.#options;
-    const { site } = loaded;
-    const { launch, planned } = prepared;
-    const node_kind = site.node_kinds.find((kind) => kind.name === launch.node_kind);
+    const { launch, launch_folder, launch_file } = prepared;
     return buildJobScript({
+      ...this.#common([prepared]),
+      command: [...this.#agent(), launch_file],
+      request: {
+        ...this.#request(prepared),
+        job_name: `${launch.deployment}${nameEnd(launch.launch_id)}`,
+        log_file: join(launch_folder, launchFiles.log),
+        working_folder: launch_folder,
+        launch_id: launch.launch_id,
+      },
+    });
+  }
+
+  #arrayScript({ array_id, folder, launches }: PreparedArray): JobScript {
+    const first = launches[0]!;
+    return buildJobScript({
+      ...this.#common(launches),
+      command: this.#agent(),
+      task_file: launchFiles.launch,
+      request: {
+        ...this.#request(first),
+        job_name: `${first.launch.deployment}${nameEnd(array_id)}`,
+        log_file: launchFiles.log,
+        working_folder: folder,
+        launch_id: array_id,
+        array_tasks: launches.length,
+      },
+    });
+  }
+
+  /** The agent's command without the path of its launch. */
+  #agent(): string[] {
+    const { site, environment } = this.#options;
+    return [...programOf(site, environment, 'agent'), '--launch'];
+  }
+
+  /** What a job asks for whatever its name. */
+  #request({ launch, planned }: PreparedLaunch): Omit<JobRequest, OwnOfJob> {
+    return {
+      nodes: launch.node_count,
+      gpus_per_node: planned.devices_per_node.kind === 'cpu' ? 0 : planned.devices_per_node.count,
+      cpus_per_node: planned.cpus_per_node,
+      memory_mb_per_node: Math.ceil(planned.memory_bytes_per_node / 1024 ** 2),
+      tier: launch.tier,
+      ...(planned.scavenged
+        ? {
+            time_min_s: planned.scavenged.time_min_s,
+            ...(planned.time_limit_s === undefined ? {} : { time_limit_s: planned.time_limit_s }),
+          }
+        : {}),
+    };
+  }
+
+  /** What the scripts of a launch and of an array of equal ones have in common. */
+  #common(launches: readonly PreparedLaunch[]): Omit<JobScriptInput, 'command' | 'request'> {
+    const { site: loaded, environment, overrides, overrideSource } = this.#options;
+    const { launch, planned } = launches[0]!;
+    const node_kind = loaded.site.node_kinds.find((kind) => kind.name === launch.node_kind);
+    const models = launches.flatMap((each) => each.launch.units.map((unit) => dirname(unit.model_path)));
+    return {
       ...commonScriptInput(loaded, environment),
       role: 'agent',
       deployment: launch.deployment,
       ...(node_kind ? { node_kind } : {}),
-      request: {
-        job_name: `${launch.deployment}${nameEnd(launch.launch_id)}`,
-        nodes: launch.node_count,
-        gpus_per_node: planned.devices_per_node.kind === 'cpu' ? 0 : planned.devices_per_node.count,
-        cpus_per_node: planned.cpus_per_node,
-        memory_mb_per_node: Math.ceil(planned.memory_bytes_per_node / 1024 ** 2),
-        log_file: join(prepared.launch_folder, launchFiles.log),
-        working_folder: prepared.launch_folder,
-        launch_id: launch.launch_id,
-        tier: launch.tier,
-        ...(planned.scavenged
-          ? {
-              time_min_s: planned.scavenged.time_min_s,
-              ...(planned.time_limit_s === undefined ? {} : { time_limit_s: planned.time_limit_s }),
-            }
-          : {}),
-      },
-      command: [...programOf(loaded, environment, 'agent'), '--launch', prepared.launch_file],
       visible_folders: [
-        prepared.launch_folder,
+        // Of an array, the folder that holds those of its launches and its own.
+        launches.length === 1 ? launch.launch_folder : dirname(launch.launch_folder),
         launch.mesh_folder,
         installFolder(loaded, environment),
-        ...new Set(launch.units.map((unit) => dirname(unit.model_path))),
+        ...new Set(models),
       ],
       ...(overrides ? { overrides: planned.scavenged ? whereverItIs(overrides) : overrides } : {}),
       ...(overrideSource ? { locateOverrides: overrideSource } : {}),
-    });
+    };
   }
 }
+
+/** What tells one job from its like. */
+type OwnOfJob = 'job_name' | 'log_file' | 'working_folder' | 'launch_id';
 
 /** What model.yaml says of where its jobs go is about the planned ones; who pays and what is left out goes for all. */
 function whereverItIs({ account, exclude, extra, remove }: SlurmOverrides): SlurmOverrides {
@@ -282,11 +370,12 @@ function nameEnd(launchId: string): string {
 
 const phases = { waiting: 'pending', running: 'running', ending: 'completing', ended: 'ended' } as const;
 
-function snapshotOf(job: JobInfo): JobSnapshot {
+function snapshotOf(job: JobInfo, job_id: string): JobSnapshot {
   const phase = phases[job.phase];
   const explained = job.reason === undefined ? undefined : explainReason(job.reason);
   return {
-    job_id: job.base_job_id,
+    job_id,
+    ...(phase === 'running' && job.array_task !== undefined ? { job_number: job.job_id } : {}),
     phase,
     state: job.state,
     ...(phase === 'pending'

@@ -1,6 +1,7 @@
 /** The one way to talk to Slurm. */
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { Directive, JobInfo } from '../spec/slurm-types.ts';
+import { parseJobNumber, tellsOf } from './array-tasks.ts';
 import {
   type ControllerConfig,
   type NodeGroup,
@@ -70,8 +71,9 @@ export interface SlurmClient {
   /** `sbatch --test-only`: what `submit` would answer, without submitting. @throws as `submit` */
   estimateStart(script: Script, directives: readonly Directive[]): Promise<StartEstimate>;
   /**
-   * The jobs with these numbers (as sbatch returned them), in one squeue; what the queue no longer has
-   * comes from sacct, or from the controller's memory. Arrays and heterogeneous jobs give several entries.
+   * The jobs with these numbers (as sbatch returned them, or `123_4` for one task of an array), in one squeue; what the
+   * queue no longer has comes from sacct, or from the controller's memory. Arrays and heterogeneous jobs give several
+   * entries, and tasks that wait share one: `tellsOf` says of which job an entry tells.
    * Numbers nobody knows are missing in the answer.
    */
   jobs(job_ids: readonly string[]): Promise<JobInfo[]>;
@@ -85,7 +87,7 @@ export interface SlurmClient {
   clusters(): Promise<ClusterName[] | undefined>;
   /** Every job of this user the controller knows, ended ones too as long as it remembers them. */
   myJobs(): Promise<JobInfo[]>;
-  /** Ends jobs, or sends a signal; jobs that are already gone are no error. @throws E_SLURM_NOT_ALLOWED */
+  /** Ends jobs or single tasks of arrays, or sends a signal; jobs that are already gone are no error. @throws E_SLURM_NOT_ALLOWED */
   cancel(job_ids: readonly string[], options?: CancelOptions): Promise<void>;
 }
 
@@ -184,10 +186,18 @@ export class SlurmCommandClient implements SlurmClient {
   async jobs(job_ids: readonly string[]): Promise<JobInfo[]> {
     const wanted = [...new Set(job_ids.map(jobNumber))];
     if (wanted.length === 0) return [];
-    const queued = await this.#squeue([`--jobs=${wanted.join(',')}`]);
-    const found = new Set(queued.map((job) => job.base_job_id));
-    const missing = wanted.filter((id) => !found.has(id));
-    return missing.length === 0 ? queued : [...queued, ...(await this.#past(missing))];
+    const bases = [...new Set(wanted.map((id) => parseJobNumber(id)!.base))];
+    const queued = new Map<string, JobInfo[]>();
+    for (const job of await this.#squeue([`--jobs=${bases.join(',')}`]))
+      queued.set(job.base_job_id, [...(queued.get(job.base_job_id) ?? []), job]);
+    const found = new Set<JobInfo>();
+    const missing: string[] = [];
+    for (const id of wanted) {
+      const told = (queued.get(parseJobNumber(id)!.base) ?? []).filter((job) => tellsOf(job, id));
+      if (told.length === 0) missing.push(id);
+      for (const job of told) found.add(job);
+    }
+    return missing.length === 0 ? [...found] : [...found, ...(await this.#past(missing))];
   }
 
   async myJobs(): Promise<JobInfo[]> {
@@ -305,7 +315,9 @@ export class SlurmCommandClient implements SlurmClient {
     for (const id of job_ids) {
       const argv = ['scontrol', '--oneliner', 'show', 'job', id];
       const result = await this.#run([...utcPrefix, ...argv]);
-      if (result.code !== 0 && !isGoneMessage(result.stderr)) throw commandFailed(argv, result);
+      // That an array has no such task any more is said on stdout.
+      const gone = isGoneMessage(result.stderr) || /^Job \S+ not found$/m.test(result.stdout);
+      if (result.code !== 0 && !gone) throw commandFailed(argv, result);
       if (result.code === 0)
         found.push(
           ...result.stdout
@@ -366,7 +378,7 @@ export function isSupported(version: SlurmVersion): boolean {
 }
 
 function jobNumber(job_id: string): string {
-  if (!/^\d+$/.test(job_id))
+  if (parseJobNumber(job_id) === undefined)
     throw new HpcserveError('E_SLURM_JOB_UNKNOWN', { what: `${JSON.stringify(job_id)} is no job number` });
   return job_id;
 }

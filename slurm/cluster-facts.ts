@@ -61,6 +61,7 @@ export interface ControllerConfig {
   kill_wait_s: number;
   /** Seconds for which the controller remembers ended jobs. */
   min_job_age_s: number;
+  /** How many tasks an array may have; 0 and 1: there are no arrays. */
   max_array_size: number;
   max_job_count: number;
   enforce_part_limits: string;
@@ -183,6 +184,12 @@ export function parsePartitions(output: string): Partition[] {
     });
 }
 
+/** `max_array_tasks` of SchedulerParameters; Infinity where it is not set. */
+function arrayTasks(parameters: string): number {
+  const most = /(?:^|,)max_array_tasks=(\d+)/.exec(parameters)?.[1];
+  return most === undefined ? Number.POSITIVE_INFINITY : Number(most);
+}
+
 /** `scontrol show config`: lines of `Name = value`. */
 export function parseControllerConfig(output: string): ControllerConfig {
   const all = new Map<string, string>();
@@ -202,7 +209,7 @@ export function parseControllerConfig(output: string): ControllerConfig {
     preempt_mode: get('PreemptMode'),
     kill_wait_s: number('KillWait', 30),
     min_job_age_s: number('MinJobAge', 300),
-    max_array_size: number('MaxArraySize', 1001),
+    max_array_size: Math.min(number('MaxArraySize', 1001), arrayTasks(get('SchedulerParameters'))),
     max_job_count: number('MaxJobCount', 10_000),
     enforce_part_limits: get('EnforcePartLimits'),
     has_accounting: !['', 'accounting_storage/none', '(null)'].includes(get('AccountingStorageType')),

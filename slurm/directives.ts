@@ -9,6 +9,7 @@ import {
   slurmSettings,
 } from '../spec/site.ts';
 import { type Directive, formatSlurmDuration, parseSlurmDuration_s } from '../spec/slurm-types.ts';
+import { arrayTaskFolder } from '../spec/state-layout.ts';
 
 /**
  * Where a key path such as `slurm.defaults.qos` or `node_kinds.0.slurm.qos` stands in its file:
@@ -27,10 +28,12 @@ export interface JobRequest {
   time_limit_s?: number;
   /** Shortest time that is still of use; lets Slurm fit the job into a gap (--time-min). */
   time_min_s?: number;
-  /** Absolute path; everything the script and its steps print is appended to it. */
+  /** Absolute path, of an array a name in each task's folder; everything the script and its steps print is appended to it. */
   log_file: string;
-  /** Absolute path of the job's working folder. */
+  /** Absolute path of the job's working folder; of an array, that in which each task has one. */
   working_folder: string;
+  /** So many equal jobs in one, numbered from 0. */
+  array_tasks?: number;
   /** What follows `hpcserve:` in the job's comment. */
   launch_id: string;
   tier: 'stable' | 'scavenger';
@@ -78,11 +81,13 @@ export function buildDirectives(input: DirectiveInput): JobDirectives {
   const typed: Directive[] = [
     { name: 'job-name', value: request.job_name, source: own },
     { name: 'chdir', value: request.working_folder, source: own },
-    { name: 'output', value: logPattern(request.log_file), source: own },
+    { name: 'output', value: logPattern(request), source: own },
     { name: 'open-mode', value: 'append', source: own },
     { name: 'nodes', value: String(request.nodes), source: own },
     { name: 'ntasks-per-node', value: '1', source: own },
   ];
+  if (request.array_tasks !== undefined)
+    typed.push({ name: 'array', value: `0-${request.array_tasks - 1}`, source: 'slurm.array' });
   if (request.cpus_per_node !== undefined)
     typed.push({ name: 'cpus-per-task', value: String(request.cpus_per_node), source: own });
   if (request.memory_mb_per_node !== undefined)
@@ -299,7 +304,12 @@ function constraintDirective(input: DirectiveInput, layers: readonly Layer[]): D
 }
 
 /** `--output` reads % as the start of a pattern; two of them are one. A backslash would switch patterns off. */
-function logPattern(path: string): string {
+function logPattern({ array_tasks, working_folder, log_file }: JobRequest): string {
+  if (array_tasks === undefined) return literalPattern(log_file);
+  return [literalPattern(working_folder), arrayTaskFolder('%a'), literalPattern(log_file)].join('/');
+}
+
+function literalPattern(path: string): string {
   if (path.includes('\\'))
     throw new HpcserveError('E_SLURM_SCRIPT', {
       what: `the log file ${JSON.stringify(path)} has a backslash in its path, which sbatch cannot take`,

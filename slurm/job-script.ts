@@ -2,6 +2,7 @@
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ContainerConfig, RuntimeConfig } from '../spec/site.ts';
+import { arrayTaskFolder } from '../spec/state-layout.ts';
 import { containerLaunch } from './container.ts';
 import { buildDirectives, type DirectiveInput, isRequeued, type JobDirectives } from './directives.ts';
 
@@ -12,8 +13,10 @@ export interface JobScriptInput extends DirectiveInput {
   deployment: string;
   /** Version of hpcserve that writes the script. */
   version: string;
-  /** What srun starts, once on each node. */
+  /** What srun starts, once on each node; tasks of an array add the path of their launch to it. */
   command: readonly string[];
+  /** Name of the file in a task's folder whose path is the last word of the command. */
+  task_file?: string;
   /** Environment of this job beside the site's; never secrets. */
   environment_of_job?: Readonly<Record<string, string>>;
   /** Folders that must be visible inside a container. */
@@ -43,6 +46,8 @@ export interface JobScript {
   python: RuntimeConfig['python'];
   /** The whole srun command: options, container, command. */
   srun: string[];
+  /** Of a job array: the beginning of the paths of its tasks' folders, and the file there that ends the srun command. */
+  array?: { folder_prefix: string; file: string };
   /** Slurm may put the job back; the script sees to it when the job is preempted. */
   requeue: boolean;
   /** As often at most. */
@@ -123,6 +128,11 @@ export function buildJobScript(input: JobScriptInput): JobScript {
     prologue: runtime.prologue.flatMap((line) => line.split('\n')),
     python: forEngines ? runtime.python : undefined,
     srun,
+    ...(request.array_tasks === undefined || input.task_file === undefined
+      ? {}
+      : {
+          array: { folder_prefix: join(request.working_folder, arrayTaskFolder('')), file: input.task_file },
+        }),
     requeue: request.requeue ?? isRequeued(site, request.tier),
     requeues_max: site.scavenging.requeues_max,
   };

@@ -1,6 +1,7 @@
 /** News of jobs: one batched question to Slurm per interval, however many ask. */
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { JobInfo } from '../spec/slurm-types.ts';
+import { tellsOf } from './array-tasks.ts';
 import type { SlurmClient } from './client.ts';
 import { type Clock, systemClock } from './clock.ts';
 
@@ -112,7 +113,7 @@ export class JobPoller {
       if (recovered) watch.listener({ kind: 'reachable' });
       this.#tell(
         watch,
-        jobs.filter((job) => job.base_job_id === watch.job_id || job.job_id === watch.job_id),
+        jobs.filter((job) => tellsOf(job, watch.job_id)),
       );
     }
   }

@@ -40,6 +40,12 @@ const refusals: readonly Refusal[] = [
     options: [],
   },
   {
+    pattern: /job arrays?\b|--array specification/i,
+    code: 'E_SLURM_ARRAY',
+    what: 'Slurm refused the job array',
+    options: ['array'],
+  },
+  {
     pattern:
       /(QOS|Assoc)\w*Submit\w*|MaxSubmitJobs\w*|violates accounting\/QOS policy|job submit limit|maximum (number of )?jobs|(QOS|Assoc)(Max|Grp|Min)\w+/i,
     code: 'E_SLURM_LIMIT',

@@ -8,8 +8,13 @@ import { HpcserveError } from '../spec/errors/error.ts';
 const unit_separator = '\u001f';
 const record_separator = '\u001e';
 
-/** In front of every command that prints times. */
-export const utcPrefix: readonly string[] = ['env', 'TZ=UTC', 'SLURM_TIME_FORMAT=standard'];
+/** In front of every command that tells of jobs: times in UTC, ranges of array tasks at their full length. */
+export const utcPrefix: readonly string[] = [
+  'env',
+  'TZ=UTC',
+  'SLURM_TIME_FORMAT=standard',
+  'SLURM_BITSTR_LEN=0',
+];
 
 /** The `--Format` argument of squeue and sinfo for these fields: full width, separators as above. */
 export function longFormat(fields: readonly string[]): string {

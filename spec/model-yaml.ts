@@ -283,6 +283,10 @@ export const slurmOverridesSchema = z.strictObject({
     .string()
     .optional()
     .describe('Wall time of a job as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS.'),
+  array: z
+    .enum(['auto', 'never'])
+    .optional()
+    .describe('Whether equal jobs are submitted as one job array. Default: slurm.array of the site config.'),
   extra: z.array(z.string()).default([]).describe('Further #SBATCH options, verbatim, one entry each.'),
   remove: z.array(z.string()).default([]).describe('Names of #SBATCH options to leave out (such as --mem).'),
 });

@@ -112,6 +112,12 @@ const slurmSchema = z.strictObject({
     .describe(
       'Talk to Slurm by FirecREST v2 instead of its commands, from a machine that has the state folder but no Slurm.',
     ),
+  array: z
+    .enum(['auto', 'never'])
+    .default('auto')
+    .describe(
+      'auto: four or more equal jobs of one node are submitted as one job array, where Slurm takes arrays. never: each by itself.',
+    ),
   poll_interval_s: z
     .number()
     .min(1)

@@ -91,6 +91,14 @@ export const launchFiles = {
   unitFailure: (node: string, unit: string): string => `${node}.${unit}.failure.json`,
 } as const;
 
+/**
+ * In the folder of a job array, which lies beside those of its launches and holds their script: a link to the launch that
+ * each task is. Slurm writes `%a` for the number of the task; without one, the beginning of them all.
+ */
+export function arrayTaskFolder(task: number | '%a' | ''): string {
+  return `task-${task}`;
+}
+
 /** What control hands a gateway that it starts. */
 export interface GatewayConfig {
   format: 1;

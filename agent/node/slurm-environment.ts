@@ -31,9 +31,17 @@ export function nodeIdentity(
     node: safeFileName(given.node ?? environment.SLURMD_NODENAME ?? own_name),
     hostname: host,
     node_index,
-    ...(environment.SLURM_JOB_ID === undefined ? {} : { job_id: environment.SLURM_JOB_ID }),
+    ...(environment.SLURM_JOB_ID === undefined
+      ? {}
+      : { job_id: jobIdOf(environment, environment.SLURM_JOB_ID) }),
     ...(end_s === undefined ? {} : { job_end_time_ms: end_s * 1000 }),
   };
+}
+
+/** A task of a job array by the name that people and Slurm's commands know it by: its own number is shown nowhere. */
+function jobIdOf(environment: NodeJS.ProcessEnv, number: string): string {
+  const { SLURM_ARRAY_JOB_ID: array, SLURM_ARRAY_TASK_ID: task } = environment;
+  return array === undefined || task === undefined ? number : `${array}_${task}`;
 }
 
 /** Node names become file names. */

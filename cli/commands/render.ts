@@ -4,7 +4,7 @@ import type { Command } from 'commander';
 import { mergePlan } from '../../control/decide.ts';
 import { planNow } from '../../control/deploy.ts';
 import { launchIds, requireFeasible } from '../../control/planning.ts';
-import { describeLaunch } from '../../control/prepare-launch.ts';
+import { renderLaunches } from '../../control/render-launches.ts';
 import type { CliContext } from '../context.ts';
 import { describeEvent } from '../progress/describe-event.ts';
 import { openSession, readSpec } from '../site-session.ts';
@@ -21,7 +21,8 @@ export function registerRender(program: Command, context: CliContext): void {
     .addHelpText(
       'after',
       `
-The scripts are those the next deploy submits, byte for byte; jobs that run unchanged show theirs. Where Slurm
+The scripts are those the next deploy submits, byte for byte; jobs that run unchanged show theirs, and the tasks of a
+job array are one script. Where Slurm
 cannot be reached, and with --offline, they come from the site config alone, and a note on stderr says so.
 
 Examples:
@@ -36,35 +37,33 @@ Examples:
         spec: read,
         emit: (event) => (event.kind === 'warning' ? context.note(describeEvent(event)) : undefined),
       });
-      const { store, loaded, facts, runner } = operations;
+      const { store } = operations;
       const { plan, fingerprint } = await planNow(operations, read.spec, read.path, {
         ask: options.offline ? 'never' : 'may',
       });
       requireFeasible(plan);
       const state = store.load(plan.deployment);
       const ids = launchIds(store.layout.root, plan.deployment, (state?.generation ?? 0) + 1);
-      const launches = mergePlan(state?.launches ?? [], plan.launches, fingerprint, ids)
-        .filter((launch) => !launch.superseded)
-        .map((launch) =>
-          describeLaunch(plan.deployment, launch.launch_id, launch.planned, loaded.site, store, facts),
-        );
-      const scripts = launches.map((prepared) => ({
-        launch_id: prepared.launch.launch_id,
-        script: runner.render(prepared),
-        launch: prepared.launch,
-      }));
+      const merged = mergePlan(state?.launches ?? [], plan.launches, fingerprint, ids).filter(
+        (launch) => !launch.superseded,
+      );
+      const scripts = await renderLaunches(operations, plan.deployment, merged, options.offline === true);
       const folder = options.outputScript;
       if (folder !== undefined) {
         mkdirSync(folder, { recursive: true });
-        for (const { launch_id, script, launch } of scripts) {
-          const path = join(folder, `${launch_id}.sh`);
+        const written = new Set<string>();
+        for (const { launch_id, script, launch, array } of scripts) {
+          const path = join(folder, `${array?.array_id ?? launch_id}.sh`);
           writeFileSync(path, script, { mode: 0o755 });
           writeFileSync(join(folder, `${launch_id}.json`), `${JSON.stringify(launch, null, 2)}\n`);
-          context.out(context.json ? JSON.stringify({ launch_id, path }) : path);
+          if (context.json) context.out(JSON.stringify({ launch_id, path }));
+          else if (!written.has(path)) context.out(path);
+          written.add(path);
         }
         return;
       }
       if (context.json) context.out(JSON.stringify({ scripts }));
-      else for (const { script } of scripts) context.write(script);
+      // The tasks of an array have one script.
+      else for (const script of new Set(scripts.map((each) => each.script))) context.write(script);
     });
 }

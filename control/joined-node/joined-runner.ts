@@ -10,7 +10,7 @@ import type { PlannedLaunch } from '../../spec/plan.ts';
 import { launchFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { agentEndWords } from '../agent-end.ts';
 import { writeFileAtomically } from '../atomic-file.ts';
-import type { JobRunner, JobSnapshot, PreparedLaunch } from '../job-runner.ts';
+import type { ArrayTask, JobArrays, JobRunner, JobSnapshot, PreparedLaunch } from '../job-runner.ts';
 import { isJoinedKind, type JoinedNodeSight, lookAtJoinedNodes, readOrderStatus } from './joined-nodes.ts';
 
 export class WithJoinedNodes implements JobRunner {
@@ -39,8 +39,27 @@ export class WithJoinedNodes implements JobRunner {
     return `#!/bin/sh\n# No script: the process of \`hpcserve run\` on ${prepared.planned.node_kind} is told to run ${launchFiles.launch} of this folder.\n`;
   }
 
-  async admit(count: number): Promise<number> {
-    return this.#site.admit(count);
+  async admit(count: number, jobs?: number): Promise<number> {
+    return this.#site.admit(count, jobs);
+  }
+
+  /** Of the site's jobs alone: a joined node takes its launches one after the other. */
+  get arrays(): JobArrays | undefined {
+    const { arrays } = this.#site;
+    return (
+      arrays && {
+        groups: async (planned, offline) => {
+          const jobs = [...planned.keys()].filter((index) => !isJoinedKind(planned[index]!.node_kind));
+          const groups = await arrays.groups(
+            jobs.map((index) => planned[index]!),
+            offline,
+          );
+          return groups.map((group) => group.map((at) => jobs[at]!));
+        },
+        render: (array) => arrays.render(array),
+        submit: (array) => arrays.submit(array),
+      }
+    );
   }
 
   async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
@@ -60,12 +79,12 @@ export class WithJoinedNodes implements JobRunner {
     return { job_id: jobIdOf(found, launch_id), where: `joined node ${found.node.node}` };
   }
 
-  async find(launchId: string, since_ms: number): Promise<string[] | undefined> {
+  async find(launchId: string, since_ms: number, array?: ArrayTask): Promise<string[] | undefined> {
     const given = this.#nodes().filter(({ folder }) =>
       existsSync(join(folder, joinedNodeFiles.orders, joinedNodeFiles.order(launchId))),
     );
     if (given.length > 0) return given.map((sight) => jobIdOf(sight, launchId));
-    return this.#site.find(launchId, since_ms);
+    return this.#site.find(launchId, since_ms, array);
   }
 
   async drainTime_s(planned: PlannedLaunch): Promise<number | undefined> {

@@ -7,6 +7,7 @@ import { readFileSync } from 'node:fs';
 import { posix } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
+import { tellsOf } from '../array-tasks.ts';
 import type { CancelOptions, Script, SlurmClient, StartEstimate, Submission } from '../client.ts';
 import type { ControllerConfig, NodeGroup, Partition } from '../cluster-facts.ts';
 import type { ClusterName, Permissions } from '../permissions.ts';
@@ -67,7 +68,8 @@ export class FirecrestClient implements SlurmClient {
       preempt_mode: '',
       kill_wait_s: 30,
       min_job_age_s: 300,
-      max_array_size: 1001,
+      // Ranges of tasks that wait are not told in a form that is written down anywhere: single jobs, then.
+      max_array_size: 0,
       max_job_count: 10_000,
       enforce_part_limits: 'NO',
       has_accounting: true,
@@ -143,12 +145,11 @@ export class FirecrestClient implements SlurmClient {
   }
 
   async jobs(job_ids: readonly string[]): Promise<JobInfo[]> {
-    const wanted = new Set(job_ids);
-    if (wanted.size === 0) return [];
-    const known = (await this.myJobs()).filter((job) => wanted.has(job.base_job_id));
-    const found = new Set(known.map((job) => job.base_job_id));
+    const wanted = [...new Set(job_ids)];
+    if (wanted.length === 0) return [];
+    const known = (await this.myJobs()).filter((job) => wanted.some((id) => tellsOf(job, id)));
     const older: JobInfo[] = [];
-    for (const id of wanted) if (!found.has(id)) older.push(...(await this.#job(id)));
+    for (const id of wanted) if (!known.some((job) => tellsOf(job, id))) older.push(...(await this.#job(id)));
     return [...known, ...older];
   }
 

@@ -99,6 +99,12 @@ export const slurmErrors = defineErrors({
     http_status: 400,
     exit_code: 6,
   },
+  E_SLURM_ARRAY: {
+    cause: 'Slurm does not take job arrays, or not as large a one.',
+    fix: 'Nothing has to be done: the jobs are submitted one by one. `slurm.array: never` in the site config leaves out the attempt.',
+    http_status: 400,
+    exit_code: 6,
+  },
   E_SLURM_LIMIT: {
     cause: 'A limit on jobs or resources of you, your account, the QoS or the partition is reached.',
     fix: 'Wait until jobs of yours have ended, ask for less, or use another account or QoS.',

@@ -71,6 +71,11 @@ describe('who this node is', () => {
     });
   });
 
+  test('in a task of a job array, by the name that people know it by', () => {
+    const environment = { SLURM_JOB_ID: '44', SLURM_ARRAY_JOB_ID: '42', SLURM_ARRAY_TASK_ID: '1' };
+    expect(nodeIdentity(environment, {}, 1, 'n1').job_id).toBe('42_1');
+  });
+
   test('on the local site, where several agents are on one host', () => {
     expect(nodeIdentity({}, { node_index: 1 }, 2, 'laptop').node).toBe('laptop-1');
     expect(nodeIdentity({}, {}, 1, 'laptop')).toEqual({ node: 'laptop', hostname: 'laptop', node_index: 0 });

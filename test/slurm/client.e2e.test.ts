@@ -189,6 +189,24 @@ describe('the life of a job', () => {
     expect(tasks.map((job) => job.array_task).sort()).toEqual(['1', '[2-3%1]']);
   });
 
+  test('one task of an array is followed and ended without the others; too large an array is refused', async () => {
+    // Every second one, so that Slurm would cut the range off.
+    const { job_id } = await client.submit(script(['--partition=cpu', '--array=0-99:2%1']), []);
+    expect((await client.jobs([`${job_id}_98`])).map((job) => job.phase)).toEqual(['waiting']);
+    expect(await client.jobs([`${job_id}_97`])).toEqual([]);
+    await jobWhen(`${job_id}_0`, (job) => job.state === 'RUNNING');
+    await client.cancel([`${job_id}_98`, `${job_id}_0`]);
+    await jobWhen(`${job_id}_0`, (job) => job.state === 'CANCELLED');
+    // Unlike a job of its own, a task that never ran leaves nothing behind.
+    expect(await waitUntil(async () => (await client.jobs([`${job_id}_98`])).length === 0, 10_000)).toBe(
+      true,
+    );
+    expect((await client.jobs([`${job_id}_96`])).map((job) => job.phase)).toEqual(['waiting']);
+    expect(await refusal(['--partition=cpu', '--array=0-100000'], [])).toMatchObject({
+      code: 'E_SLURM_ARRAY',
+    });
+  });
+
   test('numbers nobody knows are left out, alone and among others', async () => {
     expect(await client.jobs(['67000001'])).toEqual([]);
     const { job_id } = await client.submit(script(['--partition=cpu'], 'true'), []);

@@ -107,6 +107,23 @@ describe('jobs', () => {
     );
   });
 
+  test('of an array, only the tasks that are meant; what the queue no longer has of it is looked up by task', async () => {
+    const past = ['31', '30_0', 'FAILED', '1:0', '', 'p', 'j', 'ada', '', '', 'n1', '', '', '', '', ''];
+    const task = (id: string, shown: string): string =>
+      queued(id).replace(`\u001f${id}\u001f`, `\u001f${shown}\u001f`);
+    const runner = new ScriptedRunner([
+      [/squeue/, { stdout: task('32', '30_1') + task('33', '30_2') + task('30', '30_[3-5]') }],
+      [/scontrol show config/, { stdout: 'AccountingStorageType = accounting_storage/slurmdbd\n' }],
+      [/sacct/, { stdout: `${past.join('\u001f')}\n` }],
+    ]);
+    const found = await new SlurmCommandClient(runner).jobs(['30_0', '30_2', '30_3', '30_4']);
+    expect(found.map((job) => job.array_task)).toEqual(['2', '[3-5]', '0']);
+    expect(runner.asked[0]?.argv).toContain('--jobs=30');
+    // Else Slurm cuts long ranges off.
+    expect(runner.asked[0]?.argv).toContain('SLURM_BITSTR_LEN=0');
+    expect(runner.asked.at(-1)?.argv).toContain('--jobs=30_0');
+  });
+
   test('without accounting the controller’s memory is asked', async () => {
     const runner = new ScriptedRunner([
       [/squeue/, { code: 1, stderr: 'slurm_load_jobs error: Invalid job id specified' }],
@@ -116,8 +133,9 @@ describe('jobs', () => {
         { stdout: 'JobId=9 JobName=j JobState=FAILED Reason=None ExitCode=1:0 NodeList=(null)\n' },
       ],
       [/show job 8/, { code: 1, stderr: 'slurm_load_jobs error: Invalid job id specified' }],
+      [/show job 7_1/, { code: 1, stdout: 'Job 7_1 not found\n' }],
     ]);
-    expect(await new SlurmCommandClient(runner).jobs(['8', '9'])).toMatchObject([
+    expect(await new SlurmCommandClient(runner).jobs(['7_1', '8', '9'])).toMatchObject([
       { job_id: '9', state: 'FAILED', exit_code: 1 },
     ]);
   });

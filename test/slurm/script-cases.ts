@@ -35,8 +35,20 @@ export interface ScriptCase {
   script: JobScript;
 }
 
+/** All of every shipped site, and that of a job array. */
+export function allScriptCases(): ScriptCase[] {
+  const site = shippedSite('test-cluster');
+  return [
+    ...siteNames.flatMap((name) => scriptCases(shippedSite(name))),
+    {
+      name: 'test-cluster.agent.scavenge-gh200.array',
+      script: caseScript(site, 'agent', 'scavenge-gh200', 4),
+    },
+  ];
+}
+
 /** One agent script for each node kind of a Slurm site, and its gateway script. */
-export function scriptCases(site: SiteConfig): ScriptCase[] {
+function scriptCases(site: SiteConfig): ScriptCase[] {
   if (site.kind === 'local') return [];
   return [
     ...site.node_kinds.map((kind) => ({
@@ -47,8 +59,16 @@ export function scriptCases(site: SiteConfig): ScriptCase[] {
   ];
 }
 
-/** The script of one role on a site; for agents of all devices of one node (two nodes on the first kind). */
-export function caseScript(site: SiteConfig, role: JobRole, kindName?: string): JobScript {
+/**
+ * The script of one role on a site; for agents of all devices of one node (two nodes on the first kind).
+ * @param array_tasks of an array of so many
+ */
+export function caseScript(
+  site: SiteConfig,
+  role: JobRole,
+  kindName?: string,
+  array_tasks?: number,
+): JobScript {
   const node_kind = site.node_kinds.find((kind) => kind.name === kindName);
   const launch_id = '0123456789abcdef';
   const folder = `${site.state_dir}/${site.name}/deployments/chat/launches/${launch_id}`;
@@ -60,7 +80,12 @@ export function caseScript(site: SiteConfig, role: JobRole, kindName?: string): 
     ...(node_kind === undefined ? {} : { node_kind }),
     deployment: 'chat',
     version: '0.1.0',
-    command: [`${install}/bin/node`, `${install}/dist/${role}/main.js`, '--launch', `${folder}/launch.json`],
+    command: [
+      `${install}/bin/node`,
+      ...[`${install}/dist/${role}/main.js`, '--launch'],
+      ...(array_tasks === undefined ? [`${folder}/launch.json`] : []),
+    ],
+    ...(array_tasks === undefined ? {} : { task_file: 'launch.json' }),
     visible_folders: [install, site.state_dir],
     ...(cache_dir === undefined ? {} : { cache_dir }),
     request: {
@@ -72,7 +97,8 @@ export function caseScript(site: SiteConfig, role: JobRole, kindName?: string): 
           .reduce((sum, device) => sum + device.count, 0) ?? 0,
       cpus_per_node: node_kind?.cpus ?? site.gateway.cpus,
       memory_mb_per_node: Math.floor(((node_kind?.memory_gb ?? site.gateway.memory_gb) * 1e9) / 2 ** 20),
-      log_file: `${folder}/job.log`,
+      log_file: array_tasks === undefined ? `${folder}/job.log` : 'job.log',
+      ...(array_tasks === undefined ? {} : { array_tasks }),
       working_folder: folder,
       launch_id,
       tier: node_kind?.tier ?? 'stable',

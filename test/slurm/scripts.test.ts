@@ -3,6 +3,7 @@ import { execFileSync, spawn } from 'node:child_process';
 import {
   chmodSync,
   existsSync,
+  mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
@@ -17,10 +18,10 @@ import { packageRoot } from '../../spec/package-root.ts';
 import { type SiteConfig, siteSchema } from '../../spec/site.ts';
 import { ensureShellcheckInstalled } from '../cluster/install.ts';
 import { waitUntil } from '../cluster/processes.ts';
-import { caseScript, scriptCases, shippedSite, siteNames } from './script-cases.ts';
+import { allScriptCases, caseScript, shippedSite } from './script-cases.ts';
 
 const golden = join(packageRoot, 'test', 'slurm', 'golden');
-const cases = siteNames.flatMap((name) => scriptCases(shippedSite(name)));
+const cases = allScriptCases();
 let folder: string;
 beforeAll(async () => {
   folder = mkdtempSync(join(tmpdir(), 'hpcserve-scripts-'));
@@ -122,13 +123,19 @@ describe('run with a recording srun', () => {
     return bin;
   }
 
-  function start(site: SiteConfig, kind: string, bin: string): { exit: Promise<number | null>; pid: number } {
+  function start(
+    site: SiteConfig,
+    kind: string,
+    bin: string,
+    script = caseScript(site, 'agent', kind),
+  ): { exit: Promise<number | null>; pid: number } {
     const file = join(bin, 'job.sh');
-    writeFileSync(file, renderJobScript(caseScript(site, 'agent', kind)));
+    writeFileSync(file, renderJobScript(script));
+    const task = script.array ? { SLURM_ARRAY_JOB_ID: '42', SLURM_ARRAY_TASK_ID: '3' } : {};
     const child = spawn('bash', [file], {
       cwd: folder,
       stdio: 'ignore',
-      env: { PATH: `${bin}:/usr/bin:/bin`, HOME: folder, SLURM_JOB_ID: '42' },
+      env: { PATH: `${bin}:/usr/bin:/bin`, HOME: folder, SLURM_JOB_ID: '42', ...task },
     });
     return { pid: child.pid!, exit: new Promise((resolve) => child.once('exit', resolve)) };
   }
@@ -165,6 +172,27 @@ describe('run with a recording srun', () => {
     process.kill(job.pid, 'SIGTERM');
     expect(await job.exit).toBe(5);
     expect(readFileSync(join(bin, 'asked'), 'utf8')).toBe('--quiet --signal=TERM 42\n');
+  });
+
+  test('a task of an array takes its own launch, and speaks to Slurm of itself alone', async () => {
+    // Of the last task the job's number is that of the whole array.
+    const bin = fakeBin(`echo $$ > "$(dirname "$0")/task"; trap 'exit 5' TERM; while :; do sleep 0.02; done`);
+    const launches = join(bin, "a%b 'c'");
+    mkdirSync(join(launches, 'task-3'), { recursive: true });
+    writeFileSync(join(bin, 'job'), 'JobId=42 JobState=RUNNING Reason=None PreemptTime=2026-11-21T02:02:45');
+    const site = shippedSite('test-cluster');
+    const script = caseScript(site, 'agent', 'scavenge-gh200', 4);
+    const array = { ...script.array!, folder_prefix: join(launches, 'task-') };
+    const job = start(site, 'scavenge-gh200', bin, { ...script, array });
+    expect(await waitUntil(() => existsSync(join(bin, 'task')), 5_000)).toBe(true);
+    expect(readFileSync(join(bin, 'argv'), 'utf8').split('\0').slice(-3, -1)).toEqual([
+      '--launch',
+      join(launches, 'task-3', 'launch.json'),
+    ]);
+    process.kill(job.pid, 'SIGTERM');
+    expect(await job.exit).toBe(5);
+    expect(readFileSync(join(bin, 'asked'), 'utf8')).toBe('--quiet --signal=TERM 42_3\n');
+    expect(readFileSync(join(bin, 'requeued'), 'utf8')).toBe('requeue 42_3\n');
   });
 
   test.each([

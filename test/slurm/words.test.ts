@@ -55,6 +55,7 @@ describe('refusals in words of several versions', () => {
     ['E_SLURM_NODE_CONFIG', failed('Requested node configuration is not available')],
     ['E_SLURM_NODE_CONFIG', failed('More processors requested than permitted')],
     ['E_SLURM_NODE_CONFIG', failed('Node count specification invalid')],
+    ['E_SLURM_ARRAY', failed('Invalid job array specification')],
     ['E_SLURM_RESERVATION', failed('Requested reservation is invalid')],
     [
       'E_SLURM_LIMIT',

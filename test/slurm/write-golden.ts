@@ -6,11 +6,11 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { renderJobScript } from '../../slurm/render.ts';
 import { packageRoot } from '../../spec/package-root.ts';
-import { scriptCases, shippedSite, siteNames } from './script-cases.ts';
+import { allScriptCases } from './script-cases.ts';
 
 const folder = join(packageRoot, 'test', 'slurm', 'golden');
 mkdirSync(folder, { recursive: true });
-for (const { name, script } of siteNames.flatMap((site) => scriptCases(shippedSite(site)))) {
+for (const { name, script } of allScriptCases()) {
   const file = join(folder, `${name}.sh`);
   const text = renderJobScript(script);
   const before = existsSync(file) ? readFileSync(file, 'utf8') : undefined;

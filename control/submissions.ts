@@ -1,0 +1,146 @@
+/**
+ * Hands launches to the runner, one by one or several as a job array: intent to disk, then the runner, then its answer to
+ * disk. A submission whose answer gets lost leaves the intent; the next pass looks for its job before it submits another.
+ */
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { ProgressEvent } from '../spec/events.ts';
+import type { SiteConfig } from '../spec/site.ts';
+import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
+import type { DeploymentStore } from './deployment-store.ts';
+import type { FolderLock } from './folder-lock.ts';
+import type { JobArrays, JobRunner } from './job-runner.ts';
+import { type PrepareFacts, prepareArray, prepareLaunch } from './prepare-launch.ts';
+
+export interface SubmissionsOptions {
+  site: SiteConfig;
+  store: DeploymentStore;
+  runner: JobRunner;
+  facts: PrepareFacts;
+  now_ms: () => number;
+  emit: (event: ProgressEvent) => void;
+}
+
+export class Submissions {
+  readonly #options: SubmissionsOptions;
+  /** Launches that were refused as an array: they go one by one. */
+  readonly #apart = new Set<string>();
+  #saidApart = false;
+
+  constructor(options: SubmissionsOptions) {
+    this.#options = options;
+  }
+
+  /** What is handed over together, in the order of the launches; most are alone. */
+  async group(launches: readonly LaunchRecord[]): Promise<LaunchRecord[][]> {
+    const { arrays } = this.#options.runner;
+    const joinable = launches.filter(({ launch_id }) => !this.#apart.has(launch_id));
+    const groups = (await arrays?.groups(joinable.map(({ planned }) => planned))) ?? [];
+    const together = new Map(
+      groups.flatMap((group) => {
+        const members = group.map((index) => joinable[index]!);
+        return members.map((launch): [LaunchRecord, LaunchRecord[]] => [launch, members]);
+      }),
+    );
+    return [...new Set(launches.map((launch) => together.get(launch) ?? [launch]))];
+  }
+
+  /**
+   * Submits one group. An array that Slurm does not take leaves its launches planned, to be submitted one by one.
+   * @throws HpcserveError of the runner when a submission is refused; its launches are then recorded as ended.
+   */
+  async submit(state: DeploymentState, group: readonly LaunchRecord[], lock: FolderLock): Promise<void> {
+    const { runner, now_ms, emit } = this.#options;
+    const drain_s = await runner.drainTime_s?.(group[0]!.planned);
+    const hand = this.#prepared(state, group, drain_s);
+    lock.assertHeld();
+    for (const launch of group) {
+      launch.phase = 'submitting';
+      launch.submitting_since_ms = now_ms();
+    }
+    this.#save(state);
+    try {
+      const { job_ids, where } = await hand();
+      for (const [index, launch] of group.entries()) {
+        launch.phase = 'submitted';
+        launch.job_id = job_ids[index]!;
+        launch.where = where;
+      }
+      this.#save(state);
+      for (const { launch_id, job_id } of group)
+        emit({ at_ms: now_ms(), kind: 'submitted', launch_id, job_id: job_id!, where });
+    } catch (thrown) {
+      const error = HpcserveError.from(thrown);
+      // The answer got lost and the job may be queued: the intent stays, the next pass looks for the job.
+      if (error.details.may_have_been_submitted === true) throw error;
+      if (group.length > 1 && singlyPerhaps.has(error.code)) return this.#takeApart(state, group, error);
+      this.#recordRefusal(state, group, error);
+    }
+  }
+
+  /** Everything is on disk but the intent; what is returned hands it to the runner. */
+  #prepared(
+    state: DeploymentState,
+    group: readonly LaunchRecord[],
+    drain_s: number | undefined,
+  ): () => Promise<{ job_ids: string[]; where: string }> {
+    const { site, store, runner, facts } = this.#options;
+    const [first, ...others] = group as [LaunchRecord, ...LaunchRecord[]];
+    if (others.length === 0) {
+      const prepared = prepareLaunch(state, first, site, store, runner, facts, drain_s);
+      delete first.array;
+      return async () => {
+        const { job_id, where } = await runner.submit(prepared);
+        return { job_ids: [job_id], where };
+      };
+    }
+    const arrays: JobArrays = runner.arrays!;
+    const array = prepareArray(state, group, site, store, arrays, facts, drain_s);
+    for (const [task, launch] of group.entries()) launch.array = { array_id: array.array_id, task };
+    return () => arrays.submit(array);
+  }
+
+  #takeApart(state: DeploymentState, group: readonly LaunchRecord[], error: HpcserveError): void {
+    const { now_ms, emit } = this.#options;
+    for (const launch of group) {
+      this.#apart.add(launch.launch_id);
+      launch.phase = 'planned';
+      delete launch.array;
+      delete launch.submitting_since_ms;
+    }
+    this.#save(state);
+    if (this.#saidApart) return;
+    this.#saidApart = true;
+    const words = [error.message, ...error.because].join(': ');
+    emit({
+      at_ms: now_ms(),
+      kind: 'warning',
+      message: `${group.length} jobs are submitted one by one: ${words}`,
+    });
+  }
+
+  #recordRefusal(state: DeploymentState, group: readonly LaunchRecord[], error: HpcserveError): void {
+    const { now_ms, emit } = this.#options;
+    for (const launch of group) {
+      launch.phase = 'ended';
+      launch.ended_at_ms = now_ms();
+      launch.last = { job_id: '', phase: 'ended', state: 'REFUSED', reason: error.message };
+    }
+    // What is beyond the plan fails nobody; it is never part of an array.
+    const beyond = group[0]!.planned.scavenged !== undefined;
+    if (!beyond) state.failure = error.toJSON();
+    this.#save(state);
+    if (!beyond) throw error;
+    emit({
+      at_ms: now_ms(),
+      kind: 'warning',
+      message: `no replica on idle nodes: ${[error.message, ...error.because].join(': ')} [${error.code}]`,
+    });
+  }
+
+  #save(state: DeploymentState): void {
+    this.#options.store.save(state, this.#options.now_ms());
+  }
+}
+
+/** Refusals of an array whose jobs Slurm may take, all or as many as a limit lets in. */
+const singlyPerhaps: ReadonlySet<string> = new Set(['E_SLURM_ARRAY', 'E_SLURM_LIMIT']);
