@@ -82,7 +82,7 @@ export class Reconciler {
       const groups = await this.#submissions.group(
         current.launches.filter(({ launch_id }) => due.has(launch_id)),
       );
-      let admitted = groups.length > 0 ? await this.#admit(groups.length, due.size) : 0;
+      let admitted = groups.length > 0 ? await this.#admit(groups.map((group) => group.length)) : 0;
       for (const action of actions) {
         if (action.do !== 'submit') {
           await this.#act(action, current, lock, before);
@@ -110,16 +110,20 @@ export class Reconciler {
     });
   }
 
-  /** Those that are not admitted now are decided again at the next pass; nobody holds the lock meanwhile. */
-  async #admit(count: number, jobs: number): Promise<number> {
+  /**
+   * Those that are not admitted now are decided again at the next pass; nobody holds the lock meanwhile.
+   * @param jobs of each submission, in order
+   */
+  async #admit(jobs: readonly number[]): Promise<number> {
     const { runner, site, emit, now_ms } = this.#options;
-    const admitted = await runner.admit(count, jobs);
-    if (admitted < count && !this.#saidToWait) {
+    const sum = (counts: readonly number[]): number => counts.reduce((total, count) => total + count, 0);
+    const admitted = await runner.admit(jobs.length, sum(jobs));
+    if (admitted < jobs.length && !this.#saidToWait) {
       this.#saidToWait = true;
       emit({
         at_ms: now_ms(),
         kind: 'warning',
-        message: `${count - admitted} job(s) wait to be submitted: ${site.name} allows ${site.limits.submissions_per_minute} submissions a minute (limits.submissions_per_minute)`,
+        message: `${sum(jobs.slice(admitted))} job(s) wait to be submitted: ${site.name} allows ${site.limits.submissions_per_minute} submissions a minute (limits.submissions_per_minute)`,
       });
     }
     return admitted;
