@@ -189,6 +189,7 @@ function offerOf(
     ...(givenWhole(site, kind, live?.partitions.filter(({ name }) => partitions.includes(name)) ?? [])
       ? { whole_nodes: true as const }
       : {}),
+    interconnect: kind.interconnect,
     ...(site.network.private_fabric ? { private_fabric: true as const } : {}),
     engines: enginesOf(site, device, environment),
     isa: kind.isa,

@@ -6,7 +6,7 @@
 import type { UnitSpec } from './launch.ts';
 import type { ModelFileSummary } from './model-summary.ts';
 import type { EngineName, ModelSpec, Objective } from './model-yaml.ts';
-import { type DeviceFigures, type PlacementPenalties, penaltiesSchema } from './site.ts';
+import { type DeviceFigures, type NodeKind, type PlacementPenalties, penaltiesSchema } from './site.ts';
 
 /** An engine that was chosen: `auto` is resolved. */
 export type ResolvedEngine = Exclude<EngineName, 'auto'>;
@@ -64,6 +64,8 @@ export interface NodeKindOffer {
   whole_nodes?: true;
   /** Only trusted people listen on the network between the nodes: parts of an engine may talk there unencrypted. */
   private_fabric?: true;
+  /** Network between the nodes; absent: Ethernet. */
+  interconnect?: NodeKind['interconnect'];
   /** Engines that can be started here, with the reason of those that cannot. */
   engines: Partial<Record<ResolvedEngine, EngineOffer>>;
   /** CPU extensions and instruction set of the nodes, as far as the site config tells. */

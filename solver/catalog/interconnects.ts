@@ -1,4 +1,5 @@
 /** Networks between nodes, for tensor groups and pipelines that leave one. */
+import type { NodeKindOffer } from '../../spec/plan.ts';
 
 export interface Interconnect {
   name: string;
@@ -66,3 +67,17 @@ export const interconnects: readonly Interconnect[] = [
     source: 'IEEE 802.3; latency of kernel TCP on one switch',
   },
 ];
+
+/**
+ * What is assumed of a network of which a site config says the kind alone: of each kind the generation that is common, of
+ * Ethernet the slow one, since it is also what stands for a network of which nothing is said.
+ */
+export const assumedInterconnects: Readonly<Record<NonNullable<NodeKindOffer['interconnect']>, string>> = {
+  ethernet: 'ethernet-10',
+  infiniband: 'infiniband-hdr',
+  slingshot: 'slingshot-11',
+  efa: 'efa-400',
+  // 100 Gbit/s, as EDR has.
+  omnipath: 'infiniband-edr',
+  none: 'ethernet-10',
+};

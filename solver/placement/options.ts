@@ -8,6 +8,7 @@ import type {
 } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import type { DeviceSpec } from '../catalog/device-spec.ts';
+import { assumedInterconnects } from '../catalog/interconnects.ts';
 import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
@@ -212,7 +213,7 @@ function optionWith(
       ...(precision.reason === undefined ? [] : [precision.reason]),
       ...(nodes > 1
         ? [
-            `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${pipeline} stages over all; speeds are predicted as on one`,
+            `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${pipeline} stages over all; speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`,
           ]
         : []),
     ],

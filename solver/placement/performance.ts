@@ -8,7 +8,9 @@ import {
   type Prediction,
   type ResolvedEngine,
 } from '../../spec/plan.ts';
+import { findInterconnect } from '../catalog/devices.ts';
 import { shapeOfConfig } from '../catalog/hugging-face-config.ts';
+import { assumedInterconnects } from '../catalog/interconnects.ts';
 import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
 import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
@@ -145,6 +147,21 @@ export class Performance {
   }
 }
 
+/** Devices and what joins them. A link counts within a node: whether the nodes of a job share a rack nobody knows before. */
+function placesOf({
+  device,
+  nodes,
+  device_count,
+  offer,
+}: PlacementOption): Pick<ReplicaConfig, 'device' | 'interconnect'> {
+  if (nodes === 1) return { device };
+  const devices = Math.min(device.link.devices, device_count / nodes);
+  return {
+    device: { ...device, link: { ...device.link, devices } },
+    interconnect: findInterconnect(assumedInterconnects[offer.interconnect ?? 'ethernet']),
+  };
+}
+
 /** Undefined where nothing is known of the model. */
 function configOf(option: PlacementOption): ReplicaConfig | undefined {
   const { model, shape } = option;
@@ -153,7 +170,7 @@ function configOf(option: PlacementOption): ReplicaConfig | undefined {
   const chunk = model.spec.prefill_chunk_tokens;
   return {
     model: precision === undefined ? shape : { ...shape, weights: precision },
-    device: option.device,
+    ...placesOf(option),
     engine: simulatedAs[option.engine],
     tp: option.tensor,
     pp: option.pipeline,

@@ -8,6 +8,7 @@ import {
   type PlacementModel,
   type PlacementQuestion,
 } from '../../spec/plan.ts';
+import { llama } from './placement-fixtures.ts';
 
 const gib = 1024 ** 3;
 
@@ -114,6 +115,19 @@ describe('placement', () => {
       });
       expect(plan.gpu_count).toBe(16);
       expect(plan.models[0]!.reasons.join()).toMatch(/takes 2 nodes/);
+    });
+
+    it('predicts the way between the stages by the network there is', () => {
+      const asked = llama('big', '70b', { parallel: { tensor: 4, pipeline: 2 } });
+      const tpot = (interconnect?: NodeKindOffer['interconnect']): number => {
+        const plan = place(question([asked], [{ ...fabric, ...(interconnect ? { interconnect } : {}) }]));
+        expect(plan.launches[0]!.node_count).toBe(2);
+        return plan.models[0]!.groups[0]!.predicted!.tpot_ms;
+      };
+      // Half a round trip and 16 KiB a token, once a step: 43 µs on Ethernet, 2.7 µs on Slingshot.
+      expect(tpot('ethernet') - tpot('slingshot')).toBeGreaterThan(0.04);
+      expect(tpot('ethernet') - tpot('slingshot')).toBeLessThan(0.4);
+      expect(tpot()).toBe(tpot('ethernet'));
     });
 
     it('takes as few nodes as hold the stages, and counts all of them as taken', () => {
