@@ -15,7 +15,7 @@ export interface UserHomeOptions {
 }
 
 /** What is typed for `hpcserve`. */
-export const hpcserveProgram: readonly string[] = [process.execPath, join(packageRoot, 'dist/cli/main.js')];
+export const hpcserveProgram: readonly string[] = [process.execPath, join(packageRoot, 'cli/hpcserve.mjs')];
 const command_timeout_ms = 150_000;
 
 export class UserHome {
