@@ -106,6 +106,8 @@ export interface SequenceOutput {
   token?: SampledToken;
   finish?: FinishReason;
   error?: string;
+  /** It ended for want of KV memory, which others hold: where they give it up, or elsewhere, it could be computed. */
+  short_of_memory?: true;
   /** Of an embedding request: shape [n_embd], L2-normalised. */
   embedding?: Float32Array;
   /** One entry a prompt token but the first. */

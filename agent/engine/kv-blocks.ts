@@ -87,6 +87,11 @@ export class KvBlocks {
     return this.#storage.couldCommit(this.#slabsFor(count));
   }
 
+  /** Gives up all that is only kept for prompts that begin alike. */
+  forgetIdle(): void {
+    this.#slabs.giveUp(Number.POSITIVE_INFINITY);
+  }
+
   /** A list without blocks, for a sequence that may come to need `wanted` of them. */
   open(wanted: number): BlockList {
     const list: BlockList = { blocks: [], wanted };

@@ -270,16 +270,31 @@ export class NativeEngine implements Engine {
     if (at > 0) this.#waiting.unshift(...this.#waiting.splice(at, 1));
     while (this.#waiting.length > 0 && this.#running.length < this.#options.max_sequences) {
       const sequence = this.#waiting[0]!;
-      const list = this.#blocks.open(blocksFor(sequence.tokens_max));
+      let list = this.#blocks.open(blocksFor(sequence.tokens_max));
       // A prompt whose log probabilities or hidden rows are asked for is computed whole.
-      const shared = sequence.needsAllRows ? 0 : this.#blocks.share(list, sequence.tokens.all());
+      let shared = sequence.needsAllRows ? 0 : this.#blocks.share(list, sequence.tokens.all());
       if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length), this.#running.length === 0)) {
         this.#blocks.release(list);
         // Others may still give memory up: it waits. Where even all of theirs were not enough, it would wait for ever.
-        if (this.#running.length > 0 || this.#blocks.couldHold(blocksFor(sequence.tokens.length))) break;
-        this.#waiting.shift();
-        refused.push({ id: sequence.id, finish: 'error', error: tooLarge(sequence) });
-        continue;
+        if (this.#running.length > 0) break;
+        if (!this.#blocks.couldHold(blocksFor(sequence.tokens.length))) {
+          this.#waiting.shift();
+          refused.push({
+            id: sequence.id,
+            finish: 'error',
+            error: tooLarge(sequence),
+            short_of_memory: true,
+          });
+          continue;
+        }
+        // Prompts that are kept for later may stand in its way by where they lie, the one that it shares among them.
+        this.#blocks.forgetIdle();
+        list = this.#blocks.open(blocksFor(sequence.tokens_max));
+        shared = 0;
+        if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length), true)) {
+          this.#blocks.release(list);
+          break;
+        }
       }
       this.#waiting.shift();
       sequence.kv = list;

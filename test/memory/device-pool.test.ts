@@ -331,7 +331,12 @@ describe('a pool that is full', () => {
     const outputs = [];
     for (let step = 0; engine.busy && step < 100; step++) outputs.push(...engine.step().outputs);
     expect(outputs).toEqual([
-      { id: 9, finish: 'error', error: expect.stringContaining(`no room for the KV of ${tokens} tokens`) },
+      {
+        id: 9,
+        finish: 'error',
+        error: expect.stringContaining(`no room for the KV of ${tokens} tokens`),
+        short_of_memory: true,
+      },
     ]);
     expect(generate(engine, ask([60]))[0]!.tokens).toEqual(expected);
   });

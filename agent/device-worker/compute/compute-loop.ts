@@ -9,7 +9,7 @@ import { monotonic_ms } from '../clock.ts';
 import { type ChosenTurn, DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
 import { MeasuredModels } from './measured-models.ts';
-import type { FromCompute, ScheduleReport, ToCompute } from './messages.ts';
+import type { FromCompute, ScheduleReport, ToCompute, TokenOutput } from './messages.ts';
 import { type LoadMessage, ModelLoads } from './model-loads.ts';
 import { RestingModels } from './resting-models.ts';
 import type { ScheduledModel } from './scheduled-instance.ts';
@@ -328,6 +328,24 @@ export class ComputeLoop {
     };
   }
 
+  /**
+   * Intermediate results of graphs take memory of the pool that no budget counts, so that a request that was let in may find
+   * none: it is told when to ask again, and a gateway asks another replica at once.
+   */
+  private withoutRefused(model: string, outputs: TokenOutput[]): TokenOutput[] {
+    return outputs.filter(({ id, error, short_of_memory }) => {
+      if (short_of_memory === undefined) return true;
+      const told = new HpcserveError('E_POOL_FULL', {
+        what: `${model} has no memory for this request now`,
+        ...(error !== undefined && { because: error }),
+        try: 'ask again after the seconds that Retry-After says, or give the device a larger pool (`sharing.pool_gb`)',
+        details: { retry_after_s: this.schedule.retryAfter_s(monotonic_ms()) },
+      });
+      this.send({ type: 'refused', id, error: told.toJSON() });
+      return false;
+    });
+  }
+
   private cancel(model: string, id: number): void {
     this.resting.cancel(model, id);
     const hosted = this.engines.get(model);
@@ -341,7 +359,7 @@ export class ComputeLoop {
     const started_ms = performance.now();
     try {
       const report = hosted.step(chosen?.turn);
-      const { outputs, prefill_tokens, decode_tokens, elapsed_us } = report;
+      const { prefill_tokens, decode_tokens, elapsed_us } = report;
       const stats = engine.stats();
       this.keepPace(started_ms);
       const elapsed_ms = performance.now() - started_ms;
@@ -355,6 +373,7 @@ export class ComputeLoop {
         elapsed_ms,
         monotonic_ms(),
       );
+      const outputs = this.withoutRefused(name, report.outputs);
       this.send({ type: 'step', name, outputs, stats, prefill_tokens, decode_tokens, elapsed_us });
       if (performance.now() - this.profiles_told_ms > profile_interval_ms) this.tellProfiles();
     } catch (error) {

@@ -98,6 +98,8 @@ export interface TokenOutput {
   token?: SampledToken;
   finish?: FinishReason;
   error?: string;
+  /** See `SequenceOutput`. */
+  short_of_memory?: true;
   embedding?: Float32Array;
   prompt_logprobs?: SampledToken[];
   cached_tokens?: number;
