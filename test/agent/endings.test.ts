@@ -114,7 +114,7 @@ describe.skipIf(process.getuid?.() !== 0)('a launch folder on a filesystem that 
         { launch_folder },
       );
       const record = await site.serving('m');
-      await site.serving('toy', 20_000);
+      await site.serving('toy', 60_000);
       expect(() => writeFileSync(join(small, 'filler'), Buffer.alloc(1 << 20))).toThrow('ENOSPC');
       agent.process.kill('SIGUSR1'); // something to write
       const { notices } = await eventually(async () => {
@@ -140,7 +140,7 @@ describe.skipIf(process.getuid?.() !== 0)('a launch folder on a filesystem that 
       await agent?.ended;
       execFileSync('umount', [small]);
     }
-  });
+  }, 120_000);
 });
 
 test('a launch folder that is deleted for good does not end what serves; the agent still stops in order', async () => {
