@@ -92,6 +92,7 @@ export class Availability {
     );
     let wakes_in_s = this.#wakesIn_s(model, asked, reasons);
     let starts_in_s = Number.POSITIVE_INFINITY;
+    let runs = false;
     for (const { name, launches } of asked) {
       for (const launch of launches) {
         if (launch.superseded || launch.phase === 'ended') continue;
@@ -106,7 +107,10 @@ export class Availability {
           );
         } else if (launch.phase !== 'submitted')
           reasons.push(`${job} of deployment ${name} is being submitted`);
-        else if (state !== undefined) reasons.push(`${job} of deployment ${name} is ${state}`);
+        else if (state !== undefined) {
+          reasons.push(`${job} of deployment ${name} is ${state}`);
+          if (state === 'RUNNING') runs = true;
+        }
         if (estimated_start_ms !== undefined) {
           const start_s = Math.ceil((estimated_start_ms - Date.now()) / 1000);
           starts_in_s = Math.min(starts_in_s, Math.max(retryLeast_s, start_s));
@@ -132,6 +136,7 @@ export class Availability {
         error,
         retry_after_s: Math.min(retryMost_s, Math.max(retryLeast_s, Math.ceil(bounded))),
         ...(wakes_in_s === undefined ? {} : { wakes_in_s }),
+        ...(runs && !this.#table.find(model)?.others.length ? { comes_soon: true } : {}),
       };
     }
     return { error: this.#unknown(model, deployments) };

@@ -130,10 +130,10 @@ export class Exchange implements AttemptOwner {
 
   async #noReplica(): Promise<void> {
     const { router, workload } = this.#services;
-    const { error, retry_after_s, wakes_in_s } = await router.refusal(this.#route);
+    const { error, retry_after_s, wakes_in_s, comes_soon } = await router.refusal(this.#route);
     if (this.#decided) return;
     if (error.code === 'E_MODEL_NO_REPLICA') {
-      const lost_ms = router.lostAt_ms(this.#route.model);
+      const lost_ms = comes_soon ? performance.now() : router.lostAt_ms(this.#route.model);
       if (lost_ms !== undefined && (await this.#replaced(lost_ms)) !== 'none') return;
     }
     if (error.code === 'E_REPLICA_BUSY' || error.code === 'E_MODEL_NO_REPLICA') {

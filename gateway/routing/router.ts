@@ -33,6 +33,8 @@ export interface Refusal {
   retry_after_s?: number;
   /** The model sleeps and is being started for this request: expected to answer after so long. */
   wakes_in_s?: number;
+  /** A job of it runs that has told nobody of a replica yet: it may be there at any moment. */
+  comes_soon?: boolean;
 }
 
 type Link = Replica<SessionLink>;

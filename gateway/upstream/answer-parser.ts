@@ -228,8 +228,28 @@ export class AnswerParser {
   }
 }
 
-/** Name in lower case, and value without the white space around it. No regular expression: they are slow on hostile lines. */
-function fieldOf(line: string): [name: string, value: string] {
+type Field = readonly [name: string, value: string];
+
+/** Lines that were read before: nearly all lines of an answer's head are those of the last one, of whatever replica. */
+const knownFields = new Map<string, Field>();
+const knownMost = 256;
+const knownLength = 128;
+
+/** Name in lower case, and value without the white space around it. */
+function fieldOf(line: string): Field {
+  let field = knownFields.get(line);
+  if (field === undefined) {
+    field = readField(line);
+    if (line.length <= knownLength) {
+      if (knownFields.size >= knownMost) knownFields.clear();
+      knownFields.set(line, field);
+    }
+  }
+  return field;
+}
+
+/** No regular expression for the white space: they are slow on hostile lines. */
+function readField(line: string): Field {
   const colon = line.indexOf(':');
   const name = line.slice(0, Math.max(0, colon));
   if (!token.test(name) || forbidden.test(line)) throw new Error('a field of the answer is malformed');

@@ -32,6 +32,9 @@ const jobRequest = z.strictObject({
     .refine((job) => (job.script === undefined) !== (job.scriptPath === undefined)),
 });
 
+/** Between fields of squeue: no name of a job has it, while some have bars. */
+const separator = '\x1f';
+
 /** What the next request of a kind meets, once each. */
 export interface Mishap {
   method: string;
@@ -218,7 +221,7 @@ export class FirecrestServer {
       ...['env', 'TZ=UTC', 'SLURM_TIME_FORMAT=%s', 'squeue', '--noheader', '--states=all'],
       `--Format=${fields
         .split(',')
-        .map((name) => `${name}:|`)
+        .map((name) => `${name}:${separator}`)
         .join(',')}`,
       ...(selection.length > 0 ? selection : [`--user=${this.#cluster.user.name}`]),
     ]);
@@ -226,10 +229,10 @@ export class FirecrestServer {
     const number = (text: string): number | null => (/^\d+$/.test(text) ? Number(text) : null);
     return squeue.stdout
       .split('\n')
-      .filter((line) => line.includes('|'))
+      .filter((line) => line.includes(separator))
       .map((line) => {
         const [id, name, state, reason, exit, start, end, account, nodes, partition, user, count, folder] =
-          line.split('|');
+          line.split(separator);
         return {
           jobId: id,
           name,

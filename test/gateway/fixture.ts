@@ -141,10 +141,15 @@ export class TestSession {
   #watch(response: ServerResponse): void {
     response.writeHead(200, { 'content-type': 'application/jsonl' });
     const [model] = this.own.record.metadata.models;
+    if (!model) {
+      // It has left.
+      response.destroy();
+      return;
+    }
     const send = (): void => {
       const load: ModelLoad = {
-        name: model!.name,
-        state: model!.state,
+        name: model.name,
+        state: model.state,
         running: 0,
         waiting: 0,
         max_sequences: 8,

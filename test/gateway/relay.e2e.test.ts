@@ -4,6 +4,7 @@
  */
 import { type ChildProcess, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -51,7 +52,7 @@ describe.skipIf(lacking !== '')(`a relay between sites${lacking && ` [skipped: n
     });
     const socket = join(folder, 'door');
     away!.node([door, socket, String(endpoint.port)]);
-    await eventually(() => existsSync(socket), 'the door');
+    await eventually(() => opens(socket), 'the door');
     pool = new Pool('http://gateway', { socketPath: socket, connections: null, pipelining: 1 });
     admin_token = readFileSync(
       join(layoutOf('away').gateway_folder, gatewayFiles.admin_token),
@@ -243,3 +244,14 @@ describe.skipIf(lacking !== '')(`a relay between sites${lacking && ` [skipped: n
     expect(`${again.statusCode} ${await again.body.text()}`).toMatch(/^200 .*again/);
   }, 90_000);
 });
+
+/** Whether somebody listens: the file is there a moment before. */
+function opens(path: string): Promise<true | undefined> {
+  return new Promise((resolve) => {
+    const socket = connect(path, () => {
+      socket.destroy();
+      resolve(true);
+    });
+    socket.once('error', () => resolve(undefined));
+  });
+}
