@@ -16,7 +16,7 @@ import { SlowReads } from './slow-reads.ts';
 
 const deadline_ms = 60_000;
 /** So that a load takes seconds, whatever the disk. */
-const disk_bytes_per_s = 30e6;
+const disk_bytes_per_s = 8e6;
 /** The harness starts agents of one node: this one is of another, and reads slowly. */
 const otherNode = ({ folder }: SlowReads): string[] => [
   '/bin/sh',
