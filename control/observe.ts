@@ -127,7 +127,7 @@ export function observe(
     const live = launch.phase !== 'ended' && job?.phase !== 'ended' && job?.phase !== 'unknown';
     if (live && launch.phase === 'submitted' && !existsSync(folder))
       problems.push(`the folder of launch ${launch.launch_id} is gone: ${folder}`);
-    const agents = readAgentStates(folder, problems);
+    const agents = readAgentStates(folder, problems).filter((agent) => !isOfEarlierRun(agent, job));
     const units = launch.planned.units.map((unit) => unitSight(unit, launch, agents, job, live, poll.at_ms));
     launches.set(launch.launch_id, {
       launch_id: launch.launch_id,
@@ -140,6 +140,12 @@ export function observe(
     });
   }
   return { at_ms: now_ms, launches, problems };
+}
+
+/** What an agent said that ended before its job was put back into the queue and began again: the new one has yet to speak. */
+function isOfEarlierRun({ phase, updated_at_ms }: AgentState, job: JobSnapshot | undefined): boolean {
+  const over = phase === 'stopped' || phase === 'failed';
+  return over && job?.phase === 'running' && updated_at_ms < (job.start_time_ms ?? 0);
 }
 
 /** The newest state of each node of a launch: a job that was requeued leaves those of earlier nodes behind. */

@@ -186,6 +186,18 @@ describe('reconciler', () => {
     expect(assess(...pair(await loop.pass('demo'))).replicas_serving).toBe(0);
   });
 
+  it('waits for the agent of a job that runs again, whatever the one before said at its end', async () => {
+    given(deploymentState([launchRecord(1)]));
+    const loop = reconciler();
+    const { state } = await loop.pass('demo');
+    writeAgentState(place.store, state.launches[0]!, { phase: 'failed', updated_at_ms: now_ms - 60_000 });
+    const ran = { job_id: '1', phase: 'running', state: 'RUNNING' } as const;
+    runner.jobs.get('1')!.snapshot = { ...ran, start_time_ms: now_ms - 90_000 };
+    expect(assess(...pair(await loop.pass('demo'))).replicas_failed).toBe(1);
+    runner.jobs.get('1')!.snapshot = { ...ran, start_time_ms: now_ms - 5000, restart_count: 1 };
+    expect(assess(...pair(await loop.pass('demo')))).toMatchObject({ phase: 'starting', replicas_failed: 0 });
+  });
+
   it('goes on while the scheduler does not answer, says so once, and asks again', async () => {
     given(deploymentState([launchRecord(1)]));
     const loop = reconciler();
