@@ -139,7 +139,7 @@ class DeviceWorker {
         pid: process.pid,
         device: { name: device, threads, isa },
         memory: {
-          ...(await reportMemory()),
+          ...reportMemory(),
           ...(pool && { pool }),
         },
         loading: models.loading,

@@ -1,5 +1,5 @@
 /** Where the worker's memory is: what the kernel counts, mapping by mapping, and what each mapping is for. */
-import { type FileHandle, open, readFile } from 'node:fs/promises';
+import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 import type { MemoryReport } from '../../spec/device-report.ts';
 
 /** V8 takes memory in pages that begin at multiples of this. */
@@ -36,13 +36,17 @@ interface Mapping {
   pss_bytes: number;
 }
 
-export async function reportMemory(): Promise<MemoryReport> {
-  const mappings = parseMappings(await readFile('/proc/self/smaps', 'utf8'));
+/**
+ * All at once, in about a millisecond: other threads take and give memory meanwhile, and what is listed first and looked
+ * at later may be something else by then.
+ */
+export function reportMemory(): MemoryReport {
+  const mappings = parseMappings(readFileSync('/proc/self/smaps', 'utf8'));
   const sums = new Map<Part, number>();
   const add = (part: Part, bytes: number): void => void sums.set(part, (sums.get(part) ?? 0) + bytes);
   let unexplained_bytes = 0;
   let pss_bytes = 0;
-  const own = await OwnMemory.open();
+  const own = new OwnMemory();
   try {
     for (const [index, mapping] of mappings.entries()) {
       if (mapping.pss_bytes === 0) continue;
@@ -50,13 +54,13 @@ export async function reportMemory(): Promise<MemoryReport> {
       const part = partOf(mapping, mappings, index);
       if (part !== undefined) add(part, mapping.pss_bytes);
       else {
-        const other_bytes = Math.min(mapping.pss_bytes, await own.outsideBlocks_bytes(mapping));
+        const other_bytes = Math.min(mapping.pss_bytes, own.outsideBlocks_bytes(mapping));
         add('blocks', mapping.pss_bytes - other_bytes);
         unexplained_bytes += other_bytes;
       }
     }
   } finally {
-    await own.close();
+    own.close();
   }
   return {
     pss_bytes,
@@ -108,46 +112,40 @@ function isGuard({ access, begin, end }: Mapping): boolean {
 
 /** This process's memory as the kernel shows it: what is written there, and which pages are there at all. */
 class OwnMemory {
-  readonly #contents: FileHandle;
-  readonly #pages: FileHandle;
+  readonly #contents = openSync('/proc/self/mem', 'r');
+  readonly #pages: number;
 
-  private constructor(contents: FileHandle, pages: FileHandle) {
-    this.#contents = contents;
-    this.#pages = pages;
-  }
-
-  static async open(): Promise<OwnMemory> {
-    const contents = await open('/proc/self/mem', 'r');
+  constructor() {
     try {
-      return new OwnMemory(contents, await open('/proc/self/pagemap', 'r'));
+      this.#pages = openSync('/proc/self/pagemap', 'r');
     } catch (error) {
-      await contents.close();
+      closeSync(this.#contents);
       throw error;
     }
   }
 
-  async close(): Promise<void> {
-    await this.#contents.close();
-    await this.#pages.close();
+  close(): void {
+    closeSync(this.#contents);
+    closeSync(this.#pages);
   }
 
   /** Of a mapping's memory, what lies in no block that malloc mapped: each of those says at its head how long it is. */
-  async outsideBlocks_bytes({ begin, end, pss_bytes }: Mapping): Promise<number> {
+  outsideBlocks_bytes({ begin, end, pss_bytes }: Mapping): number {
     let outside_bytes = 0;
     for (let at = begin; at < end; ) {
-      const block_bytes = await this.#block_bytes(at, end);
-      if (block_bytes === 0 && (await this.#isPresent(at))) outside_bytes += memory_page_bytes;
+      const block_bytes = this.#block_bytes(at, end);
+      if (block_bytes === 0 && this.#isPresent(at)) outside_bytes += memory_page_bytes;
       if (outside_bytes >= pss_bytes) return pss_bytes;
       at += block_bytes || memory_page_bytes;
     }
     return outside_bytes;
   }
 
-  async #block_bytes(at: number, end: number): Promise<number> {
+  #block_bytes(at: number, end: number): number {
     const head = Buffer.alloc(head_bytes);
     let bytesRead: number;
     try {
-      ({ bytesRead } = await this.#contents.read(head, 0, head_bytes, at));
+      bytesRead = readSync(this.#contents, head, 0, head_bytes, at);
     } catch (error) {
       // Another thread has given the mapping back since it was listed.
       if ((error as NodeJS.ErrnoException).code === 'EIO') return 0;
@@ -159,9 +157,9 @@ class OwnMemory {
     return bytes % memory_page_bytes === 0 && at + bytes <= end ? bytes : 0;
   }
 
-  async #isPresent(at: number): Promise<boolean> {
+  #isPresent(at: number): boolean {
     const entry = Buffer.alloc(8);
-    await this.#pages.read(entry, 0, 8, (at / memory_page_bytes) * 8);
+    readSync(this.#pages, entry, 0, 8, (at / memory_page_bytes) * 8);
     return (entry.readBigUInt64LE(0) & present) !== 0n;
   }
 }

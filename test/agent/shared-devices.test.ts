@@ -103,12 +103,8 @@ describe('devices that models share', () => {
         const before = await pssOf(pid);
         const now = await report(site, worker);
         const kernel = [before, await pssOf(pid)];
-        const { pss_bytes, unexplained_bytes } = now.memory;
-        // Parts and sum are read one after the other: what moves meanwhile is in one of them only, what is missing in all.
-        const explained = unexplained_bytes / pss_bytes < unexplained_max;
-        const decoding = now.instances.some((instance) => instance.decoding > 0);
-        return decoding && explained ? { ...now, kernel } : undefined;
-      }, 'sequences that decode, and memory that is explained');
+        return now.instances.some(({ decoding }) => decoding > 0) ? { ...now, kernel } : undefined;
+      }, 'sequences that decode');
       // It is the kernel's own sum, which moves while the worker computes and others map the same libraries.
       expect(memory.pss_bytes).toBeGreaterThan((1 - pss_drift_max) * Math.min(...kernel));
       expect(memory.pss_bytes).toBeLessThan((1 + pss_drift_max) * Math.max(...kernel));

@@ -171,8 +171,8 @@ it('never exceeds the pool, by promises, by books, and by what engines have, in 
       seen.rose += pressed.rose;
       seen.denied += pressed.denied;
     }),
-    { numRuns: 500 },
+    { numRuns: 2000 },
   );
   // The pressure was there.
-  expect(Math.min(seen.fell, seen.rose, seen.denied), JSON.stringify(seen)).toBeGreaterThan(0);
+  expect(Math.min(seen.fell, seen.rose, seen.denied), JSON.stringify(seen)).toBeGreaterThan(20);
 });
