@@ -11,6 +11,7 @@ import { type AnswerHeaders, answerHeaders } from './answer-headers.ts';
 import type { ExchangeRequest, Outcome } from './exchange-request.ts';
 import type { ContinuedRequest } from './journal/journal.ts';
 import { JsonRelay } from './json-relay.ts';
+import { isMeshRefusal, type ReplicaRefusal, replicaRefusal } from './replica-refusal.ts';
 import type { StreamRelay, StreamRelayOptions } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
 
@@ -32,10 +33,10 @@ export interface AttemptOwner {
   /** The attempt could not answer, and nothing of it has reached the client. */
   attemptFailed(attempt: Attempt, error: Error): void;
   /**
-   * Whether an answer with this status is asked of another replica instead, or comes later by `answerAsItCame`.
+   * Whether another replica is asked instead, or the refusal comes later by `answerAsItCame`.
    * @param refused what a native replica says that it cannot take now
    */
-  retryInstead(attempt: Attempt, status: number, refused: RefusedRequest | undefined): boolean;
+  retryInstead(attempt: Attempt, refusal: ReplicaRefusal, refused: RefusedRequest | undefined): boolean;
   /** The stream broke after some of it has reached the client. */
   streamBroke(attempt: Attempt, reason: Error): void;
   /** The same, where going on elsewhere is out of the question. */
@@ -86,6 +87,11 @@ export class Attempt implements AnswerReceiver {
       `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
       `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`;
     this.#call = link.requests.send(head, body, this);
+  }
+
+  /** Of the answer; 0 before there is one. */
+  get status(): number {
+    return this.#status;
   }
 
   abort(): void {
@@ -193,10 +199,9 @@ export class Attempt implements AnswerReceiver {
 
   #jsonComplete(json: JsonRelay): void {
     const status = this.#status;
-    const { refused } = this.#answer!;
-    if (mayRetry(status) && !this.#final && !json.passing && this.#owner.retryInstead(this, status, refused))
-      return;
     if (status >= 400 && !json.passing) {
+      const refusal = this.#final ? 'final' : replicaRefusal(status, readEnvelope(json.body())?.code);
+      if (refusal !== 'final' && this.#owner.retryInstead(this, refusal, this.#answer!.refused)) return;
       this.#answerError(json.body());
       return;
     }
@@ -290,16 +295,6 @@ export function brokeOff(
     what: `the replica of ${model} on ${replica.session.facts.node} ended in the middle of its answer`,
     because: [...because],
   });
-}
-
-/** Failures of the replica, not of the request: another replica may do better. */
-function mayRetry(status: number): boolean {
-  return status >= 500 || status === 429 || isMeshRefusal(status);
-}
-
-/** The session did not accept this gateway; the client's key has nothing to do with it. */
-export function isMeshRefusal(status: number): boolean {
-  return status === 401 || status === 403 || status === 421;
 }
 
 /** W3C trace context, version 00. */

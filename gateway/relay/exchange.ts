@@ -13,10 +13,11 @@ import type { SessionLink } from '../session-link.ts';
 import type { Defragmenter } from '../sharing/defragmenter.ts';
 import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
-import { Attempt, type AttemptOwner, brokeOff, isMeshRefusal } from './attempt.ts';
+import { Attempt, type AttemptOwner, brokeOff } from './attempt.ts';
 import { Continuations } from './continuations.ts';
 import type { ExchangeRequest, Outcome } from './exchange-request.ts';
 import type { JournalMemory } from './journal/journal-memory.ts';
+import { isMeshRefusal, type ReplicaRefusal } from './replica-refusal.ts';
 import { StreamRelay, type StreamRelayOptions } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
 
@@ -49,8 +50,8 @@ const stall_ms = 60_000;
 const clientGone = 499;
 /** Between two looks whether a model that was started answers. */
 const wake_look_ms = 100;
-/** A replica that did not accept this gateway may know its new session after so long. */
-const accepted_ms = 500;
+/** A replica that did not accept this gateway may know its new session after so long; one that was full may have room. */
+const again_ms = 500;
 /** After replicas failed: those that died are known as dead by then. */
 const retryAfterFailure_s = 2;
 
@@ -59,7 +60,9 @@ export class Exchange implements AttemptOwner {
   readonly #of: ExchangeRequest;
   readonly #services: ExchangeServices;
   readonly #route: RouteRequest;
-  readonly #tried: string[] = [];
+  /** Sessions that are not asked again. */
+  #tried: string[] = [];
+  #attempts = 0;
   readonly #onClose = (): void => this.#clientClosed();
   #attempt: Attempt | undefined;
   #stream: StreamRelay | undefined;
@@ -72,6 +75,8 @@ export class Exchange implements AttemptOwner {
   #failures = 0;
   /** Until when it waits for a replica in place of the last one, which was lost; on the monotonic clock. */
   #waits_until_ms: number | undefined;
+  /** A replica broke it off to free its device: nobody is too full for it then, though some may have to be waited for. */
+  #sentAway = false;
   /** Others were asked to give way to it: once is enough. */
   #askedForRoom = false;
   /** An outcome is decided: being recorded, or sent. */
@@ -109,7 +114,7 @@ export class Exchange implements AttemptOwner {
   #next(): boolean {
     const replica = this.#choose();
     if (!replica) return false;
-    if (this.#tried.length === 0) {
+    if (this.#attempts === 0) {
       this.#services.workload.arrived(replica.served.name);
       this.#demand(replica.served.name);
     }
@@ -118,11 +123,12 @@ export class Exchange implements AttemptOwner {
   }
 
   #choose(): Replica<SessionLink> | undefined {
-    if (this.#failures > retries || this.#tried.length >= mostAsked) return undefined;
+    if (this.#failures > retries || this.#attempts >= mostAsked) return undefined;
     return this.#services.router.choose(this.#route, this.#tried);
   }
 
   #begin(attempt: Attempt): void {
+    this.#attempts++;
     this.#tried.push(attempt.replica.session_id);
     this.#attempt = attempt;
     attempt.dispatch();
@@ -158,20 +164,23 @@ export class Exchange implements AttemptOwner {
    * Waits for a replica in place of one that was lost and has computed nothing of the request: workers are started
    * again, jobs come back. Streams that broke wait as long.
    * @param since_ms on the monotonic clock
-   * @param again a session that may be asked once more after a while
+   * @param again sessions that may be asked once more after a while
    * @returns 'found' where a replica has the request now, 'decided' where it is over, 'none' where nobody came
    */
-  async #replaced(since_ms: number, again?: string): Promise<'found' | 'decided' | 'none'> {
+  async #replaced(since_ms: number, again: readonly string[] = []): Promise<'found' | 'decided' | 'none'> {
     this.#waits_until_ms ??= since_ms + this.#services.continue_ms;
     const began_ms = performance.now();
     while (!this.#decided) {
-      if (again !== undefined && performance.now() - began_ms > accepted_ms)
-        this.#tried.splice(this.#tried.indexOf(again), 1);
+      if (performance.now() - began_ms > again_ms) this.#mayBeAsked(again);
       if (this.#next()) return 'found';
       if (performance.now() > this.#waits_until_ms) return 'none';
       await delay(wake_look_ms);
     }
     return 'decided';
+  }
+
+  #mayBeAsked(sessions: readonly string[]): void {
+    this.#tried = this.#tried.filter((session_id) => !sessions.includes(session_id));
   }
 
   /**
@@ -229,51 +238,57 @@ export class Exchange implements AttemptOwner {
   #noneAnswered(error: Error): void {
     this.fail(
       new HpcserveError('E_REPLICA_FAILED', {
-        what: `${this.#tried.length} replica(s) of ${this.#of.parsed.model} were tried and none answered`,
+        what: `${this.#attempts} replica(s) of ${this.#of.parsed.model} were tried and none answered`,
         because: error.message,
       }),
       ['retry-after', String(retryAfterFailure_s)],
     );
   }
 
-  retryInstead(attempt: Attempt, status: number, refused: RefusedRequest | undefined): boolean {
+  retryInstead(attempt: Attempt, refusal: ReplicaRefusal, refused: RefusedRequest | undefined): boolean {
     if (this.#decided) return false;
-    const uncomputed = isUncomputed(status);
-    if (status !== tooManyRequests && !uncomputed) this.#failures++;
+    if (refusal === 'failed') this.#failures++;
+    if (refusal === 'moved') {
+      this.#sentAway = true;
+      this.#tried = [attempt.replica.session_id];
+    }
     const next = this.#choose();
     // Before an instance more is made for it, or nobody takes it (LLM-Mesh §4).
     if (refused && !this.#askedForRoom && (!next || next.weights?.resting === true)) {
       this.#askedForRoom = true;
-      void this.#makeRoom(attempt, status, refused);
+      void this.#makeRoom(attempt, refused);
       return true;
     }
-    if (next) this.#retry(attempt, status, next);
-    else if (uncomputed) void this.#askedAgain(attempt, status);
+    if (next) this.#retry(attempt, next);
+    else if (refusal === 'uncomputed' || this.#sentAway) void this.#askedAgain(attempt);
     else return false;
     return true;
   }
 
-  /** The last replica took nothing of the request: it was ending, or does not know this gateway any more. */
-  async #askedAgain(attempt: Attempt, status: number): Promise<void> {
-    const again = isMeshRefusal(status) ? attempt.replica.session_id : undefined;
+  /** The last replica took nothing of the request: it was ending, does not know this gateway any more, or has no room yet. */
+  async #askedAgain(attempt: Attempt): Promise<void> {
+    const again = this.#sentAway
+      ? this.#tried
+      : isMeshRefusal(attempt.status)
+        ? [attempt.replica.session_id]
+        : [];
     if ((await this.#replaced(performance.now(), again)) === 'none') attempt.answerAsItCame();
   }
 
   /** Has a smaller neighbour give way to it on one of the devices that refused it, where that one's requests are taken elsewhere. */
-  async #makeRoom(attempt: Attempt, status: number, refused: RefusedRequest): Promise<void> {
+  async #makeRoom(attempt: Attempt, refused: RefusedRequest): Promise<void> {
     const { defragmenter } = this.#services;
     const freed = await defragmenter.makeRoom(attempt.replica.served.name, refused, this.#tried);
     if (this.#decided) return;
-    const at = freed === undefined ? -1 : this.#tried.indexOf(freed);
-    if (at >= 0) this.#tried.splice(at, 1);
+    if (freed !== undefined) this.#mayBeAsked([freed]);
     const next = this.#choose();
-    if (next) this.#retry(attempt, status, next);
+    if (next) this.#retry(attempt, next);
     else attempt.answerAsItCame();
   }
 
-  #retry(attempt: Attempt, status: number, next: Replica<SessionLink>): void {
+  #retry(attempt: Attempt, next: Replica<SessionLink>): void {
     this.#services.log.warn(
-      { request_id: this.#of.request_id, session: attempt.replica.session_id, status },
+      { request_id: this.#of.request_id, session: attempt.replica.session_id, status: attempt.status },
       'replica answered with an error; asked another',
     );
     this.#services.metrics.retried(attempt.replica.served.name);
@@ -404,7 +419,7 @@ export class Exchange implements AttemptOwner {
       session: undefined,
       status: outcome.status,
       stream: parsed.stream,
-      attempts: this.#tried.length,
+      attempts: this.#attempts,
       prompt_tokens: outcome.usage?.prompt_tokens,
       completion_tokens: outcome.usage?.completion_tokens,
       cached_tokens: outcome.usage?.cached_tokens,
@@ -421,9 +436,4 @@ export class Exchange implements AttemptOwner {
     }
     return record;
   }
-}
-
-/** Nothing of the request was computed: the replica is not available (RFC 9110 §15.6.4), or did not accept this gateway. */
-function isUncomputed(status: number): boolean {
-  return status === 503 || isMeshRefusal(status);
 }

@@ -70,7 +70,7 @@ async function stream(
       stream: true,
     }),
   });
-  expect(answer.status).toBe(200);
+  expect(answer.status, answer.ok ? '' : await answer.text()).toBe(200);
   return { session: answer.headers.get('x-hpcserve-session')!, whole: answer.text().then(said) };
 }
 

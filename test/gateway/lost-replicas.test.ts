@@ -5,6 +5,7 @@ let stage: Stage;
 let sessions: TestSession[] = [];
 const chat = { model: 'tiny', messages: [{ role: 'user' as const, content: 'hi' }] };
 const path = '/v1/chat/completions';
+const ending = { error: { message: 'it is ending', type: 'server_error', code: 'E_WORKER_DRAINING' } };
 
 beforeAll(async () => {
   stage = await startStage({ continue_ms: 20_000 });
@@ -39,12 +40,12 @@ describe('requests that a replica has computed nothing of', () => {
   });
 
   it('wait in the same way where the last one was just ending', async () => {
-    const ending = await session(json({ error: { message: 'it is ending', type: 'server_error' } }, 503));
+    const leaves = await session(json(ending, 503));
     const answer = stage.post(path, chat);
-    await until(() => Promise.resolve(ending.requests.length === 1), 'the request to be refused');
+    await until(() => Promise.resolve(leaves.requests.length === 1), 'the request to be refused');
     await session(json(chatAnswer), { node: 'node2' });
     expect((await answer).status).toBe(200);
-    expect(ending.requests.length).toBe(1);
+    expect(leaves.requests.length).toBe(1);
   });
 
   it('are asked again of a replica that did not know this gateway', async () => {
@@ -60,16 +61,48 @@ describe('requests that a replica has computed nothing of', () => {
   it('are given up with the reason when nobody comes in time', async () => {
     const impatient = await startStage({ continue_ms: 300 });
     try {
-      const only = await impatient.session(json({ error: { message: 'it is ending' } }, 503));
+      const only = await impatient.session(json(ending, 503));
       const answer = await impatient.post(path, chat);
-      expect([answer.status, await answer.json()]).toMatchObject([
-        503,
-        { error: { message: 'it is ending' } },
-      ]);
+      expect([answer.status, await answer.json()]).toMatchObject([503, ending]);
       expect(only.requests.length).toBe(1);
       await only.stop();
     } finally {
       await impatient.close();
     }
+  });
+});
+
+describe('requests that a replica refuses otherwise', () => {
+  it('are taken by one that was full, where another broke them off to free its device', async () => {
+    const refusal = (code: string, status: number): ReturnType<typeof json> =>
+      json({ error: { message: code, type: 'server_error', code } }, status);
+    let asked = 0;
+    // Full when it is asked first, and still for a while after the other has sent the request away.
+    const full = await session((seen, response) =>
+      (++asked > 2 ? json(chatAnswer) : refusal('rate_limit_exceeded', 429))(seen, response),
+    );
+    const leaves = await session(refusal('E_REQUEST_MOVED', 503), { node: 'node2' });
+    expect((await stage.post(path, chat)).status).toBe(200);
+    expect(full.requests.length).toBe(3);
+    expect(leaves.requests.length).toBeGreaterThan(0);
+  });
+
+  it('are asked of the next where it is full, and answered at once where all are', async () => {
+    const full = { error: { message: 'no room', type: 'server_error', code: 'E_POOL_FULL' } };
+    for (let count = 0; count < 5; count++) await session(json(full, 503), { node: `node${count}` });
+    const began_ms = performance.now();
+    const answer = await stage.post(path, chat);
+    expect([answer.status, await answer.json()]).toEqual([503, full]);
+    expect(sessions.map(({ requests }) => requests.length)).toEqual([1, 1, 1, 1, 1]);
+    // The stage would wait 20 s for a replica to come.
+    expect(performance.now() - began_ms).toBeLessThan(10_000);
+  });
+
+  it('are not spread over all of them where they may be what makes replicas fail', async () => {
+    const failed = { error: { message: 'failed', type: 'server_error', code: 'E_ENGINE_COMPUTE' } };
+    for (let count = 0; count < 5; count++) await session(json(failed, 503), { node: `node${count}` });
+    const answer = await stage.post(path, chat);
+    expect([answer.status, await answer.json()]).toEqual([503, failed]);
+    expect(sessions.reduce((sum, { requests }) => sum + requests.length, 0)).toBe(3);
   });
 });

@@ -49,7 +49,9 @@ async function member(options: {
       : {
           tunnelTarget: (id: string) => (id === own?.id ? { host: '127.0.0.1', port: target } : undefined),
         }),
-    onTrouble: () => undefined, // a way that is slow to be found is looked for again
+    onTrouble: (message) => {
+      throw new Error(message);
+    },
   });
   const session = await OwnSession.join(registry, metadata);
   own = session;

@@ -1,0 +1,33 @@
+import type { ErrorCode } from '../../spec/errors/registry.ts';
+
+/**
+ * What an answer that is an error says of its replica.
+ * - `final`: the request is at fault: nobody else would do better
+ * - `busy`: it is full: another may have room
+ * - `uncomputed`: it is ending, not there yet, or did not accept this gateway: one in its place may be there soon
+ * - `moved`: its device is freed for others; whoever was full before may be asked again
+ * - `failed`: it did worse than it should; whether the request harmed it, nobody knows
+ */
+export type ReplicaRefusal = 'final' | 'busy' | 'uncomputed' | 'moved' | 'failed';
+
+const meanings: ReadonlyMap<string, ReplicaRefusal> = new Map<ErrorCode, ReplicaRefusal>([
+  ['E_POOL_FULL', 'busy'],
+  ['E_REQUEST_MOVED', 'moved'],
+  ['E_AGENT_NOT_READY', 'uncomputed'],
+  ['E_MODEL_NOT_READY', 'uncomputed'],
+  ['E_WORKER_DRAINING', 'uncomputed'],
+]);
+
+/** @param code of the error in the answer's envelope, where it has one */
+export function replicaRefusal(status: number, code: string | undefined): ReplicaRefusal {
+  if (isMeshRefusal(status)) return 'uncomputed';
+  if (status === 429) return 'busy';
+  if (status < 500) return 'final';
+  // Of other answers it is not known what was done before them: an engine's computation may have failed on the request.
+  return meanings.get(code ?? '') ?? 'failed';
+}
+
+/** The session did not accept this gateway; the client's key has nothing to do with it. */
+export function isMeshRefusal(status: number): boolean {
+  return status === 401 || status === 403 || status === 421;
+}
