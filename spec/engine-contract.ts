@@ -186,6 +186,8 @@ export interface Engine {
    * @returns false where there are no blocks or no slot for it now: it stays parked
    */
   restoreSequence(id: number): boolean;
+  /** Gives the KV of a sequence up, parked or not: it waits in front of the others, and is computed again from its tokens. */
+  recomputeSequence(id: number): void;
   /** Throws where its books contradict one another: run when idle. */
   verify(): void;
   close(): void;

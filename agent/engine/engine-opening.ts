@@ -2,9 +2,10 @@
 import { type Ggml, loadGgml } from '../../native/ggml.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import type { EngineOptions } from '../../spec/engine-contract.ts';
+import { checkOptions } from './engine-options.ts';
 import type { KvSource } from './kv-storage.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
-import { checkOptions, NativeEngine } from './native-engine.ts';
+import { NativeEngine } from './native-engine.ts';
 import { stageOperators } from './operators.ts';
 import type { ScratchSource } from './scratch.ts';
 import { planWeights } from './weight-plan.ts';

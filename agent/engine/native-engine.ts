@@ -19,6 +19,7 @@ import type {
 } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { finishPooled, poolRows } from './embedding.ts';
+import { checkOptions } from './engine-options.ts';
 import { KvBlocks } from './kv-blocks.ts';
 import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import { logprobsOf } from './logprobs.ts';
@@ -248,6 +249,16 @@ export class NativeEngine implements Engine {
     return true;
   }
 
+  recomputeSequence(id: number): void {
+    const parked = this.#parked.get(id);
+    const running = this.#running.find((candidate) => candidate.id === id);
+    if (running) this.#preempt(running);
+    else if (parked) {
+      this.#parked.delete(id);
+      this.#again(parked.sequence);
+    }
+  }
+
   /** Of the largest budget, whatever it is now. */
   get #kvTokensMax(): number {
     return Math.floor(this.#options.kv_tokens / kv_block_tokens) * kv_block_tokens;
@@ -345,10 +356,14 @@ export class NativeEngine implements Engine {
 
   #preempt(sequence: Sequence): void {
     this.#releaseKv(sequence);
+    this.#running.splice(this.#running.indexOf(sequence), 1);
+    this.#again(sequence);
+  }
+
+  #again(sequence: Sequence): void {
     sequence.n_computed = 0;
     sequence.pooled = undefined;
     sequence.prompt_logprobs.length = 0;
-    this.#running.splice(this.#running.indexOf(sequence), 1);
     this.#waiting.unshift(sequence);
   }
 
@@ -458,19 +473,6 @@ function batchTokens(batch: readonly Planned[]): Int32Array {
     row += segment.rows;
   }
   return tokens;
-}
-
-/** @throws HpcserveError E_ENGINE_OPTIONS */
-export function checkOptions(options: EngineOptions): void {
-  const wrong: string[] = [];
-  const counts = ['threads', 'context_tokens', 'max_sequences', 'prefill_chunk_tokens', 'kv_tokens'] as const;
-  for (const name of counts)
-    if (!Number.isInteger(options[name]) || options[name] < 1) wrong.push(`${name} is ${options[name]}`);
-  if (options.kv_tokens < kv_block_tokens)
-    wrong.push(`kv_tokens is ${options.kv_tokens}, and a block has ${kv_block_tokens} tokens`);
-  if (options.threads > 512) wrong.push('ggml runs at most 512 threads');
-  if (wrong.length > 0)
-    throw new HpcserveError('E_ENGINE_OPTIONS', { what: 'the engine cannot start', because: wrong });
 }
 
 function describe({ gguf, model, n_params, file_type }: ModelFile): ModelInfo {

@@ -217,10 +217,13 @@ describe('a sequence that is parked', () => {
       max_new_tokens: 40,
       stop_tokens: new Set(),
     });
-    while (tokens.length < 40) {
-      for (const { token } of engine.step().outputs) if (token) tokens.push(token.token);
-      if (tokens.length === 15) disturb(engine);
-    }
+    const until = (count: number): void => {
+      while (tokens.length < count)
+        for (const { token } of engine.step().outputs) if (token) tokens.push(token.token);
+    };
+    until(15);
+    disturb(engine);
+    until(40);
     return tokens;
   };
 
@@ -240,6 +243,19 @@ describe('a sequence that is parked', () => {
       expect(engine.restoreSequence(77)).toBe(false);
     });
     expect(parked).toEqual(undisturbed);
+  });
+
+  test('goes on the same where its KV is computed again, parked or not', async () => {
+    const undisturbed = await run(() => undefined);
+    for (const parks of [true, false]) {
+      const again = await run((engine) => {
+        if (parks) engine.parkSequence(77);
+        engine.recomputeSequence(77);
+        expect(engine.progress()).toMatchObject([{ id: 77, waiting: true, generated_tokens: 15 }]);
+        expect([engine.kv_bytes_used, engine.restoreSequence(77)]).toEqual([0, false]);
+      });
+      expect(again).toEqual(undisturbed);
+    }
   });
 
   test('is gone when it is cancelled, and stays parked while there is no room', async () => {

@@ -262,7 +262,7 @@ export class ComputeLoop {
     this.messages.delete(name);
     this.engines.get(name)?.close();
     this.engines.delete(name);
-    this.schedule.remove(name);
+    this.schedule.remove(name, monotonic_ms());
   }
 
   private learned(path: string): void {
@@ -379,7 +379,7 @@ export class ComputeLoop {
     } catch (error) {
       this.engines.delete(name);
       this.messages.delete(name);
-      this.schedule.remove(name);
+      this.schedule.remove(name, monotonic_ms());
       try {
         hosted.close();
       } finally {

@@ -37,12 +37,21 @@ export class DeviceMemory {
       );
   }
 
-  /** Whether an instance has the KV it needs at least, where others keep only what they need. */
-  couldAdd(instance: Omit<InstanceView, 'profile' | 'ready_at_ms'>, pool_bytes: number): boolean {
+  /**
+   * Whether an instance has the KV it needs at least, where others keep only what they need.
+   * @param liveOf what is alive in another instance, whether it can run now or not
+   */
+  couldAdd(
+    instance: Omit<InstanceView, 'profile' | 'ready_at_ms'>,
+    pool_bytes: number,
+    liveOf: (other: InstanceView) => RequestView[] = ({ requests }) => requests,
+  ): boolean {
     let bytes = instance.weight_bytes + kvDemand(instance, this.#settings).required_bytes;
-    for (const other of this.#device.instances)
-      bytes +=
-        other.weight_bytes + (other.requests.length > 0 ? kvDemand(other, this.#settings).required_bytes : 0);
+    for (const other of this.#device.instances) {
+      const requests = liveOf(other);
+      bytes += other.weight_bytes;
+      if (requests.length > 0) bytes += kvDemand({ ...other, requests }, this.#settings).required_bytes;
+    }
     return bytes <= pool_bytes;
   }
 

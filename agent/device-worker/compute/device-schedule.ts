@@ -85,7 +85,9 @@ export class DeviceSchedule {
 
   /** Whether a model has the KV that it needs at least, in a pool of so many bytes; else others have to go. */
   couldAdd(model: ScheduledModel, stats: EngineStats, pool_bytes: number): boolean {
-    return this.#memory.couldAdd({ ...sizesOf(model, stats), requests: [] }, pool_bytes);
+    return this.#memory.couldAdd({ ...sizesOf(model, stats), requests: [] }, pool_bytes, ({ id }) => [
+      ...this.#of(id)!.live.values(),
+    ]);
   }
 
   /**
@@ -122,11 +124,12 @@ export class DeviceSchedule {
     this.#device.instances.push(instance);
   }
 
-  remove(model: string): void {
+  remove(model: string, now_ms: number): void {
     const { instances } = this.#device;
     const at = instances.findIndex(({ id }) => id === model);
     if (at >= 0) instances.splice(at, 1);
     this.#memory.remove(model);
+    this.#tryAgain(now_ms);
   }
 
   /**
@@ -183,8 +186,18 @@ export class DeviceSchedule {
     const instance = this.#of(model);
     if (instance === undefined) return;
     instance.live.delete(id);
-    instance.kv_full = false;
+    this.#tryAgain(now_ms);
     this.sync(model, progress, now_ms);
+  }
+
+  /** KV was given up somewhere on the device: sequences that found none are tried again. */
+  #tryAgain(now_ms: number): void {
+    for (const instance of this.#device.instances) {
+      if (!instance.kv_full) continue;
+      instance.kv_full = false;
+      this.#memory.provide(instance, [...instance.live.values()]);
+      this.sync(instance.model, instance.engine.progress(), now_ms);
+    }
   }
 
   /** The next iteration; undefined where nothing that is scheduled can run. */
@@ -198,13 +211,15 @@ export class DeviceSchedule {
       const first = next.prompt && { first: Number(next.prompt.request) };
       chosen = { model: lanes[next.lane]!.instance, turn: { decode, prefill_tokens, ...first } };
     }
-    if (!chosen)
+    if (!chosen) {
       for (const instance of this.#device.instances) {
         if (instance.live.size === 0) continue;
         instance.kv_full = false;
         this.#memory.rescue(instance, [...instance.live.values()]);
         this.#restore(now_ms);
       }
+      this.#unpark(now_ms);
+    }
     this.#counted.deciding_ms += performance.now() - began;
     return chosen;
   }
@@ -233,7 +248,6 @@ export class DeviceSchedule {
       const request = finish === undefined ? undefined : instance.live.get(id);
       if (request === undefined) continue;
       instance.live.delete(id);
-      instance.kv_full = false;
       if (request.embeds || (finish !== 'stop' && finish !== 'length')) continue;
       const { reasoning, output_tokens } = request;
       this.#lengths.observe({ model, reasoning }, output_tokens + 1);
@@ -241,8 +255,11 @@ export class DeviceSchedule {
     if (nothing && turn.first !== undefined) instance.kv_full = true;
     instance.kv_used_bytes = stats.kv_tokens_used * instance.kv_bytes_per_token;
     this.#memory.settle();
-    this.sync(model, progress, now_ms);
-    if (report.outputs.some(({ finish }) => finish !== undefined)) this.#restore(now_ms);
+    if (report.outputs.some(({ finish }) => finish !== undefined)) {
+      this.#tryAgain(now_ms);
+      this.sync(model, progress, now_ms);
+      this.#restore(now_ms);
+    } else this.sync(model, progress, now_ms);
   }
 
   /**
@@ -272,21 +289,39 @@ export class DeviceSchedule {
     this.decisions.note({ kind: 'evict', model: from.model, request: Number(request.id), because });
     if (from === instance && fate.do === 'recompute') return Number(request.id);
     const freed_bytes = from.engine.kvBytesOf(Number(request.id));
-    request.parked_bytes = from.engine.parkSequence(Number(request.id)) ?? 0;
+    if (fate.do === 'recompute') from.engine.recomputeSequence(Number(request.id));
+    else request.parked_bytes = from.engine.parkSequence(Number(request.id)) ?? 0;
     if (from === instance) return 'again';
     this.sync(from.model, from.engine.progress(), now_ms);
     return this.#memory.move(from, instance, freed_bytes) ? 'again' : undefined;
   }
 
+  /** Nothing else is left to run, and the most urgent of the parked finds no room: its engine sees to some, or says that there is none. */
+  #unpark(now_ms: number): void {
+    const { instances } = this.#device;
+    if (instances.some(({ requests }) => requests.length > 0)) return;
+    const [first] = this.#parkedRequests();
+    if (!first) return;
+    const { instance, request } = first;
+    request.parked_bytes = 0;
+    instance.engine.recomputeSequence(Number(request.id));
+    this.sync(instance.model, instance.engine.progress(), now_ms);
+  }
+
+  /** The most urgent first. */
+  #parkedRequests(): { instance: ScheduledInstance; request: ScheduledRequest }[] {
+    return this.#device.instances
+      .flatMap((instance) =>
+        [...instance.live.values()].flatMap((request) =>
+          request.parked_bytes > 0 ? [{ instance, request }] : [],
+        ),
+      )
+      .sort((a, b) => tokenDeadline(a.request) - tokenDeadline(b.request));
+  }
+
   /** Parked requests come back where there is room for everything that their model has, the most urgent first. */
   #restore(now_ms: number): void {
-    const parked = this.#device.instances.flatMap((instance) =>
-      [...instance.live.values()].flatMap((request) =>
-        request.parked_bytes > 0 ? [{ instance, request }] : [],
-      ),
-    );
-    parked.sort((a, b) => tokenDeadline(a.request) - tokenDeadline(b.request));
-    for (const { instance, request } of parked) {
+    for (const { instance, request } of this.#parkedRequests()) {
       const room = this.#memory.provide(instance, [...instance.live.values()]);
       const alone = instance.requests.length === 0;
       if ((!room && !alone) || !instance.engine.restoreSequence(Number(request.id))) continue;

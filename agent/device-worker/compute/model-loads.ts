@@ -49,8 +49,12 @@ export class ModelLoads {
     return this.openings.size > 0 || this.waiting.length > 0;
   }
 
-  /** @param beside what the other models do */
+  /**
+   * One that is on its way already stays so: a second engine of its name would take the place of the first.
+   * @param beside what the other models do
+   */
   begin(message: LoadMessage, beside: LoadBeside): void {
+    if (this.openings.has(message.name) || this.waiting.some(({ name }) => name === message.name)) return;
     try {
       this.openings.set(message.name, { message, opening: this.open(message, beside) });
     } catch (error) {

@@ -8,7 +8,9 @@ import type { LoadMessage } from './model-loads.ts';
 interface Resting {
   /** How it is loaded again, with what is known of its speed. */
   message: LoadMessage;
-  /** Requests that wait for it; it is on its way back while there are any. */
+  /** It is on its way back, whether or not those that asked for it are still there. */
+  comes: boolean;
+  /** Requests that wait for it. */
   waiting: Submission[];
 }
 
@@ -25,18 +27,20 @@ export class RestingModels {
   }
 
   rest(message: LoadMessage): void {
-    this.models.set(message.name, { message, waiting: [] });
+    this.models.set(message.name, { message, comes: false, waiting: [] });
   }
 
   /**
    * A request for a model that may rest.
-   * @returns how to load it, where this is the first that waits for it; `waits` where it is on its way; undefined: it does not rest
+   * @returns how to load it, where nobody has asked for it yet; `waits` where it is on its way; undefined: it does not rest
    */
   ask(submission: Submission): LoadMessage | 'waits' | undefined {
     const resting = this.models.get(submission.model);
     if (!resting) return undefined;
     resting.waiting.push(submission);
-    return resting.waiting.length === 1 ? resting.message : 'waits';
+    if (resting.comes) return 'waits';
+    resting.comes = true;
+    return resting.message;
   }
 
   /** The client of a request is gone. */
@@ -54,6 +58,9 @@ export class RestingModels {
 
   /** It could not come back now. @returns the requests that waited for it; undefined where it did not rest */
   turnAway(model: string): Submission[] | undefined {
-    return this.models.get(model)?.waiting.splice(0);
+    const resting = this.models.get(model);
+    if (!resting) return undefined;
+    resting.comes = false;
+    return resting.waiting.splice(0);
   }
 }

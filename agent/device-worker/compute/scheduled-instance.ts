@@ -28,7 +28,14 @@ export interface ScheduledRequest extends RequestView {
 
 export type ScheduledEngine = Pick<
   Engine,
-  'setKvBudget' | 'kv_bytes_used' | 'kvBytesOf' | 'parkSequence' | 'restoreSequence' | 'progress' | 'stats'
+  | 'setKvBudget'
+  | 'kv_bytes_used'
+  | 'kvBytesOf'
+  | 'parkSequence'
+  | 'restoreSequence'
+  | 'recomputeSequence'
+  | 'progress'
+  | 'stats'
 >;
 
 export interface ScheduledInstance extends InstanceView {
@@ -45,7 +52,7 @@ export interface ScheduledInstance extends InstanceView {
   /** Everything that is alive in its engine; `requests` are those that can run. */
   readonly live: Map<number, ScheduledRequest>;
   waiting: number;
-  /** A sequence found no KV: none is begun before one ends. */
+  /** A sequence found no KV: none is begun before one of the device ends, since all share its pool. */
   kv_full: boolean;
 }
 
