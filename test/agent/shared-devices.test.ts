@@ -92,11 +92,15 @@ describe('devices that models share', () => {
     for (const [name, question] of asked) alone.push(await ask(site, first, name, question));
     expect(new Set(alone).size).toBe(alone.length);
 
-    const answers = Promise.all(
-      [first, second].map((worker) =>
-        Promise.all(asked.map(([name, question]) => ask(site, worker, name, question))),
-      ),
-    );
+    // Asked again and again until both have been looked at.
+    let looked = false;
+    const keepAsking = async (worker: SessionRecord): Promise<string[][]> => {
+      const rounds: string[][] = [];
+      do rounds.push(await Promise.all(asked.map(([name, question]) => ask(site, worker, name, question))));
+      while (!looked);
+      return rounds;
+    };
+    const answers = Promise.all([first, second].map(keepAsking));
     for (const worker of [first, second]) {
       const { pid } = await report(site, worker);
       const { kernel, instances, memory, scheduler } = await eventually(async () => {
@@ -114,7 +118,8 @@ describe('devices that models share', () => {
       expect(memory.unexplained_bytes / memory.pss_bytes).toBeLessThan(unexplained_max);
       expect(scheduler.iterations).toBeGreaterThan(0);
     }
-    for (const given of await answers) expect(given).toEqual(alone);
+    looked = true;
+    for (const given of (await answers).flat()) expect(given).toEqual(alone);
   }, 120_000);
 
   test('shares a device as the site says', async () => {

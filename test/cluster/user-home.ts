@@ -66,6 +66,22 @@ export class UserHome {
     });
   }
 
+  /** What a person would look at where a test failed: the queue, the nodes, the deployments, and what the gateway said last. */
+  async explain(): Promise<string> {
+    const looks = [
+      ['squeue', '--all', '--format=%i %P %j %T %r %N %S'],
+      ['sinfo', '--Node', '--format=%N %P %T %E'],
+      [...hpcserveProgram, 'status'],
+      ['sh', '-c', 'tail -n 40 "$HOME"/.hpcserve/*/gateway/*.log'],
+    ];
+    const seen: string[] = [];
+    for (const argv of looks) {
+      const { stdout, stderr } = await this.run(argv);
+      seen.push(`$ ${argv.slice(-2).join(' ')}`, stdout, stderr);
+    }
+    return seen.join('\n');
+  }
+
   /**
    * A file of the user.
    * @param content what is no text is written as JSON, which is YAML

@@ -4,8 +4,9 @@
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import OpenAI from 'openai';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFailed } from 'vitest';
 import type { ScavengerReport } from '../../control/scavenger/report.ts';
 import type { ScavengerRound } from '../../control/scavenger/scavenger.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
@@ -31,6 +32,9 @@ beforeAll(async () => {
   ({ cluster, folder } = home);
 });
 afterAll(() => home?.close());
+beforeEach(() => {
+  onTestFailed(async () => console.error(await home.explain()));
+});
 
 const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
@@ -80,8 +84,15 @@ async function stream(seed: number): Promise<string> {
     ...{ ignore_eos: true },
   });
   let text = '';
-  for await (const { choices } of chunks) text += choices[0]?.delta.content ?? '';
-  return text;
+  const read = async (): Promise<string> => {
+    for await (const { choices } of chunks) text += choices[0]?.delta.content ?? '';
+    return text;
+  };
+  const late = async (): Promise<never> => {
+    await delay(40_000, undefined, { ref: false });
+    throw new Error(`after 40 s story ${seed} has come to its character ${text.length}`);
+  };
+  return Promise.race([read(), late()]);
 }
 
 describe('replicas on idle nodes', () => {
