@@ -38,6 +38,8 @@ class AgentWithPeer {
   readonly tensors = new SharedTensors(hashes);
   sending: Sending = wellSent;
   ranges = 0;
+  /** So many ranges are refused, since others are read already. */
+  refusals = 0;
   readonly #server: Server;
 
   constructor(name: string) {
@@ -61,6 +63,11 @@ class AgentWithPeer {
       const { contents } = contentsSchema.parse(JSON.parse(text));
       const held = this.tensors.held(contents);
       response.end(JSON.stringify({ peers: [{ session_id, node: 'n7', held }] }));
+      return;
+    }
+    if (this.refusals > 0) {
+      this.refusals--;
+      response.writeHead(429).end();
       return;
     }
     const range = tensorRangeOf(request.url!, `/peers/${session_id}/`)!;
@@ -192,6 +199,39 @@ describe('a load with a peer', () => {
     expect(fromPeers(load)).toBe(0);
   });
 
+  test('does not wait for a peer that is much slower than the file', async () => {
+    const ended: number[] = [];
+    agent.sending = (fd, start, bytes, response) => {
+      const stream = createReadStream('', { fd, start, end: start + bytes - 1, highWaterMark: 512 });
+      let sent = 0;
+      stream.on('data', (chunk) => {
+        stream.pause();
+        response.write(chunk);
+        sent += chunk.length;
+        setTimeout(() => stream.resume(), 50);
+      });
+      response.on('close', () => {
+        ended.push(sent / bytes);
+        stream.destroy();
+      });
+    };
+    const load = await loadAndCompare(newPool(), paths.plain);
+    expect(fromPeers(load)).toBe(0);
+    // It was heard, and never silent; and nothing is fetched on that nobody waits for.
+    await expect.poll(() => ended.length).toBeGreaterThan(0);
+    expect(Math.max(...ended)).toBeGreaterThan(0);
+    expect(Math.max(...ended)).toBeLessThan(1);
+    expect(load.peers.map(({ trouble }) => trouble).filter(Boolean)).toEqual([]);
+  });
+
+  test('asks a peer again that serves as many as it can', async () => {
+    agent.refusals = 3;
+    const load = await loadAndCompare(newPool(), paths.plain);
+    expect(agent.refusals).toBe(0);
+    expect(fromPeers(load)).toBeGreaterThan(0);
+    expect(load.peers[0]!.trouble).toBeUndefined();
+  });
+
   test('is given up with what is on its way, and nothing of it is found', async () => {
     const from = newPool();
     const before = agent.ranges;
@@ -245,7 +285,22 @@ describe('claims of groups', () => {
     expect(claims.beginPlacing(1)).toBe(false);
     expect(claims.pending).toBe(true);
     claims.placed(2);
-    expect([claims.pending, claims.returned]).toEqual([false, [1]]);
+    expect([claims.pending, claims.in('returned')]).toEqual([false, [1]]);
     expect(claims.takeForPeer(all)).toBeUndefined();
+  });
+
+  test('one that is taken in the very moment of the stop is not placed', () => {
+    const claims = new GroupClaims(1);
+    // The other thread stops between the look and the taking.
+    const taken = claims.takeForPeer(() => {
+      claims.stop();
+      return true;
+    });
+    expect([taken, claims.beginPlacing(0), claims.pending, claims.in('returned')]).toEqual([
+      undefined,
+      false,
+      false,
+      [0],
+    ]);
   });
 });

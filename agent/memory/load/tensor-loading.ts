@@ -18,6 +18,11 @@ export interface Fetching {
   readonly pending: boolean;
   /** Units of the load that no peer could bring. */
   readonly left: readonly Unit[];
+  /**
+   * The file's threads have nothing left to take: takes back what the file would bring sooner.
+   * @param loaded_bytes of the load, from the file and from peers
+   */
+  hurry(loaded_bytes: number): void;
   /** What is on its way is no longer waited for. */
   stop(): void;
   /** Who brought how much, and what went wrong. */
@@ -103,8 +108,15 @@ export class TensorLoading {
       counters.wait(counters.active, wait_ms);
     this.#report();
     if (counters.failed) this.#fetching?.stop();
+    else if (!counters.left(units.length)) this.#fetching?.hurry(counters.bytes);
     if (counters.left(units.length) || counters.active > 0 || this.#fetching?.pending) {
       if (performance.now() - this.#moved_at <= stall_ms) return false;
+      if (!counters.left(units.length) && counters.active === 0) {
+        // The file is not at fault: it has not been asked for the rest yet.
+        this.#fetching?.stop();
+        this.#moved_at = performance.now();
+        return false;
+      }
       this.#giveUp();
       throw new HpcserveError('E_POOL_LOAD', {
         what: `${path} is not read on`,

@@ -50,14 +50,20 @@ export class GroupClaims {
   takeForPeer(has: (group: number) => boolean): number | undefined {
     for (let group = this.#states.length - 1; group >= 0 && !this.stopped; group--) {
       if (Atomics.load(this.#states, group) !== groupStates.free || !has(group)) continue;
-      if (this.#change(group, 'free', 'fetching')) return group;
+      if (!this.#change(group, 'free', 'fetching')) continue;
+      // Whoever stops it may have looked at this group before it changed hands.
+      if (!this.stopped) return group;
+      this.giveBack(group);
     }
     return undefined;
   }
 
   /** @returns false where it was taken back: then nothing may be written */
   beginPlacing(group: number): boolean {
-    return this.#change(group, 'fetching', 'placing');
+    if (!this.#change(group, 'fetching', 'placing')) return false;
+    if (!this.stopped) return true;
+    this.giveBack(group);
+    return false;
   }
 
   placed(group: number): void {
@@ -90,16 +96,13 @@ export class GroupClaims {
 
   /** Whether peers still have groups. */
   get pending(): boolean {
-    return this.#states.some((_, group) => {
-      const state = Atomics.load(this.#states, group);
-      return state === groupStates.fetching || state === groupStates.placing;
-    });
+    return this.in('fetching', 'placing').length > 0;
   }
 
-  get returned(): number[] {
-    return [...this.#states.keys()].filter(
-      (group) => Atomics.load(this.#states, group) === groupStates.returned,
-    );
+  /** Groups in one of these states. */
+  in(...states: (keyof typeof groupStates)[]): number[] {
+    const wanted: number[] = states.map((state) => groupStates[state]);
+    return [...this.#states.keys()].filter((group) => wanted.includes(Atomics.load(this.#states, group)));
   }
 
   /** Bytes came from a peer: not yet verified, nor in the pool. */

@@ -1,5 +1,6 @@
 /** Asks the own node agent for tensors that other nodes have in memory; it reaches them through the mesh. */
 import { Agent, type IncomingMessage, request } from 'node:http';
+import { setTimeout as delay } from 'node:timers/promises';
 import {
   offersSchema,
   type PeerOffer,
@@ -12,8 +13,12 @@ import {
 const streams = 4;
 /** Of an answer without a byte. Lower: a peer that hangs is given up sooner; higher: busy nodes are given time. */
 const silence_ms = 2000;
+/** A peer that serves as many as it can is asked again after so long, so often. */
+const busy_ms = 200;
+const busy_tries = 25;
 /** Of the list of offers: peers are asked for it now. The file is read meanwhile. */
 const offers_ms = 6000;
+const tooManyRequests = 429;
 const offers_bytes_max = 16 * 1024 * 1024;
 
 export class PeerClient {
@@ -28,6 +33,7 @@ export class PeerClient {
   async offers(contents: readonly string[]): Promise<PeerOffer[]> {
     const body = JSON.stringify({ contents });
     const answer = await this.#ask('POST', '/offers', offers_ms, body);
+    requireOk(answer);
     const chunks: Buffer[] = [];
     let bytes = 0;
     for await (const chunk of answer as AsyncIterable<Buffer>) {
@@ -40,7 +46,7 @@ export class PeerClient {
 
   /**
    * Fetches a tensor whole, in ranges, several at a time.
-   * @param received is told of each piece as it comes
+   * @param received is told of each piece as it comes, and of none while a busy peer is waited for; what it throws ends it
    * @throws Error: a range did not come whole; nothing more is written to `target` then
    */
   async fetch(
@@ -68,7 +74,15 @@ export class PeerClient {
     target: Uint8Array,
     received: (bytes: number) => void,
   ): Promise<void> {
-    const answer = await this.#ask('GET', rangePath(`/peers/${session_id}/`, range), silence_ms);
+    const path = rangePath(`/peers/${session_id}/`, range);
+    let answer = await this.#ask('GET', path, silence_ms);
+    for (let tries = 1; answer.statusCode === tooManyRequests && tries < busy_tries; tries++) {
+      answer.resume();
+      await delay(busy_ms);
+      received(0);
+      answer = await this.#ask('GET', path, silence_ms);
+    }
+    requireOk(answer);
     let done = 0;
     for await (const chunk of answer as AsyncIterable<Buffer>) {
       if (done + chunk.length > range.bytes) throw new Error('more bytes came than were asked for');
@@ -90,12 +104,14 @@ export class PeerClient {
       });
       asked.setTimeout(patience_ms, () => asked.destroy(new Error(`silent for ${patience_ms / 1000} s`)));
       asked.once('error', reject);
-      asked.once('response', (answer) => {
-        if (answer.statusCode === 200) return resolve(answer);
-        answer.destroy();
-        reject(new Error(`the answer was ${answer.statusCode}`));
-      });
+      asked.once('response', resolve);
       asked.end(body);
     });
   }
+}
+
+function requireOk(answer: IncomingMessage): void {
+  if (answer.statusCode === 200) return;
+  answer.destroy();
+  throw new Error(`the answer was ${answer.statusCode}`);
 }

@@ -110,8 +110,9 @@ class GroupLoader {
       try {
         await this.#bring(group, peer);
       } catch (error) {
-        peer.good = false;
         this.#claims.giveBack(group);
+        if (this.#claims.stopped) return;
+        peer.good = false;
         this.#tell({ node: peer.node, trouble: (error as Error).message });
       } finally {
         peer.busy--;
@@ -127,9 +128,11 @@ class GroupLoader {
       // All of them have ended before their memory is given back, also where one failed.
       const fetched = await Promise.allSettled(
         contents.map((content, at) =>
-          this.#client.fetch(peer.session_id, content, staged.memoryOf(ranges[at]!), (bytes) =>
-            this.#claims.received(bytes),
-          ),
+          this.#client.fetch(peer.session_id, content, staged.memoryOf(ranges[at]!), (bytes) => {
+            // Nobody waits for it any more.
+            if (this.#claims.stopped) throw new Error('the file brings the rest');
+            this.#claims.received(bytes);
+          }),
         ),
       );
       for (const outcome of fetched) if (outcome.status === 'rejected') throw outcome.reason;

@@ -22,6 +22,13 @@ const starting_ms = 2000;
  */
 const silence_ms = 1500;
 
+/**
+ * Once the file's threads are done, peers keep what they have begun unless the file would bring it again in less than
+ * this part of the time, and sooner by so much. Higher: less is read twice; lower: a slow peer holds a load up less.
+ */
+const slower_max = 2;
+const slower_s = 0.25;
+
 interface OfferedLoad {
   units: Unit[];
   groups: TensorGroup[];
@@ -147,11 +154,35 @@ class PeerFetching implements Fetching {
   }
 
   get left(): readonly Unit[] {
-    return this.#claims.returned.flatMap((group) => this.#groups[group]!.units);
+    return this.#claims.in('returned').flatMap((group) => this.#groups[group]!.units);
+  }
+
+  hurry(loaded_bytes: number): void {
+    // Who has sent nothing yet may have been asked just now: silence is looked after elsewhere.
+    if (this.#claims.received_bytes === 0) return;
+    const elapsed_s = (performance.now() - this.#told_at) / 1000;
+    const placed_bytes = this.#bytesOf('placed');
+    const fetching_bytes = this.#bytesOf('fetching');
+    const peers_bytes_per_s = this.#claims.received_bytes / elapsed_s;
+    const file_bytes_per_s = (loaded_bytes - placed_bytes) / elapsed_s;
+    const under_way_bytes = Math.max(
+      0,
+      this.#claims.received_bytes - placed_bytes - this.#bytesOf('placing'),
+    );
+    const left_bytes = Math.max(0, fetching_bytes - under_way_bytes);
+    const again_s = fetching_bytes / file_bytes_per_s;
+    if (left_bytes / peers_bytes_per_s > slower_max * again_s + slower_s) this.#claims.stop();
   }
 
   stop(): void {
     this.#claims.stop();
+  }
+
+  #bytesOf(state: 'fetching' | 'placing' | 'placed'): number {
+    let bytes = 0;
+    for (const group of this.#claims.in(state))
+      for (const { size_bytes } of this.#groups[group]!.ranges) bytes += size_bytes;
+    return bytes;
   }
 
   close(): PeerPart[] {
