@@ -38,14 +38,15 @@ export function writeManifest(file: string, models: readonly ManifestModel[]): v
   for (const { path } of others.slice(files_max)) rmSync(path, { force: true });
 }
 
-/** The likeliest model first; none where there is no manifest, or one that this version does not understand. */
+/**
+ * The likeliest model first; none where there is no manifest, or one that cannot be read or understood: it only makes a
+ * start faster, and workers of other nodes replace it while it is read.
+ */
 export function readManifest(file: string): ManifestModel[] {
   try {
     if (statSync(file).size > file_bytes_max) return [];
     return manifestSchema.parse(JSON.parse(readFileSync(file, 'utf8'))).models;
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code === 'ENOENT' || error instanceof SyntaxError || error instanceof z.ZodError) return [];
-    throw error;
+  } catch {
+    return []; // as said above
   }
 }

@@ -13,6 +13,7 @@ import {
   renameSync,
   writeFileSync,
 } from 'node:fs';
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -118,7 +119,8 @@ export class ContentHashCache {
   write(file: FileVersion, hashes: ContentHashes): void {
     mkdirSync(this.folder, { recursive: true, mode: folder_mode });
     const path = this.#path(file);
-    const partial = `${path}.${process.pid}`;
+    // Other nodes may share the folder.
+    const partial = `${path}.${hostname()}.${process.pid}`;
     const entry: Entry = { version: sharedVersionText(file), hashes: [...hashes] };
     writeFileSync(partial, JSON.stringify(entry), { mode: file_mode });
     renameSync(partial, path);

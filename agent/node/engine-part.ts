@@ -98,7 +98,11 @@ export class EnginePart implements ServingProcess {
     checkModelPath(this.#unit);
     const meeting = await board.until(
       0,
-      (notice) => (notice.phase === 'up' ? notice.meeting : undefined),
+      (notice) => {
+        // It may have ended before anybody saw it up.
+        if (notice.phase === 'ended') throw this.#lost(`it ended on its first node: ${notice.because}`, []);
+        return notice.phase === 'up' ? notice.meeting : undefined;
+      },
       signal,
     );
     this.#first_node = meeting.node;

@@ -142,6 +142,8 @@ export class EngineProcess implements ServingProcess {
       return this.#hangs || 'error' in end ? await hung : this.#exited(end, key);
     } catch (error) {
       if (this.#stopped.signal.aborted) return { restartable: false };
+      // It would live on with its devices.
+      await this.#child?.stop(stop_grace_ms);
       return { error: HpcserveError.from(error), restartable: false };
     }
   }

@@ -47,8 +47,8 @@ export class EngineSleep {
         await this.#change('sleep');
         log.info({ unit, idle_s: Math.round(idle_ms / 1000) }, 'nobody asks for it: it sleeps');
       } catch (error) {
-        // It goes on as it was, and is asked again after the same time.
-        this.#asked_ms = performance.now();
+        // Whether it sleeps now, nobody knows: the next request wakes it, which does no harm to one that is awake.
+        this.#asleep = true;
         log.warn({ unit, reason: (error as Error).message }, 'it was not put to sleep');
       }
     }

@@ -65,6 +65,16 @@ test('one that does not wake is said to be unable to serve, so that another is a
   expect(await body.text()).toMatch(/sleeps and does not wake.*\/wake_up answers 500/);
 }, 60_000);
 
+test('one that fell asleep and could not say so is woken all the same', async () => {
+  await using site = await Site.open();
+  const agent = await start(site, 'mute', 0.3);
+  const record = await site.serving('mute', 30_000);
+  await eventually(async () => (await words(agent)).includes('sleep 1') || undefined, 'sleep');
+  const { statusCode, body } = await site.ask(record, 'hello');
+  expect([statusCode, JSON.parse(await body.text()).choices[0].message.content]).toEqual([200, 'awake']);
+  expect(await words(agent)).not.toContain('asked asleep');
+}, 60_000);
+
 test('one that is asked again and again does not sleep', async () => {
   await using site = await Site.open();
   const agent = await start(site, 'awake', 3600);

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Stands in for `vllm serve` on machines without it: answers by the rules that vLLM documents for its key and for sleep mode
 // (docs/features/sleep_mode.md there), and writes what happens to it to stdout, one word a line. A model named `deep` does
-// not wake.
+// not wake; one named `mute` sleeps and answers that it failed.
 import { createServer } from 'node:http';
 
 const argv = process.argv.slice(2);
@@ -25,6 +25,7 @@ createServer(async (request, response) => {
   if (canSleep && asked === 'POST /sleep') {
     say(`sleep ${searchParams.get('level') ?? 1}`);
     asleep = true;
+    if (model === 'mute') return answer(500, { error: 'timed out' });
     return response.writeHead(200).end();
   }
   if (canSleep && asked === 'POST /wake_up') {

@@ -152,5 +152,7 @@ describe('the manifest', () => {
       writeFileSync(path, text);
       expect(readManifest(path)).toEqual([]);
     }
+    // Whatever the filesystem says: a folder cannot be read.
+    expect(readManifest(join(folder, 'bounded'))).toEqual([]);
   });
 });
