@@ -262,8 +262,10 @@ async function measureThroughput(stage: Stage, { log }: BenchOptions): Promise<B
     return { rps: requests_per_s, cpu_us: (proxy.cpu_us() - before_us) / requests };
   };
   // Connections to the upstream are made; and gateways run for weeks, so compilers have done their work first.
-  for (let turn = 0; turn < warmUps; turn++) await measure(stage.gateway);
-  await measure(stage.nginx);
+  for (let turn = 0; turn < warmUps; turn++) {
+    await measure(stage.gateway);
+    await measure(stage.nginx);
+  }
   const ours: Awaited<ReturnType<typeof measure>>[] = [];
   const theirs: typeof ours = [];
   for (let pair = 0; pair < pairs; pair++) {

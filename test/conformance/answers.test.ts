@@ -296,6 +296,8 @@ describe('completions', () => {
   const body = { model: 'tiny', prompt: 'Once upon a time', max_tokens: 10, seed: 3 };
 
   it('whole and streamed, with every member and no other', async () => {
+    // Asked before, so that as much of the prompt is known to all that follow.
+    await stage.post('/v1/completions', body);
     const whole = shapes.completion.parse(await (await stage.post('/v1/completions', body)).json());
     const { events, text } = await stage.events('/v1/completions', body);
     const chunks = events.map((event) => shapes.completionChunk.parse(event));
@@ -305,14 +307,7 @@ describe('completions', () => {
       ...body,
       stream_options: { include_usage: true },
     });
-    // How much of the prompt was known from the request before is not the same.
-    const { prompt_tokens_details, ...counts } = whole.usage!;
-    const { usage } = shapes.completionUsageChunk.parse(counted.events.at(-1));
-    expect(usage).toMatchObject(counts);
-    expect(Object.keys(usage!).sort()).toEqual(Object.keys(whole.usage!).sort());
-    expect(usage!.prompt_tokens_details!.cached_tokens).toBeGreaterThanOrEqual(
-      prompt_tokens_details!.cached_tokens!,
-    );
+    expect(shapes.completionUsageChunk.parse(counted.events.at(-1)).usage).toEqual(whole.usage);
   });
 
   it('echo puts the prompt before the answer; 16 tokens where nothing is said', async () => {

@@ -99,15 +99,21 @@ it('moves the smaller part of a model to the larger; texts are as alone, and the
   for (const [index, tokens] of lengths.entries())
     if (index > 0) alone.push(await (await stream(index, tokens)).whole);
 
-  // More than one device takes; then the client of the first goes, and one device has two of three.
+  // Three fill one device, the fourth goes to the other; then the client of one of the three goes.
   const streams: Awaited<ReturnType<typeof stream>>[] = [];
   const leaves = new AbortController();
-  for (const [index, tokens] of lengths.entries())
+  for (const [index, tokens] of lengths.entries()) {
     streams.push(await stream(index, tokens, index === 0 ? leaves.signal : null));
-  const left = streams.slice(1).map(({ session }) => session);
-  const larger = left.find((one, index) => left.indexOf(one) !== index)!;
-  const smaller = left.find((one) => one !== larger);
-  expect(smaller, 'both devices have a part').toBeDefined();
+    // What routing goes by is what replicas have said of themselves.
+    await eventually(async () => {
+      const rows = await gateway.serving('shared');
+      const running = rows.flatMap(({ models }) => models.filter(({ name }) => name === 'shared'));
+      return running.reduce((sum, model) => sum + model.running, 0) === streams.length || undefined;
+    }, `${streams.length} streams to be known of`);
+  }
+  const [larger, , , smaller] = streams.map(({ session }) => session);
+  expect(streams.map(({ session }) => session)).toEqual([larger, larger, larger, smaller]);
+  expect(smaller).not.toBe(larger);
   const gone = expect(streams[0]!.whole).rejects.toThrow();
   leaves.abort();
   await gone;

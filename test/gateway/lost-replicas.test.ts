@@ -1,5 +1,14 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { chatAnswer, json, type Stage, startStage, type TestSession, until } from './fixture.ts';
+import {
+  chatAnswer,
+  json,
+  type Stage,
+  startStage,
+  type TestSession,
+  until,
+  writeDeployment,
+} from './fixture.ts';
 
 let stage: Stage;
 let sessions: TestSession[] = [];
@@ -9,6 +18,10 @@ const ending = { error: { message: 'it is ending', type: 'server_error', code: '
 
 beforeAll(async () => {
   stage = await startStage({ continue_ms: 20_000 });
+  writeDeployment(stage.config, 'coming', {
+    spec: { models: [{ name: 'new', aliases: [] }] },
+    launches: [{ phase: 'submitted', job_id: '7', last: { phase: 'running', state: 'RUNNING' } }],
+  });
 });
 afterAll(() => stage.close());
 afterEach(async () => {
@@ -35,6 +48,15 @@ describe('requests that a replica has computed nothing of', () => {
     await until(async () => (await served()) === 0, 'its loss to be seen');
     const answer = stage.post(path, chat);
     const came = await session(json(chatAnswer), { node: 'node2' });
+    expect((await answer).status).toBe(200);
+    expect(came.requests.length).toBe(1);
+  });
+
+  it('wait for one whose job runs and that has told nobody of itself yet', async () => {
+    const answer = stage.post(path, { ...chat, model: 'new' });
+    const decided = answer.then(() => true);
+    expect(await Promise.race([decided, delay(1000, false)])).toBe(false);
+    const came = await session(json({ ...chatAnswer, model: 'new' }), { name: 'new' });
     expect((await answer).status).toBe(200);
     expect(came.requests.length).toBe(1);
   });
