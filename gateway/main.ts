@@ -26,7 +26,8 @@ try {
       (error: unknown) => fail(error),
     );
   };
-  process.once('SIGTERM', stop);
+  // Slurm, the keeper beside it and a script may all say so: answers still end. Who types Ctrl-C twice means it.
+  process.on('SIGTERM', stop);
   process.once('SIGINT', stop);
 } catch (error) {
   fail(error);

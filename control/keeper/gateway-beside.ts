@@ -25,11 +25,13 @@ export class GatewayBeside {
   #child: ChildProcess | undefined;
   #renewed = false;
 
-  /** @param signal the job ends: Slurm has told the gateway too */
+  /** @param signal the job ends, and the gateway with it */
   constructor(config: string, signal: AbortSignal, emit: (event: ProgressEvent) => void) {
     this.#config = config;
     this.#signal = signal;
     this.#emit = emit;
+    // Slurm tells only the first processes of a step where it tracks them by cgroup.
+    signal.addEventListener('abort', () => this.#child?.kill('SIGTERM'), { once: true });
   }
 
   /** Until the gateway ended and is not to be started again. @returns its exit code */
@@ -37,7 +39,7 @@ export class GatewayBeside {
     for (let starts = 1; ; starts++) {
       const started_ms = performance.now();
       const code = await this.#once();
-      if (this.#signal.aborted || this.#renewed) return code;
+      if (this.#isOver()) return code;
       if (performance.now() - started_ms > settled_ms) starts = 1;
       if (starts >= starts_max) return code === 0 ? 1 : code;
       this.#emit({
@@ -46,6 +48,7 @@ export class GatewayBeside {
         message: `the gateway ended (exit code ${code}); it is started again`,
       });
       await sleep(pause_ms, undefined, { signal: this.#signal }).catch(() => undefined); // the job ends
+      if (this.#isOver()) return code;
     }
   }
 
@@ -78,6 +81,10 @@ export class GatewayBeside {
       lock.release();
     }
     this.#child?.kill('SIGTERM');
+  }
+
+  #isOver(): boolean {
+    return this.#signal.aborted || this.#renewed;
   }
 
   #once(): Promise<number> {

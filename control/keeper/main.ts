@@ -13,8 +13,9 @@ import { Keeper } from './keeper.ts';
 import { withKeeperLock } from './keeper-lock.ts';
 
 const interruption = new AbortController();
-for (const name of ['SIGTERM', 'SIGINT'] as const)
-  process.once(name, () => interruption.abort(new Error(`ended by ${name}`)));
+// Slurm may say so more than once, and the gateway beside it still drains; who types Ctrl-C twice means it.
+process.on('SIGTERM', () => interruption.abort(new Error('ended by SIGTERM')));
+process.once('SIGINT', () => interruption.abort(new Error('ended by SIGINT')));
 // Node itself would open its debugger on this signal: taken over before anything else happens.
 let warn: () => void = () => undefined;
 process.on('SIGUSR1', () => warn());

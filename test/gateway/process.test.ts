@@ -4,6 +4,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync }
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import Database from 'better-sqlite3';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { openLedgerReader } from '../../ledger/index.ts';
@@ -162,7 +163,7 @@ it('says what is wrong with its config', async () => {
   expect(wrong.stderr()).toContain('port');
 });
 
-it('lets answers end on SIGTERM, and takes no new requests', async () => {
+it('lets answers end on SIGTERM, however often it is told, and takes no new requests', async () => {
   const { child, exit } = start();
   const endpoint = await listening(child);
   const key = await makeKey(endpoint);
@@ -192,6 +193,8 @@ it('lets answers end on SIGTERM, and takes no new requests', async () => {
         ),
       'it to refuse',
     );
+    child.kill('SIGTERM');
+    await expect(Promise.race([exit, delay(500)])).resolves.toBeUndefined();
     release();
     expect((await answer).status).toBe(200);
     expect(await exit).toBe(0);
