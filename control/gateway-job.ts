@@ -21,6 +21,10 @@ const scriptFile = 'gateway.sh';
 interface GatewayJobFile {
   launch_id: string;
   job_id?: string;
+  /** Being submitted to take its place: as long as its job is not known, the one that runs stays written down. */
+  successor?: { launch_id: string };
+  /** The job whose place it takes, which may still be about to end. */
+  predecessor_job_id?: string;
 }
 
 /** How long a pending gateway job is waited for, ms: without it nothing answers. */
@@ -41,9 +45,9 @@ export class GatewayJob {
   /** Submits the job unless one is queued already, and waits until the gateway answers. */
   async start(address?: WantedAddress): Promise<GatewayEndpoint> {
     const { runner, signal } = this.#operations;
-    let known = this.#read();
-    const alive = known && (await this.#liveJobs(known));
-    if (!known || !alive || alive.length === 0) known = await this.#submit(address);
+    let known = await this.#known();
+    const alive = known?.job_id === undefined ? [] : await this.#live([known.job_id]);
+    if (!known || alive.length === 0) known = await this.#submit(address);
     const endpoint = await waitUntil(
       async () => {
         const sight = await lookAtGateway(this.#layout);
@@ -73,24 +77,33 @@ export class GatewayJob {
 
   /**
    * Submits the job that takes its place: it starts when the one that runs here has ended, and is the gateway's job
-   * from now on.
+   * from now on. One that was submitted already, by an attempt that did not hear of it, is that job.
    * @param job_id of the one that runs
+   * @throws as `SlurmClient.submit`; the one that runs is the gateway's job then as before
    */
   async renew(job_id: string): Promise<string> {
+    const known = await this.#known();
+    if (known?.job_id !== undefined && known.job_id !== job_id) {
+      const [successor] = await this.#live([known.job_id]);
+      if (successor !== undefined) return successor;
+    }
     return (await this.#submit(undefined, job_id)).job_id!;
   }
 
-  /** Cancels the job, if there is one, and waits until it has ended. */
+  /** Cancels the job, if there is one, with the one whose place it takes, and waits until they have ended. */
   async stop(): Promise<void> {
-    const known = this.#read();
+    const known = await this.#known();
     if (!known) return;
-    const jobs = await this.#liveJobs(known);
+    const { job_id, predecessor_job_id } = known;
+    const ids = [job_id, predecessor_job_id].filter((id) => id !== undefined);
+    const jobs = await this.#live(ids);
     if (jobs.length > 0) {
       await this.#client.cancel(jobs);
-      const gone = await waitUntil(
-        async () => ((await this.#liveJobs(known)).length === 0 ? true : undefined),
-        { timeout_ms: 120_000, interval_ms: 2_000, signal: this.#operations.signal },
-      );
+      const gone = await waitUntil(async () => ((await this.#live(ids)).length === 0 ? true : undefined), {
+        timeout_ms: 120_000,
+        interval_ms: 2_000,
+        signal: this.#operations.signal,
+      });
       if (!gone)
         throw new HpcserveError('E_DEPLOYMENT_STOP', {
           what: `the gateway's job ${jobs.join(', ')} does not end`,
@@ -139,23 +152,48 @@ export class GatewayJob {
     });
     const path = join(layout.gateway_folder, scriptFile);
     writeFileAtomically(path, renderJobScript(script), 0o700);
-    this.#write({ launch_id });
-    const { job_id } = await this.#client.submit({ path }, directivesOf(script));
-    this.#write({ launch_id, job_id });
-    return { launch_id, job_id };
+    const before = after_job === undefined ? undefined : this.#read();
+    this.#write(before ? { ...before, successor: { launch_id } } : { launch_id });
+    let job_id: string;
+    try {
+      ({ job_id } = await this.#client.submit({ path }, directivesOf(script)));
+    } catch (thrown) {
+      // One whose answer got lost may be queued: it is looked for by what is written down.
+      if (before && HpcserveError.from(thrown).details.may_have_been_submitted !== true) this.#write(before);
+      throw thrown;
+    }
+    const submitted: GatewayJobFile = {
+      launch_id,
+      job_id,
+      ...(after_job === undefined ? {} : { predecessor_job_id: after_job }),
+    };
+    this.#write(submitted);
+    return submitted;
   }
 
-  /** Ids of jobs of the gateway that are not over, also of one whose id was never written down. */
-  async #liveJobs(known: GatewayJobFile): Promise<string[]> {
-    const jobs = known.job_id
-      ? await this.#client.jobs([known.job_id])
-      : (await this.#client.myJobs()).filter((job) => job.name.endsWith(`-${known.launch_id.slice(0, 8)}`));
-    const live = jobs.filter((job) => job.phase !== 'ended').map((job) => job.base_job_id);
-    if (known.job_id === undefined && live[0] !== undefined) {
-      known.job_id = live[0];
-      this.#write(known);
-    }
-    return live;
+  /** What is written down, with the id of a job whose submission nobody lived to hear of. */
+  async #known(): Promise<GatewayJobFile | undefined> {
+    const file = this.#read();
+    const unheard = file?.successor?.launch_id ?? (file?.job_id === undefined ? file?.launch_id : undefined);
+    if (!file || unheard === undefined) return file;
+    const found = (await this.#client.myJobs()).find(
+      ({ name, phase }) => phase !== 'ended' && name.endsWith(`-${unheard.slice(0, 8)}`),
+    );
+    if (!found) return file;
+    const known: GatewayJobFile = {
+      launch_id: unheard,
+      job_id: found.base_job_id,
+      ...(file.successor && file.job_id !== undefined ? { predecessor_job_id: file.job_id } : {}),
+    };
+    this.#write(known);
+    return known;
+  }
+
+  /** Those of these jobs that are not over. */
+  async #live(job_ids: readonly string[]): Promise<string[]> {
+    if (job_ids.length === 0) return [];
+    const jobs = await this.#client.jobs(job_ids);
+    return jobs.filter((job) => job.phase !== 'ended').map((job) => job.base_job_id);
   }
 
   get #path(): string {
