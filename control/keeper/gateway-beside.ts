@@ -17,19 +17,31 @@ const starts_max = 5;
 const pause_ms = 2_000;
 /** One that lived so long did not die at once, ms. */
 const settled_ms = 60_000;
+/** Until a successor that was refused is tried again, ms: Slurm warns minutes before the time limit. */
+const renewal_pause_ms_default = 15_000;
+/** How long another command may hold the gateway's lock meanwhile, ms. */
+const lockWait_ms = 30_000;
 
 export class GatewayBeside {
   readonly #config: string;
   readonly #signal: AbortSignal;
   readonly #emit: (event: ProgressEvent) => void;
+  readonly #renewal_pause_ms: number;
   #child: ChildProcess | undefined;
   #renewed = false;
+  #renewal: Promise<void> | undefined;
 
   /** @param signal the job ends, and the gateway with it */
-  constructor(config: string, signal: AbortSignal, emit: (event: ProgressEvent) => void) {
+  constructor(
+    config: string,
+    signal: AbortSignal,
+    emit: (event: ProgressEvent) => void,
+    renewal_pause_ms = renewal_pause_ms_default,
+  ) {
     this.#config = config;
     this.#signal = signal;
     this.#emit = emit;
+    this.#renewal_pause_ms = renewal_pause_ms;
     // Slurm tells only the first processes of a step where it tracks them by cgroup.
     signal.addEventListener('abort', () => this.#child?.kill('SIGTERM'), { once: true });
   }
@@ -54,33 +66,40 @@ export class GatewayBeside {
 
   /**
    * The time limit comes near: the successor is submitted, and this gateway ends. Where that is refused it goes on as
-   * long as the job does.
+   * long as the job does, and it is tried again. Told again meanwhile: there is one successor.
    */
-  async renew(operations: Operations, job_id: string): Promise<void> {
-    const { slurm, store, command, signal } = operations;
-    const lock = await store.lockGateway({ command, timeout_ms: 30_000, signal });
-    try {
-      const successor = await new GatewayJob(operations, slurm!).renew(job_id);
-      this.#emit({
-        at_ms: Date.now(),
-        kind: 'submitted',
-        launch_id: 'gateway',
-        job_id: successor,
-        where: 'the place of this job',
-      });
-      this.#renewed = true;
-    } catch (thrown) {
-      const { message, because } = HpcserveError.from(thrown);
-      this.#emit({
-        at_ms: Date.now(),
-        kind: 'warning',
-        message: `the gateway's job has no successor: ${[message, ...because].join(': ')}`,
-      });
-      return;
-    } finally {
-      lock.release();
+  renew(operations: Operations, job_id: string): Promise<void> {
+    this.#renewal ??= this.#renew(operations, job_id);
+    return this.#renewal;
+  }
+
+  async #renew(operations: Operations, job_id: string): Promise<void> {
+    for (let told = ''; !this.#isOver(); ) {
+      try {
+        const successor = await submitSuccessor(operations, job_id);
+        this.#emit({
+          at_ms: Date.now(),
+          kind: 'submitted',
+          launch_id: 'gateway',
+          job_id: successor,
+          where: 'the place of this job',
+        });
+        this.#renewed = true;
+        this.#child?.kill('SIGTERM');
+      } catch (thrown) {
+        if (this.#signal.aborted) return;
+        const { message, because } = HpcserveError.from(thrown);
+        const words = [message, ...because].join(': ');
+        if (words !== told)
+          this.#emit({
+            at_ms: Date.now(),
+            kind: 'warning',
+            message: `the gateway's job has no successor: ${words}; it is tried again until the job ends`,
+          });
+        told = words;
+        await sleep(this.#renewal_pause_ms, undefined, { signal: this.#signal }).catch(() => undefined); // the job ends
+      }
     }
-    this.#child?.kill('SIGTERM');
   }
 
   #isOver(): boolean {
@@ -96,5 +115,15 @@ export class GatewayBeside {
       this.#child = child;
       child.once('error', reject).once('exit', (code) => resolve(code ?? 1));
     });
+  }
+}
+
+async function submitSuccessor(operations: Operations, job_id: string): Promise<string> {
+  const { slurm, store, command, signal } = operations;
+  const lock = await store.lockGateway({ command, timeout_ms: lockWait_ms, signal });
+  try {
+    return await new GatewayJob(operations, slurm!).renew(job_id);
+  } finally {
+    lock.release();
   }
 }

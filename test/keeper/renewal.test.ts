@@ -1,11 +1,14 @@
 /** The job of keeper and gateway makes way for its successor: whatever Slurm answers, and however often it warns. */
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { GatewayJob } from '../../control/gateway-job.ts';
+import { GatewayBeside } from '../../control/keeper/gateway-beside.ts';
 import { type Operations, openOperations } from '../../control/operations.ts';
 import type { SlurmClient } from '../../slurm/client.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ProgressEvent } from '../../spec/events.ts';
 import { siteSchema } from '../../spec/site.ts';
 import type { JobInfo } from '../../spec/slurm-types.ts';
 import { temporaryStore } from '../control/fixtures.ts';
@@ -54,12 +57,14 @@ let place: ReturnType<typeof temporaryStore>;
 let queue: Queue;
 let interruption: AbortController;
 let operations: Operations;
+let events: ProgressEvent[];
 
 beforeEach(() => {
   place = temporaryStore();
   mkdirSync(place.store.layout.gateway_folder, { recursive: true });
   queue = new Queue();
   interruption = new AbortController();
+  events = [];
   operations = {
     ...openOperations({
       loaded: { site, path: '/site.yaml', provenance: () => undefined, layout: place.store.layout },
@@ -132,5 +137,48 @@ describe('a gateway’s job that is renewed', () => {
     await new GatewayJob(operations, queue.client).stop();
     expect(queue.cancelled.toSorted()).toEqual([job, '101']);
     expect(existsSync(path)).toBe(false);
+  });
+});
+
+describe('the gateway beside the keeper', () => {
+  const beside = (): GatewayBeside =>
+    new GatewayBeside('/nowhere', interruption.signal, (event) => events.push(event), 50);
+
+  it('has a successor as soon as one is taken, and one however often Slurm warns', async () => {
+    const job = await running();
+    queue.refuse = refusal;
+    const gateway = beside();
+    const renewed = gateway.renew(operations, job);
+    const again = gateway.renew(operations, job);
+    await expect.poll(() => queue.submissions).toBeGreaterThan(3);
+    queue.refuse = undefined;
+    await Promise.all([renewed, again]);
+    await gateway.renew(operations, job);
+    expect(queue.jobs.size).toBe(2);
+    expect(events.map(({ kind }) => kind)).toEqual(['warning', 'submitted']);
+  });
+
+  it('is tried again where the lock of the gateway cannot be taken', async () => {
+    const job = await running();
+    const folder = place.store.layout.gateway_folder;
+    const away = `${folder}.away`;
+    renameSync(folder, away);
+    const renewed = beside().renew(operations, job);
+    await expect.poll(() => events.map(({ kind }) => kind)).toEqual(['warning']);
+    renameSync(away, folder);
+    await renewed;
+    expect(written()).toMatchObject({ job_id: '101', predecessor_job_id: job });
+  });
+
+  it('tries no more when the job ends', async () => {
+    const job = await running();
+    queue.refuse = refusal;
+    const renewed = beside().renew(operations, job);
+    await expect.poll(() => events.length).toBe(1);
+    interruption.abort();
+    await renewed;
+    const tried = queue.submissions;
+    await delay(200);
+    expect(queue.submissions).toBe(tried);
   });
 });
