@@ -3,7 +3,7 @@ import { hostname } from 'node:os';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { GatewayEndpoint } from '../spec/state-layout.ts';
 import type { CredentialFile } from './credentials.ts';
-import { liveLaunches } from './deployment-state.ts';
+import { type DeploymentState, liveLaunches } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { GatewayAdmin, listModels } from './gateway-admin.ts';
 import { GatewayJob } from './gateway-job.ts';
@@ -110,10 +110,15 @@ export async function stopGateway(operations: Operations, number?: number): Prom
   }
 }
 
-/** Whether any deployment of the site still wants, or has, jobs. */
+/** Whether any deployment of the site still wants, or has, jobs; one whose file cannot be read may. */
 export function isGatewayNeeded(store: DeploymentStore): boolean {
   return store.list().some((name) => {
-    const state = store.load(name);
+    let state: DeploymentState | undefined;
+    try {
+      state = store.load(name);
+    } catch {
+      return true;
+    }
     return state !== undefined && (state.desired === 'serving' || liveLaunches(state).length > 0);
   });
 }

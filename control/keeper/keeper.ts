@@ -75,7 +75,17 @@ export class Keeper {
     const { store, now_ms } = this.#operations;
     let next_at_ms = Number.POSITIVE_INFINITY;
     let any = false;
-    const states = store.list().map((name) => ({ name, state: store.load(name) }));
+    const states: { name: string; state: DeploymentState | undefined }[] = [];
+    const isRead = async (about: string, read: () => void): Promise<void> => {
+      // What cannot be read may want to be kept: nothing is idle meanwhile.
+      any = !(await this.#guarded(about, async () => read())) || any;
+    };
+    let names: string[] = [];
+    await isRead('the deployments', () => {
+      names = store.list();
+    });
+    for (const name of names)
+      await isRead(`${name}, as written down`, () => states.push({ name, state: store.load(name) }));
     await this.#guarded('demand', async () =>
       this.#scaler.look(states.flatMap(({ state }) => (state?.desired === 'serving' ? [state] : []))),
     );
@@ -119,14 +129,18 @@ export class Keeper {
     return { next_at_ms, any };
   }
 
-  /** The same trouble is told once, until it is over. */
-  async #guarded(about: string, work: () => Promise<void>): Promise<void> {
+  /**
+   * The same trouble is told once, until it is over.
+   * @returns whether there was none
+   */
+  async #guarded(about: string, work: () => Promise<void>): Promise<boolean> {
     const { now_ms, signal } = this.#operations;
     try {
       await work();
       this.#said.delete(about);
+      return true;
     } catch (thrown) {
-      if (signal.aborted) return;
+      if (signal.aborted) return false;
       const error = HpcserveError.from(thrown);
       const words = [error.message, ...error.because].join(': ');
       if (this.#said.get(about) !== words)
@@ -136,6 +150,7 @@ export class Keeper {
           message: `${about}: ${words} [${error.code}]`,
         });
       this.#said.set(about, words);
+      return false;
     }
   }
 

@@ -22,8 +22,8 @@ process.on('SIGUSR1', () => warn());
 
 const say = (line: object): void => void process.stdout.write(`${JSON.stringify(line)}\n`);
 
-/** Another keeper, on a login node or in a job that was killed, may hold the lock for a while, ms. */
-const lock_retry_ms = 15_000;
+/** Another keeper, on a login node or in a job that was killed, may hold the lock for a while; a folder may be away, ms. */
+const retry_ms = 15_000;
 
 async function main(): Promise<number> {
   const { values } = parseArgs({
@@ -69,13 +69,18 @@ async function besideGateway(
     if (job_id !== undefined) void gateway.renew(operations, job_id);
   };
   const ended = gateway.run().finally(() => interruption.abort(new Error('the gateway ended')));
-  while (!interruption.signal.aborted) {
+  for (let told = ''; !interruption.signal.aborted; ) {
     try {
       await keep();
     } catch (thrown) {
       if (interruption.signal.aborted) break;
-      if (!(thrown instanceof HpcserveError) || thrown.code !== 'E_KEEPER_RUNNING') throw thrown;
-      await sleep(lock_retry_ms, undefined, { signal: interruption.signal }).catch(() => undefined); // it ends
+      // The job and its gateway go on, so this does: a filesystem that is away comes back.
+      const { code, message, because } = HpcserveError.from(thrown);
+      const words = [message, ...because].join(': ');
+      if (code !== 'E_KEEPER_RUNNING' && words !== told)
+        say({ at_ms: Date.now(), kind: 'warning', message: `deployments are not kept: ${words} [${code}]` });
+      told = words;
+      await sleep(retry_ms, undefined, { signal: interruption.signal }).catch(() => undefined); // it ends
     }
   }
   return ended;

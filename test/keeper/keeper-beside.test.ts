@@ -6,6 +6,7 @@ import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { readJsonIfThere } from '../../control/atomic-file.ts';
 import { writeGatewayConfig } from '../../control/gateway-process.ts';
+import { lookAtKeeper } from '../../control/keeper/keeper-process.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import {
   type GatewayEndpoint,
@@ -74,3 +75,14 @@ it('hands the end of the job on to the gateway, which drains, however often Slur
   expect(output).toContain('gateway stopped');
   expect(isThere(gatewayPid()!)).toBe(false);
 }, 40_000);
+
+it('goes on keeping when its folder can be used again', async () => {
+  writeFileSync(layout.keeper_folder, 'in the way');
+  start();
+  await gatewayUp();
+  await expect.poll(() => output, { timeout: 10_000 }).toContain('EEXIST');
+  expect(lookAtKeeper(layout).state).toBe('not_running');
+  rmSync(layout.keeper_folder);
+  await expect.poll(() => lookAtKeeper(layout).state, { timeout: 30_000, interval: 200 }).toBe('running');
+  expect(isThere(gatewayPid()!)).toBe(true);
+}, 60_000);
