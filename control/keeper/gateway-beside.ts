@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
+import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import { GatewayJob } from '../gateway-job.ts';
 import type { Operations } from '../operations.ts';
@@ -109,7 +110,7 @@ export class GatewayBeside {
   #once(): Promise<number> {
     return new Promise((resolve, reject) => {
       const gateway = join(packageRoot, 'dist', 'gateway', 'main.js');
-      const child = spawn(process.execPath, ['--enable-source-maps', gateway, '--config', this.#config], {
+      const child = spawn(process.execPath, [...gatewayNodeOptions, gateway, '--config', this.#config], {
         stdio: ['ignore', 'inherit', 'inherit'],
       });
       this.#child = child;

@@ -1,6 +1,6 @@
 /** The process that keeps deployments and has the gateway beside it, as it runs in a job of the two. */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
@@ -74,6 +74,13 @@ it('hands the end of the job on to the gateway, which drains, however often Slur
   expect(await ended).toBe(0);
   expect(output).toContain('gateway stopped');
   expect(isThere(gatewayPid()!)).toBe(false);
+}, 40_000);
+
+it('starts the gateway as every gateway is started', async () => {
+  start();
+  await gatewayUp();
+  const words = readFileSync(`/proc/${gatewayPid()}/cmdline`, 'utf8').split('\0');
+  expect(words).toContain('--use-largepages=silent');
 }, 40_000);
 
 it('goes on keeping when its folder can be used again', async () => {
