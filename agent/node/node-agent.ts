@@ -28,6 +28,8 @@ const mesh_retry_ms = 1000;
 const drain_s_default = 20;
 const stop_grace_ms = 5000;
 const final_write_ms = 5000;
+/** One request to stop comes by several ways within this time, ms: from the terminal, from Slurm, from who started it. */
+const same_request_ms = 2000;
 
 /** One node of a job: finds devices, starts what serves on them, and stands for them in the mesh. */
 export class NodeAgent {
@@ -43,6 +45,7 @@ export class NodeAgent {
   readonly #notices = new Map<string, HpcserveError>();
   #phase: AgentPhase = 'starting';
   #exit_reason: string | undefined;
+  #asked_at_ms: number | undefined;
   #error: HpcserveError | undefined;
   #walltime_warning_at_ms: number | undefined;
   #walltime_drain_ms: number | undefined;
@@ -85,14 +88,19 @@ export class NodeAgent {
     return this.#error?.exit_code ?? 0;
   }
 
-  /** Ends in order: no new requests, the running ones finish, LEFT. Asked again: at once. */
+  /** Ends in order: no new requests, the running ones finish, LEFT. Asked again, and not in the same breath: at once. */
   stop(reason: string): void {
     this.#log.info({ reason }, 'asked to stop');
-    if (this.#stop.signal.aborted) this.#hurry.abort();
-    else {
-      this.#exit_reason = reason;
-      this.#stop.abort();
-    }
+    const now_ms = performance.now();
+    this.#asked_at_ms ??= now_ms;
+    if (!this.#stop.signal.aborted) this.#end(reason);
+    else if (this.#asked_at_ms === now_ms || now_ms - this.#asked_at_ms >= same_request_ms)
+      this.#hurry.abort();
+  }
+
+  #end(reason: string): void {
+    this.#exit_reason = reason;
+    this.#stop.abort();
   }
 
   /** A defect: ends in order where that is still possible, so that state and mesh say what happened. */
@@ -114,7 +122,7 @@ export class NodeAgent {
     // Nobody takes its place: running answers get all the time there is, new ones go elsewhere from now on.
     const end_ms = this.#identity.job_end_time_ms ?? Date.now();
     this.#walltime_drain_ms = Math.max(this.#drainMs(), end_ms - Date.now() - stop_grace_ms);
-    this.stop('the time limit of the job comes near');
+    this.#end('the time limit of the job comes near');
   }
 
   /** The process goes on after Slurm had stopped it, or is about to be preempted: what others see of it is of then. */

@@ -146,10 +146,13 @@ async function lendNode(
 
 /** Ctrl-C and the end of the allocation stop it; what Slurm says beside that is handed on. */
 function whenAsked(context: CliContext, asked: { stop(): void; signal(name: NodeJS.Signals): void }): void {
-  const stop = (): void => asked.stop();
+  const stop = (): void => {
+    // The first one interrupts the command; further ones would end it and leave the agent behind.
+    process.on('SIGTERM', () => asked.stop());
+    asked.stop();
+  };
   if (context.signal.aborted) stop();
-  context.signal.addEventListener('abort', stop, { once: true });
-  process.on('SIGTERM', stop);
+  else context.signal.addEventListener('abort', stop, { once: true });
   for (const name of ['SIGUSR1', 'SIGCONT'] as const) process.on(name, () => asked.signal(name));
 }
 

@@ -1,6 +1,7 @@
 import { readdir, readFile, rename } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { SessionIdentity } from '../../mesh/index.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
@@ -435,9 +436,23 @@ describe('what goes wrong', () => {
     agent.process.kill('SIGTERM');
     await eventually(() => site.registry.get(record.session_id)?.lifecycle === 'DOWN', 'it drains');
     expect(agent.process.exitCode).toBe(null);
+    await delay(2000); // sooner it is the same request by another way
+    expect(agent.process.exitCode).toBe(null);
     agent.process.kill('SIGTERM');
     expect(await agent.ended).toEqual({ code: 0, signal: null });
     await expect(textOf(answer)).rejects.toThrow();
+  });
+
+  test('Ctrl-C, which reaches it from the terminal and from who started it, lets running requests end', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([fixtureUnit('m')]);
+    const record = await site.serving('m');
+    const answer = await site.ask(record, 'count 400');
+    agent.process.kill('SIGINT');
+    await eventually(() => site.registry.get(record.session_id)?.lifecycle === 'DOWN', 'it drains');
+    agent.process.kill('SIGTERM');
+    expect(await textOf(answer)).toContain('[DONE]');
+    expect(await agent.ended).toEqual({ code: 0, signal: null });
   });
 
   test('SIGUSR1, the warning before the time limit, is marked; neither agent nor engine end by it', async () => {
