@@ -5,6 +5,7 @@
 import type { PlannedLaunch } from '../spec/plan.ts';
 import { type DeploymentState, type LaunchRecord, liveLaunches, wantedLaunches } from './deployment-state.ts';
 import type { JobSnapshot } from './job-runner.ts';
+import { joinedJob } from './joined-node/joined-job-id.ts';
 
 /** What was seen of one launch just now. */
 export interface LaunchSight {
@@ -50,13 +51,22 @@ export function decide(input: DecideInput): Action[] {
   const { state, sights } = input;
   const actions: Action[] = [];
   const allServe = wantedLaunches(state).every((launch) => isServing(launch, sights.get(launch.launch_id)));
+  const awaited = new Set(wantedLaunches(state).flatMap((launch) => joinedNodeOf(launch) ?? []));
   for (const launch of liveLaunches(state)) {
     const sight = sights.get(launch.launch_id);
+    const node = joinedNodeOf(launch);
+    // A joined node runs one launch at a time: its successor there would wait for it, and it for its successor.
+    const inTheWay = node !== undefined && awaited.has(node);
     // What is replaced goes on as long as it serves and its successors do not.
-    const useless = launch.superseded && (allServe || (sight?.serving_units.length ?? 0) === 0);
+    const useless = launch.superseded && (allServe || inTheWay || (sight?.serving_units.length ?? 0) === 0);
     actions.push(...decideLaunch(launch, sight, state.desired === 'stopped' || useless, input));
   }
   return actions;
+}
+
+/** The joined node that was told to run it, and has not ended it. */
+function joinedNodeOf({ phase, job_id }: LaunchRecord): string | undefined {
+  return phase === 'submitted' && job_id !== undefined ? joinedJob(job_id)?.node : undefined;
 }
 
 function decideLaunch(

@@ -11,6 +11,7 @@ import { launchFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { agentEndWords } from '../agent-end.ts';
 import { writeFileAtomically } from '../atomic-file.ts';
 import type { ArrayTask, JobArrays, JobRunner, JobSnapshot, PreparedLaunch } from '../job-runner.ts';
+import { joinedJob, joinedJobId } from './joined-job-id.ts';
 import { isJoinedKind, type JoinedNodeSight, lookAtJoinedNodes, readOrderStatus } from './joined-nodes.ts';
 
 export class WithJoinedNodes implements JobRunner {
@@ -76,14 +77,14 @@ export class WithJoinedNodes implements JobRunner {
       join(found.folder, joinedNodeFiles.orders, joinedNodeFiles.order(launch_id)),
       `${JSON.stringify({ format: 1, launch_file: prepared.launch_file })}\n`,
     );
-    return { job_id: jobIdOf(found, launch_id), where: `joined node ${found.node.node}` };
+    return { job_id: joinedJobId(found.node.id, launch_id), where: `joined node ${found.node.node}` };
   }
 
   async find(launchId: string, since_ms: number, array?: ArrayTask): Promise<string[] | undefined> {
     const given = this.#nodes().filter(({ folder }) =>
       existsSync(join(folder, joinedNodeFiles.orders, joinedNodeFiles.order(launchId))),
     );
-    if (given.length > 0) return given.map((sight) => jobIdOf(sight, launchId));
+    if (given.length > 0) return given.map(({ node }) => joinedJobId(node.id, launchId));
     return this.#site.find(launchId, since_ms, array);
   }
 
@@ -92,11 +93,14 @@ export class WithJoinedNodes implements JobRunner {
   }
 
   async poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>> {
-    const others = jobs.filter(({ job_id }) => !isJoinedJob(job_id));
+    const others = jobs.filter(({ job_id }) => joinedJob(job_id) === undefined);
     const answers = others.length > 0 ? await this.#site.poll(others) : new Map<string, JobSnapshot>();
     if (others.length === jobs.length) return answers;
     const nodes = this.#nodes();
-    for (const { job_id } of jobs) if (isJoinedJob(job_id)) answers.set(job_id, snapshot(job_id, nodes));
+    for (const { job_id } of jobs) {
+      const joined = joinedJob(job_id);
+      if (joined) answers.set(job_id, snapshot(job_id, joined, nodes));
+    }
     return answers;
   }
 
@@ -104,12 +108,12 @@ export class WithJoinedNodes implements JobRunner {
     job: { job_id: string; launch_folder: string },
     options: { force?: boolean } = {},
   ): Promise<void> {
-    if (!isJoinedJob(job.job_id)) return this.#site.cancel(job, options);
-    const { node, launch_id } = partsOf(job.job_id);
-    const found = this.#nodes().find((sight) => sight.node.id === node);
+    const joined = joinedJob(job.job_id);
+    if (!joined) return this.#site.cancel(job, options);
+    const found = this.#nodes().find(({ node }) => node.id === joined.node);
     if (!found?.there) return;
     writeFileAtomically(
-      join(found.folder, joinedNodeFiles.orders, joinedNodeFiles.cancel(launch_id)),
+      join(found.folder, joinedNodeFiles.orders, joinedNodeFiles.cancel(joined.launch_id)),
       options.force ? 'SIGKILL' : 'SIGTERM',
     );
   }
@@ -119,8 +123,11 @@ export class WithJoinedNodes implements JobRunner {
   }
 }
 
-function snapshot(job_id: string, nodes: readonly JoinedNodeSight[]): JobSnapshot {
-  const { node: id, launch_id } = partsOf(job_id);
+function snapshot(
+  job_id: string,
+  { node: id, launch_id }: { node: string; launch_id: string },
+  nodes: readonly JoinedNodeSight[],
+): JobSnapshot {
   const sight = nodes.find(({ node }) => node.id === id);
   if (!sight) return { job_id, phase: 'unknown', state: 'UNKNOWN' };
   const { node, there, folder } = sight;
@@ -152,18 +159,4 @@ function snapshot(job_id: string, nodes: readonly JoinedNodeSight[]): JobSnapsho
   if (status) return { ...base, phase: 'running', state: 'RUNNING' };
   const explanation = `${node.node_kind} takes it up when what runs there has ended`;
   return { ...base, phase: 'pending', state: 'PENDING', pending: { reason: 'JoinedNode', explanation } };
-}
-
-/** `joined.<node id>.<launch id>`: no scheduler has ids of this form. */
-function jobIdOf({ node }: JoinedNodeSight, launchId: string): string {
-  return `joined.${node.id}.${launchId}`;
-}
-
-function isJoinedJob(jobId: string): boolean {
-  return jobId.startsWith('joined.');
-}
-
-function partsOf(jobId: string): { node: string; launch_id: string } {
-  const [, node = '', launch_id = ''] = jobId.split('.');
-  return { node, launch_id };
 }

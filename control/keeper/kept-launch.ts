@@ -2,6 +2,7 @@
 import type { KeptLaunch } from '../../solver/keeping/keep.ts';
 import type { LaunchSight } from '../decide.ts';
 import type { DeploymentState, LaunchRecord } from '../deployment-state.ts';
+import { isJoinedKind } from '../joined-node/joined-nodes.ts';
 
 export function keptLaunches(state: DeploymentState, sights: ReadonlyMap<string, LaunchSight>): KeptLaunch[] {
   return state.launches
@@ -28,7 +29,8 @@ function keptLaunch(launch: LaunchRecord, sight: LaunchSight | undefined): KeptL
     ...optional('served_at_ms', launch.served_at_ms),
     ...optional('submitted_at_ms', launch.submitting_since_ms),
     ...optional('started_at_ms', job?.start_time_ms),
-    ...optional('end_time_limit_ms', job?.end_time_limit_ms),
+    // A joined node goes with its allocation: a successor could only take the place of its predecessor there.
+    ...(isJoinedKind(launch.planned.node_kind) ? {} : optional('end_time_limit_ms', job?.end_time_limit_ms)),
     ...optional('ended_at_ms', launch.ended_at_ms),
     ...(launch.phase === 'ended' && job ? { end_state: job.reason ?? job.state } : {}),
     tries: launch.tries ?? 0,

@@ -95,6 +95,30 @@ describe('decide', () => {
     ]);
   });
 
+  it('ends what is replaced on a joined node once its successor was told to run there', () => {
+    const job = (number: number, node: string): JobSnapshot => ({
+      ...running,
+      job_id: `joined.${node}.${id(number)}`,
+    });
+    const submitted = (number: number, node: string, superseded = false) => {
+      const last = job(number, node);
+      return launchRecord(number, { phase: 'submitted', job_id: last.job_id, superseded, last });
+    };
+    const old = submitted(1, 'aaaaaaaa', true);
+    const seen = (node: string) => ({
+      1: { job: job(1, 'aaaaaaaa'), serving_units: ['m-1'] },
+      2: { job: { ...job(2, node), phase: 'pending' as const } },
+    });
+    const cancelled = (state: DeploymentState, node: string) =>
+      act(state, seen(node)).filter((action) => action.do === 'cancel');
+    expect(cancelled(deploymentState([submitted(2, 'aaaaaaaa'), old]), 'aaaaaaaa')).toMatchObject([
+      { launch_id: id(1) },
+    ]);
+    // One that is yet to be told does not wait for it, nor does one on another node.
+    expect(cancelled(deploymentState([launchRecord(2), old]), 'aaaaaaaa')).toEqual([]);
+    expect(cancelled(deploymentState([submitted(2, 'bbbbbbbb'), old]), 'bbbbbbbb')).toEqual([]);
+  });
+
   it('writes down news and ends; a job nobody knows any more has ended', () => {
     const launch = launchRecord(1, { phase: 'submitted', job_id: '7' });
     const pending: JobSnapshot = {
