@@ -12,6 +12,7 @@ const jobSnapshotSchema = z.object({
   job_id: z.string(),
   job_number: z.string().optional(),
   phase: z.enum(['pending', 'running', 'completing', 'ended', 'unknown']),
+  presumed: z.boolean().optional(),
   state: z.string(),
   pending: z.object({ reason: z.string(), explanation: z.string() }).optional(),
   estimated_start_ms: z.number().optional(),

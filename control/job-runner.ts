@@ -45,6 +45,8 @@ export interface JobSnapshot {
   /** Slurm's own number of a task of an array, which srun wants where `job_id` is `123_4`. */
   job_number?: string;
   phase: JobPhase;
+  /** It was taken for ended, for nobody answers for it any more: where it runs after all, it is to end. */
+  presumed?: boolean;
   /** The runner's own word: PENDING, RUNNING, CANCELLED by 1000, FAILED, … */
   state: string;
   /** Why it waits, in Slurm's word and in plain words. */

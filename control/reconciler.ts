@@ -188,6 +188,8 @@ export class Reconciler {
         launch.last = action.last;
         return store.save(state, now_ms());
       case 'record_end':
+        // Before it is written down: afterwards nobody looks after this launch any more.
+        if (action.last.presumed) await runner.cancel({ job_id: action.last.job_id, launch_folder });
         launch.phase = 'ended';
         launch.ended_at_ms = now_ms();
         launch.last = action.last;

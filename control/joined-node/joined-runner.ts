@@ -111,7 +111,8 @@ export class WithJoinedNodes implements JobRunner {
     const joined = joinedJob(job.job_id);
     if (!joined) return this.#site.cancel(job, options);
     const found = this.#nodes().find(({ node }) => node.id === joined.node);
-    if (!found?.there) return;
+    if (!found) return;
+    // Also to one that is not there: where it was only taken for gone, it reads this when it is back.
     writeFileAtomically(
       join(found.folder, joinedNodeFiles.orders, joinedNodeFiles.cancel(joined.launch_id)),
       options.force ? 'SIGKILL' : 'SIGTERM',
@@ -153,6 +154,7 @@ function snapshot(
     return {
       ...base,
       phase: 'ended',
+      presumed: true,
       state: 'LEFT',
       reason: `${node.node_kind} left without a word: its allocation ended or its process was killed`,
     };

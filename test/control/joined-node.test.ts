@@ -1,0 +1,143 @@
+/** Both sides of a joined node: the process that stands for it, and control, which tells it what to run. */
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { writeFileAtomically } from '../../control/atomic-file.ts';
+import { type AgentProcess, JoinedHost } from '../../control/joined-node/joined-host.ts';
+import { lookAtJoinedNodes, openOrders } from '../../control/joined-node/joined-nodes.ts';
+import { WithJoinedNodes } from '../../control/joined-node/joined-runner.ts';
+import { Reconciler } from '../../control/reconciler.ts';
+import type { PreparedRun } from '../../control/run-command.ts';
+import { joinedNodeFiles, joinedNodesFolder } from '../../spec/joined-node.ts';
+import {
+  deploymentState,
+  launchRecord,
+  plannedLaunch,
+  ScriptedRunner,
+  site,
+  temporaryStore,
+} from './fixtures.ts';
+
+let place: ReturnType<typeof temporaryStore>;
+let agents: FakeAgent[];
+beforeEach(() => {
+  place = temporaryStore();
+  agents = [];
+});
+afterEach(() => place.dispose());
+
+/** Ends when it is told to, after a while. */
+class FakeAgent implements AgentProcess {
+  readonly signals: NodeJS.Signals[] = [];
+  over = false;
+  #end: (code: number) => void = () => undefined;
+  readonly ended = new Promise<number>((resolve) => {
+    this.#end = resolve;
+  });
+  signal(name: NodeJS.Signals): void {
+    this.signals.push(name);
+    setTimeout(() => {
+      this.over = true;
+      this.#end(0);
+    }, 300);
+  }
+}
+
+const id = 'abcdef12';
+const launchId = (number: number): string => number.toString(16).padStart(16, '0');
+const nodeFolder = (): string => join(joinedNodesFolder(place.store.layout), id);
+const inOrders = (name: string): string => join(nodeFolder(), joinedNodeFiles.orders, name);
+function order(number: number): void {
+  writeFileAtomically(
+    inOrders(joinedNodeFiles.order(launchId(number))),
+    JSON.stringify({ format: 1, launch_file: '/nowhere' }),
+  );
+}
+
+const device = { kind: 'cpu', model: 'CPU', memory_bytes: 1e9, isa: [], cores: [0] };
+
+function host(): JoinedHost {
+  const launch_folder = join(place.folder, 'idle');
+  mkdirSync(launch_folder, { recursive: true });
+  const state = { phase: 'serving', node: 'n1', hostname: 'n1', devices: [device] };
+  writeFileSync(join(launch_folder, 'n1.state.json'), JSON.stringify(state));
+  const launch = { launch_id: `${id}00000000`, launch_folder, tier: 'stable' };
+  return new JoinedHost({
+    layout: place.store.layout,
+    idle: { launch, launch_file: '/idle' } as unknown as PreparedRun,
+    node: 'n1',
+    startAgent: () => {
+      const agent = new FakeAgent();
+      agents.push(agent);
+      return agent;
+    },
+    note: () => undefined,
+    now_ms: () => Date.now(),
+    command: 'test',
+  });
+}
+
+describe('the process of a joined node', () => {
+  it('leaves no agent behind where it cannot go on, and is there until that has ended', async () => {
+    const running = host();
+    const ended = running.run();
+    await expect.poll(() => lookAtJoinedNodes(place.store.layout)).toMatchObject([{ there: true }]);
+    // What it reads there makes no sense to it.
+    writeFileSync(inOrders(joinedNodeFiles.status(launchId(1))), '{');
+    order(1);
+    let heldToTheEnd = false;
+    const watch = setInterval(() => {
+      heldToTheEnd ||= agents[0]!.signals.length > 0 && existsSync(join(nodeFolder(), joinedNodeFiles.lock));
+    }, 20);
+    await expect(ended).rejects.toThrow();
+    clearInterval(watch);
+    expect(agents).toMatchObject([{ signals: ['SIGTERM'], over: true }]);
+    expect(heldToTheEnd).toBe(true);
+    expect(existsSync(join(nodeFolder(), joinedNodeFiles.lock))).toBe(false);
+  });
+});
+
+describe('a launch on a joined node', () => {
+  const kind = 'joined-n1';
+  function joined(): void {
+    mkdirSync(join(nodeFolder(), joinedNodeFiles.orders), { recursive: true });
+    const node = { format: 1, id, node_kind: kind, node: 'n1', hostname: 'n1', tier: 'stable' };
+    const hardware = { devices: [device], cpus: 1, memory_bytes: 1e9, architecture: 'x86_64', isa: [] };
+    writeFileSync(
+      join(nodeFolder(), joinedNodeFiles.node),
+      JSON.stringify({ ...node, ...hardware, joined_at_ms: Date.now() }),
+    );
+  }
+  function reconciler(): Reconciler {
+    return new Reconciler({
+      site,
+      store: place.store,
+      runner: new WithJoinedNodes(new ScriptedRunner(), place.store.layout),
+      facts: { user: 'someone', environment: {} },
+      now_ms: () => Date.now(),
+      emit: () => undefined,
+      command: 'test',
+    });
+  }
+
+  it('whose node is taken for gone is told to end, should the node be back', async () => {
+    joined();
+    place.store.prepareDeployment('demo');
+    const planned = { ...plannedLaunch('m-1'), node_kind: kind };
+    const job_id = `joined.${id}.${launchId(1)}`;
+    place.store.save(deploymentState([launchRecord(1, { planned, phase: 'submitted', job_id })]), 0);
+    order(1);
+    writeFileSync(
+      inOrders(joinedNodeFiles.status(launchId(1))),
+      JSON.stringify({ format: 1, phase: 'running', started_at_ms: 1 }),
+    );
+    const { state } = await reconciler().pass('demo');
+    expect(state.launches[0]).toMatchObject({ phase: 'ended', last: { state: 'LEFT' } });
+    expect(existsSync(inOrders(joinedNodeFiles.cancel(launchId(1))))).toBe(true);
+    const back = host();
+    const ended = back.run();
+    await expect.poll(() => openOrders(nodeFolder()), { timeout: 5000 }).toEqual([]);
+    back.stop();
+    await ended;
+  });
+});
