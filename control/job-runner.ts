@@ -102,6 +102,8 @@ export interface JobRunner {
   drainTime_s?(planned: PlannedLaunch): Promise<number | undefined>;
   /** One batched question for all ids; every id is answered. */
   poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>>;
+  /** What of these is told by files alone, so that a scheduler that is away keeps nobody from it; only that is answered. */
+  pollFiles?(jobs: readonly { job_id: string }[]): Map<string, JobSnapshot>;
   /** Asks the job to end; returns once the request was accepted. Ended jobs are no error. */
   cancel(job: { job_id: string; launch_folder: string }, options?: { force?: boolean }): Promise<void>;
 }

@@ -76,7 +76,7 @@ export async function pollJobsIfReachable(
     return {
       // Of then: state files written since count as news.
       at_ms: before?.at_ms ?? 0,
-      jobs: before?.jobs ?? new Map(),
+      jobs: new Map([...(before?.jobs ?? []), ...(runner.pollFiles?.(jobsOf(states, store)) ?? [])]),
       found: new Map(),
       problem: `jobs are shown as last known, for Slurm does not answer: ${words}`,
     };
@@ -91,11 +91,7 @@ export async function pollJobs(
   now_ms: number,
 ): Promise<JobPoll> {
   const live = states.flatMap(liveLaunches);
-  const asked = states.flatMap((state) =>
-    liveLaunches(state).flatMap(({ job_id, launch_id }) =>
-      job_id === undefined ? [] : [{ job_id, launch_folder: store.launchFolder(state.name, launch_id) }],
-    ),
-  );
+  const asked = jobsOf(states, store);
   const jobs = asked.length > 0 ? await runner.poll(asked) : new Map<string, JobSnapshot>();
   const found = new Map<string, string[]>();
   for (const launch of live) {
@@ -104,6 +100,18 @@ export async function pollJobs(
     if (ids) found.set(launch.launch_id, ids);
   }
   return { at_ms: now_ms, jobs, found };
+}
+
+/** Jobs of everything that is not over. */
+function jobsOf(
+  states: readonly DeploymentState[],
+  store: DeploymentStore,
+): { job_id: string; launch_folder: string }[] {
+  return states.flatMap((state) =>
+    liveLaunches(state).flatMap(({ job_id, launch_id }) =>
+      job_id === undefined ? [] : [{ job_id, launch_folder: store.launchFolder(state.name, launch_id) }],
+    ),
+  );
 }
 
 /** Joins the jobs with what the agents wrote; reads only state files. */

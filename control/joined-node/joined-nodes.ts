@@ -42,10 +42,20 @@ export function lookAtJoinedNodes(layout: StateLayout): JoinedNodeSight[] {
         node: read.data,
         folder,
         there: holderOf(join(folder, joinedNodeFiles.lock)) !== undefined,
-        open_orders: openOrders(folder),
+        open_orders: openOrdersIfThere(folder),
       },
     ];
   });
+}
+
+/** None in a folder that another process is about to forget. */
+function openOrdersIfThere(folder: string): string[] {
+  try {
+    return openOrders(folder);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw error;
+  }
 }
 
 /** Launch ids a node was given that have not ended, oldest first. */
@@ -74,11 +84,22 @@ export function freeKindName(layout: StateLayout, node: string, id: string): str
   return taken ? `${name}-${id}` : name;
 }
 
-/** Forgets nodes that left long ago: by then nobody asks any more how their launches ended. */
+/**
+ * Forgets nodes that left long ago: by then nobody asks any more how their launches ended. So too what a process left
+ * that ended before it could say what node it stands for.
+ */
 export function forgetOldNodes(layout: StateLayout, now_ms: number): void {
-  for (const { folder, there, node } of lookAtJoinedNodes(layout))
+  const sights = lookAtJoinedNodes(layout);
+  for (const { folder, there, node } of sights)
     if (!there && now_ms - node.joined_at_ms > remembered_ms)
       rmSync(folder, { recursive: true, force: true });
+  const known = new Set(sights.map(({ folder }) => folder));
+  const base = joinedNodesFolder(layout);
+  for (const name of existsSync(base) ? readdirSync(base) : []) {
+    const folder = join(base, name);
+    const made = known.has(folder) ? undefined : statSync(folder, { throwIfNoEntry: false });
+    if (made && now_ms - made.mtimeMs > remembered_ms) rmSync(folder, { recursive: true, force: true });
+  }
 }
 
 const remembered_ms = 30 * 24 * 3_600_000;

@@ -95,13 +95,16 @@ export class WithJoinedNodes implements JobRunner {
   async poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>> {
     const others = jobs.filter(({ job_id }) => joinedJob(job_id) === undefined);
     const answers = others.length > 0 ? await this.#site.poll(others) : new Map<string, JobSnapshot>();
-    if (others.length === jobs.length) return answers;
-    const nodes = this.#nodes();
-    for (const { job_id } of jobs) {
-      const joined = joinedJob(job_id);
-      if (joined) answers.set(job_id, snapshot(job_id, joined, nodes));
-    }
-    return answers;
+    return new Map([...answers, ...this.pollFiles(jobs)]);
+  }
+
+  pollFiles(jobs: readonly { job_id: string }[]): Map<string, JobSnapshot> {
+    const joined = jobs.flatMap(({ job_id }) => {
+      const parts = joinedJob(job_id);
+      return parts ? [{ job_id, parts }] : [];
+    });
+    const nodes = joined.length > 0 ? this.#nodes() : [];
+    return new Map(joined.map(({ job_id, parts }) => [job_id, snapshot(job_id, parts, nodes)]));
   }
 
   async cancel(

@@ -1,13 +1,14 @@
 /** Both sides of a joined node: the process that stands for it, and control, which tells it what to run. */
-import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { writeFileAtomically } from '../../control/atomic-file.ts';
 import { type AgentProcess, JoinedHost } from '../../control/joined-node/joined-host.ts';
-import { lookAtJoinedNodes, openOrders } from '../../control/joined-node/joined-nodes.ts';
+import { forgetOldNodes, lookAtJoinedNodes, openOrders } from '../../control/joined-node/joined-nodes.ts';
 import { WithJoinedNodes } from '../../control/joined-node/joined-runner.ts';
 import { Reconciler } from '../../control/reconciler.ts';
 import type { PreparedRun } from '../../control/run-command.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import { joinedNodeFiles, joinedNodesFolder } from '../../spec/joined-node.ts';
 import {
   deploymentState,
@@ -97,28 +98,71 @@ describe('the process of a joined node', () => {
   });
 });
 
+const kind = 'joined-n1';
+/** A node that joined, as far as its folder tells. */
+function joined(): void {
+  mkdirSync(join(nodeFolder(), joinedNodeFiles.orders), { recursive: true });
+  const node = { format: 1, id, node_kind: kind, node: 'n1', hostname: 'n1', tier: 'stable' };
+  const hardware = { devices: [device], cpus: 1, memory_bytes: 1e9, architecture: 'x86_64', isa: [] };
+  writeFileSync(
+    join(nodeFolder(), joinedNodeFiles.node),
+    JSON.stringify({ ...node, ...hardware, joined_at_ms: Date.now() }),
+  );
+}
+
+describe('the folders of joined nodes', () => {
+  it('may be on their way out while somebody looks', () => {
+    joined();
+    rmSync(join(nodeFolder(), joinedNodeFiles.orders), { recursive: true });
+    expect(lookAtJoinedNodes(place.store.layout)).toMatchObject([{ there: false, open_orders: [] }]);
+  });
+
+  it('are forgotten after a while, also of those that never said what they are', () => {
+    const base = joinedNodesFolder(place.store.layout);
+    const [old, young] = ['00000001', '00000002'].map((name) => join(base, name));
+    for (const folder of [old!, young!]) mkdirSync(join(folder, joinedNodeFiles.orders), { recursive: true });
+    utimesSync(old!, 0, 0);
+    forgetOldNodes(place.store.layout, Date.now());
+    expect(readdirSync(base)).toEqual(['00000002']);
+  });
+});
+
 describe('a launch on a joined node', () => {
-  const kind = 'joined-n1';
-  function joined(): void {
-    mkdirSync(join(nodeFolder(), joinedNodeFiles.orders), { recursive: true });
-    const node = { format: 1, id, node_kind: kind, node: 'n1', hostname: 'n1', tier: 'stable' };
-    const hardware = { devices: [device], cpus: 1, memory_bytes: 1e9, architecture: 'x86_64', isa: [] };
-    writeFileSync(
-      join(nodeFolder(), joinedNodeFiles.node),
-      JSON.stringify({ ...node, ...hardware, joined_at_ms: Date.now() }),
-    );
-  }
-  function reconciler(): Reconciler {
+  function reconciler(slurm = new ScriptedRunner()): Reconciler {
     return new Reconciler({
       site,
       store: place.store,
-      runner: new WithJoinedNodes(new ScriptedRunner(), place.store.layout),
+      runner: new WithJoinedNodes(slurm, place.store.layout),
       facts: { user: 'someone', environment: {} },
       now_ms: () => Date.now(),
       emit: () => undefined,
       command: 'test',
     });
   }
+
+  it('is followed while Slurm is away', async () => {
+    joined();
+    place.store.prepareDeployment('demo');
+    const planned = { ...plannedLaunch('m-1'), node_kind: kind };
+    const job_id = `joined.${id}.${launchId(1)}`;
+    const launches = [
+      launchRecord(1, { planned, phase: 'submitted', job_id }),
+      launchRecord(2, { phase: 'submitted', job_id: '7' }),
+    ];
+    place.store.save(deploymentState(launches), 0);
+    order(1);
+    writeFileSync(
+      inOrders(joinedNodeFiles.status(launchId(1))),
+      JSON.stringify({ format: 1, phase: 'ended', started_at_ms: 1, exit_code: 8 }),
+    );
+    const slurm = new ScriptedRunner();
+    slurm.away = new HpcserveError('E_SLURM_UNREACHABLE', { what: 'no answer' });
+    const { state } = await reconciler(slurm).pass('demo');
+    expect(state.launches).toMatchObject([
+      { phase: 'ended', last: { exit_code: 8 } },
+      { phase: 'submitted', job_id: '7' },
+    ]);
+  });
 
   it('whose node is taken for gone is told to end, should the node be back', async () => {
     joined();
