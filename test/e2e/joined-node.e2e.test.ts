@@ -1,5 +1,5 @@
 /** A node without a model joins from an allocation of its owner, gets one by a deployment, and leaves with its job. */
-import { chownSync, readdirSync, writeFileSync } from 'node:fs';
+import { chownSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
@@ -103,6 +103,18 @@ describe('a node without a model', () => {
     expect(queue.stdout.trim()).toBe(job);
     const [row] = (await nodes()).nodes;
     expect(row!.models).toEqual([expect.objectContaining({ name: 'tiny', state: 'serving' })]);
+  }, 150_000);
+
+  it('serves the deployment as changed: what ran there makes way', async () => {
+    const [before] = (await status()).launches;
+    const model = JSON.parse(readFileSync(join(folder, 'onto.yaml'), 'utf8'));
+    model.models[0].context_tokens = 256;
+    home.write('onto.yaml', model);
+    const { code, stdout, stderr } = await hpcserve('deploy', 'onto.yaml', '--yes', '--timeout', '90s');
+    expect(code, stdout + stderr).toBe(0);
+    const launches = (await status()).launches.filter(({ job }) => job.state === 'RUNNING');
+    expect(launches).toMatchObject([{ node_kind: kind }]);
+    expect(launches[0]!.job_id).not.toBe(before!.job_id);
   }, 150_000);
 
   it('is free again when the deployment stops', async () => {
