@@ -231,12 +231,18 @@ describe('a deployment over FirecREST', () => {
     const asked = await hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '4', '--site', './afar.yaml');
     expect(asked.code, asked.stderr).toBe(0);
     expect((await hpcserve('status', '--json', '--site', './afar.yaml')).stdout).toContain('"RUNNING"');
+    const names = async (): Promise<string> => {
+      const queue = await cluster.runAs('user', ['squeue', '--noheader', '--states=R,PD', '--format=%j']);
+      expect(queue.code, queue.stderr).toBe(0);
+      return queue.stdout;
+    };
+    expect(await names()).toContain('afar-demo');
     const stopped = await hpcserve('stop', '--all', '--yes', '--site', './afar.yaml');
     expect(stopped.code, stopped.stderr).toBe(0);
-    const left = await cluster.runAs('user', ['squeue', '--noheader', '--states=R,PD']);
-    expect(left.stdout).not.toContain('afar-demo');
+    expect(await names()).not.toContain('afar-demo');
     // The secret is in no file of the state folder.
     const grep = await cluster.runAs('user', ['grep', '-rl', testClient.secret, join(folder, '.hpcserve')]);
-    expect(grep.stdout).toBe('');
+    // 1: it read everything and found none; of a folder that is not there it would say 2.
+    expect(grep, grep.stderr).toMatchObject({ code: 1, stdout: '' });
   }, 300_000);
 });
