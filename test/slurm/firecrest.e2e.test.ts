@@ -108,16 +108,25 @@ describe('jobs over FirecREST', () => {
     await client.myJobs();
     expect(server.requests.length - before).toBe(4);
     expect(performance.now() - from_ms).toBeGreaterThan(1000);
+    const submissions = (): number =>
+      server.requests.filter((request) => /^POST .*jobs$/.test(request)).length;
+    const sent = submissions();
     server.next({ method: 'POST', path: /jobs$/, how: { status: 502 } });
-    const error = await failure(client.submit(script('fc-once', 'true'), []));
+    const error = await failure(client.submit(script('fc-once', 'sleep 300'), []));
     expect(error.details.may_have_been_submitted).toBe(true);
-    expect(server.requests.filter((request) => request.startsWith('POST')).at(-1)).toMatch(/jobs$/);
+    expect(submissions()).toBe(sent + 1);
     expect((await client.myJobs()).filter(({ name }) => name === 'fc-once')).toEqual([]);
     // One that was not taken for want of patience is sent again.
     server.next({ method: 'POST', path: /jobs$/, how: { status: 429, headers: { 'retry-after': '0' } } });
-    const { job_id } = await client.submit(script('fc-again', 'true'), []);
-    expect((await client.myJobs()).filter(({ name }) => name === 'fc-again')).toHaveLength(1);
-    await client.cancel([job_id]);
+    const { job_id } = await client.submit(script('fc-again', 'sleep 300'), []);
+    expect(submissions()).toBe(sent + 3);
+    // Nor was one that came with a token that had ended.
+    server.revokeTokens();
+    const { job_id: renewed } = await client.submit(script('fc-again', 'sleep 300'), []);
+    expect(submissions()).toBe(sent + 5);
+    const again = (await client.myJobs()).filter(({ name }) => name === 'fc-again');
+    expect(again.map((job) => job.base_job_id).sort()).toEqual([job_id, renewed].sort());
+    await client.cancel([job_id, renewed]);
   });
 
   it('a token that ended is renewed; a wrong secret is refused without being shown', async () => {
