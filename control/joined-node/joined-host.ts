@@ -179,8 +179,8 @@ export class JoinedHost {
     try {
       ({ launch, launch_file } = this.#read(launchId));
     } catch (thrown) {
-      const { message, because } = HpcserveError.from(thrown);
-      const reason = [message, ...because].join(': ');
+      const { message, code, because } = HpcserveError.from(thrown);
+      const reason = [`${message} [${code}]`, ...because].join(': ');
       note(`an order was refused: ${reason}`);
       status({ phase: 'ended', ended_at_ms: now_ms(), reason });
       return;

@@ -1,5 +1,15 @@
 /** A node without a model joins from an allocation of its owner, gets one by a deployment, and leaves with its job. */
-import { chownSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  lchownSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
@@ -126,22 +136,70 @@ describe('a node without a model', () => {
       .toEqual([[]]);
   }, 90_000);
 
-  it('refuses to run what is no launch of its site', async () => {
+  it('refuses to run what is no launch of its site, or could be of somebody else', async () => {
     const joined = join(folder, '.hpcserve/test-cluster/joined');
     const [id] = readdirSync(joined);
-    const order = home.write('elsewhere.json', '{}');
-    const id16 = '0123456789abcdef';
     const orders = join(joined, id!, 'orders');
-    const file = join(orders, `${id16}.order.json`);
-    writeFileSync(file, JSON.stringify({ format: 1, launch_file: order }), { mode: 0o600 });
-    chownSync(file, cluster.user.uid, cluster.user.gid);
-    await expect
-      .poll(() => readdirSync(orders).includes(`${id16}.status.json`), { timeout: 20_000 })
-      .toBe(true);
+    const launches = join(folder, '.hpcserve/test-cluster/deployments/onto/launches');
+    const [last] = readdirSync(launches);
+    const ran = readFileSync(join(launches, last!, 'launch.json'), 'utf8');
+    /** Owned by the user before it has the name under which it is looked for. */
+    const put = (path: string, content: string, mode = 0o600): void => {
+      const fresh = home.write('fresh', content);
+      chmodSync(fresh, mode);
+      renameSync(fresh, path);
+    };
+    /** A launch that would run, under an id of its own. */
+    const begin = (launch_id: string): { launch: string; file: string } => {
+      const own = join(launches, launch_id);
+      mkdirSync(own, { mode: 0o700 });
+      home.own(own);
+      return { launch: ran.replaceAll(last!, launch_id), file: join(own, 'launch.json') };
+    };
+    const refusal = async (launch_id: string, launch_file: string): Promise<string> => {
+      put(join(orders, `${launch_id}.order.json`), JSON.stringify({ format: 1, launch_file }));
+      const status = join(orders, `${launch_id}.status.json`);
+      await expect.poll(() => existsSync(status), { timeout: 20_000 }).toBe(true);
+      rmSync(join(launches, launch_id), { recursive: true });
+      const { phase, reason, ...rest } = JSON.parse(readFileSync(status, 'utf8'));
+      expect({ phase, ...rest }).toEqual({
+        format: 1,
+        phase: 'ended',
+        started_at_ms: expect.any(Number),
+        ended_at_ms: expect.any(Number),
+      });
+      expect(reason).toContain(`launch ${launch_id} is not run here [E_JOINED_NODE_ORDER]: `);
+      return reason;
+    };
+
+    const elsewhere = '0123456789abcde0';
+    const moved = begin(elsewhere);
+    const copy = join(folder, 'elsewhere.json');
+    put(copy, moved.launch);
+    expect(await refusal(elsewhere, copy)).toContain(
+      `${copy} is not the file of that launch: ${moved.file} is`,
+    );
+
+    const writable = '0123456789abcde1';
+    const shared = begin(writable);
+    put(shared.file, shared.launch, 0o660);
+    expect(await refusal(writable, shared.file)).toContain(
+      `${shared.file} could have been written by somebody else`,
+    );
+
+    const linked = '0123456789abcde2';
+    const link = begin(linked);
+    put(copy, link.launch);
+    symlinkSync(copy, link.file);
+    lchownSync(link.file, cluster.user.uid, cluster.user.gid);
+    expect(await refusal(linked, link.file)).toContain(
+      `${link.file} could have been written by somebody else`,
+    );
+
     await expect
       .poll(async () => (await nodes()).nodes.map(({ models }) => models), { timeout: 30_000 })
       .toEqual([[]]);
-  }, 90_000);
+  }, 120_000);
 
   it('leaves with its allocation, and what ran there is said to have ended', async () => {
     const again = await hpcserve('deploy', 'onto.yaml', '--timeout', '90s');
@@ -152,6 +210,6 @@ describe('a node without a model', () => {
     await expect.poll(async () => (await status()).phase, { timeout: 60_000 }).not.toBe('serving');
     const deployed = await hpcserve('deploy', 'onto.yaml', '--timeout', '20s');
     expect(deployed.code).not.toBe(0);
-    expect(deployed.stderr).toMatch(/no node kind|is gone|joined/);
+    expect(deployed.stderr).toContain(`has no node kind "${kind}" [E_CONFIG_CONFLICT]`);
   }, 300_000);
 });
