@@ -12,20 +12,23 @@ export interface UserHomeOptions {
   cluster?: string;
   /** Makes a site of the shipped `test-cluster`, in `site.yaml`; absent: the shipped one. */
   site?: (shipped: string) => string;
+  /** A command that takes longer is ended; absent: 120 s. */
+  command_timeout_ms?: number;
 }
 
 /** What is typed for `hpcserve`. */
 export const hpcserveProgram: readonly string[] = [process.execPath, join(packageRoot, 'cli/hpcserve.mjs')];
-const command_timeout_ms = 150_000;
 
 export class UserHome {
   readonly cluster: Cluster;
   readonly folder: string;
   readonly environment: Readonly<Record<string, string>>;
   readonly #lease: ClusterLease;
+  readonly #command_timeout_ms: number;
 
-  private constructor(lease: ClusterLease, site: UserHomeOptions['site']) {
+  private constructor(lease: ClusterLease, { site, command_timeout_ms = 120_000 }: UserHomeOptions) {
     this.#lease = lease;
+    this.#command_timeout_ms = command_timeout_ms;
     this.cluster = lease.cluster;
     this.folder = mkdtempSync('/tmp/hpcserve-e2e-');
     this.own(this.folder);
@@ -38,8 +41,8 @@ export class UserHome {
   }
 
   /** With the model `toy.gguf` in it. */
-  static async open({ cluster, site }: UserHomeOptions = {}): Promise<UserHome> {
-    const home = new UserHome(await acquireCluster(cluster), site);
+  static async open(options: UserHomeOptions = {}): Promise<UserHome> {
+    const home = new UserHome(await acquireCluster(options.cluster), options);
     const made = await home.hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
     expect(made.code, made.stderr).toBe(0);
     return home;
@@ -62,7 +65,7 @@ export class UserHome {
     return this.cluster.runAs('user', [...argv], {
       cwd: this.folder,
       env: { ...this.environment, ...environment },
-      timeout_ms: command_timeout_ms,
+      timeout_ms: this.#command_timeout_ms,
     });
   }
 

@@ -12,7 +12,11 @@ import { eventually } from '../mesh/fixtures.ts';
 let home: UserHome;
 
 beforeAll(async () => {
-  home = await UserHome.open({ site: anyNode });
+  home = await UserHome.open({
+    site: anyNode,
+    // More than `deploy` waits for six nodes, so that its own words are seen.
+    command_timeout_ms: 150_000,
+  });
 });
 afterAll(() => home?.close());
 
