@@ -79,6 +79,8 @@ describe('a keeper in the gateway’s job', () => {
     expect(jobOf(gatewayPid())).toBe(gatewayJob());
     const { stdout } = await cluster.runAs('user', ['ps', '-u', cluster.user.name, '-o', 'pid=,args=']);
     const ours = stdout.split('\n').filter((line) => line.includes(folder));
+    // Keeper and gateway at least.
+    expect(ours.length).toBeGreaterThan(1);
     for (const line of ours) expect(jobOf(line.trim().split(' ')[0]), line).toBeDefined();
   }, 150_000);
 

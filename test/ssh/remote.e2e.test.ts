@@ -89,6 +89,14 @@ function firstLine(child: ChildProcess): Promise<string> {
   });
 }
 
+/** Users and names of what is in the queue and works in the state folder: the cluster may be shared with another run of tests. */
+async function jobs(): Promise<string[]> {
+  const argv = ['squeue', '--noheader', '--states=R,PD,CG', '--format=%u %j %Z'];
+  const { code, stdout, stderr } = await cluster.runAs('user', argv);
+  expect(code, stderr).toBe(0);
+  return stdout.split('\n').filter((line) => line.includes(state));
+}
+
 describe('a laptop', () => {
   it('plans there, keeps the plan here, and deploys it with the model it has', async () => {
     const planned = await hpcserve('plan', 'model.yaml', '--out', 'plan.json');
@@ -104,8 +112,7 @@ describe('a laptop', () => {
     expect(deployed.stderr).toMatch(/hpcserve connect --site afar/);
     const { stdout } = await hpcserve('status', 'afar', '--json');
     expect(JSON.parse(stdout).deployments[0]).toMatchObject({ phase: 'serving' });
-    const jobs = await cluster.runAs('user', ['squeue', '--noheader', '--format=%u']);
-    expect(jobs.stdout).toContain(cluster.user.name);
+    expect(await jobs()).toEqual([expect.stringMatching(new RegExp(`^${cluster.user.name} afar-`))]);
   }, 120_000);
 
   it('asks the model through the login node, and through a port here that outlives the connection', async () => {
@@ -189,9 +196,7 @@ describe('a laptop', () => {
   it('stops it, and nothing is left', async () => {
     const stopped = await hpcserve('stop', 'afar');
     expect(stopped.code, stopped.stderr).toBe(0);
-    const { stdout } = await cluster.runAs('user', ['squeue', '--noheader', '--format=%j']);
-    // The cluster may be shared with another run of tests.
-    expect(stdout.split('\n').filter((name) => name.startsWith('afar-'))).toEqual([]);
+    expect(await jobs()).toEqual([]);
     // No key, no known host, no passphrase of this machine went there.
     const there = join(cluster.user.home, '.hpcserve/remote/afar/site.yaml');
     expect(existsSync(there)).toBe(true);
