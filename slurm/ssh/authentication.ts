@@ -34,7 +34,7 @@ export class Authentication {
   readonly #ways: Way[];
 
   constructor(options: AuthenticationOptions) {
-    this.#ways = [...agentWay(options), ...keyWays(options), ...typedWays(options)];
+    this.#ways = [...agentWay(options), ...keyWays(options), ...typedWays(options, () => this.#giveUp())];
   }
 
   /** For ssh2: gives the next way that the server would take. */
@@ -49,6 +49,10 @@ export class Authentication {
       () => next(false as never),
     );
   };
+
+  #giveUp(): void {
+    this.#ways.length = 0;
+  }
 
   async #next(left: AuthenticationType[] | null): Promise<AnyAuthMethod | undefined> {
     for (;;) {
@@ -111,7 +115,8 @@ async function passphraseOf(
   return undefined;
 }
 
-function typedWays({ user, host, ask }: AuthenticationOptions): Way[] {
+/** @param giveUp told where a question is interrupted while the server waits for its answer */
+function typedWays({ user, host, ask }: AuthenticationOptions, giveUp: () => void): Way[] {
   if (ask === undefined) return [];
   const interactive: Way = {
     type: 'keyboard-interactive',
@@ -128,7 +133,10 @@ function typedWays({ user, host, ask }: AuthenticationOptions): Way[] {
           }
           return typed;
         };
-        void answers().then(finish, () => finish([]));
+        void answers().then(finish, () => {
+          giveUp();
+          finish([]);
+        });
       },
     }),
   };

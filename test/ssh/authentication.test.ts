@@ -5,7 +5,7 @@ import { createRequire } from 'node:module';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { AuthContext, KeyboardAuthContext, Server as Ssh2Server } from 'ssh2';
+import type { AuthContext, AuthenticationType, KeyboardAuthContext, Server as Ssh2Server } from 'ssh2';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { SshConnection } from '../../slurm/ssh/connection.ts';
 import type { SshTarget } from '../../slurm/ssh/target.ts';
@@ -121,14 +121,25 @@ describe('a person at the terminal', () => {
     expect(error).toMatchObject({ code: 'E_SSH_AUTHENTICATION' });
   });
 
-  it('gives up by interrupting a question', async () => {
-    judge = (attempt) => {
-      if (attempt.method !== 'password') return attempt.reject(['password']);
-      attempt.reject(['password']);
-    };
+  it.each<[AuthenticationType, (attempt: AuthContext) => void]>([
+    ['password', (attempt) => attempt.accept()],
+    [
+      'keyboard-interactive',
+      (attempt) =>
+        (attempt as KeyboardAuthContext).prompt([{ prompt: 'Code: ', echo: false }], ([code]) =>
+          code === undefined ? attempt.reject(['keyboard-interactive', 'password']) : attempt.accept(),
+        ),
+    ],
+  ])('gives up by interrupting a question (%s)', async (method, take) => {
+    judge = (attempt) => (attempt.method === method ? take(attempt) : attempt.reject([method]));
+    let asked = 0;
+    // Who is asked again answers, and would be let in.
     const ask = async (): Promise<string> => {
-      throw new Error('interrupted');
+      asked++;
+      if (asked === 1) throw new Error('interrupted');
+      return 'anything';
     };
     await expect(SshConnection.open(target, { ask })).rejects.toMatchObject({ code: 'E_SSH_AUTHENTICATION' });
+    expect(asked).toBe(1);
   });
 });
