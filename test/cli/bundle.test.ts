@@ -1,6 +1,17 @@
 /** The command line in few files, and which of the two programs `hpcserve` runs. */
 import { execFileSync, spawnSync } from 'node:child_process';
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -19,6 +30,8 @@ describe('the bundle', () => {
   }
 
   beforeAll(() => {
+    mkdirSync(bundle, { recursive: true });
+    writeFileSync(join(bundle, 'of-an-earlier-one.js'), '');
     execFileSync(process.execPath, [join(packageRoot, 'dist/.ci/bundle.js'), bundle], { stdio: 'inherit' });
   });
   afterAll(() => {
@@ -76,8 +89,53 @@ describe('the bundle', () => {
       name.startsWith(`bundle-test-${process.pid}.`),
     );
     expect(beside).toEqual([]);
+    expect(readdirSync(bundle)).not.toContain('of-an-earlier-one.js');
+  });
+
+  it.each<[string, string | undefined]>([
+    ['there is nothing to make it of', undefined],
+    ['a part of what it is made of is missing', "import './commands/none.js';\n"],
+  ])('stays as it was where %s', (_, main) => {
+    const folder = mkdtempSync(join(tmpdir(), 'hpcserve-unbuilt-'));
+    try {
+      for (const file of ['package.json', 'dist/.ci/bundle.js', 'dist/spec/package-root.js'])
+        cpSync(join(packageRoot, file), join(folder, file));
+      symlinkSync(join(packageRoot, 'node_modules'), join(folder, 'node_modules'));
+      if (main !== undefined) {
+        mkdirSync(join(folder, 'dist/cli'));
+        writeFileSync(join(folder, 'dist/cli/main.js'), main);
+        writeFileSync(
+          join(folder, 'dist/cli/main.js.map'),
+          '{"version":3,"sources":[],"names":[],"mappings":""}',
+        );
+      }
+      const place = join(folder, 'made');
+      cpSync(bundle, join(place, 'bundle'), { recursive: true });
+      const before = filesIn(place);
+      const failed = spawnSync(
+        process.execPath,
+        [join(folder, 'dist/.ci/bundle.js'), join(place, 'bundle')],
+        { encoding: 'utf8' },
+      );
+      expect(failed.status, failed.stdout).toBe(1);
+      expect(failed.stderr).toContain(main === undefined ? 'cli/main.js' : './commands/none.js');
+      expect(filesIn(place)).toEqual(before);
+    } finally {
+      rmSync(folder, { recursive: true, force: true });
+    }
   });
 });
+
+/** Folders, and files with their content. */
+function filesIn(folder: string): Map<string, string> {
+  const paths = readdirSync(folder, { recursive: true, encoding: 'utf8' }).sort();
+  return new Map(
+    paths.map((path) => {
+      const file = join(folder, path);
+      return [path, statSync(file).isDirectory() ? '' : readFileSync(file, 'utf8')];
+    }),
+  );
+}
 
 describe('hpcserve', () => {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-installed-'));
