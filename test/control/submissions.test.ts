@@ -3,6 +3,7 @@ import { readFileSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { arrayGroups } from '../../control/array-groups.ts';
+import { mergePlan } from '../../control/decide.ts';
 import type { DeploymentState } from '../../control/deployment-state.ts';
 import type { ArrayTask, JobArrays, PreparedArray } from '../../control/job-runner.ts';
 import { Reconciler } from '../../control/reconciler.ts';
@@ -37,6 +38,13 @@ class ArrayRunner extends ScriptedRunner {
       return { job_ids: array.launches.map((_, task) => `${base}_${task}`), where: 'somewhere' };
     },
   };
+
+  /** Submissions and jobs that were asked for. */
+  readonly asked: [submissions: number, jobs: number | undefined][] = [];
+  override async admit(count: number, jobs?: number): Promise<number> {
+    this.asked.push([count, jobs]);
+    return super.admit(count);
+  }
 
   override async find(launchId: string, _since_ms?: number, array?: ArrayTask): Promise<string[]> {
     return super.find(array ? `${array.array_id}/${array.task}` : launchId);
@@ -92,9 +100,10 @@ it('submits equal launches at once, each with a folder of its own', async () => 
   expect(events.filter(({ kind }) => kind === 'submitted')).toHaveLength(5);
 });
 
-it('counts an array as one submission', async () => {
+it('counts an array as one submission, and each of its tasks as a job', async () => {
   runner.admitted = 1;
   const { state } = await reconciler().pass('demo');
+  expect(runner.asked).toEqual([[2, 5]]);
   expect(jobIds(state)).toEqual(['101_0', undefined, '101_1', '101_2', '101_3']);
 });
 
@@ -119,6 +128,28 @@ it('ends one task and replaces it by a job of its own, and the others stay', asy
   expect(runner.cancelled).toEqual([{ job_id: '101_1', force: false }]);
   expect(jobIds(after)).toEqual([...asArray, '2']);
   expect(runner.submittedArrays).toHaveLength(1);
+});
+
+it('brings a task that was cancelled by hand back with the next deploy, as a job of its own', async () => {
+  const loop = reconciler();
+  const { state } = await loop.pass('demo');
+  runner.end('101_1', { state: 'CANCELLED', exit_code: 1 });
+  const { state: without } = await loop.pass('demo');
+  expect(without.launches.map(({ phase }) => phase === 'ended')).toEqual([false, false, true, false, false]);
+  expect(runner.submitted).toHaveLength(1);
+  const again = mergePlan(
+    without.launches,
+    state.launches.map(({ planned }) => planned),
+    ({ units }) => units[0]!.unit.replace('m-', 'f'),
+    (_, index) => launchRecord(10 + index).launch_id,
+  );
+  place.store.save({ ...without, launches: again }, Date.now());
+  const { state: after } = await loop.pass('demo');
+  expect(jobIds(after).slice(0, 5)).toEqual(['101_0', '1', '2', '101_2', '101_3']);
+  expect(after.launches[2]).toMatchObject({ phase: 'submitted', planned: state.launches[2]!.planned });
+  expect(after.launches[2]!.array).toBe(undefined);
+  expect(runner.submittedArrays).toHaveLength(1);
+  expect(runner.cancelled).toEqual([]);
 });
 
 it.each(['E_SLURM_ARRAY', 'E_SLURM_LIMIT'] as const)(
