@@ -7,6 +7,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { GatewayEndpoint } from '../../spec/state-layout.ts';
 import { type Home, temporaryHome } from '../cli/process.ts';
+import { hpcserveProgram } from '../cluster/user-home.ts';
 
 let home: Home;
 let key: string;
@@ -185,12 +186,10 @@ it('an alias of two models that share a device worker is answered by either, and
 it('a server that somebody runs by hand joins, answers, and leaves with Ctrl-C', async () => {
   const engine = join(packageRoot, 'test/agent/fixture-engine.mjs');
   const [gateway] = (await gateways()).filter(({ state }) => state === 'running');
+  const [program = '', ...args] = hpcserveProgram;
   const running = spawn(
-    process.execPath,
-    [
-      join(packageRoot, 'dist/cli/main.js'),
-      ...['run', '--model', 'by-hand', '--', process.execPath, engine, '{socket}'],
-    ],
+    program,
+    [...args, 'run', '--model', 'by-hand', '--', process.execPath, engine, '{socket}'],
     { cwd: home.folder, env: { PATH: '/nowhere', HOME: home.folder }, stdio: ['ignore', 'ignore', 'pipe'] },
   );
   let said = '';

@@ -8,10 +8,10 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { DeploymentReport } from '../../control/status.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import { objectiveNames } from '../../spec/model-yaml.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Plan, PlannedLaunch } from '../../spec/plan.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { hpcserveProgram } from '../cluster/user-home.ts';
 
 let lease: ClusterLease;
 let cluster: Cluster;
@@ -104,7 +104,7 @@ async function features(node: string, names: string): Promise<void> {
 }
 
 function hpcserve(...argv: string[]): Promise<CommandResult> {
-  return cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
+  return cluster.runAs('user', [...hpcserveProgram, ...argv], {
     cwd: folder,
     env: { HOME: folder, HPCSERVE_SITE: join(folder, 'mixed.yaml') },
     timeout_ms: 180_000,

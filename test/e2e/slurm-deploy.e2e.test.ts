@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { UserHome } from '../cluster/user-home.ts';
+import { hpcserveProgram, UserHome } from '../cluster/user-home.ts';
 
 let home: UserHome;
 let cluster: Cluster;
@@ -121,8 +121,8 @@ describe('a deployment on Slurm', () => {
     expect(nowhere.stderr).toContain('hpcserve shell two-kinds');
 
     const [program = '', ...args] = cluster.argvAsUser([
-      ...[process.execPath, join(packageRoot, 'dist/cli/main.js'), 'shell', 'two-kinds'],
-      ...['--unit', 'tiny-1', '--', 'sh'],
+      ...hpcserveProgram,
+      ...['shell', 'two-kinds', '--unit', 'tiny-1', '--', 'sh'],
     ]);
     const terminal = spawnPty(program, args, {
       cwd: folder,
@@ -278,8 +278,7 @@ describe('a deployment on Slurm', () => {
     for (const path of [bin, site]) chownSync(path, cluster.user.uid, cluster.user.gid);
     const file = write('killed');
     const [program = '', ...argv] = cluster.argvAsUser([
-      process.execPath,
-      join(packageRoot, 'dist/cli/main.js'),
+      ...hpcserveProgram,
       ...['deploy', file, '--site', site],
     ]);
     const child = spawn(program, argv, {

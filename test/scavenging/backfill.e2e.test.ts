@@ -10,10 +10,9 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFailed } f
 import type { ScavengerReport } from '../../control/scavenger/report.ts';
 import type { ScavengerRound } from '../../control/scavenger/scavenger.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { scavenge_grace_s } from '../cluster/layout.ts';
-import { UserHome } from '../cluster/user-home.ts';
+import { hpcserveProgram, UserHome } from '../cluster/user-home.ts';
 
 let home: UserHome;
 let cluster: Cluster;
@@ -194,7 +193,7 @@ describe('replicas on idle nodes', () => {
   it('are refused where nothing is preemptible', async () => {
     const refused = await cluster.runAs(
       'user',
-      [process.execPath, join(packageRoot, 'dist/cli/main.js'), 'backfill', '--once', '--site', 'local'],
+      [...hpcserveProgram, 'backfill', '--once', '--site', 'local'],
       { cwd: folder, env: { HOME: folder } },
     );
     expect(refused.code).toBe(5);

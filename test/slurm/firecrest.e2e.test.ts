@@ -7,9 +7,9 @@ import { AccessTokens } from '../../slurm/firecrest/access-token.ts';
 import { FirecrestApi } from '../../slurm/firecrest/api.ts';
 import { FirecrestClient } from '../../slurm/firecrest/client.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { hpcserveProgram } from '../cluster/user-home.ts';
 import { FirecrestServer, testClient, testSystem } from '../fakes/firecrest-server.ts';
 
 let lease: ClusterLease;
@@ -173,7 +173,7 @@ describe('jobs over FirecREST', () => {
 describe('a deployment over FirecREST', () => {
   /** On a machine that shares the filesystem and has none of Slurm's commands. */
   const hpcserve = (...argv: string[]): Promise<CommandResult> =>
-    cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
+    cluster.runAs('user', [...hpcserveProgram, ...argv], {
       cwd: folder,
       env: { HOME: folder, PATH: '/nowhere', SLURM_CONF: '/nowhere', FC_SECRET: testClient.secret },
       timeout_ms: 150_000,

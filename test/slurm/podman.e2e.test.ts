@@ -17,6 +17,7 @@ import { stringify } from 'yaml';
 import { packageRoot } from '../../spec/package-root.ts';
 import { findProgram } from '../cluster/install.ts';
 import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { hpcserveProgram } from '../cluster/user-home.ts';
 
 const lacking = ['podman', 'newuidmap', 'runc'].filter((program) => findProgram(program) === undefined);
 /** An image without a file in it: everything comes from the node, read-only. */
@@ -80,7 +81,7 @@ describe.skipIf(lacking.length > 0)(
       return lease.cluster.runAs('user', argv, { cwd: folder, env: environment(), timeout_ms: 120_000 });
     }
     function hpcserve(...argv: string[]): ReturnType<typeof lease.cluster.runAs> {
-      return lease.cluster.runAs('user', [process.execPath, join(packageRoot, 'dist/cli/main.js'), ...argv], {
+      return lease.cluster.runAs('user', [...hpcserveProgram, ...argv], {
         cwd: folder,
         env: { HOME: folder, HPCSERVE_SITE: join(folder, 'site.yaml') },
         timeout_ms: 120_000,

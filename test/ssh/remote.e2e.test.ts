@@ -9,6 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { hpcserveProgram } from '../cluster/user-home.ts';
 import { type SshServer, startSshServer } from './server.ts';
 
 let lease: ClusterLease;
@@ -57,7 +58,8 @@ afterAll(async () => {
 }, 60_000);
 
 function start(...argv: string[]): ChildProcess {
-  return spawn(process.execPath, [join(packageRoot, 'dist/cli/main.js'), ...argv], {
+  const [program = '', ...args] = [...hpcserveProgram, ...argv];
+  return spawn(program, args, {
     cwd: laptop,
     env: { HOME: laptop, PATH: '/usr/bin:/bin', HPCSERVE_SITE: join(laptop, 'site.yaml') },
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -141,21 +143,18 @@ describe('a laptop', () => {
   }, 60_000);
 
   it('has a shell on a node of the deployment, in a terminal here', async () => {
-    const terminal = spawnPty(
-      process.execPath,
-      [join(packageRoot, 'dist/cli/main.js'), 'shell', 'afar', '--', 'sh'],
-      {
-        cwd: laptop,
-        env: {
-          HOME: laptop,
-          PATH: '/usr/bin:/bin',
-          HPCSERVE_SITE: join(laptop, 'site.yaml'),
-          TERM: 'xterm',
-        },
-        cols: 91,
-        rows: 31,
+    const [program = '', ...args] = [...hpcserveProgram, 'shell', 'afar', '--', 'sh'];
+    const terminal = spawnPty(program, args, {
+      cwd: laptop,
+      env: {
+        HOME: laptop,
+        PATH: '/usr/bin:/bin',
+        HPCSERVE_SITE: join(laptop, 'site.yaml'),
+        TERM: 'xterm',
       },
-    );
+      cols: 91,
+      rows: 31,
+    });
     let shown = '';
     terminal.onData((text) => {
       shown += text;
