@@ -1,13 +1,14 @@
 /** The gateway of a site as deployments see it: there is one when something is served, with a key to use it. */
 import { hostname } from 'node:os';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { GatewayEndpoint } from '../spec/state-layout.ts';
+import type { GatewayEndpoint, StateLayout } from '../spec/state-layout.ts';
 import type { CredentialFile } from './credentials.ts';
 import { type DeploymentState, liveLaunches } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { GatewayAdmin, listModels } from './gateway-admin.ts';
 import { GatewayJob } from './gateway-job.ts';
 import {
+  type GatewaySight,
   layoutOf,
   lookAtGateway,
   lookAtGateways,
@@ -39,13 +40,13 @@ export async function ensureGateway(
 ): Promise<{ endpoint: GatewayEndpoint; started: boolean }> {
   const { store, loaded, signal } = operations;
   const layout = layoutOf(store.layout, number);
-  const first = await lookAtGateway(layout);
+  const first = await lookWithJob(operations, layout);
   if (first.state === 'running' || first.state === 'elsewhere')
     return { endpoint: first.endpoint, started: false };
   store.prepareSite();
   const lock = await store.lockGateway({ command: operations.command, timeout_ms: lockWait_ms, signal });
   try {
-    const sight = await lookAtGateway(layout);
+    const sight = await lookWithJob(operations, layout);
     if (sight.state === 'running' || sight.state === 'elsewhere')
       return { endpoint: sight.endpoint, started: false };
     if (sight.state === 'silent')
@@ -69,6 +70,16 @@ export async function ensureGateway(
   } finally {
     lock.release();
   }
+}
+
+/** A gateway that does not answer from here may still answer elsewhere, but not where its job is over or waits again. */
+async function lookWithJob({ slurm }: Operations, layout: StateLayout): Promise<GatewaySight> {
+  const sight = await lookAtGateway(layout);
+  if (sight.state !== 'elsewhere' || sight.endpoint.job_id === undefined || !slurm) return sight;
+  const { job_id, session_id } = sight.endpoint;
+  const jobs = await slurm.jobs([job_id]);
+  if (jobs.some(({ phase }) => phase === 'running' || phase === 'ending')) return sight;
+  return { state: 'not_running', because: `its job ${job_id} does not run`, predecessor: session_id };
 }
 
 /**

@@ -124,6 +124,26 @@ describe('a keeper in the gateway’s job', () => {
     );
   }, 300_000);
 
+  it('comes back with the next deploy when its job is cancelled by hand', async () => {
+    const job = gatewayJob();
+    const { jobs } = await replicas();
+    await cluster.runAs('user', ['scancel', String(job)]);
+    await expect
+      .poll(async () => (await cluster.runAs('user', ['squeue', '--noheader', '--format=%i'])).stdout, {
+        timeout: 60_000,
+      })
+      .not.toMatch(new RegExp(`^${job}$`, 'm'));
+    expect(await answers()).toBe(false);
+    const deployed = await hpcserve('deploy', 'model.yaml', '--timeout', '100s');
+    expect(deployed.code, deployed.stdout + deployed.stderr).toBe(0);
+    expect(gatewayJob()).not.toBe(job);
+    await expect.poll(keeperJob, { timeout: 90_000 }).toBe(gatewayJob());
+    expect(jobOf(gatewayPid())).toBe(gatewayJob());
+    expect(await answers()).toBe(true);
+    // What it looks after went on meanwhile.
+    expect((await replicas()).jobs).toEqual(jobs);
+  }, 300_000);
+
   it('goes with the last deployment', async () => {
     const stopped = await hpcserve('stop', 'kept-demo');
     expect(stopped.code, stopped.stderr).toBe(0);
