@@ -1,6 +1,7 @@
 /** An engine that may sleep, behind a real agent: nobody who asks notices, but for the time that it takes to wake. */
 import { chmod, mkdir, writeFile } from 'node:fs/promises';
 import { delimiter, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
 import { eventually } from '../mesh/fixtures.ts';
@@ -75,10 +76,24 @@ test('one that fell asleep and could not say so is woken all the same', async ()
   expect(await words(agent)).not.toContain('asked asleep');
 }, 60_000);
 
-test('one that is asked again and again does not sleep', async () => {
+test('one that is asked again and again does not sleep, and does once nobody asks', async () => {
   await using site = await Site.open();
-  const agent = await start(site, 'awake', 3600);
+  const keep_alive_s = 2;
+  const agent = await start(site, 'awake', keep_alive_s);
   const record = await site.serving('awake', 30_000);
-  for (let count = 0; count < 3; count++) await (await site.ask(record, 'hello')).body.dump();
-  expect(await words(agent)).toEqual(['asked', 'asked', 'asked']);
+  const until_ms = performance.now() + 2 * 1000 * keep_alive_s;
+  const asked: string[] = [];
+  let last_ms = 0;
+  while (performance.now() < until_ms) {
+    last_ms = performance.now();
+    await (await site.ask(record, 'hello')).body.dump();
+    asked.push('asked');
+    await delay(500);
+  }
+  expect(await words(agent)).toEqual(asked);
+  await eventually(async () => (await words(agent)).length > asked.length || undefined, 'sleep', 20_000);
+  expect(performance.now() - last_ms).toBeGreaterThanOrEqual(1000 * keep_alive_s);
+  // It is looked at meanwhile, and sleeps already.
+  await delay(1500 * keep_alive_s);
+  expect(await words(agent)).toEqual([...asked, 'sleep 1']);
 }, 60_000);
