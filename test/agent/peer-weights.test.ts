@@ -1,12 +1,15 @@
 /** A node loads from another node's memory: two real agents, each with a device worker. */
 import { execFileSync } from 'node:child_process';
-import { copyFileSync, readFileSync } from 'node:fs';
+import { copyFileSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
-import { ContentHashCache } from '../../agent/memory/content-hashes.ts';
+import { ContentHashCache, rangeOfKey } from '../../agent/memory/content-hashes.ts';
+import { fileVersion } from '../../agent/memory/file-version.ts';
 import { learnContents } from '../../agent/memory/learn-contents.ts';
-import { deviceReportSchema } from '../../spec/device-report.ts';
+import { heldSchema } from '../../agent/memory/peers/peer-messages.ts';
+import { SessionIdentity } from '../../mesh/index.ts';
+import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
 import { model } from '../engine/support.ts';
@@ -55,9 +58,13 @@ function outOfMemory(copy: string): Promise<unknown> {
   );
 }
 
-async function decisionsOf(site: Site, record: SessionRecord): Promise<string[]> {
+async function reportOf(site: Site, record: SessionRecord): Promise<DeviceReport> {
   const { body } = await site.pool(record).request({ method: 'GET', path: agentPaths.device });
-  const { decisions } = deviceReportSchema.parse(await body.json());
+  return deviceReportSchema.parse(await body.json());
+}
+
+async function decisionsOf(site: Site, record: SessionRecord): Promise<string[]> {
+  const { decisions } = await reportOf(site, record);
   return decisions.filter(({ kind }) => kind === 'load').map(({ because }) => because);
 }
 
@@ -79,17 +86,27 @@ async function textOf(site: Site, record: SessionRecord, name: string): Promise<
   return (answer as { choices: { text: string }[] }).choices[0]!.text;
 }
 
-interface Scene {
-  site: Site;
+/** What a process has read so far, from wherever. */
+function readBytes(pid: number): number {
+  return Number(/^rchar: (\d+)$/m.exec(readFileSync(`/proc/${pid}/io`, 'utf8'))![1]);
+}
+
+interface Holding {
   holder: RunningAgent;
   first: SessionRecord;
-  copy: string;
-  slow: SlowReads;
+  /** Of its model. */
+  path: string;
+  hashes: ContentHashCache;
   environment: Record<string, string>;
 }
 
-/** One node that serves a model and has it in memory, and the file of another one that has not. */
-async function scene(site: Site): Promise<Scene> {
+interface Scene extends Holding {
+  copy: string;
+  slow: SlowReads;
+}
+
+/** One node that serves a model and has it in memory. */
+async function holding(site: Site): Promise<Holding> {
   const path = await model('small-llama', 'F32');
   const cache = join(site.folder, 'cache');
   const environment = { XDG_CACHE_HOME: cache };
@@ -97,8 +114,14 @@ async function scene(site: Site): Promise<Scene> {
   await learnContents(hashes, path);
   const holder = await site.start([native('first', path)], {}, environment);
   const first = await site.serving('first', deadline_ms);
-  const copy = await coldCopy(site, path, hashes);
-  return { site, holder, first, copy, slow: SlowReads.from(copy, disk_bytes_per_s)!, environment };
+  return { holder, first, path, hashes, environment };
+}
+
+/** Such a node, and the file of another one that has not. */
+async function scene(site: Site): Promise<Scene> {
+  const held = await holding(site);
+  const copy = await coldCopy(site, held.path, held.hashes);
+  return { ...held, copy, slow: SlowReads.from(copy, disk_bytes_per_s)! };
 }
 
 /** A group of processes goes when the last of them has ended. */
@@ -140,18 +163,30 @@ suite('a node that loads from another’s memory', () => {
     await using site = await Site.open();
     const { holder, first, copy, slow, environment } = await scene(site);
     const text = await textOf(site, first, 'first');
+    const { pid: worker } = await reportOf(site, first);
+    const before = readBytes(worker);
     const loader = await site.start([native('second', copy)], {}, environment, otherNode(slow));
+    const loading = await site.session(
+      ({ metadata }) => metadata.models.some(({ name }) => name === 'second'),
+      deadline_ms,
+    );
+    // Two groups are on their way at once: when so much was read for them, one has come.
     await eventually(
-      () =>
-        site.registry
-          .snapshot()
-          .find(({ metadata }) => metadata.models.some(({ name }) => name === 'second')),
-      'a session of the node that loads',
+      () => readBytes(worker) - before > 24e6 || undefined,
+      'ranges of the file to be served',
       deadline_ms,
     );
     holder.process.kill('SIGKILL');
+    const [load, ...others] = (await reportOf(site, loading)).loading;
+    expect([load?.model, others]).toEqual(['second', []]);
+    expect(load!.bytes_loaded).toBeLessThan(load!.bytes_total);
     const second = await site.serving('second', deadline_ms);
     expect(loader.process.exitCode).toBeNull();
+    expect(await decisionsOf(site, second)).toEqual([
+      expect.stringMatching(
+        /, \d+ MB of them from the memory of n0; n0: (aborted|.*hang up|.*reset|.*bytes came|the answer was 502)$/,
+      ),
+    ]);
     expect(await textOf(site, second, 'second')).toBe(text);
     await end(loader, slow);
   }, 120_000);
@@ -170,24 +205,55 @@ suite('a node that loads from another’s memory', () => {
     expect(load).toMatch(/ came in \d+ ms \(\d+ MB\/s\)$/);
     await end(loader, slow);
   }, 120_000);
+});
 
-  test('who is no member of the mesh is asked for nothing, and members get only what they can name', async () => {
-    await using site = await Site.open();
-    const { first, slow } = await scene(site);
-    slow[Symbol.dispose]();
-    const pool = site.pool(first);
-    const unknown = 'A'.repeat(43);
-    const asked = await pool.request({
+test('who is no member of the mesh is refused, and members get only what they can name', async () => {
+  await using site = await Site.open();
+  const { first, path, hashes } = await holding(site);
+  const pool = site.pool(first);
+  const post = (contents: string[]) =>
+    ({
       method: 'POST',
       path: agentPaths.tensors,
       headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ contents: [unknown] }),
-    });
-    expect([asked.statusCode, await asked.body.json()]).toEqual([200, { held: [] }]);
-    for (const path of [`/${unknown}?offset=0&bytes=10`, '/..%2f..%2fetc%2fpasswd?offset=0&bytes=10', '/x']) {
-      const answer = await pool.request({ method: 'GET', path: `${agentPaths.tensors}${path}` });
-      expect([path, answer.statusCode]).toEqual([path, 404]);
-      await answer.body.dump();
-    }
-  }, 120_000);
-});
+      body: JSON.stringify({ contents }),
+    }) as const;
+  const get = (what: string) => ({ method: 'GET', path: `${agentPaths.tensors}${what}` }) as const;
+  const unknown = 'A'.repeat(43);
+  const [key, named] = [...hashes.read(fileVersion(path, statSync(path, { bigint: true })))!].at(-1)!;
+  const { offset_bytes, size_bytes } = rangeOfKey(key);
+  const range = `/${named}?offset=7&bytes=${size_bytes - 7}`;
+  // The worker names its tensors once it serves.
+  await eventually(
+    async () => {
+      const { statusCode, body } = await pool.request(post([unknown, named]));
+      expect(statusCode).toBe(200);
+      const { held } = heldSchema.parse(await body.json());
+      expect([[], [1]]).toContainEqual(held);
+      return held.length > 0 || undefined;
+    },
+    'the tensor to be named',
+    deadline_ms,
+  );
+  const fetched = await pool.request(get(range));
+  expect(fetched.statusCode).toBe(200);
+  const tensor = readFileSync(path).subarray(offset_bytes, offset_bytes + size_bytes);
+  expect(tensor.subarray(7).equals(Buffer.from(await fetched.body.arrayBuffer()))).toBe(true);
+  for (const what of [
+    `/${unknown}?offset=0&bytes=10`,
+    `/${named}?offset=7&bytes=${size_bytes}`,
+    '/..%2f..%2fetc%2fpasswd?offset=0&bytes=10',
+    '/x',
+  ]) {
+    const answer = await pool.request(get(what));
+    expect([what, answer.statusCode]).toEqual([what, 404]);
+    await answer.body.dump();
+  }
+  Object.defineProperty(site.gateway, 'identity', { value: await SessionIdentity.create() });
+  const strange = site.pool(first);
+  for (const asked of [post([named]), get(range)]) {
+    const { statusCode, body } = await strange.request(asked);
+    expect(statusCode).toBe(403);
+    expect(await body.json()).toMatchObject({ error: { code: 'E_MESH_PEER' } });
+  }
+}, 120_000);
