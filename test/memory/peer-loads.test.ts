@@ -9,7 +9,7 @@ import type { EngineOpening } from '../../agent/engine/engine-opening.ts';
 import { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { ContentHashCache } from '../../agent/memory/content-hashes.ts';
 import { describeLoad } from '../../agent/memory/describe-load.ts';
-import { DevicePool } from '../../agent/memory/device-pool.ts';
+import { DevicePool, type DevicePoolOptions } from '../../agent/memory/device-pool.ts';
 import { learnContents } from '../../agent/memory/learn-contents.ts';
 import { GroupClaims } from '../../agent/memory/peers/group-claims.ts';
 import { contentsSchema, tensorRangeOf } from '../../agent/memory/peers/peer-messages.ts';
@@ -101,7 +101,7 @@ afterAll(() => {
   rmSync(folder, { recursive: true });
 });
 
-function newPool(): DevicePool {
+function newPool(more: Partial<DevicePoolOptions> = {}): DevicePool {
   pool = new DevicePool(ggml, {
     pool_bytes: 160 * mib,
     threads: 1,
@@ -112,6 +112,7 @@ function newPool(): DevicePool {
     peer_bytes_min: mib,
     // As on a node that has never read the file.
     resident: (_, ranges) => ranges.map(() => false),
+    ...more,
   });
   return pool;
 }
@@ -195,8 +196,15 @@ describe('a load with a peer', () => {
 
   test('does not wait for a peer that sends nothing', async () => {
     agent.sending = () => undefined;
+    const from = newPool({ peer_bytes_min: Number.POSITIVE_INFINITY });
+    const { total_ms: file_ms } = await loadAndCompare(from, paths.plain);
+    await from.close();
+    const before = agent.ranges;
     const load = await loadAndCompare(newPool(), paths.plain);
+    expect(agent.ranges).toBeGreaterThan(before);
     expect(fromPeers(load)).toBe(0);
+    // A range of which no byte comes is silent for 2 s: they are given up together, not one after another.
+    expect(load.total_ms).toBeLessThan(file_ms + 2 * 2000);
   });
 
   test('does not wait for a peer that is much slower than the file', async () => {
