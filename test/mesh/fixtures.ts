@@ -31,7 +31,9 @@ export function recordOf(identity: SessionIdentity, change: Partial<SessionRecor
 /** A folder that is gone when the test ends. */
 export async function scratchFolder(): Promise<AsyncDisposable & { path: string }> {
   const path = await mkdtemp(join(tmpdir(), 'hpcserve-test-'));
-  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
+  // Workers whose agent was killed may write until they have noticed.
+  const gone = { recursive: true, force: true, maxRetries: 10 };
+  return { path, [Symbol.asyncDispose]: () => rm(path, gone) };
 }
 
 /** Waits until `check` gives something truthy. */
