@@ -17,10 +17,11 @@ type PoolContext = Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planne
  * What the plan gave the job (weights, KV, and a reserve for programs) or the site says, and no more than the devices have
  * and the job may use. A job that is limited to what the plan gave it has all of that but the reserve: as much as the plan
  * counted on. Devices that are only stood in for have no more memory than the host.
+ * @param total_bytes of the host's memory
  */
-export function poolBytes(context: PoolContext): number {
+export function poolBytes(context: PoolContext, total_bytes = totalmem()): number {
   const { planned_memory_bytes, sharing } = context;
-  const { usable_bytes, host_bytes } = usable(context);
+  const { usable_bytes, host_bytes } = usable(context, total_bytes);
   const share = Math.floor(pool_share * usable_bytes);
   const reserve = defaultPlacementSettings.host_overhead_bytes * Math.min(1, usable_bytes / host_bytes);
   const most = Math.max(share, Math.floor(usable_bytes - reserve));
@@ -30,10 +31,15 @@ export function poolBytes(context: PoolContext): number {
 
 /**
  * A model whose weights alone are more than the pool is not read for minutes first.
+ * @param total_bytes of the host's memory
  * @throws HpcserveError E_POOL_FULL
  */
-export function checkPool({ model, weight_bytes }: UnitSpec, context: PoolContext): void {
-  const pool_bytes = poolBytes(context);
+export function checkPool(
+  { model, weight_bytes }: UnitSpec,
+  context: PoolContext,
+  total_bytes = totalmem(),
+): void {
+  const pool_bytes = poolBytes(context, total_bytes);
   if (weight_bytes <= pool_bytes) return;
   const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
   const { memory_limit_bytes, planned_memory_bytes, sharing } = context;
@@ -41,7 +47,7 @@ export function checkPool({ model, weight_bytes }: UnitSpec, context: PoolContex
     what: `the model ${model.name} has ${gib(weight_bytes)} of weights, and the memory pool of its device ${gib(pool_bytes)}`,
     because: [
       ...(memory_limit_bytes === undefined
-        ? [`the node has ${gib(totalmem())}`]
+        ? [`the node has ${gib(total_bytes)}`]
         : [`the job may use ${gib(memory_limit_bytes)} on this node`]),
       ...(planned_memory_bytes === undefined ? [] : [`the plan gave it ${gib(planned_memory_bytes)}`]),
       ...(sharing?.pool_gb === undefined
@@ -53,8 +59,11 @@ export function checkPool({ model, weight_bytes }: UnitSpec, context: PoolContex
   });
 }
 
-function usable({ group, memory_limit_bytes }: PoolContext): { usable_bytes: number; host_bytes: number } {
+function usable(
+  { group, memory_limit_bytes }: PoolContext,
+  total_bytes: number,
+): { usable_bytes: number; host_bytes: number } {
   const devices = group.devices.reduce((sum, { description }) => sum + description.memory_bytes, 0);
-  const host_bytes = Math.min(totalmem(), memory_limit_bytes ?? Number.POSITIVE_INFINITY);
+  const host_bytes = Math.min(total_bytes, memory_limit_bytes ?? Number.POSITIVE_INFINITY);
   return { usable_bytes: Math.min(devices > 0 ? devices : host_bytes, host_bytes), host_bytes };
 }
