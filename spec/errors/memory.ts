@@ -3,8 +3,9 @@ import { defineErrors } from './define.ts';
 /** What can go wrong with the memory pool of a device and the tensors in it. */
 export const memoryErrors = defineErrors({
   E_POOL_FULL: {
-    cause: 'A model does not fit into the memory pool of its device beside the models that are in use there.',
-    fix: 'use a smaller model or quantization, unload a model, or give the device a larger pool',
+    cause:
+      'A model does not fit into the memory pool of its device beside the models that are in use there, or the pool has no memory left for a request now.',
+    fix: 'a request: ask again after the seconds that Retry-After says; a model: use a smaller one or another quantization, or unload one; for both: give the device a larger pool',
     http_status: 503,
     exit_code: 12,
   },
