@@ -110,6 +110,7 @@ export class EnginePart implements ServingProcess {
     await board.tell(rank, { phase: 'up' });
     const first = this.#firstEnded(signal);
     const ended = await Promise.race([first, child.ended]);
+    if (this.#stopped.signal.aborted) return { restartable: false };
     if (typeof ended === 'string') {
       await child.stop(stop_grace_ms);
       return { restartable: false, error: this.#lost(`it ended on its first node: ${ended}`, []) };
