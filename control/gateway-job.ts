@@ -1,6 +1,6 @@
 /** The gateway as a small Slurm job: for sites that allow no long-lived process on login nodes. */
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { SlurmClient } from '../slurm/client.ts';
 import { buildJobScript } from '../slurm/job-script.ts';
@@ -30,6 +30,11 @@ interface GatewayJobFile {
 /** How long a pending gateway job is waited for, ms: without it nothing answers. */
 const start_ms = 30 * 60_000;
 
+/** Whether a gateway is meant to run as a job: one was submitted, and nobody ended it in order. */
+export function isJobWanted(layout: StateLayout): boolean {
+  return existsSync(join(layout.gateway_folder, jobFile));
+}
+
 export class GatewayJob {
   readonly #operations: Operations;
   readonly #client: SlurmClient;
@@ -42,17 +47,23 @@ export class GatewayJob {
     this.#layout = layout;
   }
 
-  /** Submits the job unless one is queued already, and waits until the gateway answers. */
+  /** Submits the job unless one is queued already. */
+  async submit(address?: WantedAddress): Promise<{ job_id: string; submitted: boolean }> {
+    const known = await this.#known();
+    const [alive] = known?.job_id === undefined ? [] : await this.#live([known.job_id]);
+    if (alive !== undefined) return { job_id: alive, submitted: false };
+    return { job_id: (await this.#submit(address)).job_id!, submitted: true };
+  }
+
+  /** The same, and waits until the gateway answers. */
   async start(address?: WantedAddress): Promise<GatewayEndpoint> {
     const { runner, signal } = this.#operations;
-    let known = await this.#known();
-    const alive = known?.job_id === undefined ? [] : await this.#live([known.job_id]);
-    if (!known || alive.length === 0) known = await this.#submit(address);
+    const { job_id } = await this.submit(address);
     const endpoint = await waitUntil(
       async () => {
         const sight = await lookAtGateway(this.#layout);
         if (sight.state === 'running') return { endpoint: sight.endpoint };
-        const jobs = await this.#client.jobs([known.job_id!]);
+        const jobs = await this.#client.jobs([job_id]);
         return jobs.length > 0 && jobs.every((job) => job.phase === 'ended')
           ? { ended: jobs[0]! }
           : undefined;
@@ -63,7 +74,7 @@ export class GatewayJob {
     const log = join(this.#layout.gateway_folder, gatewayFiles.log);
     const words = lastWords(log);
     throw new HpcserveError('E_GATEWAY_START', {
-      what: `the gateway's job ${known.job_id} does not answer`,
+      what: `the gateway's job ${job_id} does not answer`,
       because: [
         endpoint
           ? `the job ended: ${endpoint.ended.state}`

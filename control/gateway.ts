@@ -38,17 +38,49 @@ export async function ensureGateway(
   number = 1,
   address?: WantedAddress,
 ): Promise<{ endpoint: GatewayEndpoint; started: boolean }> {
-  const { store, loaded, signal } = operations;
+  const there = await bringGateway(operations, number, async (layout) => {
+    const { loaded, signal, slurm } = operations;
+    return loaded.site.gateway.place === 'job' && slurm
+      ? new GatewayJob(operations, slurm, layout).start(address)
+      : startGatewayProcess(loaded.site, layout, signal, address);
+  });
+  return 'endpoint' in there ? { ...there, started: false } : { endpoint: there.started, started: true };
+}
+
+/**
+ * Starts a gateway that is not there, for somebody who comes back: where it is a job, that may wait in the queue for long.
+ * @returns what was started by this call
+ * @throws as `ensureGateway`
+ */
+export async function reviveGateway(
+  operations: Operations,
+  number: number,
+): Promise<{ url: string } | { job_id: string } | undefined> {
+  const there = await bringGateway(operations, number, async (layout) => {
+    const { loaded, signal, slurm } = operations;
+    if (loaded.site.gateway.place !== 'job' || !slurm)
+      return { url: (await startGatewayProcess(loaded.site, layout, signal)).url };
+    const { job_id, submitted } = await new GatewayJob(operations, slurm, layout).submit();
+    return submitted ? { job_id } : undefined;
+  });
+  return 'endpoint' in there ? undefined : there.started;
+}
+
+/** Looks whether it runs, and has it started where not, which nobody else does meanwhile. */
+async function bringGateway<T>(
+  operations: Operations,
+  number: number,
+  start: (layout: StateLayout) => Promise<T>,
+): Promise<{ endpoint: GatewayEndpoint } | { started: T }> {
+  const { store, signal } = operations;
   const layout = layoutOf(store.layout, number);
   const first = await lookWithJob(operations, layout);
-  if (first.state === 'running' || first.state === 'elsewhere')
-    return { endpoint: first.endpoint, started: false };
+  if (first.state === 'running' || first.state === 'elsewhere') return { endpoint: first.endpoint };
   store.prepareSite();
   const lock = await store.lockGateway({ command: operations.command, timeout_ms: lockWait_ms, signal });
   try {
     const sight = await lookWithJob(operations, layout);
-    if (sight.state === 'running' || sight.state === 'elsewhere')
-      return { endpoint: sight.endpoint, started: false };
+    if (sight.state === 'running' || sight.state === 'elsewhere') return { endpoint: sight.endpoint };
     if (sight.state === 'silent')
       throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
         what: `the gateway runs (process ${sight.endpoint.pid}) but does not answer`,
@@ -61,12 +93,7 @@ export async function ensureGateway(
         ({ session_id }) => session_id === sight.predecessor,
         'the gateway ended, another one takes its place',
       );
-    if (loaded.site.gateway.place === 'job' && operations.slurm)
-      return {
-        endpoint: await new GatewayJob(operations, operations.slurm, layout).start(address),
-        started: true,
-      };
-    return { endpoint: await startGatewayProcess(loaded.site, layout, signal, address), started: true };
+    return { started: await start(layout) };
   } finally {
     lock.release();
   }

@@ -10,7 +10,8 @@ import type { ProgressEvent } from '../../spec/events.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { slurmSettings } from '../../spec/site.ts';
 import type { DeploymentState } from '../deployment-state.ts';
-import { ensureGateway, isGatewayNeeded } from '../gateway.ts';
+import { isGatewayNeeded, reviveGateway } from '../gateway.ts';
+import { isJobWanted } from '../gateway-job.ts';
 import { layoutOf, shouldRun } from '../gateway-process.ts';
 import { type Operations, type OperationsInput, openOperations } from '../operations.ts';
 import { Reconciler } from '../reconciler.ts';
@@ -117,13 +118,21 @@ export class Keeper {
       });
     }
     await this.#guarded('the gateway', async () => {
-      // `stop --gateway` means it: only what died is started again.
+      // `stop --gateway` means it: only what died, or whose job is over, is started again.
       if (!any || !isGatewayNeeded(store)) return;
       for (const { number } of listGatewayFolders(store.layout.root)) {
         if (number === 1 && this.#options.leaves_first_gateway) continue;
-        if (!shouldRun(layoutOf(store.layout, number))) continue;
-        const { endpoint, started } = await ensureGateway(this.#operations, number);
-        if (started) this.#options.emit({ at_ms: now_ms(), kind: 'gateway_up', url: endpoint.url });
+        const layout = layoutOf(store.layout, number);
+        if (!shouldRun(layout) && !isJobWanted(layout)) continue;
+        const started = await reviveGateway(this.#operations, number);
+        if (started && 'url' in started)
+          this.#options.emit({ at_ms: now_ms(), kind: 'gateway_up', url: started.url });
+        else if (started)
+          this.#options.emit({
+            at_ms: now_ms(),
+            kind: 'warning',
+            message: `the gateway is gone: its job ${started.job_id} takes its place`,
+          });
       }
     });
     return { next_at_ms, any };

@@ -214,7 +214,7 @@ describe('a deployment on Slurm', () => {
     expect((await status('two-kinds')).phase).toBe('stopped');
   });
 
-  it('runs the gateway as a job where the site says so, and ends it with the last deployment', async () => {
+  it('runs the gateway as a job where the site says so, brings it back where it is lost, and ends it with the last deployment', async () => {
     const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
     const site = join(folder, 'gateway-job.yaml');
     writeFileSync(
@@ -227,13 +227,21 @@ describe('a deployment on Slurm', () => {
     const deployed = await hpcserve('deploy', write('by-job'), '--site', site, '--json', '--timeout', '90s');
     expect(deployed.code, deployed.stderr).toBe(0);
     expect(await queue()).toMatch(/ cpu .*hpcserve/);
-    const asked = await hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '4', '--site', site);
+    const ask = () => hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '4', '--site', site);
+    const asked = await ask();
     expect(asked.code, asked.stderr).toBe(0);
+    const written = join(folder, '.hpcserve/gateway-job/gateway/gateway-job.json');
+    const job = (): string => (JSON.parse(readFileSync(written, 'utf8')) as { job_id: string }).job_id;
+    const lost = job();
+    expect((await cluster.runAs('user', ['scancel', lost])).code).toBe(0);
+    // The keeper on the login node submits another one.
+    await expect.poll(async () => (await ask()).code, { timeout: 40_000, interval: 1000 }).toBe(0);
+    expect(job()).not.toBe(lost);
     const stopped = await hpcserve('stop', 'by-job', '--site', site);
     expect(stopped.code, stopped.stderr).toBe(0);
     expect(await queue()).toBe('');
     expect(cluster.jobProcesses()).toEqual([]);
-  });
+  }, 120_000);
 
   it('keeps to the limits of the site: so many jobs, and so many submissions a minute', async () => {
     const shipped = readFileSync(join(packageRoot, 'site-configs/test-cluster.yaml'), 'utf8');
