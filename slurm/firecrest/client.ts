@@ -130,8 +130,7 @@ export class FirecrestClient implements SlurmClient {
     try {
       ({ jobId: job_id } = await this.#api.json(request, submittedSchema));
     } catch (error) {
-      if (error instanceof ApiRefusal) throw refusalOf(error, directives);
-      throw perhapsSubmitted(error);
+      throw perhapsSubmitted(error instanceof ApiRefusal ? refusalOf(error, directives) : error);
     }
     return { job_id, warnings: [] };
   }
@@ -244,8 +243,16 @@ export class FirecrestClient implements SlurmClient {
 
 /** What sbatch said on the other side stands in FirecREST's message. */
 function refusalOf({ status, message }: ApiRefusal, directives: readonly Directive[]): HpcserveError {
-  const words = /std_?err:\s*([\s\S]*)/i.exec(message)?.[1] ?? message;
-  const error = refusalError(words, directives);
+  const words = /std_?err:\s*([\s\S]*)/i.exec(message)?.[1];
+  // Without a word of sbatch nobody knows how far it came: FirecREST says as much where it only missed the job's number.
+  if (status >= 500 && !words)
+    return new HpcserveError('E_SLURM_ANSWER', {
+      what: 'FirecREST does not say what became of the job',
+      because: `it answered ${status}: ${message}`,
+      try: lookFirst,
+      details: { may_have_been_submitted: true, retryable: true },
+    });
+  const error = refusalError(words ?? message, directives);
   if (error.code !== 'E_SLURM_REFUSED' || status !== 403) return error;
   return new HpcserveError('E_FIRECREST_ACCESS', {
     what: 'FirecREST does not let this client do that',
@@ -253,13 +260,16 @@ function refusalOf({ status, message }: ApiRefusal, directives: readonly Directi
   });
 }
 
+const lookFirst =
+  'wait until FirecREST answers again and run the same command: it looks for the job before it submits another';
+
 /** When the answer got lost the job may be in the queue all the same. */
 function perhapsSubmitted(error: unknown): unknown {
   if (!(error instanceof HpcserveError) || error.code !== 'E_SLURM_UNREACHABLE') return error;
   return new HpcserveError(error.code, {
     what: error.message,
     because: error.because,
-    try: 'wait until FirecREST answers again and run the same command: it looks for the job before it submits another',
+    try: lookFirst,
     details: { ...error.details, may_have_been_submitted: true, retryable: true },
     cause: error,
   });

@@ -1,0 +1,93 @@
+/** What FirecREST's answers mean, from a server that says what a test tells it; jobs are in firecrest.e2e.test.ts. */
+import { createServer, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { AccessTokens } from '../../slurm/firecrest/access-token.ts';
+import { FirecrestApi } from '../../slurm/firecrest/api.ts';
+import { FirecrestClient } from '../../slurm/firecrest/client.ts';
+
+type Say = (response: ServerResponse) => void;
+
+const json =
+  (status: number, body: object): Say =>
+  (response) =>
+    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+const refusal = (status: number, message: string, ...causedBy: string[]): Say =>
+  json(status, { errorType: 'error', message, causedBy });
+
+let server: Server;
+let origin: string;
+let client: FirecrestClient;
+let token: Say;
+let answer: Say;
+
+beforeEach(async () => {
+  token = json(200, { access_token: 'of-a-test', token_type: 'Bearer', expires_in: 300 });
+  server = createServer((request, response) =>
+    request.resume().once('end', () => void (request.url?.startsWith('/token') ? token : answer)(response)),
+  );
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const secret = { variable: 'SECRET', value: 'of-a-test' };
+  const tokens = new AccessTokens({ token_url: `${origin}/token`, client_id: 'me', secret }, 5000);
+  const api = new FirecrestApi({ url: origin, tokens, timeout_ms: 5000, requests_per_s: 1000 });
+  client = new FirecrestClient(api, 'here');
+});
+afterEach(async () => {
+  server.closeAllConnections();
+  await new Promise((resolve) => server.close(resolve));
+});
+
+const submit = (): Promise<unknown> =>
+  client.submit({ text: '#!/bin/bash\n' }, [{ name: 'account', value: 'a', source: 'site.yaml:1:1' }]);
+const sbatchSaid = (words: string): string =>
+  `Unexpected Slurm command response. exit_status:1 std_err:${words}`;
+
+describe('a submission', () => {
+  it.each([
+    [
+      'sbatch waited in vain for the controller',
+      refusal(
+        500,
+        sbatchSaid('sbatch: error: Batch job submission failed: Socket timed out on send/recv operation'),
+      ),
+      'E_SLURM_UNREACHABLE',
+    ],
+    [
+      'sbatch printed no number that FirecREST knows',
+      refusal(500, 'Unable to submit new job'),
+      'E_SLURM_ANSWER',
+    ],
+    ['sbatch was ended before it said anything', refusal(500, sbatchSaid('')), 'E_SLURM_ANSWER'],
+    [
+      'FirecREST failed itself',
+      refusal(500, 'An error occurred during the request process'),
+      'E_SLURM_ANSWER',
+    ],
+    ['a proxy failed', (response: ServerResponse) => response.writeHead(520).end('<html>'), 'E_SLURM_ANSWER'],
+  ])('may have become a job where %s', async (_, say, code) => {
+    answer = say;
+    await expect(submit()).rejects.toMatchObject({ code, details: { may_have_been_submitted: true } });
+  });
+
+  it.each([
+    [
+      500,
+      sbatchSaid('sbatch: error: invalid account or account/partition combination specified'),
+      'E_SLURM_ACCOUNT',
+    ],
+    [500, sbatchSaid('sbatch: error: the moon is not right'), 'E_SLURM_REFUSED'],
+    [
+      403,
+      'Job submission rejected: accounting/QOS policy limit exceeded. QOSMaxSubmitJobPerUserLimit',
+      'E_SLURM_LIMIT',
+    ],
+    [403, 'The scope firecrest is missing', 'E_FIRECREST_ACCESS'],
+    [400, '1 validation error/s occurred', 'E_SLURM_REFUSED'],
+  ])('is no job where it was refused: %i %s', async (status, message, code) => {
+    answer = refusal(status, message);
+    const error = await submit().catch((thrown: unknown) => thrown);
+    expect(error).toMatchObject({ code });
+    expect(error).not.toHaveProperty('details.may_have_been_submitted');
+  });
+});
