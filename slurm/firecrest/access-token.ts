@@ -60,6 +60,7 @@ export class AccessTokens {
       client_secret: secretOf(this.#credentials),
     });
     let response: Response;
+    let text: string;
     try {
       response = await fetch(token_url, {
         method: 'POST',
@@ -68,26 +69,43 @@ export class AccessTokens {
         redirect: 'error',
         signal: AbortSignal.timeout(this.#timeout_ms),
       });
+      text = await response.text();
     } catch (error) {
-      throw new HpcserveError('E_SLURM_UNREACHABLE', {
-        what: `${token_url} gives no token`,
-        because: reasonOf(error),
-        details: { retryable: true },
-      });
+      throw this.#away(reasonOf(error));
     }
     // What it says may repeat what was sent: only its error word is shown (RFC 6749 §5.2).
-    const body: unknown = await response.json().catch(() => undefined);
+    const body = parsed(text);
     const answer = answerSchema.safeParse(body);
     if (!response.ok || !answer.success) {
       const word = z.object({ error: z.string().regex(/^[a-z_]{1,60}$/) }).safeParse(body);
+      const because = `it answered ${response.status}${word.success ? ` ${word.data.error}` : ''}`;
+      const { status } = response;
+      // The provider's trouble, not the client's.
+      if (status >= 500 || status === 429 || status === 408) throw this.#away(because);
       throw new HpcserveError('E_FIRECREST_ACCESS', {
         what: `${token_url} gives no token to the client ${client_id}`,
-        because: `it answered ${response.status}${word.success ? ` ${word.data.error}` : ''}`,
+        because,
       });
     }
     const { access_token, expires_in = lifetime_s_default } = answer.data;
     this.#until_ms = performance.now() + Math.max(1, expires_in - Math.min(margin_s, expires_in / 2)) * 1000;
     return access_token;
+  }
+
+  #away(because: string): HpcserveError {
+    return new HpcserveError('E_SLURM_UNREACHABLE', {
+      what: `${this.#credentials.token_url} gives no token`,
+      because,
+      details: { retryable: true },
+    });
+  }
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
   }
 }
 

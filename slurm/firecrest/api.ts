@@ -94,7 +94,10 @@ export class FirecrestApi {
 
   async json<T>(request: ApiRequest, schema: z.ZodType<T>): Promise<T> {
     const response = await this.send(request);
-    const body: unknown = await response.json().catch(() => undefined);
+    const body: unknown = await response.json().catch((error: unknown) => {
+      // Half an answer to a question is none; of a submission it is known that there was one.
+      if (request.method === 'GET') throw this.#unreachable(`its answer is not whole: ${reasonOf(error)}`);
+    });
     const read = schema.safeParse(body);
     if (read.success) return read.data;
     const [issue] = read.error.issues;

@@ -28,16 +28,18 @@ beforeEach(async () => {
   );
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  const secret = { variable: 'SECRET', value: 'of-a-test' };
-  const tokens = new AccessTokens({ token_url: `${origin}/token`, client_id: 'me', secret }, 5000);
-  const api = new FirecrestApi({ url: origin, tokens, timeout_ms: 5000, requests_per_s: 1000 });
-  client = new FirecrestClient(api, 'here');
+  client = new FirecrestClient(api(), 'here');
 });
 afterEach(async () => {
   server.closeAllConnections();
   await new Promise((resolve) => server.close(resolve));
 });
 
+function api(): FirecrestApi {
+  const secret = { variable: 'SECRET', value: 'of-a-test' };
+  const tokens = new AccessTokens({ token_url: `${origin}/token`, client_id: 'me', secret }, 5000);
+  return new FirecrestApi({ url: origin, tokens, timeout_ms: 5000, requests_per_s: 1000 });
+}
 const submit = (): Promise<unknown> =>
   client.submit({ text: '#!/bin/bash\n' }, [{ name: 'account', value: 'a', source: 'site.yaml:1:1' }]);
 const sbatchSaid = (words: string): string =>
@@ -89,5 +91,41 @@ describe('a submission', () => {
     const error = await submit().catch((thrown: unknown) => thrown);
     expect(error).toMatchObject({ code });
     expect(error).not.toHaveProperty('details.may_have_been_submitted');
+  });
+});
+
+describe('a service that is away', () => {
+  it.each([408, 429, 500, 503])(
+    'is not a refused client, where the provider of tokens answers %i',
+    async (status) => {
+      token = json(status, { error: 'temporarily_unavailable' });
+      await expect(client.myJobs()).rejects.toMatchObject({
+        code: 'E_SLURM_UNREACHABLE',
+        because: [`it answered ${status} temporarily_unavailable`],
+        details: { retryable: true },
+      });
+      token = json(400, { error: 'unauthorized_client' });
+      await expect(client.myJobs()).rejects.toMatchObject({ code: 'E_FIRECREST_ACCESS' });
+    },
+  );
+
+  it('is not of another form, where its answer breaks off', async () => {
+    const half: Say = (response) => {
+      response.writeHead(200, { 'content-type': 'application/json', 'content-length': 500 });
+      response.write('{"jobs": [', () => response.socket?.destroy());
+    };
+    answer = half;
+    await expect(client.myJobs()).rejects.toMatchObject({
+      code: 'E_SLURM_UNREACHABLE',
+      details: { retryable: true },
+    });
+    await expect(submit()).rejects.toMatchObject({
+      code: 'E_SLURM_ANSWER',
+      details: { may_have_been_submitted: true },
+    });
+    token = half;
+    await expect(new FirecrestClient(api(), 'here').myJobs()).rejects.toMatchObject({
+      code: 'E_SLURM_UNREACHABLE',
+    });
   });
 });
