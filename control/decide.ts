@@ -6,6 +6,7 @@ import type { PlannedLaunch } from '../spec/plan.ts';
 import { type DeploymentState, type LaunchRecord, liveLaunches, wantedLaunches } from './deployment-state.ts';
 import type { JobSnapshot } from './job-runner.ts';
 import { joinedJob } from './joined-node/joined-job-id.ts';
+import { isOfUse } from './stand-ins.ts';
 
 /** What was seen of one launch just now. */
 export interface LaunchSight {
@@ -59,7 +60,10 @@ export function decide(input: DecideInput): Action[] {
     const inTheWay = node !== undefined && awaited.has(node);
     // What is replaced goes on as long as it serves and its successors do not.
     const useless = launch.superseded && (allServe || inTheWay || (sight?.serving_units.length ?? 0) === 0);
-    actions.push(...decideLaunch(launch, sight, state.desired === 'stopped' || useless, input));
+    const pointless =
+      launch.instead_of !== undefined &&
+      !isOfUse(launch, state, (each) => (sights.get(each.launch_id)?.job ?? each.last)?.phase);
+    actions.push(...decideLaunch(launch, sight, state.desired === 'stopped' || useless || pointless, input));
   }
   return actions;
 }
@@ -168,6 +172,7 @@ export function mergePlan(
   const kept = new Map<string, LaunchRecord[]>();
   for (const launch of current) {
     if (launch.phase === 'ended' || launch.superseded || launch.cancel_requested_ms !== undefined) continue;
+    if (launch.instead_of !== undefined) continue;
     kept.set(launch.fingerprint, [...(kept.get(launch.fingerprint) ?? []), launch]);
   }
   const wanted = planned.map((launch, index): LaunchRecord => {

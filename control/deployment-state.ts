@@ -41,6 +41,8 @@ const launchRecordSchema = z.object({
   ),
   /** Replaced by launches of a later generation; cancelled once those serve. */
   superseded: z.boolean().default(false),
+  /** It is to take the place of this launch, which waits in the queue; see stand-ins.ts. Absent once it has. */
+  instead_of: z.string().optional(),
   submitting_since_ms: z.number().optional(),
   /** Submitted as this task of a job array; see `ArrayTask`. */
   array: z.object({ array_id: z.string(), task: z.int().min(0) }).optional(),
@@ -117,11 +119,13 @@ export function liveLaunches(state: DeploymentState): LaunchRecord[] {
 }
 
 /**
- * Launches the deployment is to consist of now; the superseded ones are on their way out, and those on idle nodes are
- * there beyond it.
+ * Launches the deployment is to consist of now; the superseded ones are on their way out, those that stand in have no
+ * place yet, and those on idle nodes are there beyond it.
  */
 export function wantedLaunches(state: DeploymentState): LaunchRecord[] {
-  return state.launches.filter((launch) => !launch.superseded && !launch.planned.scavenged);
+  return state.launches.filter(
+    (launch) => !launch.superseded && launch.instead_of === undefined && !launch.planned.scavenged,
+  );
 }
 
 /** Launches on idle nodes that are not on their way out. */

@@ -3,6 +3,7 @@
  * `pass` looks once; who wants to follow calls it again. Everything that must not happen twice is written
  * to disk before it is done, under the lock of the deployment.
  */
+import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { type Action, type DecideTiming, decide, forceAfter_ms } from './decide.ts';
@@ -15,6 +16,7 @@ import { type JobPoll, type Observation, observe, pollJobsIfReachable } from './
 import type { PrepareFacts } from './prepare-launch.ts';
 import { eventsBetween } from './progress.ts';
 import { retireSessions } from './retire-sessions.ts';
+import { settleStandIns } from './stand-ins.ts';
 import { Submissions } from './submissions.ts';
 
 export interface ReconcilerOptions {
@@ -79,18 +81,26 @@ export class Reconciler {
       const before = await this.#look(current);
       const actions = this.#decide(current, before).filter(acts);
       const due = new Set(actions.flatMap(({ do: what, launch_id }) => (what === 'submit' ? launch_id : [])));
+      const launches = current.launches.filter(({ launch_id }) => due.has(launch_id));
       const groups = await this.#submissions.group(
-        current.launches.filter(({ launch_id }) => due.has(launch_id)),
+        launches.filter(({ instead_of }) => instead_of === undefined),
       );
       let admitted = groups.length > 0 ? await this.#admit(groups.map((group) => group.length)) : 0;
+      const standIns = await this.#submissions.group(
+        launches.filter(({ instead_of }) => instead_of !== undefined),
+      );
+      let admittedStandIns = standIns.length > 0 ? await this.#admitStandIns(current, standIns) : 0;
       for (const action of actions) {
         if (action.do !== 'submit') {
           await this.#act(action, current, lock, before);
           continue;
         }
         // The first of a group stands for all of it.
-        const group = groups.find(([first]) => first?.launch_id === action.launch_id);
+        const first = ([launch]: LaunchRecord[]): boolean => launch?.launch_id === action.launch_id;
+        const group = groups.find(first);
+        const standIn = standIns.find(first);
         if (group && admitted-- > 0) await this.#submissions.submit(current, group, lock);
+        if (standIn && admittedStandIns-- > 0) await this.#submissions.submit(current, standIn, lock);
       }
       if (actions.some((action) => !quiet.has(action.do))) this.#pollNext = true;
       return { state: current, observation: await this.#look(current) };
@@ -113,11 +123,12 @@ export class Reconciler {
   /**
    * Those that are not admitted now are decided again at the next pass; nobody holds the lock meanwhile.
    * @param jobs of each submission, in order
+   * @param leaving jobs in the queue that go as soon as these are in it
    */
-  async #admit(jobs: readonly number[]): Promise<number> {
+  async #admit(jobs: readonly number[], leaving = 0): Promise<number> {
     const { runner, site, emit, now_ms } = this.#options;
     const sum = (counts: readonly number[]): number => counts.reduce((total, count) => total + count, 0);
-    const admitted = await runner.admit(jobs.length, sum(jobs));
+    const admitted = await runner.admit(jobs.length, sum(jobs) - leaving);
     if (admitted < jobs.length && !this.#saidToWait) {
       this.#saidToWait = true;
       emit({
@@ -127,6 +138,21 @@ export class Reconciler {
       });
     }
     return admitted;
+  }
+
+  /** Where they would be too many jobs even without the one that waits, it goes on waiting. */
+  async #admitStandIns(state: DeploymentState, groups: readonly LaunchRecord[][]): Promise<number> {
+    const leaving = new Set(groups.flat().map(({ instead_of }) => instead_of)).size;
+    try {
+      return await this.#admit(
+        groups.map((group) => group.length),
+        leaving,
+      );
+    } catch (error) {
+      if (!(error instanceof HpcserveError) || error.code !== 'E_JOBS_LIMIT') throw error;
+      this.#submissions.refuse(state, groups.flat(), error);
+      return 0;
+    }
   }
 
   #decide(state: DeploymentState, observation: Observation): Action[] {
@@ -168,6 +194,7 @@ export class Reconciler {
       case 'adopt':
         launch.phase = 'submitted';
         launch.job_id = action.job_id;
+        settleStandIns(state);
         return store.save(state, now_ms());
       case 'cancel':
         lock.assertHeld();
@@ -193,6 +220,7 @@ export class Reconciler {
         launch.phase = 'ended';
         launch.ended_at_ms = now_ms();
         launch.last = action.last;
+        settleStandIns(state);
         if (state.desired === 'serving' && !launch.superseded && !launch.planned.scavenged)
           state.failure ??= diagnose(
             state,

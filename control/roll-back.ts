@@ -11,7 +11,9 @@ export function previousOf(before: DeploymentState | undefined): DeploymentState
   if (before?.desired !== 'serving') return undefined;
   // A change on top of one that never served: the version that did serve counts.
   if (before.previous && runs(before, before.previous.launch_ids)) return before.previous;
-  const launch_ids = before.launches.filter((each) => !each.superseded).map((each) => each.launch_id);
+  const launch_ids = before.launches
+    .filter((each) => !each.superseded && each.instead_of === undefined)
+    .map((each) => each.launch_id);
   if (!runs(before, launch_ids)) return undefined;
   const { spec_digest, spec_file, spec, models } = before;
   return { spec_digest, spec_file, spec, models, launch_ids };

@@ -10,6 +10,7 @@ import type { DeploymentStore } from './deployment-store.ts';
 import type { FolderLock } from './folder-lock.ts';
 import type { JobArrays, JobRunner } from './job-runner.ts';
 import { type PrepareFacts, prepareArray, prepareLaunch } from './prepare-launch.ts';
+import { settleStandIns } from './stand-ins.ts';
 
 export interface SubmissionsOptions {
   site: SiteConfig;
@@ -65,6 +66,7 @@ export class Submissions {
         launch.job_id = job_ids[index]!;
         launch.where = where;
       }
+      settleStandIns(state);
       this.#save(state);
       for (const { launch_id, job_id } of group)
         emit({ at_ms: now_ms(), kind: 'submitted', launch_id, job_id: job_id!, where });
@@ -73,7 +75,7 @@ export class Submissions {
       // The answer got lost and the job may be queued: the intent stays, the next pass looks for the job.
       if (error.details.may_have_been_submitted === true) throw error;
       if (group.length > 1 && singlyPerhaps.has(error.code)) return this.#takeApart(state, group, error);
-      this.#recordRefusal(state, group, error);
+      this.refuse(state, group, error);
     }
   }
 
@@ -118,22 +120,30 @@ export class Submissions {
     });
   }
 
-  #recordRefusal(state: DeploymentState, group: readonly LaunchRecord[], error: HpcserveError): void {
+  /** Writes down that these come to nothing. @throws the error, where the deployment wants them */
+  refuse(state: DeploymentState, group: readonly LaunchRecord[], error: HpcserveError): void {
     const { now_ms, emit } = this.#options;
     for (const launch of group) {
       launch.phase = 'ended';
       launch.ended_at_ms = now_ms();
       launch.last = { job_id: '', phase: 'ended', state: 'REFUSED', reason: error.message };
     }
-    // What is beyond the plan fails nobody; it is never part of an array.
-    const beyond = group[0]!.planned.scavenged !== undefined;
-    if (!beyond) state.failure = error.toJSON();
+    settleStandIns(state);
+    // What is beyond the plan fails nobody; it is never submitted together with what is not.
+    const { planned, instead_of } = group[0]!;
+    const beyond =
+      planned.scavenged !== undefined
+        ? 'no replica on idle nodes'
+        : instead_of !== undefined
+          ? `${planned.node_kind} was refused, so the job that waits keeps its place`
+          : undefined;
+    if (beyond === undefined) state.failure = error.toJSON();
     this.#save(state);
-    if (!beyond) throw error;
+    if (beyond === undefined) throw error;
     emit({
       at_ms: now_ms(),
       kind: 'warning',
-      message: `no replica on idle nodes: ${[error.message, ...error.because].join(': ')} [${error.code}]`,
+      message: `${beyond}: ${[error.message, ...error.because].join(': ')} [${error.code}]`,
     });
   }
 

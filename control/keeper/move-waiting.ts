@@ -18,6 +18,8 @@ import { offersOf } from '../site-offers.ts';
 
 /** After a look that found no other place: until the next at most, ms. */
 const retry_ms_max = 60_000;
+/** A kind whose job Slurm refused is not asked for again so soon, ms: limits pass, rules do not. */
+const refused_ms = 15 * 60_000;
 /** A better plan of some replicas is not looked for any longer. */
 const search_ms = 500;
 
@@ -51,7 +53,6 @@ export class WaitingMover {
     if (elsewhere === undefined) return false;
     const because = `it has waited for ${Math.round((now - due.submitted_at_ms) / 1000)} s; ${kindsOf(elsewhere)} is free`;
     if (!(await this.#write(state.name, launch, elsewhere))) return false;
-    this.#look_again_ms.delete(due.launch_id);
     this.#emit({
       at_ms: now_ms(),
       kind: 'kept',
@@ -66,12 +67,15 @@ export class WaitingMover {
   /** The same replicas where there is room now; undefined where there is none that suits them. */
   async #planElsewhere(
     state: DeploymentState,
-    { planned }: LaunchRecord,
+    { launch_id, planned }: LaunchRecord,
   ): Promise<(PlannedLaunch & { fingerprint: string })[] | undefined> {
-    const { loaded, facts } = this.#operations;
+    const { loaded, facts, now_ms } = this.#operations;
     const live = await liveFacts(this.#operations);
     const offers = offersOf(loaded.site, live, facts.environment);
-    const room = kindsWithRoom(offers, planned.node_kind);
+    const refused = standInsOf(state, launch_id)
+      .filter(({ last, ended_at_ms = 0 }) => last?.state === 'REFUSED' && now_ms() - ended_at_ms < refused_ms)
+      .map((launch) => launch.planned.node_kind);
+    const room = kindsWithRoom(offers, planned.node_kind).filter((kind) => !refused.includes(kind));
     const models = state.spec.models.flatMap((model): ModelSpec[] => {
       const replicas = planned.units.filter((unit) => unit.model.name === model.name).length;
       const asked = model.devices.node_kinds;
@@ -109,8 +113,8 @@ export class WaitingMover {
       const before = state.launches[at];
       if (state.desired !== 'serving' || state.kept !== true || !before) return false;
       if (before.superseded || before.phase !== 'submitted' || before.last?.phase !== 'pending') return false;
-      before.superseded = true;
-      state.launches.splice(at, 0, ...inPlaceOf(name, before, elsewhere));
+      if (standInsOf(state, launch_id).some(({ phase }) => phase !== 'ended')) return false;
+      state.launches.splice(at, 0, ...inPlaceOf(state, before, elsewhere));
       state.launches = forgetOldest(state.launches);
       store.save(state, now_ms());
       return true;
@@ -143,16 +147,29 @@ function waitingLaunches(state: DeploymentState, { launches }: Observation): Wai
   });
 }
 
+/** What is or was tried in the place of a launch. */
+function standInsOf({ launches }: DeploymentState, launch_id: string): LaunchRecord[] {
+  return launches.filter(({ instead_of }) => instead_of === launch_id);
+}
+
 /** The same replicas by name, as model.yaml has their models. */
 function inPlaceOf(
-  deployment: string,
+  { name: deployment, launches }: DeploymentState,
   before: LaunchRecord,
   elsewhere: readonly (PlannedLaunch & { fingerprint: string })[],
 ): LaunchRecord[] {
   const left = [...before.planned.units];
+  const known = new Set(launches.map(({ launch_id }) => launch_id));
+  // Derived, so that a keeper that died between deciding and writing decides the same again.
+  const newId = (index: number): string => {
+    for (let attempt = 0; ; attempt++) {
+      const what = { moved: before.launch_id, deployment, index, ...(attempt === 0 ? {} : { attempt }) };
+      const id = digestOf(what).slice(0, 16);
+      if (!known.has(id)) return id;
+    }
+  };
   return elsewhere.map(({ fingerprint, ...planned }, index) => ({
-    // Derived, so that a keeper that died between deciding and writing decides the same again.
-    launch_id: digestOf({ moved: before.launch_id, deployment, index }).slice(0, 16),
+    launch_id: newId(index),
     phase: 'planned',
     fingerprint,
     planned: {
@@ -167,6 +184,7 @@ function inPlaceOf(
       }),
     },
     superseded: false,
+    instead_of: before.launch_id,
     ...(before.tries === undefined ? {} : { tries: before.tries }),
   }));
 }
