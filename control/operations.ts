@@ -101,19 +101,33 @@ function slurmRunner(
   });
 }
 
+/** By service and client, in this process: `requests_per_s` is what all who ask have together, the keeper's deployments too. */
+const firecrestApis = new Map<string, FirecrestApi>();
+
 function openFirecrest(
   settings: NonNullable<SlurmSettings['firecrest']>,
   environment: Readonly<Record<string, string | undefined>>,
   timeout_ms: number,
 ): FirecrestClient {
-  const { url, system, token_url, client_id, client_secret_file, client_secret_env, requests_per_s } =
-    settings;
+  const { url, system, client_id } = settings;
+  const key = JSON.stringify([url, client_id]);
+  const api = firecrestApis.get(key) ?? openApi(settings, environment, timeout_ms);
+  firecrestApis.set(key, api);
+  return new FirecrestClient(api, system);
+}
+
+function openApi(
+  settings: NonNullable<SlurmSettings['firecrest']>,
+  environment: Readonly<Record<string, string | undefined>>,
+  timeout_ms: number,
+): FirecrestApi {
+  const { url, token_url, client_id, client_secret_file, client_secret_env, requests_per_s } = settings;
   const secret =
     client_secret_file === undefined
       ? { variable: client_secret_env!, value: environment[client_secret_env!] }
       : { file: expandSitePath(client_secret_file, environment) };
   const tokens = new AccessTokens({ token_url, client_id, secret }, timeout_ms);
-  return new FirecrestClient(new FirecrestApi({ url, tokens, timeout_ms, requests_per_s }), system);
+  return new FirecrestApi({ url, tokens, timeout_ms, requests_per_s });
 }
 
 /** Whether Slurm is asked what there is: it must answer, it may, or nobody asks. */

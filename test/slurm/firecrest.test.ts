@@ -2,9 +2,13 @@
 import { createServer, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { openOperations } from '../../control/operations.ts';
+import type { SlurmClient } from '../../slurm/client.ts';
 import { AccessTokens } from '../../slurm/firecrest/access-token.ts';
 import { FirecrestApi } from '../../slurm/firecrest/api.ts';
 import { FirecrestClient } from '../../slurm/firecrest/client.ts';
+import { siteSchema } from '../../spec/site.ts';
+import { stateLayout } from '../../spec/state-layout.ts';
 
 type Say = (response: ServerResponse) => void;
 
@@ -128,4 +132,40 @@ describe('a service that is away', () => {
       code: 'E_SLURM_UNREACHABLE',
     });
   });
+});
+
+it('is asked no faster by several who work in one process', async () => {
+  answer = json(200, { jobs: [] });
+  const site = siteSchema.parse({
+    name: 'afar',
+    kind: 'slurm',
+    slurm: {
+      firecrest: {
+        url: origin,
+        system: 'here',
+        token_url: `${origin}/token`,
+        client_id: 'me',
+        client_secret_env: 'SECRET',
+        requests_per_s: 10,
+      },
+    },
+  });
+  const open = (): SlurmClient =>
+    openOperations({
+      loaded: {
+        site,
+        path: '/site.yaml',
+        layout: stateLayout('/nowhere', 'afar'),
+        provenance: () => undefined,
+      },
+      facts: { user: 'someone', environment: { SECRET: 'of-a-test' } },
+      command: 'test',
+      now_ms: Date.now,
+      emit: () => {},
+      signal: new AbortController().signal,
+    }).slurm!;
+  const from_ms = performance.now();
+  await Promise.all([open(), open(), open()].flatMap((each) => [each.myJobs(), each.myJobs()]));
+  // Six requests are five pauses; timers may be a little early.
+  expect(performance.now() - from_ms).toBeGreaterThan(450);
 });
