@@ -8,9 +8,11 @@ import type { Reservation } from '../promised-nodes.ts';
 import { present } from '../text-format.ts';
 
 const seconds = z.number().nullish();
+/** A number up to FirecREST 2.4, text since 2.5. */
+const jobNumber = z.union([z.string(), z.int().transform(String)]);
 
 const jobSchema = z.object({
-  jobId: z.string(),
+  jobId: jobNumber,
   name: z.string(),
   status: z.object({
     state: z.string(),
@@ -26,7 +28,7 @@ const jobSchema = z.object({
 });
 
 export const jobsSchema = z.object({ jobs: z.array(jobSchema).nullish() });
-export const submittedSchema = z.object({ jobId: z.string().regex(/^\d+$/) });
+export const submittedSchema = z.object({ jobId: jobNumber.pipe(z.string().regex(/^\d+$/)) });
 
 export const nodesSchema = z.object({
   nodes: z.array(

@@ -98,6 +98,21 @@ describe('a submission', () => {
   });
 });
 
+it.each([4711, '4711'])('a job number may be a number or text: %j', async (jobId) => {
+  answer = json(201, { jobId });
+  expect(await submit()).toMatchObject({ job_id: '4711' });
+  const job = {
+    jobId,
+    name: 'j',
+    status: { state: 'RUNNING' },
+    time: {},
+    nodes: 'n1',
+    partition: 'p',
+  };
+  answer = json(200, { jobs: [job] });
+  expect(await client.myJobs()).toMatchObject([{ job_id: '4711', base_job_id: '4711', phase: 'running' }]);
+});
+
 describe('a service that is away', () => {
   it.each([408, 429, 500, 503])(
     'is not a refused client, where the provider of tokens answers %i',
