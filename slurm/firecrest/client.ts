@@ -165,7 +165,7 @@ export class FirecrestClient implements SlurmClient {
       } catch (error) {
         if (!(error instanceof ApiRefusal)) throw error;
         const gone = error.status === 404 || /invalid job id|already complet/i.test(error.message);
-        if (!gone) throw refusalOf(error, []);
+        if (!gone) throw failureOf(error, `the end of job ${id}`);
       }
     }
   }
@@ -206,7 +206,7 @@ export class FirecrestClient implements SlurmClient {
       return (jobs ?? []).map(jobInfo);
     } catch (error) {
       if (error instanceof ApiRefusal && error.status === 404) return [];
-      throw error instanceof ApiRefusal ? refusalOf(error, []) : error;
+      throw error instanceof ApiRefusal ? failureOf(error, `job ${id}`) : error;
     }
   }
 
@@ -217,7 +217,7 @@ export class FirecrestClient implements SlurmClient {
     try {
       return (await this.#api.json(request, schema)) as T;
     } catch (error) {
-      throw error instanceof ApiRefusal ? refusalOf(error, []) : error;
+      throw error instanceof ApiRefusal ? failureOf(error, request.path) : error;
     }
   }
 
@@ -243,7 +243,7 @@ export class FirecrestClient implements SlurmClient {
 
 /** What sbatch said on the other side stands in FirecREST's message. */
 function refusalOf({ status, message }: ApiRefusal, directives: readonly Directive[]): HpcserveError {
-  const words = /std_?err:\s*([\s\S]*)/i.exec(message)?.[1];
+  const words = slurmSays(message);
   // Without a word of sbatch nobody knows how far it came: FirecREST says as much where it only missed the job's number.
   if (status >= 500 && !words)
     return new HpcserveError('E_SLURM_ANSWER', {
@@ -253,10 +253,29 @@ function refusalOf({ status, message }: ApiRefusal, directives: readonly Directi
       details: { may_have_been_submitted: true, retryable: true },
     });
   const error = refusalError(words ?? message, directives);
-  if (error.code !== 'E_SLURM_REFUSED' || status !== 403) return error;
+  return error.code === 'E_SLURM_REFUSED' && status === 403 ? notAllowed(message) : error;
+}
+
+/** Of what is no submission: no job was refused, whatever there is to be said. */
+function failureOf({ status, message }: ApiRefusal, about: string): HpcserveError {
+  const error = refusalError(slurmSays(message) ?? message, []);
+  if (error.code !== 'E_SLURM_REFUSED') return error;
+  if (status === 403) return notAllowed(message);
+  return new HpcserveError('E_SLURM_ANSWER', {
+    what: `FirecREST has no answer about ${about}`,
+    because: `it answered ${status}: ${message}`,
+  });
+}
+
+/** What a command of Slurm wrote to its stderr, as FirecREST hands it on. */
+function slurmSays(message: string): string | undefined {
+  return /std_?err:\s*([\s\S]*)/i.exec(message)?.[1];
+}
+
+function notAllowed(because: string): HpcserveError {
   return new HpcserveError('E_FIRECREST_ACCESS', {
     what: 'FirecREST does not let this client do that',
-    because: message,
+    because,
   });
 }
 

@@ -113,6 +113,41 @@ it.each([4711, '4711'])('a job number may be a number or text: %j', async (jobId
   expect(await client.myJobs()).toMatchObject([{ job_id: '4711', base_job_id: '4711', phase: 'running' }]);
 });
 
+describe('a question that fails', () => {
+  it.each([
+    [500, 'An error occurred during the request process', 'E_SLURM_ANSWER'],
+    [
+      500,
+      'Unexpected Slurm command response. exit_status:1 std_err:sacct: error: the moon is not right',
+      'E_SLURM_ANSWER',
+    ],
+    [404, 'No nodes found', 'E_SLURM_ANSWER'],
+    [403, 'The scope firecrest is missing', 'E_FIRECREST_ACCESS'],
+    [
+      500,
+      'Unexpected Slurm command response. exit_status:1 std_err:slurm_load_jobs error: Unable to contact slurm controller',
+      'E_SLURM_UNREACHABLE',
+    ],
+  ])('refuses no job: %i %s', async (status, message, code) => {
+    answer = refusal(status, message);
+    for (const ask of [() => client.myJobs(), () => client.nodeGroups(), () => client.partitions()])
+      await expect(ask()).rejects.toMatchObject({ code });
+  });
+
+  it('says what it was about, with all that FirecREST says', async () => {
+    answer = refusal(500, 'Error executing Slurm command.', 'the moon is not right');
+    const because = ['it answered 500: Error executing Slurm command.\nthe moon is not right'];
+    await expect(client.nodeGroups()).rejects.toMatchObject({
+      message: 'FirecREST has no answer about /status/here/nodes',
+      because,
+    });
+    await expect(client.cancel(['7'])).rejects.toMatchObject({
+      message: 'FirecREST has no answer about the end of job 7',
+      because,
+    });
+  });
+});
+
 describe('a service that is away', () => {
   it.each([408, 429, 500, 503])(
     'is not a refused client, where the provider of tokens answers %i',
