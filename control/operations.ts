@@ -76,7 +76,11 @@ export function openOperations(input: OperationsInput): Operations {
     ...(overrideSource ? { overrideSource } : {}),
   });
   const runner = new WithJoinedNodes(slurm_runner, input.loaded.layout);
-  return { ...rest, store, runner, slurm_runner, slurm, command_environment: commands.environment };
+  const command_environment = {
+    ...commands.environment,
+    ...(cluster ? { SLURM_CLUSTERS: cluster } : {}),
+  };
+  return { ...rest, store, runner, slurm_runner, slurm, command_environment };
 }
 
 /** State and Slurm are there: the CLI runs its commands there, and what did not go that way has no business here. */
