@@ -42,7 +42,7 @@ export type JobPhase =
 
 export interface JobSnapshot {
   job_id: string;
-  /** Slurm's own number of a task of an array, which srun wants where `job_id` is `123_4`. */
+  /** Slurm's own number, which srun wants: of a task of an array, whose `job_id` is `123_4`, and of a joined node's job. */
   job_number?: string;
   phase: JobPhase;
   /** It was taken for ended, for nobody answers for it any more: where it runs after all, it is to end. */

@@ -3,6 +3,7 @@ import { expandHostlist } from '../slurm/hostlist.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { nearest } from '../spec/nearest.ts';
 import { liveLaunches } from './deployment-state.ts';
+import { isJoinedKind } from './joined-node/joined-nodes.ts';
 import { pollJobs } from './observe.ts';
 import type { Operations } from './operations.ts';
 
@@ -20,7 +21,7 @@ export interface ShellPlace {
 
 /** Every node that jobs of this site's deployments have now. */
 export async function shellPlaces(operations: Operations): Promise<ShellPlace[]> {
-  const { store, runner, now_ms } = operations;
+  const { loaded, store, runner, now_ms } = operations;
   const places: ShellPlace[] = [];
   const states = store.list().map((name) => store.require(name));
   const { jobs } = await pollJobs(states, store, runner, now_ms());
@@ -29,6 +30,9 @@ export async function shellPlaces(operations: Operations): Promise<ShellPlace[]>
     for (const { job_id, launch_id, planned } of liveLaunches(state)) {
       const job = job_id === undefined ? undefined : jobs.get(job_id);
       if (job_id === undefined || job?.phase !== 'running') continue;
+      // Who brought a node along without a job of Slurm has the only way to it.
+      const joined = isJoinedKind(planned.node_kind);
+      if (joined && (job.job_number === undefined || loaded.site.kind !== 'slurm')) continue;
       for (const [index, node] of expandHostlist(job.nodes ?? '').entries()) {
         const units = planned.units.filter(({ node_index }) => node_index === index);
         places.push({

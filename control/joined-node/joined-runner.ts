@@ -161,7 +161,13 @@ function snapshot(
       state: 'LEFT',
       reason: `${node.node_kind} left without a word: its allocation ended or its process was killed`,
     };
-  if (status) return { ...base, phase: 'running', state: 'RUNNING' };
+  if (status)
+    return {
+      ...base,
+      ...(node.job_id === undefined ? {} : { job_number: node.job_id }),
+      phase: 'running',
+      state: 'RUNNING',
+    };
   const explanation = `${node.node_kind} takes it up when what runs there has ended`;
   return { ...base, phase: 'pending', state: 'PENDING', pending: { reason: 'JoinedNode', explanation } };
 }
