@@ -64,7 +64,8 @@ Examples:
   $ srun --gpus 4 hpcserve run --model big --context 32768 -- sh -c 'vllm serve /models/big --uds {socket} -tp 4'
   $ salloc --nodes 2 --gpus-per-node 4 srun hpcserve run`,
     )
-    .action(async (command: readonly string[], options: RunOptions) => {
+    .action(async (command: readonly string[], options: RunOptions, self: Command) => {
+      refuseIdleOptions(self, command.length > 0);
       const { loaded, facts } = openSession(context, { command: 'hpcserve run' });
       const node = (context.environment.SLURMD_NODENAME ?? hostname()).replace(/[^A-Za-z0-9._-]/g, '_');
       const code =
@@ -73,6 +74,25 @@ Examples:
           : await lendNode(context, options, loaded, facts, node);
       if (code !== 0) throw new RanElsewhere(code);
     });
+}
+
+/** What is said of a command means nothing without one, as where a variable that was to hold it is empty; and the reverse. */
+function refuseIdleOptions(self: Command, withCommand: boolean): void {
+  const idle = withCommand ? ['tier'] : ['model', 'context', 'maxSequences', 'gpus'];
+  const given = self.options.filter(
+    (option) =>
+      idle.includes(option.attributeName()) && self.getOptionValueSource(option.attributeName()) === 'cli',
+  );
+  if (given.length === 0) return;
+  throw new HpcserveError('E_USAGE', {
+    what: `${given.map(({ long }) => long).join(', ')} cannot be given ${withCommand ? 'with' : 'without'} a command`,
+    because: withCommand
+      ? 'it is about a node that is lent to deployments, and a command makes it serve one model'
+      : 'without a command this node would be lent to deployments, which say themselves what they need',
+    try: withCommand
+      ? 'leave out the option, or the command'
+      : 'hpcserve run --model NAME -- SERVER … {socket}',
+  });
 }
 
 async function serveCommand(

@@ -54,6 +54,22 @@ describe('the command line', () => {
     }
   });
 
+  it('takes no option of run that would come to nothing', async () => {
+    for (const [argv, said] of [
+      // Such as: -- $CMD, where that is empty.
+      [['--model', 'tiny', '--gpus', '4', '--'], '--model, --gpus cannot be given without a command'],
+      [['--context', '4096'], '--context cannot be given without a command'],
+      [
+        ['--tier', 'scavenger', '--model', 'tiny', '--', 'true', '{socket}'],
+        '--tier cannot be given with a command',
+      ],
+    ] as const) {
+      const { code, stdout, stderr } = await home.run(['run', ...argv], { timeout_ms: 15_000 });
+      expect({ code, stdout }, stderr).toEqual({ code: 2, stdout: '' });
+      expect(stderr).toContain(`error: ${said} [E_USAGE]`);
+    }
+  });
+
   it('prints help and version on stdout with exit code 0', async () => {
     expect(await home.run(['--version'])).toMatchObject({
       code: 0,
