@@ -79,23 +79,38 @@ async function checkSharedState(
   store.prepareSite();
   const path = join(loaded.layout.root, `.doctor-${randomBytes(6).toString('hex')}`);
   const probe = randomBytes(32).toString('hex');
+  let only_there = false;
+  let judged: CheckResult;
   try {
     await firecrest.upload(path, Buffer.from(probe));
-    const here = existsSync(path) ? readFileSync(path, 'utf8') : undefined;
+    only_there = !existsSync(path);
+    const here = only_there ? undefined : readFileSync(path, 'utf8');
     const there = Buffer.from(await firecrest.download(path)).toString();
-    if (here === probe && there === probe)
-      return passed('state folder', `${loaded.layout.root} is the same here and there`);
-    return failed(
-      'state folder',
-      here === undefined
-        ? `what FirecREST writes to ${loaded.layout.root} is not seen here`
-        : `${path} has another content ${here === probe ? 'there' : 'here'}`,
-      'set state_dir to a folder of a filesystem that this machine shares with the cluster',
-    );
+    judged =
+      here === probe && there === probe
+        ? passed('state folder', `${loaded.layout.root} is the same here and there`)
+        : failed(
+            'state folder',
+            here === undefined
+              ? `what FirecREST writes to ${loaded.layout.root} is not seen here`
+              : `${path} has another content ${here === probe ? 'there' : 'here'}`,
+            'set state_dir to a folder of a filesystem that this machine shares with the cluster',
+          );
   } catch (error) {
-    return failedBy('state folder', error, 'set state_dir to a folder that the cluster has too');
-  } finally {
-    rmSync(path, { force: true });
+    judged = failedBy('state folder', error, 'set state_dir to a folder that the cluster has too');
+  }
+  const left = only_there ? await leftThere(firecrest, path) : '';
+  rmSync(path, { force: true });
+  return { ...judged, found: `${judged.found}${left}` };
+}
+
+/** Takes a file back that this machine does not see; what to say where that fails. */
+async function leftThere(firecrest: FirecrestClient, path: string): Promise<string> {
+  try {
+    await firecrest.remove(path);
+    return '';
+  } catch (error) {
+    return `; ${path} stays on the cluster: ${HpcserveError.from(error).because.join(': ')}`;
   }
 }
 

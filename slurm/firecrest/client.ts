@@ -187,6 +187,11 @@ export class FirecrestClient implements SlurmClient {
     );
   }
 
+  /** @throws E_FIRECREST_FILE */
+  async remove(path: string): Promise<void> {
+    await this.#files('rm', { method: 'DELETE', query: { path } });
+  }
+
   async #files(operation: string, request: Omit<ApiRequest, 'path'>): Promise<Response> {
     try {
       return await this.#api.send({ ...request, path: `/filesystem/${this.#name()}/ops/${operation}` });

@@ -1,16 +1,21 @@
 /** What FirecREST's answers mean, from a server that says what a test tells it; jobs are in firecrest.e2e.test.ts. */
-import { createServer, type Server, type ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { dirname } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { openOperations } from '../../control/operations.ts';
+import type { CheckResult } from '../../cli/doctor/check.ts';
+import { checkSlurm } from '../../cli/doctor/site-checks.ts';
+import { type Operations, openOperations } from '../../control/operations.ts';
+import type { LoadedSite } from '../../control/site-files.ts';
 import type { SlurmClient } from '../../slurm/client.ts';
 import { AccessTokens } from '../../slurm/firecrest/access-token.ts';
 import { FirecrestApi } from '../../slurm/firecrest/api.ts';
 import { FirecrestClient } from '../../slurm/firecrest/client.ts';
 import { siteSchema } from '../../spec/site.ts';
-import { stateLayout } from '../../spec/state-layout.ts';
+import { type StateLayout, stateLayout } from '../../spec/state-layout.ts';
+import { temporaryStore } from '../control/fixtures.ts';
 
-type Say = (response: ServerResponse) => void;
+type Say = (response: ServerResponse, request: IncomingMessage) => void;
 
 const json =
   (status: number, body: object): Say =>
@@ -28,7 +33,9 @@ let answer: Say;
 beforeEach(async () => {
   token = json(200, { access_token: 'of-a-test', token_type: 'Bearer', expires_in: 300 });
   server = createServer((request, response) =>
-    request.resume().once('end', () => void (request.url?.startsWith('/token') ? token : answer)(response)),
+    request
+      .resume()
+      .once('end', () => (request.url?.startsWith('/token') ? token : answer)(response, request)),
   );
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
@@ -43,6 +50,18 @@ function api(): FirecrestApi {
   const secret = { variable: 'SECRET', value: 'of-a-test' };
   const tokens = new AccessTokens({ token_url: `${origin}/token`, client_id: 'me', secret }, 5000);
   return new FirecrestApi({ url: origin, tokens, timeout_ms: 5000, requests_per_s: 1000 });
+}
+function loadedSite(layout: StateLayout): LoadedSite {
+  const firecrest = {
+    url: origin,
+    system: 'here',
+    token_url: `${origin}/token`,
+    client_id: 'me',
+    client_secret_env: 'SECRET',
+    requests_per_s: 10,
+  };
+  const site = siteSchema.parse({ name: 'afar', kind: 'slurm', slurm: { firecrest } });
+  return { site, path: '/site.yaml', layout, provenance: () => undefined };
 }
 const submit = (): Promise<unknown> =>
   client.submit({ text: '#!/bin/bash\n' }, [{ name: 'account', value: 'a', source: 'site.yaml:1:1' }]);
@@ -184,30 +203,53 @@ describe('a service that is away', () => {
   });
 });
 
+it('what doctor writes to a folder that is not shared is taken back there', async () => {
+  const place = temporaryStore();
+  const files = new Set<string>();
+  let mayRemove = true;
+  const tells: Record<string, object> = {
+    systems: { systems: [{ name: 'here', scheduler: { type: 'slurm', version: '25.05.1' } }] },
+    userinfo: { accounts: [] },
+    reservations: { reservations: [] },
+  };
+  answer = (response, request) => {
+    const { pathname, searchParams } = new URL(request.url!, origin);
+    const path = searchParams.get('path') ?? '';
+    const what = pathname.split('/').at(-1)!;
+    if (what === 'upload') files.add(path);
+    else if (what === 'download') return response.end('of a test');
+    else if (what !== 'rm') return json(200, tells[what]!)(response, request);
+    else if (!mayRemove) return refusal(403, 'rm: Permission denied')(response, request);
+    else if (request.method === 'DELETE') files.delete(dirname(path));
+    response.writeHead(204).end();
+  };
+  const operations = {
+    loaded: loadedSite(place.store.layout),
+    store: place.store,
+    slurm: client,
+    facts: { user: 'someone', environment: {} },
+  } as unknown as Operations;
+  const state = async (): Promise<CheckResult | undefined> =>
+    (await checkSlurm(operations)).find(({ check }) => check === 'state folder');
+  const notSeen = `what FirecREST writes to ${place.store.layout.root} is not seen here`;
+  try {
+    expect(await state()).toMatchObject({ status: 'FAILED', found: notSeen });
+    expect([...files]).toEqual([]);
+    mayRemove = false;
+    const said = (await state())!.found.replace(/doctor-[0-9a-f]+/, 'doctor-X');
+    expect(said).toBe(
+      `${notSeen}; ${place.store.layout.root}/.doctor-X stays on the cluster: FirecREST answered 403: rm: Permission denied`,
+    );
+  } finally {
+    place.dispose();
+  }
+});
+
 it('is asked no faster by several who work in one process', async () => {
   answer = json(200, { jobs: [] });
-  const site = siteSchema.parse({
-    name: 'afar',
-    kind: 'slurm',
-    slurm: {
-      firecrest: {
-        url: origin,
-        system: 'here',
-        token_url: `${origin}/token`,
-        client_id: 'me',
-        client_secret_env: 'SECRET',
-        requests_per_s: 10,
-      },
-    },
-  });
   const open = (): SlurmClient =>
     openOperations({
-      loaded: {
-        site,
-        path: '/site.yaml',
-        layout: stateLayout('/nowhere', 'afar'),
-        provenance: () => undefined,
-      },
+      loaded: loadedSite(stateLayout('/nowhere', 'afar')),
       facts: { user: 'someone', environment: { SECRET: 'of-a-test' } },
       command: 'test',
       now_ms: Date.now,
