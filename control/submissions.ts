@@ -2,9 +2,12 @@
  * Hands launches to the runner, one by one or several as a job array: intent to disk, then the runner, then its answer to
  * disk. A submission whose answer gets lost leaves the intent; the next pass looks for its job before it submits another.
  */
+import { rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import type { SiteConfig } from '../spec/site.ts';
+import { launchFiles } from '../spec/state-layout.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import type { FolderLock } from './folder-lock.ts';
@@ -102,14 +105,18 @@ export class Submissions {
   }
 
   #takeApart(state: DeploymentState, group: readonly LaunchRecord[], error: HpcserveError): void {
-    const { now_ms, emit } = this.#options;
+    const { store, now_ms, emit } = this.#options;
+    const folders = new Set(group.flatMap(({ array }) => array?.array_id ?? []));
     for (const launch of group) {
       this.#apart.add(launch.launch_id);
+      // It leads to the script of the array.
+      rmSync(join(store.launchFolder(state.name, launch.launch_id), launchFiles.script), { force: true });
       launch.phase = 'planned';
       delete launch.array;
       delete launch.submitting_since_ms;
     }
     this.#save(state);
+    for (const id of folders) rmSync(store.launchFolder(state.name, id), { recursive: true, force: true });
     if (this.#saidApart) return;
     this.#saidApart = true;
     const words = [error.message, ...error.because].join(': ');

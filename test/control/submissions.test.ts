@@ -1,5 +1,5 @@
 /** Launches as a job array: one submission, and what comes of it when its answer is lost or Slurm refuses it. */
-import { readFileSync, readlinkSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { arrayGroups } from '../../control/array-groups.ts';
@@ -158,6 +158,10 @@ it.each(['E_SLURM_ARRAY', 'E_SLURM_LIMIT'] as const)(
     runner.refuse = new HpcserveError(code, { what: 'no arrays here', because: 'the site says so' });
     const loop = reconciler();
     await loop.pass('demo');
+    const ids = place.store.require('demo').launches.map(({ launch_id }) => launch_id);
+    const folder = (id: string): string => place.store.launchFolder('demo', id);
+    expect(readdirSync(join(folder(ids[0]!), '..')).toSorted()).toEqual(ids);
+    expect(readdirSync(folder(ids[0]!))).toEqual([launchFiles.launch]);
     const { state } = await loop.pass('demo');
     expect(jobIds(state).toSorted()).toEqual(['1', '2', '3', '4', '5']);
     expect(state.launches.every(({ array, phase }) => array === undefined && phase === 'submitted')).toBe(
