@@ -40,6 +40,12 @@ export interface WeightPoolOptions extends TensorLoaderOptions {
 /** Models of which it is remembered what they are made of. Lower: less memory; higher: longer manifests. */
 const described_max = 256;
 
+/** A model as it was when it was loaded: which tensors, out of which ranges of its file. */
+interface DescribedModel {
+  version: FileVersion;
+  tensors: { wanted: WantedTensor; parts: readonly FileRange[] }[];
+}
+
 export class WeightPool {
   readonly #memory: PoolMemory;
   readonly #store: ReuseStore;
@@ -47,7 +53,7 @@ export class WeightPool {
   readonly #loader: TensorLoader;
   readonly #hashes: ContentHashCache | undefined;
   /** Models that were asked for, the last one at the end. */
-  readonly #described = new Map<string, { file: GgufFile; plan: WeightPlan }>();
+  readonly #described = new Map<string, DescribedModel>();
 
   constructor(ggml: Ggml, memory: PoolMemory, store: ReuseStore, options: WeightPoolOptions) {
     this.#ggml = ggml;
@@ -79,24 +85,17 @@ export class WeightPool {
     }
   }
 
-  /** What of each model lies in the pool now, and how likely it is asked for next. Models whose files changed are left out. */
+  /**
+   * What of each model lies in the pool now, and how likely it is asked for next. No file is looked at, since models compute
+   * meanwhile: whether one has changed, its reader sees.
+   */
   manifest(): ManifestModel[] {
-    return [...this.#described].flatMap(([model, { file, plan }]): ManifestModel[] => {
-      const context = weightContext(this.#ggml, plan);
-      try {
-        const version = this.#version(file);
-        const held = this.#describe(version, plan, context).filter(({ wanted }) => this.#store.has(wanted));
-        const ranges = mergeRanges(held.flatMap((tensor) => tensor.at(0).parts));
-        const probability = this.#store.probability(model);
-        return ranges.length > 0
-          ? [{ path: file.path, version: sharedVersionText(version), probability, ranges }]
-          : [];
-      } catch (error) {
-        if (error instanceof HpcserveError && error.code === 'E_POOL_LOAD') return [];
-        throw error;
-      } finally {
-        this.#ggml.ggml_free(context);
-      }
+    return [...this.#described].flatMap(([model, { version, tensors }]): ManifestModel[] => {
+      const held = tensors.filter(({ wanted }) => this.#store.has(wanted));
+      if (held.length === 0) return [];
+      const ranges = mergeRanges(held.flatMap(({ parts }) => parts));
+      const probability = this.#store.probability(model);
+      return [{ path: version.path, version: sharedVersionText(version), probability, ranges }];
     });
   }
 
@@ -139,7 +138,7 @@ export class WeightPool {
       const contents = this.#hashes?.read(version);
       const tensors = this.#describe(version, plan, context, contents);
       const model = use.model ?? file.path;
-      this.#remember(model, file, plan);
+      this.#remember(model, version, tensors);
       pending = this.#store.begin({
         model,
         latency_sensitivity: use.latency_sensitivity ?? 1,
@@ -157,9 +156,10 @@ export class WeightPool {
     }
   }
 
-  #remember(model: string, file: GgufFile, plan: WeightPlan): void {
+  #remember(model: string, version: FileVersion, tensors: readonly PooledTensor[]): void {
     this.#described.delete(model);
-    this.#described.set(model, { file, plan });
+    const described = tensors.map(({ wanted, at }) => ({ wanted, parts: at(0).parts }));
+    this.#described.set(model, { version, tensors: described });
     if (this.#described.size > described_max) this.#described.delete(this.#described.keys().next().value!);
   }
 

@@ -8,6 +8,7 @@ import type { AnswerHead } from '../upstream/answer-parser.ts';
 import type { AnswerReceiver } from '../upstream/connection.ts';
 import type { Call } from '../upstream/pool.ts';
 import { type AnswerHeaders, answerHeaders } from './answer-headers.ts';
+import type { StreamError } from './error-event.ts';
 import type { ExchangeRequest, Outcome } from './exchange-request.ts';
 import type { ContinuedRequest } from './journal/journal.ts';
 import { JsonRelay } from './json-relay.ts';
@@ -17,6 +18,8 @@ import type { TokenUsage } from './usage.ts';
 
 /** A replica may leave its connection open for so long after it has sent the ending of a stream. */
 const linger_ms = 2000;
+/** Seconds until a request is tried again that was refused in a stream, which says no time. */
+const refusedRetryAfter_s = '1';
 /** Of what a replica says that does not go on with a stream, so much goes into the log and the error. */
 const refusalBytes = 500;
 
@@ -116,7 +119,7 @@ export class Attempt implements AnswerReceiver {
           this.#owner.firstByte();
           this.#writeHead(undefined);
         },
-        onReplicaFailed: (error) => this.#replicaFailed(new Error(error.message)),
+        onReplicaFailed: (error) => this.#replicaFailed(error),
       });
     } else if (this.#continued) {
       this.#refusal = Buffer.alloc(0);
@@ -164,7 +167,7 @@ export class Attempt implements AnswerReceiver {
 
   /** Nobody else takes the request: this replica's refusal is the answer after all. */
   answerAsItCame(): void {
-    this.#answerError(this.#json!.body());
+    this.#answerError(this.#json?.body() ?? this.#refusal!);
   }
 
   /** The ending of the stream has come: puts it into the ledger and then sends it. */
@@ -181,10 +184,22 @@ export class Attempt implements AnswerReceiver {
   }
 
   /** An event says that the replica failed. True: the client need not see it. */
-  #replicaFailed(reason: Error): boolean {
-    if (this.#owner.of.response.headersSent && !this.#owner.continuable) return false;
+  #replicaFailed({ message, code }: StreamError): boolean {
+    const { headersSent } = this.#owner.of.response;
+    if (headersSent && !this.#owner.continuable) return false;
     this.abort();
-    this.#brokeOff(reason);
+    const refusal = replicaRefusal(503, code);
+    if (headersSent || refusal === 'failed') {
+      this.#brokeOff(new Error(message));
+      return true;
+    }
+    // Its stream had begun, and nothing of an answer was in it: to the client it is a refusal as any other.
+    this.#status = 503;
+    this.#answer!.pairs = ['content-type', 'application/json', 'retry-after', refusedRetryAfter_s];
+    this.#refusal = Buffer.from(
+      JSON.stringify({ error: { message, type: 'server_error', param: null, code } }),
+    );
+    if (!this.#owner.retryInstead(this, refusal, undefined)) this.answerAsItCame();
     return true;
   }
 

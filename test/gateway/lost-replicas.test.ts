@@ -1,10 +1,14 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import {
+  type Answer,
   chatAnswer,
+  chunkEvent,
+  doneEvent,
   json,
   type Stage,
   startStage,
+  stream,
   type TestSession,
   until,
   writeDeployment,
@@ -107,6 +111,27 @@ describe('requests that a replica refuses otherwise', () => {
     expect((await stage.post(path, chat)).status).toBe(200);
     expect(full.requests.length).toBe(3);
     expect(leaves.requests.length).toBeGreaterThan(0);
+  });
+
+  it('are the same where that is said in a stream that has begun', async () => {
+    const saysInStream = (code: string): Answer =>
+      stream([`data: ${JSON.stringify({ error: { message: code, type: 'server_error', code } })}\n\n`]);
+    let asked = 0;
+    const full = await session((seen, response) => {
+      const answer =
+        ++asked > 2 ? stream([chunkEvent('hello', 'stop'), doneEvent]) : saysInStream('E_POOL_FULL');
+      return answer(seen, response);
+    });
+    const moved = await session(saysInStream('E_REQUEST_MOVED'), { node: 'node2' });
+    const answer = await stage.post(path, { ...chat, stream: true });
+    expect([answer.status, await answer.text()]).toEqual([200, expect.stringContaining('hello')]);
+    expect([full.requests.length, moved.requests.length > 0]).toEqual([3, true]);
+    await moved.stop();
+    full.answer = saysInStream('E_POOL_FULL');
+    const refused = await stage.post(path, { ...chat, stream: true });
+    expect([refused.status, refused.headers.get('content-type')]).toEqual([503, 'application/json']);
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0);
+    expect(await refused.json()).toMatchObject({ error: { message: 'E_POOL_FULL', code: 'E_POOL_FULL' } });
   });
 
   it('are asked of the next where it is full, and answered at once where all are', async () => {
