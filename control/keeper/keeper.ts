@@ -114,7 +114,11 @@ export class Keeper {
         if (!round.seen) return;
         const { state: kept, observation, spent } = round.seen;
         if (await this.#scaler.scale(kept, observation, spent)) await reconciler.pass(name);
-        else if (await this.#mover.move(kept, observation)) await reconciler.pass(name);
+        else if (await this.#mover.move(kept, observation)) {
+          // What is submitted elsewhere, and then what waited until it was.
+          await reconciler.pass(name);
+          await reconciler.pass(name);
+        }
       });
     }
     await this.#guarded('the gateway', async () => {
