@@ -168,7 +168,8 @@ describe('replicas on idle nodes', () => {
     expect(await streams).toEqual(expected);
     const requeued = await cluster.runAs('user', ['squeue', '--noheader', '--format=%i', '--states=PD']);
     expect(before.filter((id) => requeued.stdout.split('\n').includes(id))).not.toEqual([]);
-  }, 60_000);
+    // More than all waits in it together, so that the one that is too long says so.
+  }, 150_000);
 
   it('come back when the nodes are idle again, and say what was gained', async () => {
     await expect
