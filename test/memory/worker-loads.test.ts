@@ -109,7 +109,7 @@ test('how far a load is, and how fast, is told while it runs', async () => {
   };
   let seen: DeviceReport['loading'][number] | undefined;
   // On a busy machine a load may begin and end between two reports: then once more.
-  for (let attempt = 0; attempt < 5 && !seen; attempt++) {
+  for (let attempt = 0; attempt < 20 && !seen; attempt++) {
     if (attempt > 0) {
       await worker.close();
       worker = new WorkerHarness();

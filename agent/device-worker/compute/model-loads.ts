@@ -6,7 +6,7 @@ import type { DevicePool } from '../../memory/device-pool.ts';
 import type { WeightLoad } from '../../memory/pooled-loading.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
 
-/** Progress of a load is told at most this often. Lower: smoother; higher: fewer messages. */
+/** Progress of a load is told at most this often, once there is any. Lower: smoother; higher: fewer messages. */
 const progress_interval_ms = 250;
 
 export type LoadMessage = ToCompute & { type: 'load' };
@@ -63,7 +63,7 @@ export class ModelLoads {
   }
 
   private open({ name, options, latency_sensitivity }: LoadMessage, beside: LoadBeside): Opening {
-    let told = 0;
+    let told = Number.NEGATIVE_INFINITY;
     return this.pool().open(
       {
         ...options,
@@ -71,7 +71,8 @@ export class ModelLoads {
         on_progress: ({ bytes_loaded, bytes_total, elapsed_ms }) => {
           this.around.beat();
           if (bytes_loaded < bytes_total && elapsed_ms - told < progress_interval_ms) return;
-          told = elapsed_ms;
+          // The first bytes are news, too: from them on there is a rate.
+          if (bytes_loaded > 0) told = elapsed_ms;
           this.around.send({ type: 'progress', name, bytes_loaded, bytes_total, elapsed_ms });
         },
       },
