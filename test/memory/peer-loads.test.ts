@@ -226,9 +226,8 @@ describe('a load with a peer', () => {
     const load = await loadAndCompare(newPool(), paths.plain);
     expect(fromPeers(load)).toBe(0);
     // It was heard, and never silent; and nothing is fetched on that nobody waits for.
-    await expect.poll(() => ended.length).toBeGreaterThan(0);
-    expect(Math.max(...ended)).toBeGreaterThan(0);
-    expect(Math.max(...ended)).toBeLessThan(1);
+    // Small tensors of the group came in one piece.
+    await expect.poll(() => ended.filter((share) => share > 0 && share < 1).length).toBeGreaterThan(0);
     expect(load.peers.map(({ trouble }) => trouble).filter(Boolean)).toEqual([]);
   });
 
