@@ -212,7 +212,9 @@ it('is submitted once, and its tasks live and die one by one', async () => {
     const queue = await slurm('squeue', '--noheader', '--array', '--format=%i %j %Z', '--states=R,PD,CG');
     return queue.split('\n').filter((line) => line.includes(home.folder));
   };
-  expect(await here()).toHaveLength(2);
+  // Those that were too many may still be cleaned up.
+  const listed = (await here()).map((line) => line.trim().split(/\s+/)[0]);
+  expect(listed).toEqual(expect.arrayContaining(left.map(({ job_id }) => job_id)));
   const stopped = await hpcserve('stop', 'many', '--yes');
   expect(stopped.code, stopped.stderr).toBe(0);
   expect(await here()).toEqual([]);
