@@ -74,6 +74,16 @@ async function stream(
   return { session: answer.headers.get('x-hpcserve-session')!, whole: answer.text().then(said) };
 }
 
+/** Until replicas have said of themselves that so many streams run: that is what routing goes by. */
+async function known(streams: number): Promise<void> {
+  await eventually(async () => {
+    const rows = await gateway.serving('shared');
+    const loads = rows.flatMap(({ models }) => models.filter(({ name }) => name === 'shared'));
+    const running = loads.reduce((sum, load) => sum + load.running, 0);
+    return (running === streams && loads.every(({ unreported }) => unreported === 0)) || undefined;
+  }, `${streams} streams to be known of`);
+}
+
 function said(events: string): string {
   const datas = events
     .split('\n\n')
@@ -100,16 +110,12 @@ it('moves the smaller part of a model to the larger; texts are as alone, and the
     if (index > 0) alone.push(await (await stream(index, tokens)).whole);
 
   // Three fill one device, the fourth goes to the other; then the client of one of the three goes.
+  await known(0);
   const streams: Awaited<ReturnType<typeof stream>>[] = [];
   const leaves = new AbortController();
   for (const [index, tokens] of lengths.entries()) {
     streams.push(await stream(index, tokens, index === 0 ? leaves.signal : null));
-    // What routing goes by is what replicas have said of themselves.
-    await eventually(async () => {
-      const rows = await gateway.serving('shared');
-      const running = rows.flatMap(({ models }) => models.filter(({ name }) => name === 'shared'));
-      return running.reduce((sum, model) => sum + model.running, 0) === streams.length || undefined;
-    }, `${streams.length} streams to be known of`);
+    await known(streams.length);
   }
   const [larger, , , smaller] = streams.map(({ session }) => session);
   expect(streams.map(({ session }) => session)).toEqual([larger, larger, larger, smaller]);

@@ -11,7 +11,7 @@ export interface SessionRow {
   session_id: string;
   reachable: boolean;
   lifecycle: string;
-  models: { name: string; state: string; running: number }[];
+  models: { name: string; state: string; running: number; unreported: number }[];
 }
 
 export interface SiteGateway extends AsyncDisposable {
