@@ -92,10 +92,10 @@ export class NodeAgent {
   stop(reason: string): void {
     this.#log.info({ reason }, 'asked to stop');
     const now_ms = performance.now();
+    const isSame = this.#asked_at_ms !== undefined && now_ms - this.#asked_at_ms < same_request_ms;
     this.#asked_at_ms ??= now_ms;
     if (!this.#stop.signal.aborted) this.#end(reason);
-    else if (this.#asked_at_ms === now_ms || now_ms - this.#asked_at_ms >= same_request_ms)
-      this.#hurry.abort();
+    else if (!isSame) this.#hurry.abort();
   }
 
   #end(reason: string): void {

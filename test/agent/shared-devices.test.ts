@@ -101,24 +101,27 @@ describe('devices that models share', () => {
       return rounds;
     };
     const answers = Promise.all([first, second].map(keepAsking));
-    for (const worker of [first, second]) {
-      const { pid } = await report(site, worker);
-      const { kernel, instances, memory, scheduler } = await eventually(async () => {
-        const before = await pssOf(pid);
-        const now = await report(site, worker);
-        const kernel = [before, await pssOf(pid)];
-        return now.instances.some(({ decoding }) => decoding > 0) ? { ...now, kernel } : undefined;
-      }, 'sequences that decode');
-      // It is the kernel's own sum, which moves while the worker computes and others map the same libraries.
-      expect(memory.pss_bytes).toBeGreaterThan((1 - pss_drift_max) * Math.min(...kernel));
-      expect(memory.pss_bytes).toBeLessThan((1 + pss_drift_max) * Math.max(...kernel));
-      expect(instances.map(({ model }) => model)).toEqual(models.map(({ name }) => name).sort());
-      const explained = memory.parts.reduce((sum, { bytes }) => sum + bytes, 0);
-      expect(explained + memory.unexplained_bytes).toBe(memory.pss_bytes);
-      expect(memory.unexplained_bytes / memory.pss_bytes).toBeLessThan(unexplained_max);
-      expect(scheduler.iterations).toBeGreaterThan(0);
+    try {
+      for (const worker of [first, second]) {
+        const { pid } = await report(site, worker);
+        const { kernel, instances, memory, scheduler } = await eventually(async () => {
+          const before = await pssOf(pid);
+          const now = await report(site, worker);
+          const kernel = [before, await pssOf(pid)];
+          return now.instances.some(({ decoding }) => decoding > 0) ? { ...now, kernel } : undefined;
+        }, 'sequences that decode');
+        // It is the kernel's own sum, which moves while the worker computes and others map the same libraries.
+        expect(memory.pss_bytes).toBeGreaterThan((1 - pss_drift_max) * Math.min(...kernel));
+        expect(memory.pss_bytes).toBeLessThan((1 + pss_drift_max) * Math.max(...kernel));
+        expect(instances.map(({ model }) => model)).toEqual(models.map(({ name }) => name).sort());
+        const explained = memory.parts.reduce((sum, { bytes }) => sum + bytes, 0);
+        expect(explained + memory.unexplained_bytes).toBe(memory.pss_bytes);
+        expect(memory.unexplained_bytes / memory.pss_bytes).toBeLessThan(unexplained_max);
+        expect(scheduler.iterations).toBeGreaterThan(0);
+      }
+    } finally {
+      looked = true;
     }
-    looked = true;
     for (const given of (await answers).flat()) expect(given).toEqual(alone);
   }, 120_000);
 
