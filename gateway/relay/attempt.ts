@@ -67,6 +67,8 @@ export class Attempt implements AnswerReceiver {
   #stream: StreamRelay | undefined;
   /** What a replica says that was asked to go on with a stream and does not. */
   #refusal: Buffer | undefined;
+  /** What it refused the request with inside a stream that had begun, as an answer of its own. */
+  #refusedInStream: Buffer | undefined;
 
   /** @param continued with what to go on with the owner's stream; absent: the request from its start */
   constructor(owner: AttemptOwner, replica: Replica<SessionLink>, continued?: ContinuedRequest) {
@@ -167,7 +169,7 @@ export class Attempt implements AnswerReceiver {
 
   /** Nobody else takes the request: this replica's refusal is the answer after all. */
   answerAsItCame(): void {
-    this.#answerError(this.#json?.body() ?? this.#refusal!);
+    this.#answerError(this.#json?.body() ?? this.#refusedInStream!);
   }
 
   /** The ending of the stream has come: puts it into the ledger and then sends it. */
@@ -196,7 +198,7 @@ export class Attempt implements AnswerReceiver {
     // Its stream had begun, and nothing of an answer was in it: to the client it is a refusal as any other.
     this.#status = 503;
     this.#answer!.pairs = ['content-type', 'application/json', 'retry-after', refusedRetryAfter_s];
-    this.#refusal = Buffer.from(
+    this.#refusedInStream = Buffer.from(
       JSON.stringify({ error: { message, type: 'server_error', param: null, code } }),
     );
     if (!this.#owner.retryInstead(this, refusal, undefined)) this.answerAsItCame();
