@@ -43,14 +43,16 @@ export function* measureProfile(
   // The first iteration of all pays for pages and graphs.
   const shortest = Math.max(1, Math.min(lengths[0]!, Math.floor(limits.sequence_tokens_max / 2)));
   try {
-    yield* measurement.begin(shortest, 0);
+    const first_ms = yield* measurement.begin(shortest, 0);
     measurement.end();
     for (const tokens of [shortest, ...lengths.slice(1)]) {
       const last = samples.prefill.at(-1);
       const expected_ms = last ? (last.ms * tokens) / last.tokens : 0;
       if (last && tokens + 1 + steps_max > limits.sequence_tokens_max) break;
       if (last && measurement.spent_ms + expected_ms > budget_ms) break;
-      const ms = yield* measurement.begin(tokens, expected_ms);
+      const again_ms = yield* measurement.begin(tokens, expected_ms);
+      // All that is longer is judged by the shortest: a stall of the machine there would be taken for the model's.
+      const ms = last || again_ms === undefined ? again_ms : Math.min(again_ms, first_ms ?? again_ms);
       if (ms !== undefined) samples.prefill.push({ tokens, ms });
       for (const batch of ms === undefined ? [] : batches) {
         if (batch > limits.max_sequences) break;
