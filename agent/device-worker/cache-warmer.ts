@@ -8,7 +8,7 @@ import { type FileHandle, open } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type FileVersion, fileVersion, sharedVersionText } from '../memory/file-version.ts';
 import type { FileRange } from '../memory/load/pieces.ts';
-import { residentRanges } from '../memory/peers/shared-tensors.ts';
+import { residentRangesInTurns } from '../memory/peers/shared-tensors.ts';
 import type { ManifestModel } from '../memory/pool-manifest.ts';
 
 /** Of one read. Lower: gives way sooner; higher: fewer calls. */
@@ -64,7 +64,7 @@ async function warm(
   const pieces = ranges.flatMap(piecesOf);
   const handle = await open(file.path, 'r');
   try {
-    const resident = residentRanges(file, pieces);
+    const resident = await residentRangesInTurns(file, pieces);
     const buffer = new Uint8Array(piece_bytes);
     let read_bytes = 0;
     for (const [index, piece] of pieces.entries()) {

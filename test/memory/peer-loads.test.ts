@@ -61,7 +61,7 @@ class AgentWithPeer {
       let text = '';
       for await (const chunk of request) text += chunk;
       const { contents } = contentsSchema.parse(JSON.parse(text));
-      const held = this.tensors.held(contents);
+      const held = await this.tensors.held(contents);
       response.end(JSON.stringify({ peers: [{ session_id, node: 'n7', held }] }));
       return;
     }

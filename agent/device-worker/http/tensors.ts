@@ -29,7 +29,7 @@ export class TensorAnswers {
         what: 'The tensors that are asked for were not understood',
         because: asked.error.issues.map(({ message }) => message),
       });
-    sendJson(response, 200, { held: this.#tensors.held(asked.data.contents) });
+    sendJson(response, 200, { held: await this.#tensors.held(asked.data.contents) });
   }
 
   /** @throws HpcserveError E_REQUEST_PATH, E_WORKER_BUSY */

@@ -1,10 +1,14 @@
 /** Tensors of this worker's model files that its node has in memory, for peers that load the same ones. */
 import { closeSync, fstatSync, openSync, statSync } from 'node:fs';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isInPageCache, mapFile, pageBytes, unmap } from '../../../native/memory-map.ts';
 import { type ContentHashCache, rangeOfKey } from '../content-hashes.ts';
 import { type FileVersion, fileVersion, versionChanges } from '../file-version.ts';
 import type { FileRange } from '../load/pieces.ts';
 import type { TensorRange } from './peer-messages.ts';
+
+/** Of a file, looked at in one turn, a multiple of the page size. Lower: others wait less; higher: fewer turns. */
+const look_bytes = 256 * 1024 * 1024;
 
 interface Place {
   file: FileVersion;
@@ -29,7 +33,7 @@ export class SharedTensors {
   }
 
   /** @returns indices of those that are in the page cache now */
-  held(contents: readonly string[]): number[] {
+  async held(contents: readonly string[]): Promise<number[]> {
     const byPath = new Map<string, { index: number; place: Place }[]>();
     contents.forEach((content, index) => {
       const place = this.#places.get(content);
@@ -38,13 +42,13 @@ export class SharedTensors {
       if (known) known.push({ index, place });
       else byPath.set(place.file.path, [{ index, place }]);
     });
-    return [...byPath.values()].flatMap((asked) => {
-      const resident = residentRanges(
-        asked[0]!.place.file,
-        asked.map(({ place }) => place.range),
-      );
-      return asked.filter((_, at) => resident[at]).map(({ index }) => index);
-    });
+    const held: number[] = [];
+    for (const asked of byPath.values()) {
+      const ranges = asked.map(({ place }) => place.range);
+      const resident = await residentRangesInTurns(asked[0]!.place.file, ranges);
+      held.push(...asked.filter((_, at) => resident[at]).map(({ index }) => index));
+    }
+    return held;
   }
 
   /**
@@ -61,6 +65,31 @@ export class SharedTensors {
 
 /** Of each range whether all of it is in the page cache; none of a file that changed or cannot be mapped. */
 export function residentRanges(file: FileVersion, ranges: readonly FileRange[]): boolean[] {
+  const looks = lookAtRanges(file, ranges);
+  for (;;) {
+    const { done, value } = looks.next();
+    if (done) return value;
+  }
+}
+
+/** The same, with turns for others between pieces of the file: a hundred gigabytes take a third of a second. */
+export async function residentRangesInTurns(
+  file: FileVersion,
+  ranges: readonly FileRange[],
+): Promise<boolean[]> {
+  const looks = lookAtRanges(file, ranges);
+  for (;;) {
+    const { done, value } = looks.next();
+    if (done) return value;
+    await nextTurn();
+  }
+}
+
+/** Yields after each piece of the file that it looked at. */
+function* lookAtRanges(
+  file: FileVersion,
+  ranges: readonly FileRange[],
+): Generator<undefined, boolean[], void> {
   const nothing = ranges.map(() => false);
   const descriptor = openUnchanged(file);
   if (descriptor === undefined) return nothing;
@@ -70,10 +99,24 @@ export function residentRanges(file: FileVersion, ranges: readonly FileRange[]):
     if (mapping === undefined) return nothing;
     try {
       const page = pageBytes();
-      return ranges.map(({ offset_bytes, size_bytes }) => {
-        const begin = Math.floor(offset_bytes / page) * page;
-        return isInPageCache(mapping + BigInt(begin), offset_bytes + size_bytes - begin);
-      });
+      const resident: boolean[] = [];
+      let looked_bytes = 0;
+      for (const { offset_bytes, size_bytes } of ranges) {
+        const end = offset_bytes + size_bytes;
+        let at = Math.floor(offset_bytes / page) * page;
+        let all = true;
+        while (all && at < end) {
+          const next = Math.min(end, at + look_bytes);
+          all = isInPageCache(mapping + BigInt(at), next - at);
+          looked_bytes += next - at;
+          at = next;
+          if (looked_bytes < look_bytes) continue;
+          looked_bytes = 0;
+          yield;
+        }
+        resident.push(all);
+      }
+      return resident;
     } finally {
       unmap(mapping, bytes);
     }
