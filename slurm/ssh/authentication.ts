@@ -1,8 +1,20 @@
-/** Ways to prove who one is, in the order in which they are tried: agent, key files, then what a person types. */
+/**
+ * Ways to prove who one is, in the order in which they are tried: agent, key files, then what a person types. A key that a
+ * site's authority vouches for is shown with its certificate first, and then alone.
+ */
 import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import type { AnyAuthMethod, AuthenticationType, AuthHandlerMiddleware, NextAuthHandler } from 'ssh2';
+import type {
+  AnyAuthMethod,
+  AuthenticationType,
+  AuthHandlerMiddleware,
+  NextAuthHandler,
+  ParsedKey,
+} from 'ssh2';
+import { agentIdentities, signByAgent } from './agent-keys.ts';
+import { certificateWords, parseCertificate, readCertificate, type UserCertificate } from './certificate.ts';
+import { certifiedKey, type Sign, signByKey } from './certified-key.ts';
 import { ssh2 } from './library.ts';
 
 /** Asks a person at a terminal. */
@@ -12,6 +24,8 @@ export interface AuthenticationOptions {
   user: string;
   host: string;
   identity_files: readonly string[];
+  /** Beside those whose name is that of a key file with `-cert.pub` behind it. */
+  certificate_files: readonly string[];
   /** Socket of an ssh agent, as SSH_AUTH_SOCK names it. */
   agent_socket?: string;
   /** Absent where there is no terminal: then nothing is asked. */
@@ -27,14 +41,16 @@ interface Way {
   describe: string;
   method: () => Promise<AnyAuthMethod | undefined>;
 }
+/** Ways that are known once it is their turn: there may be something to ask first. */
+type LaterWays = { offered: AuthenticationType; ways: () => Promise<Way[]> };
 
 /** Remembers what was tried, for the error that says why nothing helped. */
 export class Authentication {
   readonly tried: string[] = [];
-  readonly #ways: Way[];
+  readonly #ways: (Way | LaterWays)[];
 
   constructor(options: AuthenticationOptions) {
-    this.#ways = [...agentWay(options), ...keyWays(options), ...typedWays(options, () => this.#giveUp())];
+    this.#ways = [...agentWays(options), ...keyWays(options), ...typedWays(options, () => this.#giveUp())];
   }
 
   /** For ssh2: gives the next way that the server would take. */
@@ -58,6 +74,10 @@ export class Authentication {
     for (;;) {
       const way = this.#ways.shift();
       if (way === undefined) return undefined;
+      if ('ways' in way) {
+        if (left === null || left.includes(way.offered)) this.#ways.unshift(...(await way.ways()));
+        continue;
+      }
       const offered = way.type === 'agent' ? 'publickey' : way.type;
       if (left !== null && !left.includes(offered)) continue;
       const method = await way.method();
@@ -68,24 +88,67 @@ export class Authentication {
   }
 }
 
-function agentWay({ user, agent_socket }: AuthenticationOptions): Way[] {
+function agentWays({ user, agent_socket, certificate_files }: AuthenticationOptions): (Way | LaterWays)[] {
   if (agent_socket === undefined || agent_socket === '') return [];
   const method: AnyAuthMethod = { type: 'agent', username: user, agent: agent_socket };
-  return [{ type: 'agent', describe: 'keys of the ssh agent', method: async () => method }];
+  const certificates = async (): Promise<Way[]> => {
+    const identities = await agentIdentities(agent_socket);
+    const ofFiles = certificate_files.flatMap((path) => {
+      const certificate = readCertificate(path);
+      const key = certificate && identities.find((each) => each.equals(certificate.public_key));
+      return certificate && key ? [{ certificate, identity: key }] : [];
+    });
+    const own = identities.flatMap((identity) => {
+      const certificate = parseCertificate(identity);
+      return certificate ? [{ certificate, identity }] : [];
+    });
+    return [...own, ...ofFiles].map(({ certificate, identity }) =>
+      certifiedWay(user, 'a key of the ssh agent', certificate, (data) =>
+        signByAgent(agent_socket, identity, data),
+      ),
+    );
+  };
+  return [
+    { offered: 'publickey', ways: certificates },
+    { type: 'agent', describe: 'keys of the ssh agent', method: async () => method },
+  ];
 }
 
-function keyWays({ user, identity_files, ask }: AuthenticationOptions): Way[] {
-  const usual = usualKeys.map((name) => join(homedir(), '.ssh', name));
-  return [...new Set([...identity_files, ...usual])].map((path) => ({
+function certifiedWay(user: string, key: string, certificate: UserCertificate, sign: Sign): Way {
+  return {
     type: 'publickey',
-    describe: path,
-    method: async () => {
-      const key = readKey(path);
-      if (key === undefined) return undefined;
-      const passphrase = await passphraseOf(key, path, ask);
-      if (passphrase === undefined) return undefined;
-      return { type: 'publickey', username: user, key, ...(passphrase === '' ? {} : { passphrase }) };
-    },
+    describe: `${key} ${certificateWords(certificate, Date.now())}`,
+    method: async () => ({
+      type: 'publickey',
+      username: user,
+      key: certifiedKey(certificate, sign),
+    }),
+  };
+}
+
+function keyWays({ user, identity_files, certificate_files, ask }: AuthenticationOptions): LaterWays[] {
+  const usual = usualKeys.map((name) => join(homedir(), '.ssh', name));
+  const waysOf = async (path: string): Promise<Way[]> => {
+    const key = readKey(path);
+    if (key === undefined) return [];
+    const passphrase = await passphraseOf(key, path, ask);
+    if (passphrase === undefined) return [];
+    const parsed = ssh2().utils.parseKey(key, passphrase) as ParsedKey;
+    const certificates = [`${path}-cert.pub`, ...certificate_files]
+      .map(readCertificate)
+      .filter((each) => each?.public_key.equals(parsed.getPublicSSH()));
+    return [
+      ...certificates.map((certificate) => certifiedWay(user, path, certificate!, signByKey(parsed))),
+      {
+        type: 'publickey',
+        describe: path,
+        method: async () => ({ type: 'publickey', username: user, key: parsed }),
+      },
+    ];
+  };
+  return [...new Set([...identity_files, ...usual])].map((path) => ({
+    offered: 'publickey',
+    ways: () => waysOf(path),
   }));
 }
 

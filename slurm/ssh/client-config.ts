@@ -10,6 +10,7 @@ export interface ClientConfig {
   user: string;
   /** In the order in which ssh would try them; many of them are not there. */
   identity_files: string[];
+  certificate_files: string[];
   /** Hosts to go through, nearest first, each as [user@]host[:port]. */
   proxy_jump: string[];
   known_hosts_files: string[];
@@ -56,6 +57,8 @@ function parseClientConfig(host: string, output: string): ClientConfig {
     const value = values.get(name)?.[0];
     return value === 'none' ? undefined : value;
   };
+  const files = (name: string): string[] =>
+    (values.get(name) ?? []).filter((file) => file !== 'none').map(expandHome);
   const command = one('proxycommand');
   if (command !== undefined)
     throw new HpcserveError('E_SSH_TARGET', {
@@ -67,7 +70,8 @@ function parseClientConfig(host: string, output: string): ClientConfig {
     host: one('hostname') ?? host,
     port: Number(one('port') ?? 22),
     user: one('user') ?? '',
-    identity_files: (values.get('identityfile') ?? []).filter((file) => file !== 'none').map(expandHome),
+    identity_files: files('identityfile'),
+    certificate_files: files('certificatefile'),
     proxy_jump: (one('proxyjump') ?? '').split(',').filter((jump) => jump !== ''),
     known_hosts_files: (one('userknownhostsfile') ?? '').split(/\s+/).filter(Boolean).map(expandHome),
   };

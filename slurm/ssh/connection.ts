@@ -14,6 +14,7 @@ import type {
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { shellQuote } from '../quote.ts';
 import { type AskPerson, Authentication } from './authentication.ts';
+import { acceptCertified } from './certified-key.ts';
 import { fingerprintOf, judgeHostKey, knownKeyTypes, typeOf } from './known-hosts.ts';
 import { ssh2 } from './library.ts';
 import type { SshTarget } from './target.ts';
@@ -251,6 +252,7 @@ async function connect(
     user: hop.user,
     host: hop.host,
     identity_files: target.identity_files,
+    certificate_files: target.certificate_files,
     ...(agent_socket === undefined ? {} : { agent_socket }),
     ...(ask === undefined ? {} : { ask }),
   });
@@ -280,6 +282,7 @@ async function connect(
         .once('error', reject)
         .once('close', () => reject(new Error('it was closed')));
       client.connect(config);
+      acceptCertified(client);
     });
   } catch (error) {
     client.end();

@@ -10,6 +10,8 @@ export interface SshTarget {
   user: string;
   /** Private keys; beside those of the agent and the usual ones in ~/.ssh. */
   identity_files: string[];
+  /** Beside those that lie beside their keys. */
+  certificate_files: string[];
   /** Hosts to go through, nearest first. */
   jumps: SshHop[];
   known_hosts_file: string;
@@ -20,6 +22,8 @@ interface SshHop {
   port: number;
   user: string;
 }
+
+type Jump = SshHop & { identity_files: string[]; certificate_files: string[] };
 
 /** As `slurm.ssh` of a site config has it, with paths expanded. What is absent is taken from ~/.ssh/config. */
 export interface SshSettings {
@@ -53,6 +57,12 @@ export async function targetOf(settings: SshSettings): Promise<SshTarget> {
     port: settings.port ?? config?.port ?? 22,
     user,
     identity_files: [...new Set(files)],
+    certificate_files: [
+      ...new Set([
+        ...(config?.certificate_files ?? []),
+        ...jumps.flatMap(({ certificate_files }) => certificate_files),
+      ]),
+    ],
     jumps: jumps.map(({ host, port, user }) => ({ host, port, user })),
     known_hosts_file: settings.known_hosts_file ?? known_hosts,
   };
@@ -63,8 +73,8 @@ async function jumpsOf(
   named: readonly string[],
   user: string,
   config_file: string | undefined,
-): Promise<(SshHop & { identity_files: string[] })[]> {
-  const jumps: (SshHop & { identity_files: string[] })[] = [];
+): Promise<Jump[]> {
+  const jumps: Jump[] = [];
   const pending = [...named];
   for (let first = true; pending.length > 0; ) {
     const text = pending.pop()!;
@@ -76,6 +86,7 @@ async function jumpsOf(
       port: jump.port ?? config?.port ?? 22,
       user: jump.user ?? (config?.user || user),
       identity_files: config?.identity_files ?? [],
+      certificate_files: config?.certificate_files ?? [],
     });
     if (first) pending.push(...(config?.proxy_jump ?? []));
     if (jumps.length > hops_max)

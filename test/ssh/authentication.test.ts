@@ -40,7 +40,15 @@ beforeAll(async () => {
   const known_hosts_file = join(folder, 'known_hosts');
   const key = readFileSync(`${host_key}.pub`, 'utf8').split(' ').slice(0, 2).join(' ');
   writeFileSync(known_hosts_file, `[127.0.0.1]:${port} ${key}\n`);
-  target = { host: '127.0.0.1', port, user: 'ada', identity_files: [], jumps: [], known_hosts_file };
+  target = {
+    host: '127.0.0.1',
+    port,
+    user: 'ada',
+    identity_files: [],
+    certificate_files: [],
+    jumps: [],
+    known_hosts_file,
+  };
 });
 afterAll(async () => {
   await new Promise<void>((resolve) => server.close(() => resolve()));

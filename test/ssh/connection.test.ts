@@ -25,6 +25,7 @@ const target = (more: Partial<SshTarget> = {}): SshTarget => ({
   port: server.port,
   user: server.user,
   identity_files: [server.identity_file],
+  certificate_files: [],
   jumps: [],
   known_hosts_file: server.known_hosts_file,
   ...more,

@@ -13,6 +13,8 @@ export interface SshServer {
   user: string;
   /** A private key that it lets in, without a passphrase. */
   identity_file: string;
+  /** Private key of an authority whose certificates for users it accepts. */
+  authority_file: string;
   /** A known_hosts file that names it. */
   known_hosts_file: string;
   /** Ends the processes of all connections, as a network that breaks would. */
@@ -42,6 +44,7 @@ export async function startSshServer(
   keygen('host_ed25519', 'ed25519');
   keygen('host_rsa', 'rsa');
   keygen('id', 'ed25519');
+  keygen('authority', 'ed25519');
   writeFileSync(path('authorized_keys'), readFileSync(path('id.pub')), { mode: 0o644 });
   const port = await freePort();
   writeFileSync(
@@ -52,6 +55,7 @@ export async function startSshServer(
       `HostKey ${path('host_ed25519')}`,
       `HostKey ${path('host_rsa')}`,
       `AuthorizedKeysFile ${path('authorized_keys')}`,
+      `TrustedUserCAKeys ${path('authority.pub')}`,
       `PidFile ${path('pid')}`,
       'StrictModes no',
       // A user without a password counts as locked where PAM does not say otherwise.
@@ -82,6 +86,7 @@ export async function startSshServer(
     folder,
     user,
     identity_file: path('id'),
+    authority_file: path('authority'),
     known_hosts_file: path('known_hosts'),
     dropConnections: () => killChildren(daemon.pid!),
     stop: async () => {
