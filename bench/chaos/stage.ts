@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../../test/cluster/cluster.ts';
-import { acquireCluster, type ClusterLease } from '../../test/cluster/shared.ts';
+import { acquireCluster, type ClusterLease, testClusterName } from '../../test/cluster/shared.ts';
 
 export const model = 'toy';
 export const max_sequences = 2;
@@ -22,7 +22,7 @@ export class Stage {
   readonly #lease: ClusterLease;
 
   static async open(options: StageOptions): Promise<Stage> {
-    const lease = await acquireCluster('chaos');
+    const lease = await acquireCluster(testClusterName('chaos'));
     const stage = new Stage(lease, options);
     try {
       await stage.#prepare();

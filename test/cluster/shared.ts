@@ -29,10 +29,12 @@ const lock_timeout_ms = 120_000;
 
 /**
  * The cluster of this test worker; outside a worker (a test runner's own lease) that of the first one. Who runs tests of
- * several checkouts on one machine gives each a name by `HPCSERVE_TEST_CLUSTER`.
+ * several checkouts on one machine gives each a name by `HPCSERVE_TEST_CLUSTER`, which goes for all clusters of a run.
+ * @param purpose of one beside it, for a suite that needs the whole of a cluster, or another kind
  */
-function testClusterName(): string {
-  return `${process.env.HPCSERVE_TEST_CLUSTER ?? 'test'}-${process.env.VITEST_POOL_ID ?? 1}`;
+export function testClusterName(purpose?: string): string {
+  const names = [process.env.HPCSERVE_TEST_CLUSTER ?? 'test', purpose, process.env.VITEST_POOL_ID ?? 1];
+  return names.filter((name) => name !== undefined).join('-');
 }
 
 /** Takes a share in the cluster `name`, starting it when nobody had it; the first holder finds it without jobs. */

@@ -5,10 +5,10 @@ import { expect } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from './cluster.ts';
-import { acquireCluster, type ClusterLease } from './shared.ts';
+import { acquireCluster, type ClusterLease, testClusterName } from './shared.ts';
 
 export interface UserHomeOptions {
-  /** A cluster of another name than that of this test worker. */
+  /** What a cluster beside that of this test worker is for; see `testClusterName`. */
   cluster?: string;
   /** Makes a site of the shipped `test-cluster`, in `site.yaml`; absent: the shipped one. */
   site?: (shipped: string) => string;
@@ -42,7 +42,7 @@ export class UserHome {
 
   /** With the model `toy.gguf` in it. */
   static async open(options: UserHomeOptions = {}): Promise<UserHome> {
-    const home = new UserHome(await acquireCluster(options.cluster), options);
+    const home = new UserHome(await acquireCluster(testClusterName(options.cluster)), options);
     const made = await home.hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
     expect(made.code, made.stderr).toBe(0);
     return home;

@@ -12,7 +12,7 @@ let controller: number;
 
 beforeAll(async () => {
   // One of its own: no other test waits for this controller.
-  home = await UserHome.open({ cluster: `away-${process.env.VITEST_POOL_ID ?? 1}` });
+  home = await UserHome.open({ cluster: 'away' });
   ({ cluster, folder } = home);
   controller = cluster.state.daemons.find(({ name }) => name === 'slurmctld')!.pid;
   home.write('model.yaml', {

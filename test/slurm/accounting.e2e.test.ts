@@ -7,14 +7,14 @@ import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import { ensureAccountingInstalled } from '../cluster/accounting.ts';
 import { waitUntil } from '../cluster/processes.ts';
 import { ClusterCommandRunner } from '../cluster/runner.ts';
-import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
+import { acquireCluster, type ClusterLease, testClusterName } from '../cluster/shared.ts';
 
 let lease: ClusterLease;
 let client: SlurmCommandClient;
 beforeAll(async () => {
   const installation = await ensureAccountingInstalled();
   if (!installation.ready) throw new Error(installation.missing);
-  lease = await acquireCluster(`accounting-${process.env.VITEST_POOL_ID ?? 1}`, { accounting: true });
+  lease = await acquireCluster(testClusterName('accounting'), { accounting: true });
   client = new SlurmCommandClient(new ClusterCommandRunner(lease.cluster));
 });
 afterEach(async () => {
