@@ -6,7 +6,7 @@ import type { CredentialFile } from './credentials.ts';
 import { type DeploymentState, liveLaunches } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { GatewayAdmin, listModels } from './gateway-admin.ts';
-import { GatewayJob } from './gateway-job.ts';
+import { GatewayJob, isJobWanted } from './gateway-job.ts';
 import {
   type GatewaySight,
   layoutOf,
@@ -47,8 +47,13 @@ export async function ensureGateway(
   return 'endpoint' in there ? { ...there, started: false } : { endpoint: there.started, started: true };
 }
 
+/** Whether a gateway was started, as a process or a job, and nobody ended it in order. */
+export function isGatewayMeant(layout: StateLayout): boolean {
+  return shouldRun(layout) || isJobWanted(layout);
+}
+
 /**
- * Starts a gateway that is not there, for somebody who comes back: where it is a job, that may wait in the queue for long.
+ * Starts a gateway that is not there although it is meant to be: where it is a job, that may wait in the queue for long.
  * @returns what was started by this call
  * @throws as `ensureGateway`
  */
@@ -58,6 +63,8 @@ export async function reviveGateway(
 ): Promise<{ url: string } | { job_id: string } | undefined> {
   const there = await bringGateway(operations, number, async (layout) => {
     const { loaded, signal, slurm } = operations;
+    // A command that was ending it held the lock until now.
+    if (!isGatewayMeant(layout)) return undefined;
     if (loaded.site.gateway.place !== 'job' || !slurm)
       return { url: (await startGatewayProcess(loaded.site, layout, signal)).url };
     const { job_id, submitted } = await new GatewayJob(operations, slurm, layout).submit();

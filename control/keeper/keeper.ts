@@ -10,9 +10,8 @@ import type { ProgressEvent } from '../../spec/events.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { slurmSettings } from '../../spec/site.ts';
 import type { DeploymentState } from '../deployment-state.ts';
-import { isGatewayNeeded, reviveGateway } from '../gateway.ts';
-import { isJobWanted } from '../gateway-job.ts';
-import { layoutOf, shouldRun } from '../gateway-process.ts';
+import { isGatewayMeant, isGatewayNeeded, reviveGateway } from '../gateway.ts';
+import { layoutOf } from '../gateway-process.ts';
 import { type Operations, type OperationsInput, openOperations } from '../operations.ts';
 import { Reconciler } from '../reconciler.ts';
 import { Scaler } from '../scaler/scaler.ts';
@@ -126,8 +125,7 @@ export class Keeper {
       if (!any || !isGatewayNeeded(store)) return;
       for (const { number } of listGatewayFolders(store.layout.root)) {
         if (number === 1 && this.#options.leaves_first_gateway) continue;
-        const layout = layoutOf(store.layout, number);
-        if (!shouldRun(layout) && !isJobWanted(layout)) continue;
+        if (!isGatewayMeant(layoutOf(store.layout, number))) continue;
         const started = await reviveGateway(this.#operations, number);
         if (started && 'url' in started)
           this.#options.emit({ at_ms: now_ms(), kind: 'gateway_up', url: started.url });
