@@ -1,5 +1,5 @@
 /** Where login nodes forbid processes that stay: keeper and gateway in one small job, which renews itself. */
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
@@ -48,7 +48,8 @@ function tried<T>(read: () => T): T | undefined {
 }
 const keeperJob = (): string | undefined => tried(() => jobOf(state('keeper/lock').pid));
 const gatewayPid = (): unknown => tried(() => state('gateway/endpoint.json').pid);
-const gatewayJob = (): unknown => tried(() => state('gateway/gateway-job.json').job_id);
+const gatewayJob = (): string | undefined =>
+  tried(() => state('gateway/gateway-job.json').job_id as string | undefined);
 
 const replicas = async (): Promise<{ phase: string; jobs: string[] }> => {
   const { stdout } = await hpcserve('status', 'kept-demo', '--json');
@@ -81,7 +82,11 @@ describe('a keeper in the gateway’s job', () => {
     const ours = stdout.split('\n').filter((line) => line.includes(folder));
     // Keeper and gateway at least.
     expect(ours.length).toBeGreaterThan(1);
-    for (const line of ours) expect(jobOf(line.trim().split(' ')[0]), line).toBeDefined();
+    for (const line of ours) {
+      const [pid] = line.trim().split(' ');
+      // What one of them starts has its command line for a moment, and may be gone by now.
+      expect(jobOf(pid) !== undefined || !existsSync(`/proc/${pid}`), line).toBe(true);
+    }
   }, 150_000);
 
   it('replaces a job that ends', async () => {
@@ -111,7 +116,7 @@ describe('a keeper in the gateway’s job', () => {
   it('renews its own job when Slurm warns of the time limit', async () => {
     const job = gatewayJob();
     await cluster.runAs('user', ['scancel', '--batch', '--signal=USR1', String(job)]);
-    await expect.poll(gatewayJob, { timeout: 60_000 }).not.toBe(job);
+    await expect.poll(() => ![undefined, job].includes(gatewayJob()), { timeout: 60_000 }).toBe(true);
     const successor = gatewayJob();
     await expect.poll(() => jobOf(gatewayPid()), { timeout: 90_000 }).toBe(successor);
     await expect.poll(keeperJob, { timeout: 90_000 }).toBe(successor);
