@@ -64,6 +64,12 @@ async function slurm(...argv: string[]): Promise<string> {
   return stdout;
 }
 
+/** Whatever their names: the cluster may be shared with another run of tests. */
+async function here(): Promise<string[]> {
+  const queue = await slurm('squeue', '--noheader', '--array', '--format=%i %j %Z', '--states=R,PD,CG');
+  return queue.split('\n').filter((line) => line.includes(home.folder));
+}
+
 it('is submitted once, and its tasks live and die one by one', async () => {
   const model = {
     name: 'tiny',
@@ -127,7 +133,7 @@ it('is submitted once, and its tasks live and die one by one', async () => {
     60_000,
   );
   expect(found.map(({ job_id }) => job_id)).toEqual(first.map(({ job_id }) => job_id));
-  expect((await slurm('squeue', '--noheader', '--array', '--format=%i')).trim().split('\n')).toHaveLength(4);
+  expect(await here()).toHaveLength(4);
 
   // A shell goes into the task that is meant; the last one's own number in Slurm is that of the whole array.
   for (const task of [2, 3]) {
@@ -207,11 +213,6 @@ it('is submitted once, and its tasks live and die one by one', async () => {
   expect(left.map(({ job_id }) => job_id)).toEqual([0, 1].map((task) => `${array}_${task}`));
   expect((await hpcserve('render', fewer)).stdout).toBe(rendered.stdout);
 
-  /** Whatever their names: the cluster may be shared with another run of tests. */
-  const here = async (): Promise<string[]> => {
-    const queue = await slurm('squeue', '--noheader', '--array', '--format=%i %j %Z', '--states=R,PD,CG');
-    return queue.split('\n').filter((line) => line.includes(home.folder));
-  };
   // Those that were too many may still be cleaned up.
   const listed = (await here()).map((line) => line.trim().split(/\s+/)[0]);
   expect(listed).toEqual(expect.arrayContaining(left.map(({ job_id }) => job_id)));
