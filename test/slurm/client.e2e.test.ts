@@ -233,15 +233,19 @@ describe('the life of a job', () => {
   });
 
   test('a poller tells what changes, and that it ended', async () => {
-    const { job_id } = await client.submit(script(['--partition=cpu'], 'sleep 1'), []);
+    const { job_id } = await client.submit(script(['--partition=cpu']), []);
     const poller = new JobPoller(client, { interval_ms: 100 });
     const states: string[] = [];
     poller.subscribe(job_id, (news) => {
       if (news.kind === 'changed') states.push(...news.jobs.map((job) => job.phase));
     });
-    expect(await waitUntil(() => states.at(-1) === 'ended', 20_000)).toBe(true);
-    poller.close();
-    expect(states).toContain('running');
+    try {
+      expect(await waitUntil(() => states.includes('running'), 20_000)).toBe(true);
+      await client.cancel([job_id]);
+      expect(await waitUntil(() => states.at(-1) === 'ended', 20_000)).toBe(true);
+    } finally {
+      poller.close();
+    }
   });
 });
 
