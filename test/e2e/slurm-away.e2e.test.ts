@@ -50,6 +50,16 @@ function start(...argv: string[]): { child: ChildProcess; text: () => string; co
 }
 
 it('goes on where it was, with each job once', async () => {
+  // Jobs of theirs that started would serve, and the deploy end, without a word of the controller.
+  const { stdout: holder, stderr } = await cluster.runAs('root', [
+    ...['sbatch', '--parsable', '--partition=debug', '--nodes=6', '--exclusive', '--time=5'],
+    ...['--output=/dev/null', '--wrap=sleep 300'],
+  ]);
+  expect(holder, stderr).toMatch(/^\d+/);
+  const running = ['squeue', '--noheader', '--states=R', '--format=%i'];
+  await expect
+    .poll(async () => (await cluster.runAs('root', running)).stdout, { timeout: 30_000 })
+    .toBe(holder);
   const deploy = start('deploy', 'model.yaml', '--json', '--timeout', '140s');
   await expect
     .poll(() => deploy.text().includes('"submitted"'), { timeout: 60_000, interval: 20 })
@@ -61,8 +71,9 @@ it('goes on where it was, with each job once', async () => {
     .toMatch(/Slurm does not answer/);
   expect(deploy.child.exitCode).toBe(null);
   process.kill(controller, 'SIGCONT');
+  expect((await cluster.runAs('root', ['scancel', holder.trim()])).code).toBe(0);
   expect(await deploy.code, deploy.text()).toBe(0);
-  const { stdout } = await cluster.runAs('user', ['squeue', '--noheader', '--format=%i %k']);
+  const { stdout } = await cluster.runAs('user', ['squeue', '--noheader', '--me', '--format=%i %k']);
   const jobs = stdout.trim().split('\n');
   expect(new Set(jobs.map((line) => line.split(' ')[1])).size).toBe(jobs.length);
   const status = JSON.parse((await hpcserve('status', 'away', '--json')).stdout);
