@@ -104,7 +104,21 @@ describe('a model with scaling', () => {
 
   it('wakes for a request, by any of its names, which is answered as before', async () => {
     expect(await ask('small', 8)).toBe(first);
-    expect(await phase()).toBe('serving');
+    // While somebody asks it stays awake, however long the look takes.
+    let looked = false;
+    const look = async (): Promise<string> => {
+      try {
+        return await phase();
+      } finally {
+        looked = true;
+      }
+    };
+    const asking = async (): Promise<void> => {
+      do await ask('tiny', 8);
+      while (!looked);
+    };
+    const [seen] = await Promise.all([look(), asking()]);
+    expect(seen).toBe('serving');
   }, 60_000);
 
   it('gets a second replica under load, and gives it back', async () => {
