@@ -6,6 +6,7 @@ export default defineConfig({
   root: fileURLToPath(new URL('..', import.meta.url)),
   test: {
     include: ['test/**/*.test.ts'],
+    setupFiles: ['test/limits.ts'],
     pool: 'forks',
     maxWorkers: 2,
     testTimeout: 30_000,
