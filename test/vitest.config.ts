@@ -11,5 +11,7 @@ export default defineConfig({
     maxWorkers: 2,
     testTimeout: 30_000,
     hookTimeout: 120_000,
+    // What is waited for has a deadline of its own, or this: a machine may be busy elsewhere for seconds.
+    expect: { poll: { timeout: 10_000 } },
   },
 });
