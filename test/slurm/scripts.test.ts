@@ -152,9 +152,11 @@ describe('run with a recording srun', () => {
     expect(existsSync(marks)).toBe(false);
   });
 
+  /** Says whom to signal: whole, and once signals are handled. */
+  const ready = (bin: string): string => `echo $$ > "${bin}/task.part"; mv "${bin}/task.part" "${bin}/task"`;
   // Handles signals as srun's task does; the exit code comes a moment after the signal.
   const task = (bin: string): string =>
-    `echo $$ > "${bin}/task"; trap 'echo USR1 >> "${bin}/signals"' USR1; trap 'sleep 0.2; exit 5' TERM; while :; do sleep 0.02; done`;
+    `trap 'echo USR1 >> "${bin}/signals"' USR1; trap 'sleep 0.2; exit 5' TERM; ${ready(bin)}; while :; do sleep 0.02; done`;
 
   test('USR1 goes to srun and the script waits on; TERM goes to the steps by scancel and the exit code is theirs', async () => {
     const bin = fakeBin('exec "$(dirname "$0")/task-program"');
@@ -176,7 +178,7 @@ describe('run with a recording srun', () => {
 
   test('a task of an array takes its own launch, and speaks to Slurm of itself alone', async () => {
     // Of the last task the job's number is that of the whole array.
-    const bin = fakeBin(`echo $$ > "$(dirname "$0")/task"; trap 'exit 5' TERM; while :; do sleep 0.02; done`);
+    const bin = fakeBin(`trap 'exit 5' TERM; ${ready('$(dirname "$0")')}; while :; do sleep 0.02; done`);
     const launches = join(bin, "a%b 'c'");
     mkdirSync(join(launches, 'task-3'), { recursive: true });
     writeFileSync(join(bin, 'job'), 'JobId=42 JobState=RUNNING Reason=None PreemptTime=2026-11-21T02:02:45');
