@@ -4,6 +4,8 @@ import { join } from 'node:path';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { processesWithArgument } from '../../control/process-identity.ts';
+import type { AgentState } from '../../spec/agent-state.ts';
+import { launchFiles } from '../../spec/state-layout.ts';
 import { type Home, temporaryHome } from '../cli/process.ts';
 
 let home: Home;
@@ -135,13 +137,15 @@ describe('the local site', () => {
   });
 
   it('replaces an agent that is killed without being asked, under the same URL, and says so in its log', async () => {
-    const [agent] = processesWithArgument((argument) =>
-      argument.includes(`${home.folder}/.hpcserve/local/deployments`),
-    ).filter((pid) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').startsWith(process.execPath));
-    const [before] = await jobs();
-    process.kill(agent!, 'SIGKILL');
-    const report = async (): Promise<{ phase: string; launches: { job_id: string }[] }> =>
-      JSON.parse((await home.run(['status', '--json'])).stdout).deployments[0];
+    const report = async (): Promise<{
+      phase: string;
+      launches: { launch_id: string; job_id: string; nodes: { node: string }[] }[];
+    }> => JSON.parse((await home.run(['status', '--json'])).stdout).deployments[0];
+    const [first] = (await report()).launches;
+    const { launch_id, job_id: before } = first!;
+    const launch = join(home.folder, '.hpcserve/local/deployments/demo/launches', launch_id);
+    const said = readFileSync(join(launch, launchFiles.agentState(first!.nodes[0]!.node)), 'utf8');
+    process.kill((JSON.parse(said) as AgentState).pid, 'SIGKILL');
     await expect
       .poll(
         async () => {
@@ -153,6 +157,10 @@ describe('the local site', () => {
       .toBe(true);
     const log = readFileSync(join(home.folder, '.hpcserve/local/keeper/keeper.log'), 'utf8');
     expect(log).toMatch(/"kind":"kept".*its job ended: .*killed/);
+    // That it serves is written down a moment before the gateway has found it.
+    await expect
+      .poll(async () => (await home.run(['models', '--json'])).stdout, { timeout: 20_000 })
+      .toContain('"tiny"');
     expect((await home.run(['chat', 'tiny', 'Hi', '--max-tokens', '2'])).code).toBe(0);
     const again = await home.run(['deploy', 'model.yaml', '--json']);
     expect(again.code, again.stderr).toBe(0);

@@ -66,6 +66,7 @@ const servingOnIdleNodes = async (): Promise<number> =>
 async function runningOnIdleNodes(): Promise<number> {
   const answer = await fetch(new URL('/mesh/table?tier=scavenger', door.url), {
     headers: { authorization: `Bearer ${door.key}` },
+    signal: AbortSignal.timeout(5_000),
   });
   const { sessions } = (await answer.json()) as { sessions: { models: { running: number }[] }[] };
   return sessions.flatMap(({ models }) => models).reduce((sum, { running }) => sum + running, 0);
@@ -73,23 +74,25 @@ async function runningOnIdleNodes(): Promise<number> {
 
 async function stream(seed: number): Promise<string> {
   const client = new OpenAI({ baseURL: door.url, apiKey: door.key, maxRetries: 0 });
-  const chunks = await client.chat.completions.create({
-    model: 'toy',
-    seed,
-    stream: true,
-    temperature: 0.8,
-    max_tokens: 120,
-    messages: [{ role: 'user', content: `Tell me story ${seed}.` }],
-    ...{ ignore_eos: true },
-  });
-  let text = '';
+  let text: string | undefined;
   const read = async (): Promise<string> => {
+    const chunks = await client.chat.completions.create({
+      model: 'toy',
+      seed,
+      stream: true,
+      temperature: 0.8,
+      max_tokens: 120,
+      messages: [{ role: 'user', content: `Tell me story ${seed}.` }],
+      ...{ ignore_eos: true },
+    });
+    text = '';
     for await (const { choices } of chunks) text += choices[0]?.delta.content ?? '';
     return text;
   };
   const late = async (): Promise<never> => {
     await delay(25_000, undefined, { ref: false });
-    throw new Error(`after 25 s story ${seed} has come to its character ${text.length}`);
+    const stands = text === undefined ? 'has not begun' : `has come to its character ${text.length}`;
+    throw new Error(`after 25 s story ${seed} ${stands}`);
   };
   return Promise.race([read(), late()]);
 }
