@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { isGatewayNeeded, stopGateway } from '../../control/gateway.ts';
+import { isGatewayMeant, isGatewayNeeded, stopGateway } from '../../control/gateway.ts';
 import { lookAtGateways } from '../../control/gateway-process.ts';
 import { stopDeployment } from '../../control/stop.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -62,7 +62,10 @@ Examples:
             ...(options.timeout === undefined ? {} : { timeout_ms: options.timeout * 1000 }),
           });
         const gateways = await lookAtGateways(store.layout);
-        const running = gateways.some(({ sight }) => sight.state !== 'not_running');
+        // One that was being started a moment ago, by a keeper that has ended since, does not answer yet.
+        const running = gateways.some(
+          ({ layout, sight }) => sight.state !== 'not_running' || isGatewayMeant(layout),
+        );
         if (!options.keepGateway && !isGatewayNeeded(store) && running) await stopGateway(operations);
       } finally {
         view.close();
