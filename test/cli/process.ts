@@ -25,7 +25,8 @@ export function temporaryHome(): Home {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-home-'));
   return {
     folder,
-    dispose: () => rmSync(folder, { recursive: true, force: true }),
+    // Workers whose agent was killed may write until they have noticed.
+    dispose: () => rmSync(folder, { recursive: true, force: true, maxRetries: 10 }),
     run: (argv, { env = {}, input = '', timeout_ms = 60_000 } = {}) =>
       new Promise((resolve, reject) => {
         const child = spawn(process.execPath, [join(packageRoot, 'cli/hpcserve.mjs'), ...argv], {

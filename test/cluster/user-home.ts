@@ -52,7 +52,8 @@ export class UserHome {
   async close(): Promise<void> {
     await this.hpcserve('stop', '--all', '--yes');
     await this.#lease.release();
-    rmSync(this.folder, { recursive: true, force: true });
+    // Workers whose agent was killed may write until they have noticed.
+    rmSync(this.folder, { recursive: true, force: true, maxRetries: 10 });
   }
 
   /** Types a command on the login node. */

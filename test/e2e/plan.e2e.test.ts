@@ -87,7 +87,7 @@ afterAll(async () => {
   await hpcserve('stop', '--all', '--yes');
   await features('a2', 'a100,nvlink');
   await lease?.release();
-  if (folder) rmSync(folder, { recursive: true, force: true });
+  if (folder) rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
 });
 
 /** Gives a node other features until the test is over. */

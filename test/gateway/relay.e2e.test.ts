@@ -172,7 +172,7 @@ describe.skipIf(lacking !== '')(`a relay between sites${lacking && ` [skipped: n
     expect(host).toBe('10.97.1.2');
     expect(metadata.peer!.addresses.some((address) => address.endsWith('/p2p-circuit'))).toBe(true);
     // The middle reaches the agent's port; from away, silence.
-    const knock = (from: NetworkHost): string =>
+    const knock = (from: NetworkHost, patience_ms: number): string =>
       spawnSync(
         from.prefix[0]!,
         [
@@ -182,11 +182,11 @@ describe.skipIf(lacking !== '')(`a relay between sites${lacking && ` [skipped: n
           `const socket = require('node:net').connect(${port}, '${host}', () => done('open'));
            const done = (word) => { console.log(word); process.exit(); };
            socket.on('error', ({ code }) => done(code));
-           setTimeout(() => done('silent'), 1000);`,
+           setTimeout(() => done('silent'), ${patience_ms});`,
         ],
         { encoding: 'utf8' },
       ).stdout.trim();
-    expect([knock(between!), knock(away!)]).toEqual(['open', 'silent']);
+    expect([knock(between!, 20_000), knock(away!, 1000)]).toEqual(['open', 'silent']);
     await eventually(async () => (await reachable()).load, 'signs of life with load');
   });
 
