@@ -169,7 +169,9 @@ describe.skipIf(!root)('another user of the node', () => {
       seen += chunk.toString();
     });
     try {
-      const command = ['sh', '-c', `sleep 2; exec "$0" "$1" "$3"`, process.execPath, fixtureEngine];
+      // It comes to its port once somebody is there.
+      const waits = 'until grep -qi ":$(printf %04X "$3") " /proc/net/tcp; do sleep 0.1; done';
+      const command = ['sh', '-c', `${waits}; exec "$0" "$1" "$3"`, process.execPath, fixtureEngine];
       const late = await site.start([
         unitOf({ name: 'late', command: [...command, 'late-engine', '{port}', '-'] }),
       ]);

@@ -178,10 +178,11 @@ test('an ended job comes from sacct once the queue has forgotten it', async () =
 
 test('a cancelled job in sacct, and a job that waits for a limit', async () => {
   const { job_id } = await client.submit(script(['--qos=normal']), []);
-  await waitUntil(async () => (await client.jobs([job_id]))[0]?.state === 'RUNNING', 10_000);
+  await expect.poll(async () => (await client.jobs([job_id]))[0]?.state, { timeout: 20_000 }).toBe('RUNNING');
   await client.cancel([job_id]);
-  await waitUntil(async () => (await client.jobs([job_id]))[0]?.phase === 'ended', 10_000);
-  const sacct = await lease.cluster.runAs('user', ['sacct', '-X', '-n', '-P', '-j', job_id, '-o', 'State']);
-  expect(sacct.stdout).toMatch(/^CANCELLED by \d+/);
+  // The controller tells slurmdbd a moment after it says so itself.
+  const recorded = async (): Promise<string> =>
+    (await lease.cluster.runAs('user', ['sacct', '-X', '-n', '-P', '-j', job_id, '-o', 'State'])).stdout;
+  await expect.poll(recorded, { timeout: 30_000 }).toMatch(/^CANCELLED by \d+/);
   expect(explainReason('QOSMaxSubmitJobPerUserLimit').meaning).toContain('as many jobs as allowed');
 });
