@@ -134,7 +134,7 @@ describe('a node without a model', () => {
     await expect
       .poll(async () => (await nodes()).nodes.map(({ models }) => models), { timeout: 30_000 })
       .toEqual([[]]);
-  }, 90_000);
+  });
 
   it('refuses to run what is no launch of its site, or could be of somebody else', async () => {
     const joined = join(folder, '.hpcserve/test-cluster/joined');

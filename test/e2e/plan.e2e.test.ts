@@ -252,7 +252,7 @@ describe('a plan for several kinds of nodes', () => {
     expect(plan.rejected).toContainEqual(
       expect.objectContaining({ model: 'large', node_kind: 'a100', constraint: 'device_memory' }),
     );
-  }, 60_000);
+  });
 
   it.each(objectiveNames)('has a sound answer for objective %s', async (objective) => {
     const other = await planOf(file, '--objective', objective);
@@ -487,7 +487,7 @@ describe('models that have to share a device', () => {
     );
     expect(new Set(places).size).toBe(2);
     expect((await hpcserve('stop', 'dense')).code).toBe(0);
-  }, 90_000);
+  });
 });
 
 describe('waiting times in the queue', () => {
@@ -564,5 +564,5 @@ describe('waiting times in the queue', () => {
     } finally {
       await cluster.cancelAllJobs();
     }
-  }, 60_000);
+  });
 });

@@ -154,7 +154,7 @@ describe('a deployment on Slurm', () => {
     await expect.poll(() => shown, { timeout: 20_000 }).toMatch(/\^C\s+[$#] $/);
     terminal.write('exit 4\r');
     expect(await ended, shown).toBe(4);
-  }, 90_000);
+  });
 
   it('submits nothing when deployed again', async () => {
     const before = await queue();

@@ -168,7 +168,7 @@ describe('the keeper', () => {
         .slice(lines - 1)
         .join(''),
     ).not.toMatch(/gateway_up/);
-  }, 90_000);
+  });
 
   it('gives a job that waits nodes of another kind, as soon as such are free', async () => {
     // Nodes that others are to take whole.

@@ -100,7 +100,7 @@ describe('a model with scaling', () => {
     expect((await status()).reasons.join()).toMatch(
       /tiny sleeps since .*Z; a request wakes it in about \d+ s/,
     );
-  }, 60_000);
+  });
 
   it('wakes for a request, by any of its names, which is answered as before', async () => {
     expect(await ask('small', 8)).toBe(first);
@@ -119,7 +119,7 @@ describe('a model with scaling', () => {
     };
     const [seen] = await Promise.all([look(), asking()]);
     expect(seen).toBe('serving');
-  }, 60_000);
+  });
 
   it('gets a second replica under load, and gives it back', async () => {
     let two = false;
@@ -137,5 +137,5 @@ describe('a model with scaling', () => {
     expect((await home.run(['--site', 'site.yaml', 'deploy', 'model.yaml'])).stderr).toMatch(
       /deployed already and unchanged/,
     );
-  }, 90_000);
+  });
 });

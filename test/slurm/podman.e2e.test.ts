@@ -58,7 +58,7 @@ describe.skipIf(lacking.length > 0)(
       write('site.yaml', `${shipped.replace(/^name: .*/m, 'name: boxed')}${stringify({ runtime })}`);
       const made = await hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
       expect(made.code, made.stderr).toBe(0);
-    }, 60_000);
+    });
     afterAll(async () => {
       await hpcserve('stop', '--all', '--yes');
       // Layers belong to users of the container.

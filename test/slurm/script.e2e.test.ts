@@ -174,7 +174,7 @@ test('a preempted job that does not stop is requeued by Slurm after the grace ti
   await until('up', () => (text(log).match(/up/g) ?? []).length === 2, log);
   await submit('sleep 30', { kind: 'gh200', gpus: 4 });
   await until('requeued', () => isBackInQueue(job_id), log, 40_000);
-}, 60_000);
+});
 
 test('hostile values arrive as they are and start nothing', async () => {
   const marks = join(folder, 'touched');

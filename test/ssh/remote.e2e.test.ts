@@ -55,7 +55,7 @@ afterAll(async () => {
   await cluster.runAs('user', ['rm', '-rf', state, join(cluster.user.home, '.hpcserve/remote/afar')]);
   await lease?.release();
   rmSync(laptop, { recursive: true, force: true });
-}, 60_000);
+});
 
 function start(...argv: string[]): ChildProcess {
   const [program = '', ...args] = [...hpcserveProgram, ...argv];
@@ -140,7 +140,7 @@ describe('a laptop', () => {
       connected.kill('SIGINT');
       await ended;
     }
-  }, 60_000);
+  });
 
   it('has a shell on a node of the deployment, in a terminal here', async () => {
     const [program = '', ...args] = [...hpcserveProgram, 'shell', 'afar', '--', 'sh'];
@@ -170,7 +170,7 @@ describe('a laptop', () => {
     const piped = await hpcserve('shell', 'afar', '--', 'sh', '-c', 'echo "there $SLURM_JOB_ID"; exit 6');
     expect(piped.stdout, piped.stderr).toMatch(/^there \d+$/m);
     expect(piped.code).toBe(6);
-  }, 90_000);
+  });
 
   it('passes on exit codes and words, and says what is missing there', async () => {
     const unknown = await hpcserve('status', 'nobody');
@@ -190,7 +190,7 @@ describe('a laptop', () => {
     writeFileSync(join(laptop, 'site.yaml'), site);
     expect(refused.code).toBe(7);
     expect(refused.stderr).toMatch(/is not known[\s\S]*SHA256:/);
-  }, 60_000);
+  });
 
   it('stops it, and nothing is left', async () => {
     const stopped = await hpcserve('stop', 'afar');
@@ -200,5 +200,5 @@ describe('a laptop', () => {
     const there = join(cluster.user.home, '.hpcserve/remote/afar/site.yaml');
     expect(existsSync(there)).toBe(true);
     expect(readFileSync(there, 'utf8')).not.toMatch(/identity_file|ssh:/);
-  }, 60_000);
+  });
 });
