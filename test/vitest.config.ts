@@ -11,7 +11,7 @@ export default defineConfig({
     maxWorkers: 2,
     testTimeout: 30_000,
     hookTimeout: 120_000,
-    // What is waited for has a deadline of its own, or this: a machine may be busy elsewhere for seconds.
-    expect: { poll: { timeout: 10_000 } },
+    // Waiting, not a promise: the default of one second is over while a busy machine does something else.
+    expect: { poll: { timeout: 15_000 } },
   },
 });
