@@ -6,7 +6,6 @@ import { describe, expect, test } from 'vitest';
 import type { FailureReport } from '../../agent/node/failure-report.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
-import type { AgentState } from '../../spec/agent-state.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import { eventually } from '../mesh/fixtures.ts';
 import { alive, type RunningAgent, Site, unitOf } from './harness.ts';
@@ -28,11 +27,6 @@ async function reportOf(agent: RunningAgent, unit: string): Promise<FailureRepor
   return JSON.parse(await readFile(path, 'utf8')) as FailureReport;
 }
 
-async function unitPid(agent: RunningAgent): Promise<number> {
-  const process = (state: AgentState) => state.sessions.find(({ unit }) => unit !== undefined)?.pid;
-  return process(await agent.stateWhere((state) => process(state) !== undefined, 'its process'))!;
-}
-
 /** What an answer ends with: its text, or why it was cut. */
 async function endOf(answer: Promise<{ body: { text(): Promise<string> } }>): Promise<string> {
   try {
@@ -51,7 +45,7 @@ describe('a wrapped engine that hangs and lives', () => {
     await using site = await Site.open();
     const agent = await site.start([fragile('m')]);
     const record = await site.serving('m');
-    const pid = await unitPid(agent);
+    const pid = await agent.pidOf(record);
     const began_ms = performance.now();
     const ended = endOf(site.ask(record, verb));
     const down = await eventually(() => {
@@ -79,8 +73,7 @@ describe('a wrapped engine that hangs and lives', () => {
   test('stopped by SIGSTOP, which SIGTERM does not end', async () => {
     await using site = await Site.open();
     const agent = await site.start([fragile('m')]);
-    await site.serving('m');
-    const pid = await unitPid(agent);
+    const pid = await agent.pidOf(await site.serving('m'));
     process.kill(pid, 'SIGSTOP');
     expect((await agent.ended).code).toBe(8);
     expect(alive(pid)).toBe(false);
@@ -207,7 +200,7 @@ describe.skipIf(lacking !== '')(
         () => 'ended',
         () => 'cut',
       );
-      const pid = await unitPid(agent);
+      const pid = await agent.pidOf(record);
       const stopper = await stopComputingThread(pid, site.folder);
       try {
         expect(await cut).toBe('cut');

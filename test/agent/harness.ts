@@ -249,6 +249,16 @@ export class RunningAgent {
     );
   }
 
+  /** The process behind a session: an agent writes down its sessions a moment after it announces them. */
+  async pidOf({ session_id }: Pick<SessionRecord, 'session_id'>): Promise<number> {
+    const sessionIn = ({ sessions }: AgentState) => sessions.find((one) => one.session_id === session_id);
+    const state = await this.stateWhere(
+      (now) => sessionIn(now)?.pid !== undefined,
+      `the process of session ${session_id} to be written down`,
+    );
+    return sessionIn(state)!.pid!;
+  }
+
   async engineLog(unit: string): Promise<string[]> {
     const text = await readFile(join(this.launch.launch_folder, `n0.${unit}.log`), 'utf8');
     return text.split('\n').filter((line) => line !== '');

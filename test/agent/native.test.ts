@@ -8,17 +8,12 @@ import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { agentPaths } from '../../spec/wire.ts';
 import { eventually } from '../mesh/fixtures.ts';
-import { alive, type RunningAgent, Site, unitOf } from './harness.ts';
+import { alive, Site, unitOf } from './harness.ts';
 
 async function toyModel(site: Site): Promise<string> {
   const path = join(site.folder, 'toy.gguf');
   await synthesize({ path, shape: synthPresets['tiny-llama']!, quantization: 'F16', seed: 1 });
   return path;
-}
-
-async function workerPid(agent: RunningAgent): Promise<number> {
-  const { sessions } = (await agent.state())!;
-  return sessions.find((session) => session.unit)!.pid!;
 }
 
 const chat = (model: string) => ({
@@ -79,7 +74,7 @@ describe('the native engine on a node', () => {
       });
       break;
     }
-    const pid = await workerPid(agent);
+    const pid = await agent.pidOf(record);
     agent.process.kill('SIGTERM');
     expect(await agent.ended).toEqual({ code: 0, signal: null });
     expect(alive(pid)).toBe(false);
@@ -93,16 +88,18 @@ describe('the native engine on a node', () => {
     const first = await site.serving('toy', 20_000);
     const watch = await site.pool(first).request({ method: 'GET', path: agentPaths.watch });
     const streamEnd = watch.body.text().then(() => performance.now());
-    const pid = await workerPid(agent);
+    const pid = await agent.pidOf(first);
     const killed_ms = performance.now();
     process.kill(pid, 'SIGKILL');
     expect((await streamEnd) - killed_ms).toBeLessThan(1000);
-    await eventually(() => site.registry.get(first.session_id)?.lifecycle === 'DOWN', 'it is DOWN', 1000);
+    // A moment later it is LEFT, and another has begun.
+    const isOver = () => site.registry.get(first.session_id)?.lifecycle !== 'SERVING';
+    await eventually(isOver, 'it is DOWN', 1000);
     const second = await site.serving('toy', 20_000);
     expect(second.session_id).not.toBe(first.session_id);
     expect((await site.pool(second).request(chat('toy'))).statusCode).toBe(200);
 
-    const after = await workerPid(agent);
+    const after = await agent.pidOf(second);
     agent.process.kill('SIGKILL');
     await agent.ended;
     await eventually(() => !alive(after), 'the worker is gone', 5000);
@@ -114,7 +111,7 @@ describe('the native engine on a node', () => {
       unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
     ]);
     const record = await site.serving('toy', 20_000);
-    const status = await readFile(`/proc/${await workerPid(agent)}/status`, 'utf8');
+    const status = await readFile(`/proc/${await agent.pidOf(record)}/status`, 'utf8');
     const allowed = parseNumberList(/^Cpus_allowed_list:(.*)$/m.exec(status)![1]!);
     expect(allowed).toEqual(record.metadata.devices[0]!.cores);
     agent.process.kill('SIGTERM');
@@ -150,7 +147,7 @@ describe('the native engine on a node', () => {
       unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
     ]);
     const first = await site.serving('toy', 20_000);
-    const pid = await workerPid(agent);
+    const pid = await agent.pidOf(first);
     process.kill(pid, 'SIGSTOP');
     const began_ms = performance.now();
     const answer = await site.pool(first).request(chat('toy'));
@@ -169,13 +166,14 @@ describe('the native engine on a node', () => {
       unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
     ]);
     const record = await site.serving('toy', 20_000);
-    const pid = await workerPid(agent);
+    const pid = await agent.pidOf(record);
     for (const one of [agent.process.pid!, pid]) process.kill(one, 'SIGSTOP');
     await new Promise((resolve) => setTimeout(resolve, 12_000)); // longer than the silence that counts as a hang
     for (const one of [agent.process.pid!, pid]) process.kill(one, 'SIGCONT');
     expect((await site.pool(record).request(chat('toy'))).statusCode).toBe(200);
-    expect(await workerPid(agent)).toBe(pid);
-  });
+    expect(await agent.pidOf(record)).toBe(pid);
+    expect(site.registry.get(record.session_id)?.lifecycle).toBe('SERVING');
+  }, 60_000);
 
   test.each([
     ['before the agent hears of it', ['worker', 'agent']],
@@ -185,8 +183,8 @@ describe('the native engine on a node', () => {
     const agent = await site.start([
       unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
     ]);
-    await site.serving('toy', 20_000);
-    const pids = { agent: agent.process.pid!, worker: await workerPid(agent) };
+    const record = await site.serving('toy', 20_000);
+    const pids = { agent: agent.process.pid!, worker: await agent.pidOf(record) };
     for (const one of order) process.kill(pids[one as keyof typeof pids], 'SIGTERM');
     expect(await agent.ended).toEqual({ code: 0, signal: null });
     const state = (await agent.state())!;

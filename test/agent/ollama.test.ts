@@ -125,8 +125,7 @@ describe.skipIf(!permitted)(name, () => {
     const answer = await site.ask(record, 'x');
     expect(await answer.body.json()).toEqual({ from: model_path, interfaces: ['lo'] });
     // Its port is one of its own loopback: on the node's nobody listens there.
-    const { sessions } = (await agent.state())!;
-    const pid = sessions.find(({ unit }) => unit === 'm-0')!.pid!;
+    const pid = await agent.pidOf(record);
     const environment = await readFile(`/proc/${pid}/environ`, 'utf8');
     const port = Number(/OLLAMA_HOST=127\.0\.0\.1:(\d+)/.exec(environment)![1]);
     expect(await listens(port)).toBe(false);

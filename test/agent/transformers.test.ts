@@ -69,8 +69,7 @@ describe.skipIf(needs !== '')(`transformers serve${needs}`, () => {
     expect(chunks.at(-1).choices[0].finish_reason).toMatch(/length|stop/);
 
     // Nothing of it listens where others on the node could reach it.
-    const { pid } = (await agent.state())!.sessions.find((session) => session.unit)!;
-    expect(await listeningPorts(pid!)).toEqual([]);
+    expect(await listeningPorts(await agent.pidOf(record))).toEqual([]);
     const [runtime] = await readdir(join(site.folder, 'run'));
     expect((await stat(join(site.folder, 'run', runtime!))).mode & 0o077).toBe(0);
 

@@ -68,7 +68,11 @@ describe.skipIf(!root)('another user of the node', () => {
     await site.serving('by-socket');
     await site.serving('by-port');
     for (const folder of [agent.launch.launch_folder, join(site.folder, 'run')]) await chmod(folder, 0o755);
-    const state = (await agent.state())!;
+    // It is written down a moment after it is announced.
+    const state = await agent.stateWhere(
+      ({ sessions }) => sessions.filter(({ pid }) => pid !== undefined).length === 4,
+      'four processes',
+    );
     pids = state.sessions.flatMap((session) => session.pid ?? []);
     expect(new Set(pids).size).toBe(4);
   }, 60_000);
