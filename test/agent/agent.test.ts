@@ -179,10 +179,11 @@ describe('a node agent with a wrapped engine', () => {
 
   test('a drained unit finishes what runs, takes nothing new, and leaves', async () => {
     await using site = await Site.open();
-    await site.start([fixtureUnit('a'), fixtureUnit('b')]);
+    await site.start([fixtureUnit('a'), fixtureUnit('b')], {}, { HPCSERVE_DRAIN_S: '30' });
     const record = await site.serving('a');
     await site.serving('b');
-    const answer = await site.ask(record, 'count 60');
+    // It runs for seconds: as long, it is DOWN and not yet LEFT.
+    const answer = await site.ask(record, 'count 800');
     const pool = site.pool(record);
     const drain = await pool.request({ method: 'POST', path: agentPaths.drain });
     expect(drain.statusCode).toBe(202);
@@ -446,12 +447,13 @@ describe('what goes wrong', () => {
 
   test('Ctrl-C, which reaches it from the terminal and from who started it, lets running requests end', async () => {
     await using site = await Site.open();
-    const agent = await site.start([fixtureUnit('m')]);
+    const agent = await site.start([fixtureUnit('m')], {}, { HPCSERVE_DRAIN_S: '30' });
     const record = await site.serving('m');
-    const answer = await site.ask(record, 'count 400');
+    const answer = await site.ask(record, 'count 800');
+    // In the same breath: much later, the second would be taken for impatience.
     agent.process.kill('SIGINT');
-    await eventually(() => site.registry.get(record.session_id)?.lifecycle === 'DOWN', 'it drains');
     agent.process.kill('SIGTERM');
+    await eventually(() => site.registry.get(record.session_id)?.lifecycle === 'DOWN', 'it drains');
     expect(await textOf(answer)).toContain('[DONE]');
     expect(await agent.ended).toEqual({ code: 0, signal: null });
   });

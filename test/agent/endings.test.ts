@@ -75,7 +75,8 @@ test('a worker that is killed while it loads: the unit failed, and says that it 
   const mark = randomUUID();
   const agent = await site.start(
     [unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) })],
-    {},
+    // Each iteration of its measurement, the end of a load, takes seconds: it does not serve before it is killed.
+    { emulated_step_ms: 3000 },
     { [mark_variable]: mark, SLURM_MEM_PER_NODE: '2048' },
   );
   const worker = await eventually(

@@ -12,10 +12,18 @@ export const lacking =
       ? 'root, to stop a thread of a process that is no child'
       : '';
 
-/** @returns its process: the thread goes on when it is killed */
-export async function stopComputingThread(pid: number, folder: string): Promise<ChildProcess> {
+/** Compiles what stops threads, which takes a while: before there is a thread that should be stopped soon. */
+export function threadStopper(folder: string): string {
   const program = join(folder, 'stop-thread');
   execFileSync('cc', ['-O', '-o', program, fileURLToPath(new URL('stop-thread.c', import.meta.url))]);
+  return program;
+}
+
+/**
+ * @param program what `threadStopper` made
+ * @returns its process: the thread goes on when it is killed
+ */
+export async function stopComputingThread(pid: number, program: string): Promise<ChildProcess> {
   const stopper = spawn(program, [String(pid), 'libggml-cpu'], { stdio: ['ignore', 'pipe', 'inherit'] });
   const [said] = await Promise.race([once(stopper.stdout!, 'data'), once(stopper, 'exit')]);
   if (String(said) !== 'stopped\n') throw new Error(`the thread was not stopped: ${said}`);
