@@ -6,13 +6,15 @@ import { tinyModel, WorkerHarness } from './harness.ts';
 
 const messages = [{ role: 'user', content: 'Go on and on.' }];
 const endless = { model: 'm', messages, max_tokens: 900, ignore_eos: true, seed: 1 };
+/** Least time of an iteration where an answer must not be over before it is disturbed: 900 take seconds on any machine. */
+const step_ms_min = 5;
 
 describe('one worker', () => {
   const worker = new WorkerHarness();
   let path = '';
   beforeAll(async () => {
     path = await tinyModel(worker.folder, 'tiny-llama');
-    const listening = await worker.configure({ slow_client_ms: 400 });
+    const listening = await worker.configure({ slow_client_ms: 400 }, { step_ms_min });
     expect(listening.library_version).toMatch(/^\d/);
     await worker.load({ name: 'm', model_path: path, batch_invariant: true });
   });
@@ -169,16 +171,16 @@ describe('one worker', () => {
 
 describe('the end of a worker', () => {
   let worker: WorkerHarness;
-  const start = async (limits = {}) => {
+  const start = async (limits = {}, more: { step_ms_min?: number } = {}) => {
     worker = new WorkerHarness();
     const model_path = await tinyModel(worker.folder, 'tiny-llama');
-    await worker.configure(limits);
+    await worker.configure(limits, more);
     await worker.load({ name: 'm', model_path });
   };
   afterEach(() => worker.close());
 
   it('a client that pauses gets the whole answer, in fewer and larger pieces', async () => {
-    await start();
+    await start({}, { step_ms_min });
     const body = JSON.stringify({ ...endless, stream: true, logprobs: true, top_logprobs: 20 });
     const socket = connect(worker.socket);
     let received = '';
@@ -212,10 +214,10 @@ describe('the end of a worker', () => {
   });
 
   it('a full queue refuses at once, says when to come back, and takes requests again later', async () => {
-    await start({ waiting_sequences: 0 });
+    await start({ waiting_sequences: 0 }, { step_ms_min: 20 });
     const body = { model: 'm', prompt: 'x', max_tokens: 2 };
     expect((await worker.post('/v1/completions', { ...body, n: 9 })).status).toBe(400);
-    const running = worker.stream('/v1/chat/completions', { ...endless, max_tokens: 300, n: 8 });
+    const running = worker.stream('/v1/chat/completions', { ...endless, max_tokens: 200, n: 8 });
     await worker.report('m', (load) => load.running === 8);
     const refused = await worker.post('/v1/completions', body);
     expect([refused.status, refused.headers['retry-after']]).toEqual([429, '1']);
@@ -240,7 +242,7 @@ describe('the end of a worker', () => {
   });
 
   it('SIGTERM lets answers end for a while, then it exits with 0', async () => {
-    await start({ drain_ms: 100 });
+    await start({ drain_ms: 100 }, { step_ms_min });
     const running = worker.stream('/v1/chat/completions', endless).catch((error: Error) => error);
     await worker.report('m', (load) => load.running > 0);
     worker.process.kill('SIGTERM');

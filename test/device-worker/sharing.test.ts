@@ -10,6 +10,7 @@ import { tinyModel, WorkerHarness } from './harness.ts';
 
 /** Every iteration takes at least this long, so that levels do not depend on the machine. */
 const step_ms = 20;
+const slow_step_ms = 50;
 let worker: WorkerHarness;
 beforeEach(() => {
   worker = new WorkerHarness();
@@ -57,7 +58,8 @@ describe('a device that is shared', () => {
     await worker.load({ name: 'one', model_path: path, slo: { ttft_ms: 3000, tpot_ms: 30 } });
     await worker.load({ name: 'other', model_path: path, slo: { ttft_ms: 3000, tpot_ms: 30 } });
     await worker.load({ name: 'batch', model_path: path });
-    const first = worker.post('/v1/chat/completions', asking('one', 100));
+    // It runs for seconds: it is there when the others come.
+    const first = worker.post('/v1/chat/completions', asking('one', 250));
     await worker.report('one', ({ running }) => running === 1);
     const refused = await post('other', 5);
     expect(refused.status).toBe(429);
@@ -85,7 +87,7 @@ describe('a device that is shared', () => {
       { model: 'one', because: 'one takes it as 1st of its batch' },
       { model: 'other' },
     ]);
-  });
+  }, 60_000);
 
   it('keeps the pace that it promised while models without a promise have more work than there is time', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
@@ -95,13 +97,14 @@ describe('a device that is shared', () => {
     await worker.load({ name: 'more', model_path: path });
     await worker.load({ name: 'yet more', model_path: path });
     // In turn, each would have one iteration of four: 80 ms and what else there is.
-    const others = ['batch', 'more', 'yet more'].map((model) => paces(model, 40));
+    const others = ['batch', 'more', 'yet more'].map((model) => paces(model, 100));
     await worker.report('yet more', ({ running }) => running === 1);
-    const gaps = await paces('promised', 40);
+    // So many that a moment in which the machine does something else does not make the mean.
+    const gaps = await paces('promised', 150);
     const mean = gaps.reduce((sum, gap) => sum + gap, 0) / gaps.length;
     expect(mean).toBeLessThan(80);
     for (const other of await Promise.all(others)) expect(other.length).toBeGreaterThan(10);
-  });
+  }, 60_000);
 
   it('serves a model that the device cannot serve at its level, as fast as it can', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
@@ -178,7 +181,8 @@ describe('a device that is shared', () => {
     };
     /** Tokens that the worker expects of an answer that may have 2000. */
     const expected = async (name = 'one'): Promise<number> => {
-      await worker.configure({}, { cache_dir, step_ms_min: 1 });
+      // More than a second passes before an answer is longer than any that was seen, and another length is expected.
+      await worker.configure({}, { cache_dir, step_ms_min: 2 * step_ms });
       await worker.load({ name, model_path: path, context_tokens: 4096 });
       const stream = await worker.client.chat.completions.create(asking(name, 2000) as never);
       await worker.report(name, ({ running }) => running === 1);
@@ -209,20 +213,25 @@ describe('a device that is shared', () => {
     } finally {
       for (const one of former) await one.close();
     }
-  });
+  }, 60_000);
 
   it('a model is measured between the steps of others', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
-    await worker.configure({}, { step_ms_min: step_ms });
-    await worker.load({ name: 'promised', model_path: path, slo: { ttft_ms: 3000, tpot_ms: 60 } });
+    // Slow iterations, and all of them: half of the measurement is longer than a moment in which the machine stands still.
+    await worker.configure({ profile_ms: 10_000 }, { step_ms_min: slow_step_ms });
+    await worker.load({
+      name: 'promised',
+      model_path: path,
+      slo: { ttft_ms: 3000, tpot_ms: 3 * slow_step_ms },
+    });
     const gaps = paces('promised', 120);
     await worker.report('promised', ({ running }) => running === 1);
     await worker.load({ name: 'new', model_path: path });
     const { because } = (await report()).decisions.findLast(({ kind }) => kind === 'profile')!;
     const took_ms = Number(/were measured in (\d+) ms$/.exec(because)![1]);
-    expect(took_ms).toBeGreaterThan(10 * step_ms);
+    expect(took_ms).toBeGreaterThan(10 * slow_step_ms);
     expect(Math.max(...(await gaps))).toBeLessThan(took_ms / 2);
-  });
+  }, 60_000);
 
   it('KV budgets follow what requests need where the pool has not room for all that was asked for; tokens stay the same', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
@@ -370,7 +379,7 @@ describe('a device that is shared', () => {
       return sharedDeviceViewSchema.parse(JSON.parse(text)).instances.map((instance) => instance.fixed);
     };
     // Its client did not ask for what it takes to go on elsewhere.
-    const stays = post('one', 60);
+    const stays = post('one', 200);
     await worker.report('one', ({ running }) => running === 1);
     expect(await fixed()).toEqual([true, true]);
     expect(await leave()).toBe(0);
@@ -385,7 +394,7 @@ describe('a device that is shared', () => {
     const { resting, instances } = await report();
     expect([resting, instances.map(({ model }) => model)]).toEqual([['one'], ['two']]);
     expect((await worker.post(agentPaths.move, { model: 7 })).status).toBe(400);
-  });
+  }, 60_000);
 
   it('explains its memory: the parts and what is unexplained add up to what the kernel counts', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');

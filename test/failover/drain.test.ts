@@ -29,7 +29,8 @@ describe('at the deadline of a drain', () => {
     const worker = new WorkerHarness();
     try {
       const model_path = await tinyModel(worker.folder, 'tiny-llama');
-      await worker.configure();
+      // Its answer takes seconds: it is not over before the worker is told.
+      await worker.configure({}, { step_ms_min: 20 });
       await worker.load({ name: 'm', model_path });
       const body = { model: 'm', prompt: 'x', max_tokens: 900, ignore_eos: true, stream: true };
       const whole = worker.post('/v1/completions', body);
