@@ -191,6 +191,8 @@ describe('a rendezvous folder', () => {
       async () => (await readdir(join(scratch.path, 'sessions'))).length === 1,
       'a wrote again',
     );
+    // It may have been taken for forgotten where that took a moment longer.
+    await eventually(() => b.get(session.id), 'b sees the living one');
     expect(b.get(session.id)).toEqual(session.record);
   });
 
