@@ -282,7 +282,7 @@ async function untilReachable(admin: Stage['admin'], session_id: string): Promis
 export async function until(
   condition: () => boolean | Promise<boolean>,
   what: string,
-  limit_ms = 8000,
+  limit_ms = 15_000,
 ): Promise<void> {
   const deadline = performance.now() + limit_ms;
   while (!(await condition())) {

@@ -255,7 +255,7 @@ it('one is killed: the other serves on, nothing that was answered is lost, and i
     }
   };
   const clients = Promise.all(Array.from({ length: 8 }, () => client(60)));
-  await until(() => answered.length >= 200, 'a good part to be answered');
+  await until(() => answered.length >= 200, 'a good part to be answered', 25_000);
   killed = true;
   await ended(one.child, 'SIGKILL');
   await clients;
