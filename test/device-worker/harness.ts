@@ -13,7 +13,7 @@ import { synthesize } from '../../native/synth/synthesize.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 
-const deadline_ms = 20_000;
+const deadline_default_ms = 20_000;
 
 export interface RawAnswer {
   status: number;
@@ -88,7 +88,10 @@ export class WorkerHarness {
   }
 
   /** @returns once the model serves. */
-  async load(model: Partial<NativeModel> & { name: string; model_path: string }): Promise<void> {
+  async load(
+    model: Partial<NativeModel> & { name: string; model_path: string },
+    deadline_ms = deadline_default_ms,
+  ): Promise<void> {
     this.send({
       type: 'load',
       model: {
@@ -107,13 +110,17 @@ export class WorkerHarness {
         message.type === 'model' &&
         message.name === model.name &&
         ['serving', 'failed'].includes(message.state),
+      deadline_ms,
     )) as FromWorker & { type: 'model' };
     if (ended.state === 'failed') throw new Error(JSON.stringify(ended.error));
   }
 
   /** The first message that fits, of those that came and will come. */
-  async message(fits: (message: FromWorker) => boolean): Promise<FromWorker> {
-    return this.until(() => this.messages.find(fits), 'a message');
+  async message(
+    fits: (message: FromWorker) => boolean,
+    deadline_ms = deadline_default_ms,
+  ): Promise<FromWorker> {
+    return this.until(() => this.messages.find(fits), 'a message', deadline_ms);
   }
 
   /** What it logged so far. */
@@ -191,7 +198,7 @@ export class WorkerHarness {
     rmSync(this.folder, { recursive: true, force: true });
   }
 
-  private until<T>(look: () => T | undefined, what: string): Promise<T> {
+  private until<T>(look: () => T | undefined, what: string, deadline_ms = deadline_default_ms): Promise<T> {
     return new Promise((resolve, reject) => {
       const finish = (act: () => void) => {
         clearTimeout(timer);
