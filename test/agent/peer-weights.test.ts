@@ -1,5 +1,4 @@
 /** A node loads from another node's memory: two real agents, each with a device worker. */
-import { execFileSync } from 'node:child_process';
 import { copyFileSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -13,6 +12,7 @@ import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
 import { model } from '../engine/support.ts';
+import { forgetFile } from '../memory/page-cache.ts';
 import { eventually } from '../mesh/fixtures.ts';
 import { type RunningAgent, Site, unitOf } from './harness.ts';
 import { SlowReads } from './slow-reads.ts';
@@ -40,22 +40,8 @@ async function coldCopy(site: Site, path: string, hashes: ContentHashCache): Pro
   const copy = join(site.folder, 'copy.gguf');
   copyFileSync(path, copy);
   await learnContents(hashes, copy);
-  await outOfMemory(copy);
+  await forgetFile(copy);
   return copy;
-}
-
-/** Pages that a core has just had in hand stay for a moment. */
-function outOfMemory(copy: string): Promise<unknown> {
-  return eventually(
-    () => {
-      execFileSync('sync', [copy]);
-      execFileSync('dd', [`if=${copy}`, 'iflag=nocache', 'count=0', 'status=none']);
-      const resident = execFileSync('fincore', ['--bytes', '--noheadings', '--output=RES', copy]);
-      return Number(resident) === 0 || undefined;
-    },
-    'the file to be out of memory',
-    deadline_ms,
-  );
 }
 
 async function reportOf(site: Site, record: SessionRecord): Promise<DeviceReport> {
@@ -147,7 +133,7 @@ suite('a node that loads from another’s memory', () => {
     let load: string | undefined;
     // The first has its programs to read from the slow disk, too, maybe behind the whole file.
     for (const name of ['warm', 'second']) {
-      await outOfMemory(copy);
+      await forgetFile(copy);
       const loader = await site.start([native(name, copy)], {}, environment, otherNode(slow));
       const second = await site.serving(name, deadline_ms);
       expect(second.metadata.node).toBe('n1');

@@ -1,5 +1,4 @@
 /** What a worker had in its pool is in the page cache of whoever takes its place, in the order of who is asked for most. */
-import { execFileSync } from 'node:child_process';
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it, test } from 'vitest';
@@ -11,19 +10,13 @@ import { type ManifestModel, mergeRanges } from '../../agent/memory/pool-manifes
 import { packageRoot } from '../../spec/package-root.ts';
 import { WorkerHarness } from '../device-worker/harness.ts';
 import { model } from '../engine/support.ts';
+import { forgetFile } from './page-cache.ts';
 
 // Not in /tmp, which may be memory: files there are always in the page cache.
 const builds = join(packageRoot, 'build');
 mkdirSync(builds, { recursive: true });
 const folder = mkdtempSync(join(builds, 'manifest-'));
 afterAll(() => rmSync(folder, { recursive: true }));
-
-/** The file is no longer in the page cache, as on a node that never read it. */
-function forget(path: string): void {
-  execFileSync('dd', [`if=${path}`, 'iflag=nocache', 'count=0', 'status=none']);
-  execFileSync('sync', [path]);
-  execFileSync('dd', [`if=${path}`, 'iflag=nocache', 'count=0', 'status=none']);
-}
 
 /** Of the ranges of a model how many are in the page cache. */
 function resident({ path, ranges }: ManifestModel): number {
@@ -67,7 +60,7 @@ test('a worker that is drained tells what it had, and its successor reads it ahe
     expect(bytes).toBeGreaterThan(0.5 * statSync(path).size);
     expect(bytes).toBeLessThan(statSync(path).size);
   }
-  for (const path of [often, seldom]) forget(path);
+  for (const path of [often, seldom]) await forgetFile(path);
   expect(told.map(resident)).toEqual([0, 0, 0]);
 
   const second = new WorkerHarness();
@@ -92,8 +85,7 @@ describe('reading ahead', () => {
     const paths = ['a', 'b'].map((name) => join(folder, name));
     for (const path of paths) {
       writeFileSync(path, Buffer.alloc(4 * 2 ** 20, 1));
-      execFileSync('sync', [path]);
-      forget(path);
+      await forgetFile(path);
     }
     const [a, b] = paths.map((path) => entryOf(path, 0.5)) as [ManifestModel, ManifestModel];
     const loads = new AbortController();
