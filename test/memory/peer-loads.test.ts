@@ -105,8 +105,8 @@ function newPool(more: Partial<DevicePoolOptions> = {}): DevicePool {
   pool = new DevicePool(ggml, {
     pool_bytes: 160 * mib,
     threads: 1,
-    // Many small units: the file is the slow one, and the peer gets its share.
-    unit_bytes: 2048,
+    // Many small units: the file takes seconds, and the peer, which is asked by other threads, gets its share.
+    unit_bytes: 512,
     content_hashes: hashes,
     peers_socket: agent.socket,
     peer_bytes_min: mib,
