@@ -8,6 +8,7 @@ import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 import { Site, unitOf } from '../agent/harness.ts';
+import { WorkerHarness } from '../device-worker/harness.ts';
 import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
 import { eventually } from '../mesh/fixtures.ts';
 
@@ -32,7 +33,8 @@ beforeAll(async () => {
       );
     }),
   );
-  await Promise.all([1, 2].map(() => site.start(units, { emulated_step_ms: 20 })));
+  // At that pace streams last for longer than all that is to happen while they run.
+  await Promise.all([1, 2].map(() => site.start(units, { emulated_step_ms: 40 })));
   gateway = await gatewayOf(site, { continue_ms: 20_000, defragment_ms: 100 });
 }, 60_000);
 afterAll(async () => {
@@ -50,6 +52,32 @@ async function devices(): Promise<{ session_id: string; report: DeviceReport }[]
   }));
 }
 
+const asked = (seed: number, max_tokens: number) => ({
+  model: 'shared',
+  prompt: `Question ${seed}: how long is a queue?`,
+  max_tokens,
+  min_tokens: max_tokens,
+  temperature: 0.8,
+  seed,
+  stream: true,
+});
+
+/** Whole answers of a worker that has nothing else to do, and no pace. */
+async function alone(requests: readonly (readonly [seed: number, max_tokens: number])[]): Promise<string[]> {
+  const worker = new WorkerHarness();
+  try {
+    await worker.configure();
+    const model_path = join(site.folder, 'shared.gguf');
+    await worker.load({ name: 'shared', model_path, batch_invariant: true });
+    const texts: string[] = [];
+    for (const [seed, max_tokens] of requests)
+      texts.push(textOf(await worker.stream('/v1/completions', asked(seed, max_tokens))));
+    return texts;
+  } finally {
+    await worker.close();
+  }
+}
+
 /** Text and finish reason of a stream, and who began it. */
 async function stream(
   seed: number,
@@ -60,15 +88,7 @@ async function stream(
     method: 'POST',
     signal,
     headers: { authorization: `Bearer ${gateway.key}`, 'content-type': 'application/json' },
-    body: JSON.stringify({
-      model: 'shared',
-      prompt: `Question ${seed}: how long is a queue?`,
-      max_tokens,
-      min_tokens: max_tokens,
-      temperature: 0.8,
-      seed,
-      stream: true,
-    }),
+    body: JSON.stringify(asked(seed, max_tokens)),
   });
   expect(answer.status, answer.ok ? '' : await answer.text()).toBe(200);
   return { session: answer.headers.get('x-hpcserve-session')!, whole: answer.text().then(said) };
@@ -89,9 +109,11 @@ function said(events: string): string {
     .split('\n\n')
     .flatMap((event) => (event.startsWith('data: {') ? [event.slice(6)] : []));
   expect(events.trimEnd().endsWith('data: [DONE]')).toBe(true);
-  const choices = datas.map(
-    (data) => (JSON.parse(data) as { choices: { text: string; finish_reason: string }[] }).choices[0]!,
-  );
+  return textOf(datas.map((data) => JSON.parse(data)));
+}
+
+function textOf(list: readonly { choices: { text: string; finish_reason: string }[] }[]): string {
+  const choices = list.map((event) => event.choices[0]!);
   return `${choices.map(({ text }) => text).join('')}|${choices.at(-1)!.finish_reason}`;
 }
 
@@ -105,9 +127,7 @@ it('moves the smaller part of a model to the larger; texts are as alone, and the
     30_000,
   );
   const lengths = [300, 300, 300, 250];
-  const alone: string[] = [];
-  for (const [index, tokens] of lengths.entries())
-    if (index > 0) alone.push(await (await stream(index, tokens)).whole);
+  const whole = await alone([...lengths.entries()].slice(1));
 
   // Three fill one device, the fourth goes to the other; then the client of one of the three goes.
   await known(0);
@@ -143,7 +163,7 @@ it('moves the smaller part of a model to the larger; texts are as alone, and the
     return prompts + decoding === 3 ? now : undefined;
   }, 'the larger part to have all');
   expect(busy.resting).toEqual([]);
-  expect(await Promise.all(streams.slice(1).map(({ whole }) => whole))).toEqual(alone);
+  expect(await Promise.all(streams.slice(1).map((one) => one.whole))).toEqual(whole);
   expect(await gateway.continuations()).toBe(1);
   expect(gateway.logged.filter((line) => line.includes('go on elsewhere'))).toHaveLength(1);
 }, 90_000);
