@@ -92,8 +92,8 @@ describe('a request of maximal length on a nearly full pool', () => {
 
 it('where memory falls short after all, the KV of who can wait longest is parked, comes back, and no token changes', async () => {
   const model_path = await tinyModel(worker.folder, 'tiny-llama');
-  // An iteration takes 4 ms, so that restoring some hundred KiB is cheaper than computing them again.
-  await worker.configure({}, { step_ms_min: 4 });
+  // An iteration takes 8 ms, so that restoring some hundred KiB is cheaper than computing them again, and all run together.
+  await worker.configure({}, { step_ms_min: 8 });
   const shape = { model_path, context_tokens: 256, kv_tokens: 1024, max_sequences: 8 };
   await worker.load({ name: 'one', ...shape, batch_invariant: true });
   const indices = Array.from({ length: 8 }, (_, index) => index);
@@ -113,7 +113,7 @@ it('where memory falls short after all, the KV of who can wait longest is parked
   expect(parked.length, evictions.join('\n')).toBeGreaterThan(0);
   // All were restored: an answer of a sequence that stays parked never ends.
   expect(instances[0]).toMatchObject({ prompts: 0, decoding: 0, waiting: 0, kv_used_bytes: 0 });
-});
+}, 60_000);
 
 it('an idle instance leaves its tensors behind, and comes back with them: nothing is loaded again', async () => {
   const model_path = await tinyModel(worker.folder, 'tiny-llama');

@@ -236,7 +236,8 @@ describe('a device that is shared', () => {
   it('KV budgets follow what requests need where the pool has not room for all that was asked for; tokens stay the same', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
     // Each has 16 MiB of KV at most, and 1.7 MiB of weights.
-    await worker.configure({}, { pool_bytes: 24 * 2 ** 20 });
+    // At that pace the first of requests that are sent together still runs when the last is let in.
+    await worker.configure({}, { pool_bytes: 24 * 2 ** 20, step_ms_min: 15 });
     const shape = { model_path: path, context_tokens: 2048, kv_tokens: 16_384, batch_invariant: true };
     await worker.load({ name: 'one', ...shape, max_sequences: 8 });
     const long = (index: number) => ({
@@ -277,11 +278,12 @@ describe('a device that is shared', () => {
       expect.stringMatching(/^two: KV for \d+ tokens is set aside for it; more as its requests need it$/),
       expect.stringMatching(/^two: its KV budget went from \d+ to \d+ tokens$/),
     ]);
-  });
+  }, 60_000);
 
   it('where answers outgrow the KV there is, who can wait longest gives way and comes back; every token is as alone', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
-    await worker.configure();
+    // Slow enough that all of them run at the same time.
+    await worker.configure({}, { step_ms_min: 8 });
     // Eight prompts of 100 tokens fit, and less than five answers of 120 more.
     const shape = { model_path: path, context_tokens: 256, kv_tokens: 1024, max_sequences: 8 };
     await worker.load({ name: 'one', ...shape, batch_invariant: true });
@@ -306,7 +308,7 @@ describe('a device that is shared', () => {
     expect(decisions.find(({ kind }) => kind === 'evict')!.because).toMatch(
       /^it can wait longest: its next token is due in -?\d+ ms; (its KV is parked|it is computed again): /,
     );
-  });
+  }, 60_000);
 
   it('more models than the pool holds: one that nobody asks for gives way, and comes back with the same tokens', async () => {
     const paths = await Promise.all([1, 2, 3].map((seed) => tinyModel(worker.folder, 'tiny-llama', seed)));
