@@ -115,7 +115,7 @@ async function read(
   return { choices, usage: { prompt_tokens, completion_tokens, total_tokens } };
 }
 
-const bothServe = (): Promise<void> => gateway.untilServing('m', 2, 20_000);
+const bothServe = (): Promise<void> => gateway.untilServing('m', 2, 45_000);
 
 const long = { max_tokens: 800, ignore_eos: true, seed: 42 };
 const numbers = {
@@ -186,7 +186,7 @@ describe('native streams, when one device worker after the other is killed', () 
     process.kill(pids.get(sessions.find((id) => id !== first)!)!, 'SIGKILL');
     await all;
     other = disturbed.corrupted!.choices[0]!.text;
-  }, 120_000);
+  }, 240_000);
 
   it('each of them was broken', () => {
     const moved = gateway.logged.filter((line) => line.includes('goes on with the stream'));
@@ -240,7 +240,7 @@ describe('a native stream whose node agent', () => {
     expect(disturbed).toEqual(undisturbed.long);
     expect(gateway.logged.some((line) => line.includes('ends before this answer'))).toBe(true);
     agents.push(await startAgent(paced));
-  });
+  }, 90_000);
 
   it('is killed goes on elsewhere', async () => {
     await bothServe();
@@ -250,5 +250,5 @@ describe('a native stream whose node agent', () => {
     });
     expect(disturbed).toEqual(undisturbed.long);
     expect(await gateway.continuations()).toBe(before + 1);
-  });
+  }, 90_000);
 });
