@@ -225,7 +225,7 @@ it('has every answered request in the ledger after kill -9', async () => {
       }
     };
     const lanes = ['a', 'b', 'c', 'd', 'e', 'f'].map(lane);
-    await until(() => answered.length > 300, 'three hundred answers', 25_000);
+    await until(() => answered.length > 300, 'three hundred answers', 60_000);
     child.kill('SIGKILL');
     await exit;
     killed = true;
@@ -248,4 +248,4 @@ it('has every answered request in the ledger after kill -9', async () => {
   } finally {
     await session.kill();
   }
-});
+}, 120_000);
