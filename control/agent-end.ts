@@ -13,6 +13,10 @@ export function agentEndWords(code: number): string | undefined {
   return `the node agent ended with exit code ${code}`;
 }
 
+/** Slurm opens the job's log before it starts the script, and says no more where it cannot. */
+const notLaunched =
+  'its log could not be made in the folder of the launch: your quota or the disk is full (quota -s), or the node does not see the folder';
+
 /** `FAILED, the node agent ended with exit code 8`; a code that says nothing more is left out. */
 export function endWords({
   state,
@@ -20,5 +24,6 @@ export function endWords({
   reason,
 }: Pick<JobSnapshot, 'state' | 'exit_code' | 'reason'>): string {
   const code = exit_code ? `exit code ${exit_code}` : '';
-  return [state, reason?.includes(code) ? '' : code, reason ?? ''].filter(Boolean).join(', ');
+  const why = reason === 'JobLaunchFailure' ? `${reason}: ${notLaunched}` : (reason ?? '');
+  return [state, reason?.includes(code) ? '' : code, why].filter(Boolean).join(', ');
 }

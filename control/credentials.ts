@@ -1,8 +1,9 @@
 /** API keys of this person, by gateway: `$XDG_CONFIG_HOME/hpcserve/credentials.json`, 0600. */
-import { chmodSync, mkdirSync, readFileSync, statSync } from 'node:fs';
+import { chmodSync, readFileSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 import { writeFileAtomically } from './atomic-file.ts';
 
 const credentialSchema = z.object({
@@ -40,7 +41,7 @@ export class CredentialFile {
         !(credential.gateway_folder !== undefined && each.gateway_folder === credential.gateway_folder) &&
         !sameUrl(each.url, credential.url),
     );
-    mkdirSync(dirname(this.path), { recursive: true, mode: 0o700 });
+    makeFolders(dirname(this.path));
     writeFileAtomically(
       this.path,
       `${JSON.stringify({ format: 1, gateways: [...others, credential] }, null, 2)}\n`,

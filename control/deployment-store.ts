@@ -1,8 +1,10 @@
 /** Deployments on disk: `<state_dir>/<site>/deployments/<name>/`, see spec/state-layout.ts. */
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { systemCode } from '../spec/errors/system-error.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 import { nearest } from '../spec/nearest.ts';
 import { deploymentFiles, type StateLayout } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
@@ -120,7 +122,7 @@ export class DeploymentStore {
 
 function makePrivateFolder(folder: string): void {
   try {
-    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    makeFolders(folder);
     if (!statSync(folder).isDirectory()) throw new Error('it is not a folder');
   } catch (error) {
     throw stateFolderError(folder, error);
@@ -128,11 +130,12 @@ function makePrivateFolder(folder: string): void {
 }
 
 function stateFolderError(path: string, error: unknown): HpcserveError {
-  const { code, message } = error as NodeJS.ErrnoException;
+  const { message } = error as Error;
+  const code = systemCode(error);
   return new HpcserveError('E_STATE_FOLDER', {
     what: `the state folder cannot be used: ${path}`,
-    because: code === undefined ? message : `${code}: ${message}`,
-    ...(code === 'ENOSPC' || code === 'EDQUOT'
+    because: message,
+    ...(code === 'ENOSPC'
       ? { try: `free space on the filesystem of ${dirname(path)}, or name another state_dir` }
       : {}),
     cause: error,

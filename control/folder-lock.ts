@@ -20,6 +20,7 @@ import {
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { isOutOfRoom } from '../spec/errors/system-error.ts';
 import { identityOf, isAlive, type ProcessIdentity } from './process-identity.ts';
 import { waitUntil } from './wait-until.ts';
 
@@ -177,13 +178,11 @@ function takeOverIfStale(path: string, staleMs: number): boolean {
 }
 
 function isStale(path: string, staleMs: number): boolean {
-  const age = ageByFilesystemClock(path);
-  if (age === undefined) return false;
   const owner = readOwner(path);
-  // An empty or cut lock: its owner is between creating and writing, or died there.
-  if (!owner) return age > staleMs;
-  if (owner.host === hostname() && sameBootOrDead(owner)) return !isAlive(owner);
-  return age > staleMs;
+  if (owner && owner.host === hostname() && sameBootOrDead(owner)) return !isAlive(owner);
+  // Of another host; or empty or cut: its owner is between creating and writing, or died there.
+  const age = ageByFilesystemClock(path);
+  return age !== undefined && age > staleMs;
 }
 
 /** On the same host name a different boot id may be another container; then only its heartbeat counts. */
@@ -200,7 +199,10 @@ function readOwner(path: string): LockOwner | undefined {
   }
 }
 
-/** Modification time of a file against that of one written now beside it; undefined where it is gone. */
+/**
+ * Modification time of a file against that of one written now beside it; undefined where it is gone, or where there is
+ * no room for another: then nobody can take it over either.
+ */
 function ageByFilesystemClock(path: string): number | undefined {
   const probe = join(dirname(path), `.${randomBytes(6).toString('hex')}.now`);
   try {
@@ -208,7 +210,7 @@ function ageByFilesystemClock(path: string): number | undefined {
     writeFileSync(probe, '', { flag: 'wx', mode: 0o600 });
     return statSync(probe).mtimeMs - modified;
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT' || isOutOfRoom(error)) return undefined;
     throw error;
   } finally {
     rmSync(probe, { force: true });

@@ -1,11 +1,12 @@
 /** The gateway as a small Slurm job: for sites that allow no long-lived process on login nodes. */
 import { randomBytes } from 'node:crypto';
-import { existsSync, mkdirSync, rmSync } from 'node:fs';
+import { existsSync, rmSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { SlurmClient } from '../slurm/client.ts';
 import { buildJobScript } from '../slurm/job-script.ts';
 import { directivesOf, renderJobScript } from '../slurm/render.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 import { type GatewayEndpoint, gatewayFiles, type StateLayout } from '../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
 import { lookAtGateway, type WantedAddress, writeGatewayConfig } from './gateway-process.ts';
@@ -127,7 +128,7 @@ export class GatewayJob {
   async #submit(address: WantedAddress | undefined, after_job?: string): Promise<GatewayJobFile> {
     const { loaded, facts } = this.#operations;
     const layout = this.#layout;
-    mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
+    makeFolders(layout.gateway_folder);
     const config = writeGatewayConfig(loaded.site, layout, address);
     const launch_id = randomBytes(8).toString('hex');
     // Beside the first gateway; others come and go without it.

@@ -1,12 +1,13 @@
 /** The gateway of a site as a process of this machine: looked at, started, stopped. */
 import { spawn } from 'node:child_process';
-import { closeSync, fstatSync, mkdirSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { closeSync, fstatSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { get } from 'node:http';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { gatewayFolderOf, listGatewayFolders } from '../spec/gateway-folders.ts';
 import { gatewayNodeOptions } from '../spec/gateway-node-options.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import {
@@ -99,7 +100,7 @@ export async function startGatewayProcess(
   address?: WantedAddress,
   within_ms = start_ms,
 ): Promise<GatewayEndpoint> {
-  mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
+  makeFolders(layout.gateway_folder);
   const config = writeGatewayConfig(site, layout, address);
   const logPath = join(layout.gateway_folder, gatewayFiles.log);
   const log = openSync(logPath, 'a', 0o600);

@@ -1,8 +1,9 @@
 /** A launch on its way to the runner: its folder, `launch.json`, and the script beside it. */
-import { mkdirSync, rmSync, symlinkSync } from 'node:fs';
+import { rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type LaunchSpec, launchSchema } from '../spec/launch.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 import type { PlannedLaunch } from '../spec/plan.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { expandSitePath } from '../spec/site-paths.ts';
@@ -155,7 +156,7 @@ export function prepareArray(
   );
   const { array_id, folder } = array;
   return written(folder, () => {
-    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    makeFolders(folder);
     writeFileAtomically(join(folder, launchFiles.script), arrays.render(array), 0o700);
     for (const [task, prepared] of array.launches.entries()) {
       writeLaunchFile(prepared);
@@ -172,7 +173,7 @@ function withDrain(described: PreparedLaunch, drain_s: number | undefined): Prep
 }
 
 function writeLaunchFile({ launch, launch_folder, launch_file }: PreparedLaunch): void {
-  mkdirSync(launch_folder, { recursive: true, mode: 0o700 });
+  makeFolders(launch_folder);
   writeFileAtomically(launch_file, `${JSON.stringify(launch, null, 2)}\n`);
 }
 

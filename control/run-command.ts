@@ -1,9 +1,10 @@
 /** A server that somebody starts in an allocation of their own, as a launch of one unit on this node. */
 import { randomBytes } from 'node:crypto';
-import { existsSync, mkdirSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type LaunchSpec, launchSchema, type UnitSpec } from '../spec/launch.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 import { modelSchema } from '../spec/model-yaml.ts';
 import { launchFiles, runFolder } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
@@ -121,7 +122,7 @@ function writeRun(
     ...networkOf(site),
     leaves_when_warned: true,
   });
-  mkdirSync(launch_folder, { recursive: true, mode: 0o700 });
+  makeFolders(launch_folder);
   const launch_file = join(launch_folder, launchFiles.launch);
   writeFileAtomically(launch_file, `${JSON.stringify(launch, null, 2)}\n`);
   return { launch, launch_file };

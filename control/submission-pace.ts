@@ -2,9 +2,9 @@
  * At most so many submissions in any minute, over all commands that share a state folder: their times stand
  * in a file there, under a lock that is held only while it is read and written.
  */
-import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { makeFolders } from '../spec/make-folders.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
 import { FolderLock } from './folder-lock.ts';
 
@@ -35,7 +35,7 @@ export class SubmissionPace {
   /** Takes up to `count` submissions. @returns how many; the others have to wait. */
   async take(count: number): Promise<number> {
     const { folder, per_minute, now_ms, command, signal } = this.#options;
-    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    makeFolders(folder);
     const lock = await FolderLock.acquire(`${this.#path}.lock`, { command, timeout_ms: 30_000, signal });
     try {
       const recent = this.#recent();

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { systemMessage } from '../spec/errors/system-error.ts';
 
 const lockFile = 'gateway.lock';
 
@@ -112,12 +113,12 @@ export class FolderLock {
       }
       this.#holder = { ...this.#holder, beat: this.#holder.beat + 1 };
       const temporary = `${this.#path}.${this.#holder.token}`;
-      await writeFile(temporary, JSON.stringify(this.#holder), { mode: 0o600 });
+      await writeFile(temporary, JSON.stringify(this.#holder), { mode: 0o600, flush: true });
       if (this.#released) await unlink(temporary);
       else await rename(temporary, this.#path);
     } catch (error) {
       // The filesystem may be away for a while; a holder that took over meanwhile is seen at the next beat.
-      process.emitWarning(`the heartbeat of ${this.#path} could not be written: ${(error as Error).message}`);
+      process.emitWarning(`the heartbeat of ${this.#path} could not be written: ${systemMessage(error)}`);
     } finally {
       this.#beating = false;
     }

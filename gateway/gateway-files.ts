@@ -1,13 +1,14 @@
 import { randomBytes } from 'node:crypto';
-import { chmodSync, mkdirSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 import { type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
 
 /** Makes the gateway's folder, for its owner alone. Throws E_GATEWAY_FOLDER. */
 export function prepareFolder(folder: string): void {
   guarded(folder, () => {
-    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    makeFolders(folder);
     if ((statSync(folder).mode & 0o077) !== 0) chmodSync(folder, 0o700);
   });
 }
@@ -49,8 +50,13 @@ export function adminToken(folder: string): string {
 function replaceFile(path: string, text: string): void {
   guarded(path, () => {
     const temporary = `${path}.${process.pid}.tmp`;
-    writeFileSync(temporary, text, { mode: 0o600 });
-    renameSync(temporary, path);
+    try {
+      writeFileSync(temporary, text, { mode: 0o600, flush: true });
+      renameSync(temporary, path);
+    } catch (error) {
+      rmSync(temporary, { force: true });
+      throw error;
+    }
   });
 }
 

@@ -2,10 +2,16 @@
 import { parseArgs } from 'node:util';
 import { pino } from 'pino';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { LogOutput } from '../spec/log-output.ts';
 import { readGatewayConfig } from './config.ts';
 import { startGateway } from './gateway.ts';
 
-const log = pino({ base: { pid: process.pid }, level: process.env.HPCSERVE_LOG_LEVEL ?? 'info' });
+const log = pino(
+  { base: { pid: process.pid }, level: process.env.HPCSERVE_LOG_LEVEL ?? 'info' },
+  new LogOutput(1),
+);
+// Warnings of Node and the last words go to the same file; that it takes none now must not end anything.
+process.stderr.on('error', () => undefined);
 
 // Slurm's warning of the time limit goes to every process of a step; Node itself would open its debugger on it.
 process.on('SIGUSR1', () => log.info('the time limit of the job comes near'));

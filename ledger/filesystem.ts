@@ -23,17 +23,31 @@ const networkFilesystems: ReadonlyMap<number, string> = new Map([
   [0x20030528, 'OrangeFS'],
 ]);
 
+/**
+ * Copy-on-write filesystems need new room to change a page that is there already. Where there is none, the write-ahead
+ * log's shared memory, a mapped file, ends the process by SIGBUS: a full quota would kill the gateway.
+ */
+const copyOnWriteFilesystems: ReadonlyMap<number, string> = new Map([
+  [0x9123683e, 'btrfs'],
+  [0xca451a4e, 'bcachefs'],
+]);
+
 export interface Filesystem {
-  /** Name of a network filesystem, or `local`. */
+  /** Name of a network or copy-on-write filesystem, else `local`. */
   name: string;
   network: boolean;
+  /** Whether SQLite may map a file there to share memory: its write-ahead log needs that. */
+  shared_memory: boolean;
 }
 
 /** What `magic`, the `f_type` of statfs(2), stands for. */
 export function filesystemOfMagic(magic: number): Filesystem {
   // f_type is a signed 32-bit field on some ports: CIFS and SMB2 would appear negative.
-  const name = networkFilesystems.get(magic >>> 0);
-  return name === undefined ? { name: 'local', network: false } : { name, network: true };
+  const remote = networkFilesystems.get(magic >>> 0);
+  if (remote !== undefined) return { name: remote, network: true, shared_memory: false };
+  const copying = copyOnWriteFilesystems.get(magic >>> 0);
+  if (copying !== undefined) return { name: copying, network: false, shared_memory: false };
+  return { name: 'local', network: false, shared_memory: true };
 }
 
 /** The filesystem that holds `path`, which exists. */

@@ -1,4 +1,4 @@
-import { chmodSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -9,6 +9,7 @@ import {
   type KeySettings,
   keySettingsSchema,
 } from '../spec/key-settings.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 import { type ApiKey, generateKey, generateKeyId, hashKey } from './keys.ts';
 
 const fileSchema = z.object({
@@ -74,7 +75,7 @@ export class KeyStore {
   /** Makes the folder where it is absent, and reads it. @throws E_KEY_FOLDER */
   static async open(folder: string, options: KeyStoreOptions = {}): Promise<KeyStore> {
     guarded(folder, () => {
-      mkdirSync(folder, { recursive: true, mode: 0o700 });
+      makeFolders(folder);
       chmodSync(folder, 0o700);
     });
     const store = new KeyStore(folder, options);

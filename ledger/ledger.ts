@@ -16,8 +16,8 @@ export interface LedgerOptions {
   filesystem?: Filesystem;
   /**
    * How long records gather before a commit. 0: those of one turn of the event loop, which is right where a
-   * commit is a write to memory (WAL). A network filesystem syncs on every commit, so records of 20 ms share
-   * one: lower answers sooner when idle, higher spends less time in sync under load.
+   * commit is a write to memory (WAL). Without that log (`Filesystem.shared_memory`) every commit syncs, so records of
+   * 20 ms share one: lower answers sooner when idle, higher spends less time in sync under load.
    */
   group_ms?: number;
   now_ms?: () => number;
@@ -35,7 +35,7 @@ export interface OpenedLedger {
 /** Runs when a record is safe from the death of this process, or could not be written. */
 export type Committed = (error: HpcserveError | undefined) => void;
 
-const networkGroup_ms = 20;
+const syncedGroup_ms = 20;
 const retry_ms = 1000;
 /** A commit takes at most this many records, so that one never blocks the event loop for long (about 4 ms). */
 const groupLimit = 1024;
@@ -50,7 +50,7 @@ const sharedGroup = 16;
 
 /**
  * Opens, checks and, where needed, creates or repairs the ledger of one gateway. One writer at a time: the
- * gateway's folder lock sees to it, and on network filesystems an exclusive lock on the file as well.
+ * gateway's folder lock sees to it, and without shared memory an exclusive lock on the file as well.
  *
  * Throws E_LEDGER_BUSY, E_LEDGER_VERSION, E_LEDGER_WRITE.
  */
@@ -79,7 +79,7 @@ export function openLedger(path: string, options: LedgerOptions = {}): OpenedLed
 function openChecked(path: string, filesystem: Filesystem): Database.Database | string {
   const db = new Database(path, { timeout: 2000 });
   try {
-    if (filesystem.network) {
+    if (!filesystem.shared_memory) {
       db.pragma('locking_mode = EXCLUSIVE');
       db.pragma('journal_mode = TRUNCATE');
       db.exec('BEGIN EXCLUSIVE; COMMIT');
@@ -138,7 +138,7 @@ export class Ledger {
     this.path = path;
     this.#db = db;
     this.#now_ms = options.now_ms ?? Date.now;
-    this.#group_ms = options.group_ms ?? (filesystem.network ? networkGroup_ms : 0);
+    this.#group_ms = options.group_ms ?? (filesystem.shared_memory ? 0 : syncedGroup_ms);
     this.#onHealth = options.onHealth ?? (() => {});
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
@@ -160,7 +160,7 @@ export class Ledger {
     this.#spentSince = db.prepare(
       'SELECT coalesce(sum(requests), 0) AS requests, coalesce(sum(tokens), 0) AS tokens FROM spent WHERE key_id = ? AND day >= ?',
     );
-    this.#checkpointer = filesystem.network ? undefined : new Checkpointer(db, path);
+    this.#checkpointer = filesystem.shared_memory ? new Checkpointer(db, path) : undefined;
   }
 
   /** Why the ledger cannot be written at present; undefined while it can. */

@@ -4,9 +4,10 @@
  */
 import { randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
-import { link, mkdir, open, stat, unlink } from 'node:fs/promises';
+import { link, open, stat, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 
 const networkKeyFile = 'network.key';
 const key_bytes = 32;
@@ -20,7 +21,7 @@ const key_bytes = 32;
 export async function loadOrCreateNetworkKey(meshFolder: string): Promise<Uint8Array> {
   const path = join(meshFolder, networkKeyFile);
   try {
-    await mkdir(meshFolder, { recursive: true, mode: 0o700 });
+    makeFolders(meshFolder);
   } catch (error) {
     throw folderError(meshFolder, error);
   }

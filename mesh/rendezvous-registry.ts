@@ -1,6 +1,7 @@
 import { type FSWatcher, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { systemMessage } from '../spec/errors/system-error.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { hasLeft, openEntry, travels } from './entry.ts';
 import { loadOrCreateNetworkKey, readNetworkKey } from './network-key.ts';
@@ -427,5 +428,5 @@ function isFilesystemError(error: unknown): boolean {
 
 function messageOf(error: unknown): string {
   if (error instanceof HpcserveError) return [error.message, ...error.because].join(': ');
-  return (error as Error).message;
+  return systemMessage(error);
 }

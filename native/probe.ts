@@ -5,12 +5,13 @@
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdirSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
+import { readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { cpus, homedir, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { makeFolders } from '../spec/make-folders.ts';
 import { findNativeLibraries, type NativeLibraries } from './libraries.ts';
 
 export interface ProbeResult {
@@ -152,7 +153,7 @@ function readCache(key: string): ProbeResult | undefined {
 function writeCache(key: string, result: ProbeResult): void {
   const path = cachePath(key);
   try {
-    mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+    makeFolders(dirname(path));
     const partial = `${path}.${process.pid}`;
     writeFileSync(partial, JSON.stringify(result), { mode: 0o600 });
     renameSync(partial, path);

@@ -80,8 +80,8 @@ const exact: Readonly<Record<string, Entry>> = {
   NodesBusy: ['the nodes it needs are busy'],
   SystemFailure: ['Slurm or a node failed', ask],
   JobLaunchFailure: [
-    'it could not be started: often the log folder, the working folder or the user is missing on the node',
-    'check that state_dir is on a filesystem that compute nodes see',
+    'it could not be started: often its log cannot be written (a full quota), or the folder or the user is missing on the node',
+    'check your quota (quota -s), and that state_dir is on a filesystem that compute nodes see',
     'stuck',
   ],
   Prolog: ['the site’s prolog still prepares the nodes'],

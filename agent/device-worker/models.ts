@@ -2,6 +2,7 @@ import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { DeviceReport } from '../../spec/device-report.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { systemMessage } from '../../spec/errors/system-error.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { ContentHashCache } from '../memory/content-hashes.ts';
 import { learnContents } from '../memory/learn-contents.ts';
@@ -366,7 +367,7 @@ export class Models {
       this.profiles?.write(name, profile);
       if (lengths) this.lengths?.write(name, lengths);
     } catch (error) {
-      this.warn(`what was learned of ${name} on this device cannot be kept: ${(error as Error).message}`);
+      this.warn(`what was learned of ${name} on this device cannot be kept: ${systemMessage(error)}`);
     }
   }
 
@@ -374,7 +375,7 @@ export class Models {
     try {
       writeManifest(this.manifest_file!, models);
     } catch (error) {
-      this.warn(`what was in memory is not known to the next worker: ${(error as Error).message}`);
+      this.warn(`what was in memory is not known to the next worker: ${systemMessage(error)}`);
     }
   }
 

@@ -6,17 +6,18 @@ import { createHash } from 'node:crypto';
 import {
   closeSync,
   fstatSync,
-  mkdirSync,
   openSync,
   readFileSync,
   readSync,
   renameSync,
+  rmSync,
   writeFileSync,
 } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import { type FileVersion, fileVersion, sharedVersionText, versionChanges } from './file-version.ts';
 import type { FileRange } from './load/pieces.ts';
 
@@ -117,13 +118,18 @@ export class ContentHashCache {
   }
 
   write(file: FileVersion, hashes: ContentHashes): void {
-    mkdirSync(this.folder, { recursive: true, mode: folder_mode });
+    makeFolders(this.folder, folder_mode);
     const path = this.#path(file);
     // Other nodes may share the folder.
     const partial = `${path}.${hostname()}.${process.pid}`;
     const entry: Entry = { version: sharedVersionText(file), hashes: [...hashes] };
-    writeFileSync(partial, JSON.stringify(entry), { mode: file_mode });
-    renameSync(partial, path);
+    try {
+      writeFileSync(partial, JSON.stringify(entry), { mode: file_mode, flush: true });
+      renameSync(partial, path);
+    } catch (error) {
+      rmSync(partial, { force: true });
+      throw error;
+    }
   }
 
   #path({ path, inode }: FileVersion): string {

@@ -1,9 +1,10 @@
 /** What starting a wrapped engine needs, on its first node and on others. */
-import { mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { dirname } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import type { CommandLine } from '../adapters/adapter.ts';
 import { environmentFor } from './device-visibility.ts';
 import type { ProcessContext } from './serving-process.ts';
@@ -24,7 +25,7 @@ export function engineEnvironment(
 export function prepareFiles(line: CommandLine): void {
   for (const { path, content } of line.files) writeFileSync(path, content, { mode: 0o600, flag: 'wx' });
   for (const { path, target } of line.links) {
-    mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+    makeFolders(dirname(path));
     symlinkSync(target, path);
   }
 }

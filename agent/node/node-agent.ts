@@ -503,6 +503,7 @@ export class NodeAgent {
         new HpcserveError('E_AGENT_STATE', {
           what: `the ${name} of node ${this.#identity.node} cannot be written to ${this.#launch.launch_folder}`,
           because: error.message,
+          cause: error,
         }),
     );
   }

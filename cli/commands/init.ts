@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import type { Command } from 'commander';
 import { programOnPath } from '../../control/site-files.ts';
@@ -8,6 +8,7 @@ import { discoverSite } from '../../slurm/discover.ts';
 import { readHostFacts } from '../../slurm/host-facts.ts';
 import { renderSiteDraft } from '../../slurm/site-draft-yaml.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import type { CliContext } from '../context.ts';
 
@@ -45,7 +46,7 @@ Examples:
           : resolve(context.working_folder, options.output);
       if (existsSync(path) && !options.force)
         throw new HpcserveError('E_FILE_EXISTS', { what: `${path} exists already` });
-      mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+      makeFolders(dirname(path));
       writeFileSync(path, draft.text);
       for (const warning of draft.warnings) context.note(`check: ${warning}`);
       if (context.json) context.out(JSON.stringify({ site: draft.name, path, warnings: draft.warnings }));

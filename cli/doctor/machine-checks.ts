@@ -1,10 +1,12 @@
 /** Checks of this machine and of the folders: Node, addons, state folder, disk, clock, paths of sockets. */
 import { randomBytes } from 'node:crypto';
-import { existsSync, mkdirSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import type { LoadedSite } from '../../control/site-files.ts';
 import { filesystemOf, isSharedFilesystem, readHostFacts } from '../../slurm/host-facts.ts';
+import { quotaAdvice, systemMessage } from '../../spec/errors/system-error.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { type CheckResult, failed, passed, warning } from './check.ts';
@@ -15,6 +17,7 @@ const leastFree_bytes = 1024 ** 3;
 const socketPath_bytes = 107;
 /** Longest file name that is put into a runtime folder for sockets. */
 const socketName_bytes = 48;
+const probe_bytes = 4096;
 /** Clocks that differ by more make certificates and time limits look wrong. */
 const clockSkew_ms = 5_000;
 
@@ -77,9 +80,10 @@ export function checkStateFolder({ layout, site, path }: LoadedSite): CheckResul
   const probe = join(root, `.${randomBytes(6).toString('hex')}.probe`);
   const results: CheckResult[] = [];
   try {
-    mkdirSync(root, { recursive: true, mode: 0o700 });
+    makeFolders(root);
     const before = Date.now();
-    writeFileSync(probe, '', { flag: 'wx', mode: 0o600 });
+    // Some bytes, and on the disk: a full quota may well take an empty file.
+    writeFileSync(probe, Buffer.alloc(probe_bytes), { flag: 'wx', mode: 0o600, flush: true });
     const skew = Math.max(0, before - statSync(probe).mtimeMs, statSync(probe).mtimeMs - Date.now());
     results.push(
       passed('state folder', `${root} can be written`),
@@ -95,8 +99,8 @@ export function checkStateFolder({ layout, site, path }: LoadedSite): CheckResul
     return [
       failed(
         'state folder',
-        `${root}: ${(error as Error).message}`,
-        `mkdir -p ${root}, or change state_dir in ${path}`,
+        `${root}: ${systemMessage(error)}`,
+        quotaAdvice(error)[0] ?? `mkdir -p ${root}, or change state_dir in ${path}`,
       ),
     ];
   } finally {

@@ -6,7 +6,7 @@
  * Orders are files in a folder of the owner's alone. They name a launch of a deployment of this site by its file, and
  * what is not such a file is refused: an order cannot make the node run anything else.
  */
-import { lstatSync, mkdirSync, readFileSync } from 'node:fs';
+import { lstatSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { AgentState } from '../../spec/agent-state.ts';
@@ -20,6 +20,7 @@ import {
   orderSchema,
 } from '../../spec/joined-node.ts';
 import { type LaunchSpec, launchSchema } from '../../spec/launch.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import { deploymentFiles, launchFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from '../atomic-file.ts';
 import { FolderLock } from '../folder-lock.ts';
@@ -79,7 +80,7 @@ export class JoinedHost {
   async run(): Promise<number> {
     const { layout, now_ms, command, note } = this.#options;
     forgetOldNodes(layout, now_ms());
-    mkdirSync(join(this.#folder, joinedNodeFiles.orders), { recursive: true, mode: 0o700 });
+    makeFolders(join(this.#folder, joinedNodeFiles.orders));
     let lock: FolderLock | undefined;
     try {
       while (!this.#stopped.signal.aborted) {

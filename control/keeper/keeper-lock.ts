@@ -1,7 +1,7 @@
 /** One process a site for each service, whichever login node it is on. */
-import { mkdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import { keeperFiles, type StateLayout, scavengerFiles } from '../../spec/state-layout.ts';
 import { FolderLock } from '../folder-lock.ts';
 
@@ -31,7 +31,7 @@ async function alone<T>(
   work: () => Promise<T>,
   running: { code: 'E_KEEPER_RUNNING' | 'E_BACKFILL_RUNNING'; what: string },
 ): Promise<T> {
-  mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+  makeFolders(dirname(path));
   const lock = await FolderLock.acquire(path, { command, timeout_ms: 0 }).catch((error: unknown) => {
     if (!(error instanceof HpcserveError) || error.code !== 'E_DEPLOYMENT_LOCKED') throw error;
     throw new HpcserveError(running.code, { what: running.what, because: error.because });

@@ -1,9 +1,10 @@
 /** The keeper as a process of this machine: looked at, started, ended. */
 import { spawn } from 'node:child_process';
-import { closeSync, fstatSync, mkdirSync, openSync } from 'node:fs';
+import { closeSync, fstatSync, openSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { holderOf } from '../folder-lock.ts';
@@ -34,7 +35,7 @@ export function lookAtKeeper(layout: StateLayout): KeeperSight {
 export async function ensureKeeper(loaded: LoadedSite, signal: AbortSignal): Promise<boolean> {
   const { layout } = loaded;
   if (lookAtKeeper(layout).state === 'running') return false;
-  mkdirSync(layout.keeper_folder, { recursive: true, mode: 0o700 });
+  makeFolders(layout.keeper_folder);
   const logPath = join(layout.keeper_folder, keeperFiles.log);
   const log = openSync(logPath, 'a', 0o600);
   const before = fstatSync(log).size;

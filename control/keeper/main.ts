@@ -6,6 +6,7 @@ import { userInfo } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { LogOutput } from '../../spec/log-output.ts';
 import { type Operations, type OperationsInput, openOperations } from '../operations.ts';
 import { readSite } from '../site-files.ts';
 import { GatewayBeside } from './gateway-beside.ts';
@@ -20,7 +21,9 @@ process.once('SIGINT', () => interruption.abort(new Error('ended by SIGINT')));
 let warn: () => void = () => undefined;
 process.on('SIGUSR1', () => warn());
 
-const say = (line: object): void => void process.stdout.write(`${JSON.stringify(line)}\n`);
+const log = new LogOutput(1);
+const say = (line: object): void => log.write(`${JSON.stringify(line)}\n`);
+process.stderr.on('error', () => undefined);
 
 /** Another keeper, on a login node or in a job that was killed, may hold the lock for a while; a folder may be away, ms. */
 const retry_ms = 15_000;

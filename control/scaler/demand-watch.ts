@@ -2,11 +2,11 @@
  * What gateways were asked for over the last while, by model: what `scale` decides on. Kept in a file beside, so that a
  * keeper that is started again, or one that looks once from cron, knows what came before.
  */
-import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { DemandSample } from '../../solver/scaling/scale.ts';
 import { type DemandFile, demandFileSchema, type ModelDemand, readDemand } from '../../spec/demand.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from '../atomic-file.ts';
 
@@ -71,7 +71,7 @@ export class DemandWatch {
       files: [...this.#files],
       models: [...this.#models].map(([model, { samples }]) => [model, { samples }]),
     };
-    mkdirSync(this.#layout.keeper_folder, { recursive: true, mode: 0o700 });
+    makeFolders(this.#layout.keeper_folder);
     writeFileAtomically(keptPath(this.#layout), `${JSON.stringify(kept)}\n`);
   }
 

@@ -2,10 +2,10 @@
  * What became of replicas on idle nodes: one entry for each time that a job ran, and how much was idle meanwhile. Kept in
  * the state folder, so that every look, whoever makes it, knows how often jobs are preempted.
  */
-import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { PreemptionHistory } from '../../solver/scavenging/preemption-history.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import { type StateLayout, scavengerFiles } from '../../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from '../atomic-file.ts';
 import type { LaunchSight } from '../decide.ts';
@@ -64,7 +64,7 @@ export function writeHistory(layout: StateLayout, history: ScavengerHistory, now
     runs: history.runs.filter((run) => (run.ended_ms ?? now_ms) > now_ms - kept_ms),
     idle: history.idle.filter((each) => each.hour_ms > now_ms - kept_ms),
   };
-  mkdirSync(layout.scavenger_folder, { recursive: true, mode: 0o700 });
+  makeFolders(layout.scavenger_folder);
   writeFileAtomically(pathOf(layout), `${JSON.stringify(kept)}\n`);
 }
 

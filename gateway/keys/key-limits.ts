@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { type ApiKey, dayOf, type Ledger } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { systemMessage } from '../../spec/errors/system-error.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { GatewayLog } from '../log.ts';
@@ -126,7 +127,7 @@ export class KeyLimits {
         () => {},
         (error: Error) =>
           this.#options.log.warn(
-            { reason: error.message },
+            { reason: systemMessage(error) },
             'what keys used cannot be told to other gateways',
           ),
       );

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import type { DemandFile, ModelDemand } from '../../spec/demand.ts';
+import { systemMessage } from '../../spec/errors/system-error.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { GatewayLog } from '../log.ts';
 import { replaceFile } from '../replace-file.ts';
@@ -97,7 +98,7 @@ export class DemandMeter {
     this.#dirty = false;
     this.#writing = replaceFile(this.#path, `${JSON.stringify(this.file())}\n`).catch((error: Error) =>
       // The next write tries again; replicas stay as many as they are meanwhile.
-      this.#log.warn({ file: this.#path, reason: error.message }, 'demand cannot be written'),
+      this.#log.warn({ file: this.#path, reason: systemMessage(error) }, 'demand cannot be written'),
     );
     this.#timer = setTimeout(() => {
       this.#timer = undefined;

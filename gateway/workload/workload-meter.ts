@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { systemMessage } from '../../spec/errors/system-error.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import {
   combineWorkloads,
@@ -148,7 +149,7 @@ export class WorkloadMeter {
       .then(() => replaceFile(this.#path, `${JSON.stringify(file)}\n`))
       .catch((error: Error) =>
         // The next write tries again; a plan works without it.
-        this.#log.warn({ file: this.#path, reason: error.message }, 'measured load cannot be written'),
+        this.#log.warn({ file: this.#path, reason: systemMessage(error) }, 'measured load cannot be written'),
       );
   }
 

@@ -7,6 +7,7 @@ import { open, rename, rm, statfs } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { isOutOfRoom, systemCode } from '../../spec/errors/system-error.ts';
 import { packageRoot } from '../../spec/package-root.ts';
 import { modelFileError } from '../formats/file-window.ts';
 import { type GgufLayout, layoutGguf } from '../formats/gguf-writer.ts';
@@ -155,8 +156,7 @@ async function checkSpace(path: string, bytes: number): Promise<void> {
 }
 
 function diskError(path: string, error: unknown): unknown {
-  const code = (error as NodeJS.ErrnoException).code;
-  if (code === 'ENOSPC' || code === 'EDQUOT' || code === 'EFBIG') {
+  if (isOutOfRoom(error) || systemCode(error) === 'EFBIG') {
     return new HpcserveError('E_MODEL_DISK', {
       what: `${path} could not be written`,
       because: (error as Error).message,

@@ -4,6 +4,7 @@
  * puts it into the OpenAI error envelope.
  */
 import { type ErrorCode, errorRegistry } from './registry.ts';
+import { isOutOfRoom, namedIn, quotaAdvice, systemCode } from './system-error.ts';
 
 export interface ErrorFacts {
   /** What happened, one sentence, with the names and numbers of this case. */
@@ -26,10 +27,10 @@ export class HpcserveError extends Error {
   readonly details: Record<string, unknown>;
 
   constructor(code: ErrorCode, facts: ErrorFacts) {
-    super(facts.what, facts.cause === undefined ? undefined : { cause: facts.cause });
+    super(namedIn(facts.what, facts.cause), facts.cause === undefined ? undefined : { cause: facts.cause });
     this.code = code;
-    this.because = list(facts.because);
-    const advice = list(facts.try);
+    this.because = list(facts.because).map((line) => namedIn(line, facts.cause));
+    const advice = [...quotaAdvice(facts.cause), ...list(facts.try)];
     this.try = advice.length > 0 ? advice : [errorRegistry[code].fix];
     this.details = facts.details ?? {};
   }
@@ -109,12 +110,12 @@ const systemReasons: Readonly<Record<string, string>> = {
 
 function refusedBySystem(thrown: unknown): HpcserveError | undefined {
   if (!(thrown instanceof Error)) return undefined;
-  const { code = '', path, dest, message } = thrown as NodeJS.ErrnoException & { dest?: string };
+  const { path, dest, message } = thrown as NodeJS.ErrnoException & { dest?: string };
+  const code = systemCode(thrown) ?? '';
   const reason = systemReasons[code];
   // Without a path it is no file: a socket, a process.
   const file = dest ?? path;
-  if (reason === undefined || (file === undefined && code !== 'ENOSPC' && code !== 'EDQUOT'))
-    return undefined;
+  if (reason === undefined || (file === undefined && !isOutOfRoom(thrown))) return undefined;
   return new HpcserveError('E_FILESYSTEM', {
     what: file === undefined ? `a file cannot be written: ${reason}` : `${file}: ${reason}`,
     because: message,

@@ -2,6 +2,7 @@
 import { closeSync, fstatSync, openSync, statSync } from 'node:fs';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isInPageCache, mapFile, pageBytes, unmap } from '../../../native/memory-map.ts';
+import { systemCode } from '../../../spec/errors/system-error.ts';
 import { type ContentHashCache, rangeOfKey } from '../content-hashes.ts';
 import { type FileVersion, fileVersion, versionChanges } from '../file-version.ts';
 import type { FileRange } from '../load/pieces.ts';
@@ -130,7 +131,7 @@ function openUnchanged(file: FileVersion): number | undefined {
   try {
     descriptor = openSync(file.path, 'r');
   } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
+    const code = systemCode(error);
     if (code === 'ENOENT' || code === 'EACCES' || code === 'ESTALE') return undefined;
     throw error;
   }

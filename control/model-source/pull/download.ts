@@ -5,20 +5,11 @@
  */
 import { createHash, type Hash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import {
-  type FileHandle,
-  mkdir,
-  open,
-  readFile,
-  rename,
-  rm,
-  stat,
-  statfs,
-  writeFile,
-} from 'node:fs/promises';
+import { type FileHandle, open, readFile, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';
 import { z } from 'zod';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { makeFolders } from '../../../spec/make-folders.ts';
 import { FolderLock } from '../../folder-lock.ts';
 import { withoutSecrets } from '../parse-source.ts';
 import {
@@ -77,9 +68,11 @@ const disk_reserve_bytes = 64 * 1024 * 1024;
  * throws, and the reason of the signal. The unfinished part stays, except where its content is wrong.
  */
 export async function downloadFile(options: DownloadOptions): Promise<Downloaded> {
-  await mkdir(dirname(options.target), { recursive: true, mode: 0o700 }).catch((error: unknown) => {
+  try {
+    makeFolders(dirname(options.target));
+  } catch (error) {
     throw diskError(options.target, error);
-  });
+  }
   const lock = await lockTarget(options);
   try {
     return await new Download(options).run();
@@ -279,7 +272,11 @@ class Download {
       });
     }
     this.#validators = { ...validators, ...(bytes === undefined ? {} : { size_bytes: bytes }) };
-    await writeFile(this.#sidecar, JSON.stringify(this.#validators), { mode: 0o600 });
+    await writeFile(this.#sidecar, JSON.stringify(this.#validators), { mode: 0o600 }).catch(
+      (error: unknown) => {
+        throw diskError(this.#sidecar, error);
+      },
+    );
     return { bytes };
   }
 

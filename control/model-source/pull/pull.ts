@@ -1,11 +1,12 @@
 /** `hpcserve model pull`: from the hub into the cache that every tool on a cluster reads, or from an address. */
 import { existsSync, readFileSync, realpathSync } from 'node:fs';
-import { mkdir, readlink, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
+import { readlink, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { readGguf } from '../../../native/formats/gguf-reader.ts';
 import { readSafetensors } from '../../../native/formats/safetensors.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { makeFolders } from '../../../spec/make-folders.ts';
 import { hubCacheFolder, repositoryFolders } from '../hub-cache.ts';
 import { type HubRepository, parseModelSource, withoutSecrets } from '../parse-source.ts';
 import { chooseFiles } from './choose-files.ts';
@@ -176,9 +177,11 @@ async function announce(
 ): Promise<void> {
   const total = (files: readonly HubFile[]): number =>
     files.reduce((sum, file) => sum + (file.size_bytes ?? 0), 0);
-  await mkdir(cache, { recursive: true, mode: 0o700 }).catch((error: unknown) => {
+  try {
+    makeFolders(cache);
+  } catch (error) {
     throw diskError(cache, error);
-  });
+  }
   const space = await statfs(cache);
   const free = space.bavail * space.bsize;
   if (free < total(absent)) {
@@ -197,7 +200,7 @@ async function announce(
 
 /** A relative link, so that the cache can be moved; replaced atomically where it is wrong. */
 async function linkFile(path: string, blob: string): Promise<void> {
-  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+  makeFolders(dirname(path));
   const wanted = relative(dirname(path), blob);
   const present = await readlink(path).catch((error: unknown) => {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
@@ -211,9 +214,9 @@ async function linkFile(path: string, blob: string): Promise<void> {
 }
 
 async function writeRef(path: string, commit: string): Promise<void> {
-  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+  makeFolders(dirname(path));
   const fresh = `${path}.${process.pid}`;
-  await writeFile(fresh, commit);
+  await writeFile(fresh, commit, { flush: true });
   await rename(fresh, path);
 }
 
