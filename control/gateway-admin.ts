@@ -129,6 +129,8 @@ const meshSessionSchema = z.looseObject({
   tier: z.string(),
   engine: z.string().optional(),
   job_end_time_ms: z.number().optional(),
+  /** By how much the clock of its node is ahead of the gateway's. */
+  clock_ahead_ms: z.number().optional(),
   devices: z.array(
     z.looseObject({
       model: z.string(),

@@ -150,8 +150,16 @@ export function observe(
   return { at_ms: now_ms, launches, problems };
 }
 
-/** What an agent said that ended before its job was put back into the queue and began again: the new one has yet to speak. */
-function isOfEarlierRun({ phase, updated_at_ms }: AgentState, job: JobSnapshot | undefined): boolean {
+/**
+ * What an agent said before its job was put back into the queue: the next one has yet to speak. Slurm counts the runs, and
+ * tells both; where it does not, times must do, of which the agent's are by the clock of its node.
+ */
+function isOfEarlierRun(
+  { phase, updated_at_ms, restart_count }: AgentState,
+  job: JobSnapshot | undefined,
+): boolean {
+  if (restart_count !== undefined && job?.restart_count !== undefined)
+    return restart_count < job.restart_count;
   const over = phase === 'stopped' || phase === 'failed';
   return over && job?.phase === 'running' && updated_at_ms < (job.start_time_ms ?? 0);
 }
@@ -170,9 +178,16 @@ function readAgentStates(folder: string, problems: string[]): AgentState[] {
     const state = readAgentState(join(folder, name), problems);
     if (!state) continue;
     const other = newest.get(state.node_index);
-    if (!other || other.started_at_ms < state.started_at_ms) newest.set(state.node_index, state);
+    if (!other || isLater(state, other)) newest.set(state.node_index, state);
   }
   return [...newest.values()].sort((a, b) => a.node_index - b.node_index);
+}
+
+/** Times of two nodes are by two clocks. */
+function isLater(state: AgentState, other: AgentState): boolean {
+  const { restart_count = 0, started_at_ms } = state;
+  const { restart_count: other_count = 0 } = other;
+  return restart_count === other_count ? started_at_ms > other.started_at_ms : restart_count > other_count;
 }
 
 function readAgentState(path: string, problems: string[]): AgentState | undefined {
@@ -219,7 +234,9 @@ function unitSight(
     return { ...facts, state: launch.cancel_requested_ms === undefined ? 'lost' : 'unloaded' };
   }
   if (!agent) return { ...base, state: 'pending' };
-  const current = job?.phase === 'running' || agent.updated_at_ms >= polled_at_ms - clockDoubt_ms;
+  const isOfThisRun = agent.restart_count !== undefined && agent.restart_count === job?.restart_count;
+  const current =
+    job?.phase === 'running' || isOfThisRun || agent.updated_at_ms >= polled_at_ms - clockDoubt_ms;
   if (!current) return { ...base, state: 'pending' };
   if (agent.phase === 'failed') return { ...facts, state: 'failed' };
   if (agent.phase === 'stopped')

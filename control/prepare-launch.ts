@@ -5,7 +5,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import { type LaunchSpec, launchSchema } from '../spec/launch.ts';
 import { makeFolders } from '../spec/make-folders.ts';
 import type { PlannedLaunch } from '../spec/plan.ts';
-import type { SiteConfig } from '../spec/site.ts';
+import { type SiteConfig, slurmSettings } from '../spec/site.ts';
 import { expandSitePath } from '../spec/site-paths.ts';
 import { arrayTaskFolder, launchFiles } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
@@ -61,6 +61,9 @@ export function describeLaunch(
     ...(Object.keys(site.sharing).length > 0 && { sharing: site.sharing }),
     // On a joined node, too: its allocation is not ours to renew.
     ...(planned.scavenged || isJoinedKind(planned.node_kind) ? { leaves_when_warned: true } : {}),
+    ...(site.kind === 'slurm' && planned.scavenged && slurmSettings(site).signal_s > 0
+      ? { warned_before_s: slurmSettings(site).signal_s }
+      : {}),
     heartbeat_ms: 1000,
   };
   return {

@@ -29,7 +29,7 @@ export function sessionRows(
   query: TableQuery = {},
   key?: ApiKey | undefined,
 ): object[] {
-  return table.sessions().flatMap(({ record, reachable, replicas }) => {
+  return table.sessions().flatMap(({ record, session, reachable, replicas }) => {
     const { metadata } = record;
     if (!isAsked(record, query) || !isTrusted(metadata.provider, key)) return [];
     const models = replicas.filter(({ served }) => maySee(served, key));
@@ -50,6 +50,7 @@ export function sessionRows(
         job_id: metadata.job_id,
         job_end_time_ms: metadata.job_end_time_ms,
         started_at_ms: record.started_at_ms,
+        clock_ahead_ms: session.clock_ahead_ms,
         devices: metadata.devices,
         ...gossip.sight(record.session_id),
         models: models.map(modelRow),

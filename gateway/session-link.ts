@@ -25,6 +25,8 @@ const heartbeatBytes = 1024 * 1024;
 const reconnectFirst_ms = 50;
 const reconnectLast_ms = 2000;
 const finishPoll_ms = 100;
+/** Higher: a stall of either side is less likely to pass for a wrong clock; lower: a clock that was set right is seen sooner. */
+const comparedBeats = 5;
 
 export interface LinkEvents {
   /** The session answers: its first heartbeat on a new watch stream arrived. */
@@ -51,6 +53,8 @@ export class SessionLink {
   #retry: NodeJS.Timeout | undefined;
   #retry_ms = reconnectFirst_ms;
   #closed = false;
+  /** By how much its clock was ahead of ours, as its last heartbeats came. */
+  #ahead_ms: number[] = [];
 
   constructor(record: SessionRecord, own: SessionIdentity, detour: Detour, events: LinkEvents) {
     this.#record = record;
@@ -79,6 +83,14 @@ export class SessionLink {
 
   set record(record: SessionRecord) {
     this.#record = record;
+  }
+
+  /**
+   * By how much the clock of its node is ahead of this host's; undefined until it is known. The way of a heartbeat only makes
+   * it look less, so the largest of the last ones is nearest.
+   */
+  get clock_ahead_ms(): number | undefined {
+    return this.#ahead_ms.length === 0 ? undefined : Math.round(Math.max(...this.#ahead_ms));
   }
 
   /** Connections for requests, one request at a time each. */
@@ -190,6 +202,8 @@ export class SessionLink {
           this.#events.up(this);
         }
         last_ms = now_ms;
+        if (heartbeat.at_ms !== undefined)
+          this.#ahead_ms = [...this.#ahead_ms.slice(1 - comparedBeats), heartbeat.at_ms - Date.now()];
         this.#events.heartbeat(this, heartbeat);
       }
     }
@@ -219,6 +233,8 @@ function parseHeartbeat(line: string, session_id: string): Heartbeat {
   if (heartbeat.session_id !== session_id || !Array.isArray(heartbeat.models)) {
     throw new Error('what came on its watch stream is no heartbeat of this session');
   }
+  if (heartbeat.at_ms !== undefined && !Number.isFinite(heartbeat.at_ms))
+    throw new Error('a heartbeat holds an impossible time');
   for (const load of heartbeat.models) {
     for (const count of [load.running, load.waiting, load.max_sequences]) {
       if (!Number.isSafeInteger(count) || count < 0) throw new Error('a heartbeat holds an impossible count');

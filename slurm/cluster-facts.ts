@@ -1,7 +1,7 @@
 /** What a cluster consists of: partitions, groups of like nodes, and the controller's settings. */
 import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
 import { expandHostlist } from './hostlist.ts';
-import { longFormat, parseLongFormat, parseScontrolLine, present } from './text-format.ts';
+import { longFormat, parseLongFormat, parseScontrolLine, parseUtcTime_ms, present } from './text-format.ts';
 
 /** Nodes of one partition that are alike and in the same state. */
 export interface NodeGroup {
@@ -69,6 +69,8 @@ export interface ControllerConfig {
   has_accounting: boolean;
   gres_types: string[];
   select_type: string;
+  /** The controller's clock when it answered, Unix ms in whole seconds; undefined where the answer does not say. */
+  told_at_ms?: number;
   all: Map<string, string>;
 }
 
@@ -203,6 +205,7 @@ export function parseControllerConfig(output: string): ControllerConfig {
     const value = Number.parseInt(get(key), 10);
     return Number.isNaN(value) ? otherwise : value;
   };
+  const told_at_ms = parseUtcTime_ms(/^Configuration data as of (\S+)/m.exec(output)?.[1]);
   return {
     cluster_name: get('ClusterName'),
     preempt_type: get('PreemptType'),
@@ -215,6 +218,7 @@ export function parseControllerConfig(output: string): ControllerConfig {
     has_accounting: !['', 'accounting_storage/none', '(null)'].includes(get('AccountingStorageType')),
     gres_types: (present(all.get('GresTypes')) ?? '').split(',').filter((word) => word !== ''),
     select_type: get('SelectType'),
+    ...(told_at_ms === undefined ? {} : { told_at_ms }),
     all,
   };
 }

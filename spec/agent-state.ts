@@ -16,7 +16,10 @@ export interface AgentState {
   node_index: number;
   pid: number;
   job_id?: string;
+  /** How often Slurm had put the job back into the queue before this run of it; absent outside of Slurm. */
+  restart_count?: number;
   phase: AgentPhase;
+  /** By the clock of the node, which may be wrong, as all times here. */
   started_at_ms: number;
   updated_at_ms: number;
   devices: DeviceDescription[];
@@ -59,6 +62,8 @@ export interface SessionState {
 export interface Heartbeat {
   session_id: string;
   sequence: number;
+  /** When it was sent, Unix ms by the clock of the node; agents of earlier versions do not say. */
+  at_ms?: number;
   models: ModelLoad[];
 }
 

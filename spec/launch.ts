@@ -84,6 +84,8 @@ export const launchSchema = z.strictObject({
   sharing: sharingSchema.optional(),
   /** Nobody takes its place at its time limit: it drains when it is warned. */
   leaves_when_warned: z.literal(true).optional(),
+  /** So long before its time limit, s, or up to a minute earlier, Slurm warns it; absent: nobody said. */
+  warned_before_s: z.number().positive().optional(),
   /** Absent: it takes no part in the gossip. */
   mesh: meshSettingsSchema.optional(),
   heartbeat_ms: z.int().min(100).default(1000),

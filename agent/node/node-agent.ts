@@ -21,6 +21,7 @@ import { SessionServer } from './session-server.ts';
 import type { NodeIdentity } from './slurm-environment.ts';
 import { StateFile } from './state-file.ts';
 import { UnitSupervisor } from './unit-supervisor.ts';
+import { walltimeLeft_ms } from './walltime.ts';
 
 /** Pause between attempts to reach a mesh folder that is away at the start. */
 const mesh_retry_ms = 1000;
@@ -120,8 +121,14 @@ export class NodeAgent {
     this.#changed();
     if (this.#launch.leaves_when_warned !== true || this.#stop.signal.aborted) return;
     // Nobody takes its place: running answers get all the time there is, new ones go elsewhere from now on.
-    const end_ms = this.#identity.job_end_time_ms ?? Date.now();
-    this.#walltime_drain_ms = Math.max(this.#drainMs(), end_ms - Date.now() - stop_grace_ms);
+    const { job_end_time_ms } = this.#identity;
+    const { warned_before_s } = this.#launch;
+    const left_ms = walltimeLeft_ms({
+      ...(job_end_time_ms === undefined ? {} : { job_end_time_ms }),
+      ...(warned_before_s === undefined ? {} : { warned_before_s }),
+      now_ms: Date.now(),
+    });
+    this.#walltime_drain_ms = Math.max(this.#drainMs(), left_ms - stop_grace_ms);
     this.#end('the time limit of the job comes near');
   }
 
@@ -143,6 +150,7 @@ export class NodeAgent {
       node_index: this.#identity.node_index,
       pid: process.pid,
       ...(this.#identity.job_id === undefined ? {} : { job_id: this.#identity.job_id }),
+      ...(this.#identity.restart_count === undefined ? {} : { restart_count: this.#identity.restart_count }),
       phase: this.#phase,
       started_at_ms: this.#started_at_ms,
       updated_at_ms: Date.now(),

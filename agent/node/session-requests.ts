@@ -194,7 +194,12 @@ function watch(
   const beat = (): void => {
     // A watcher that does not read gets the newest when it does, not a queue of old ones.
     if (response.writableNeedDrain) return;
-    const heartbeat: Heartbeat = { session_id: sessionId, sequence: sequence++, models: unit?.loads() ?? [] };
+    const heartbeat: Heartbeat = {
+      session_id: sessionId,
+      sequence: sequence++,
+      at_ms: Date.now(),
+      models: unit?.loads() ?? [],
+    };
     response.write(`${JSON.stringify(heartbeat)}\n`);
   };
   beat();

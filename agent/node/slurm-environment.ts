@@ -6,7 +6,9 @@ export interface NodeIdentity {
   hostname: string;
   node_index: number;
   job_id?: string;
-  /** When the job's time limit ends, Unix ms. */
+  /** How often Slurm had put the job back into the queue. */
+  restart_count?: number;
+  /** When the job's time limit ends, Unix ms by Slurm's clock. */
   job_end_time_ms?: number;
 }
 
@@ -33,7 +35,11 @@ export function nodeIdentity(
     node_index,
     ...(environment.SLURM_JOB_ID === undefined
       ? {}
-      : { job_id: jobIdOf(environment, environment.SLURM_JOB_ID) }),
+      : {
+          job_id: jobIdOf(environment, environment.SLURM_JOB_ID),
+          // Slurm sets it from the second run on.
+          restart_count: number('SLURM_RESTART_COUNT') ?? 0,
+        }),
     ...(end_s === undefined ? {} : { job_end_time_ms: end_s * 1000 }),
   };
 }

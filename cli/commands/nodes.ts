@@ -113,6 +113,7 @@ interface MeshNode {
   /** Since its last sign of life in the gossip. */
   heard_ms_ago?: number;
   job_end_time_ms?: number;
+  clock_ahead_ms?: number;
 }
 
 /** Nodes that serve, as a gateway sees them; none and no reason where the site has no gateway. */
@@ -127,7 +128,8 @@ async function nodesInMesh(
     const { url, key } = await openDoor(context);
     const byNode = new Map<string, MeshNode>();
     for (const session of await meshSessions(url, key, query, context.signal)) {
-      const { node, site, provider, tier, devices, models, reachable, job_end_time_ms } = session;
+      const { node, site, provider, tier, devices, models, reachable, job_end_time_ms, clock_ahead_ms } =
+        session;
       const id = `${node} ${site} ${provider}`;
       const nothing = { devices: [], models: [], running: 0, waiting: 0, sources: [] };
       const known: MeshNode = byNode.get(id) ?? { node, site, provider, tier, ...nothing };
@@ -143,6 +145,7 @@ async function nodesInMesh(
       if (session.heard_ms_ago !== undefined)
         known.heard_ms_ago = Math.min(known.heard_ms_ago ?? Number.POSITIVE_INFINITY, session.heard_ms_ago);
       if (job_end_time_ms !== undefined) known.job_end_time_ms = job_end_time_ms;
+      if (clock_ahead_ms !== undefined) known.clock_ahead_ms = clock_ahead_ms;
       byNode.set(id, known);
     }
     return { nodes: [...byNode.values()].sort((a, b) => (a.node < b.node ? -1 : 1)) };

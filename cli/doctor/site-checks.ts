@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { GatewayAdmin, type MeshSight } from '../../control/gateway-admin.ts';
+import { GatewayAdmin, type MeshSession, type MeshSight, meshSessions } from '../../control/gateway-admin.ts';
 import { lookAtGateways, readAdminToken } from '../../control/gateway-process.ts';
 import type { Operations } from '../../control/operations.ts';
 import { liveFacts } from '../../control/operations.ts';
@@ -14,6 +14,7 @@ import { checkPermissions, type Permissions } from '../../slurm/permissions.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { NodeKind, SiteConfig, SlurmDefaults } from '../../spec/site.ts';
 import type { Directive } from '../../spec/slurm-types.ts';
+import { formatDuration } from '../format/quantities.ts';
 import { type CheckResult, failed, passed, skipped, warning } from './check.ts';
 
 export async function checkSlurm(operations: Operations): Promise<CheckResult[]> {
@@ -27,6 +28,7 @@ export async function checkSlurm(operations: Operations): Promise<CheckResult[]>
         : warning('slurm', `${version.text} is older than 20.11`, 'expect gaps; report what goes wrong'),
     ];
     const config = await slurm.config();
+    results.push(...judgeController(config.told_at_ms, operations.now_ms()));
     results.push(
       config.has_accounting
         ? passed('accounting', 'sacct tells how jobs ended')
@@ -69,6 +71,42 @@ export async function checkSlurm(operations: Operations): Promise<CheckResult[]>
   } catch (error) {
     return [failedBy('slurm', error, 'check with: sinfo')];
   }
+}
+
+/** The times of jobs are Slurm's, and what is due is decided by this host's clock. */
+function judgeController(told_at_ms: number | undefined, now_ms: number): CheckResult[] {
+  // Whole seconds, and some time on the way.
+  if (told_at_ms === undefined || Math.abs(told_at_ms - now_ms) <= clockDoubt_ms) return [];
+  return [
+    warning(
+      'clock of Slurm',
+      `Slurm's controller is ${aheadWords(told_at_ms - now_ms)} this host: jobs are renewed so much too ${told_at_ms > now_ms ? 'late' : 'early'}`,
+      'set this host right; check with: timedatectl',
+    ),
+  ];
+}
+
+/** Clocks of nodes that differ from the gateway's, as it hears them. */
+function judgeClocks(sessions: readonly MeshSession[]): CheckResult[] {
+  const ofNodes = new Map(sessions.map(({ node, clock_ahead_ms = 0 }) => [node, clock_ahead_ms]));
+  return [...ofNodes].flatMap(([node, ahead_ms]) =>
+    Math.abs(ahead_ms) <= clockDoubt_ms
+      ? []
+      : [
+          warning(
+            `clock of ${node}`,
+            `${aheadWords(ahead_ms)} the gateway's host; requests and jobs go on, times in the logs of that node are wrong by as much`,
+            `tell the operator of ${node}; check there with: timedatectl`,
+          ),
+        ],
+  );
+}
+
+/** Clocks that differ by less differ in nothing that people see. */
+const clockDoubt_ms = 5000;
+
+function aheadWords(ahead_ms: number): string {
+  return `${formatDuration(Math.abs(ahead_ms))} ${ahead_ms > 0 ? 'ahead of' : 'behind'}`;
 }
 
 /** Jobs and this machine must see the same state folder: what is written there over FirecREST is read here, and back. */
@@ -179,8 +217,10 @@ export async function checkMesh({ loaded }: Operations): Promise<CheckResult[]> 
     if (sight.state !== 'running') continue;
     const check = number === 1 ? 'mesh' : `mesh of gateway ${number}`;
     try {
-      const admin = new GatewayAdmin(sight.endpoint.url, readAdminToken(layout));
+      const token = readAdminToken(layout);
+      const admin = new GatewayAdmin(sight.endpoint.url, token);
       results.push(...judgeMesh(check, await admin.mesh(), loaded.site.mesh.gossip));
+      if (number === 1) results.push(...judgeClocks(await meshSessions(sight.endpoint.url, token, {})));
     } catch (error) {
       results.push(failedBy(check, error, 'hpcserve status'));
     }

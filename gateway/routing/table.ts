@@ -16,6 +16,7 @@ export interface Route<T> {
 
 interface Entry<T> {
   record: SessionRecord;
+  session: T;
   /** Whether its watch stream is open: without it nobody knows whether it lives. */
   reachable: boolean;
   replicas: Replica<T>[];
@@ -41,7 +42,8 @@ export class RoutingTable<T> {
       return replica;
     });
     for (const replica of replicas) replica.beside = replicas;
-    this.#entries.set(record.session_id, { record, reachable: known?.reachable ?? false, replicas });
+    const reachable = known?.reachable ?? false;
+    this.#entries.set(record.session_id, { record, session, reachable, replicas });
     this.#rebuild();
   }
 
@@ -84,7 +86,7 @@ export class RoutingTable<T> {
     return this.#routes.values();
   }
 
-  sessions(): { record: SessionRecord; reachable: boolean; replicas: readonly Replica<T>[] }[] {
+  sessions(): { record: SessionRecord; session: T; reachable: boolean; replicas: readonly Replica<T>[] }[] {
     return [...this.#entries.values()];
   }
 

@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { assess } from '../../control/assess.ts';
 import type { DeploymentState } from '../../control/deployment-state.ts';
 import { Reconciler, records } from '../../control/reconciler.ts';
+import type { AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import {
@@ -184,6 +185,38 @@ describe('reconciler', () => {
       pending: { reason: 'BeginTime', explanation: 'it was requeued' },
     };
     expect(assess(...pair(await loop.pass('demo'))).replicas_serving).toBe(0);
+  });
+
+  it.each([
+    ['ahead', 3_600_000],
+    ['behind', -3_600_000],
+  ])('tells the runs of a requeued job apart where a clock is an hour %s', async (_, wrong_ms) => {
+    given(deploymentState([launchRecord(1)]));
+    const loop = reconciler();
+    const { state } = await loop.pass('demo');
+    const [launch] = state.launches;
+    const of = (node: string, restart_count: number, facts: Partial<AgentState> = {}): void =>
+      writeAgentState(place.store, launch!, {
+        ...{ node, restart_count, started_at_ms: now_ms + wrong_ms, updated_at_ms: now_ms + wrong_ms },
+        ...facts,
+      });
+    const ran = (phase: 'pending' | 'running', restart_count: number): void => {
+      const pending = { reason: 'BeginTime', explanation: 'it was requeued' };
+      runner.jobs.get('1')!.snapshot = {
+        ...{ job_id: '1', phase, state: phase.toUpperCase(), restart_count },
+        ...(phase === 'pending' ? { pending } : { start_time_ms: now_ms }),
+      };
+    };
+    of('n1', 0, { phase: 'stopped' });
+    ran('pending', 1);
+    expect(assess(...pair(await loop.pass('demo')))).toMatchObject({ phase: 'waiting', replicas_failed: 0 });
+    // Its next run is on a node whose clock is right.
+    of('n2', 1, { started_at_ms: now_ms, updated_at_ms: now_ms });
+    ran('running', 1);
+    expect(assess(...pair(await loop.pass('demo'))).phase).toBe('serving');
+    // And what an agent says of this run counts, whatever its clock says.
+    of('n2', 1, { phase: 'failed' });
+    expect(assess(...pair(await loop.pass('demo'))).replicas_failed).toBe(1);
   });
 
   it('waits for the agent of a job that runs again, whatever the one before said at its end', async () => {
