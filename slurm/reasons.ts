@@ -80,7 +80,7 @@ const exact: Readonly<Record<string, Entry>> = {
   NodesBusy: ['the nodes it needs are busy'],
   SystemFailure: ['Slurm or a node failed', ask],
   JobLaunchFailure: [
-    'it could not be started: often its log cannot be written (a full quota), or the folder or the user is missing on the node',
+    'it could not be started: often the log folder, the working folder or the user is missing on the node, or the log folder is full (a quota)',
     'check your quota (quota -s), and that state_dir is on a filesystem that compute nodes see',
     'stuck',
   ],
