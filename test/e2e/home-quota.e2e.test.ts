@@ -37,7 +37,7 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
   afterAll(async () => {
     await home?.close();
     quota.dispose();
-  });
+  }, 120_000);
 
   it('takes no deployment: it says that it is the quota, and leaves nothing behind', async () => {
     quota.fill();
@@ -51,7 +51,7 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
     expect(checked.stdout).toMatch(/FAILED +state folder: .*disk quota exceeded.*\n +try: see your quota/);
     quota.free();
     expect(readdirSync(quota.path)).toEqual([]);
-  });
+  }, 120_000);
 
   it('goes on with what runs, tells clients why none is answered, and answers again once there is room', async () => {
     const deployed = await hpcserve('deploy', 'model.yaml', '--timeout', '60s');
@@ -74,26 +74,26 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
     expect(stopped.stderr).toMatch(/quota.*\[E_FILESYSTEM\][\s\S]*scancel/);
     expect(await jobs()).toEqual([job_id]);
     quota.free();
-    await expect.poll(async () => (await ask()).code, { timeout: 10_000 }).toBe(0);
+    await expect.poll(async () => (await ask()).code, { timeout: 30_000 }).toBe(0);
     // What could not be written meanwhile is, once: that it was so is in the log.
     expect(log('gateway')).toMatch(/"ledger cannot be written"/);
     expect(log('gateway')).toMatch(/"ledger can be written again"/);
-  });
+  }, 120_000);
 
   it('submits nothing that cannot be written down; the job that ended is replaced when it can be', async () => {
     quota.fill();
     await home.run(['scancel', job_id]);
-    await expect.poll(async () => (await status()).phase, { timeout: 10_000 }).not.toBe('serving');
+    await expect.poll(async () => (await status()).phase, { timeout: 30_000 }).not.toBe('serving');
     // Two rounds of the keeper.
     await new Promise((resolve) => setTimeout(resolve, 2500));
     expect(await jobs()).toEqual([]);
     quota.free();
-    await expect.poll(jobs, { timeout: 20_000 }).toHaveLength(1);
-    await expect.poll(async () => (await ask()).code, { timeout: 20_000 }).toBe(0);
+    await expect.poll(jobs, { timeout: 30_000 }).toHaveLength(1);
+    await expect.poll(async () => (await ask()).code, { timeout: 30_000 }).toBe(0);
     expect(log('keeper')).toMatch(/quota/);
     expect((await hpcserve('stop', 'demo')).code).toBe(0);
     expect(await jobs()).toEqual([]);
-  });
+  }, 120_000);
 
   it('says what a job lacks that Slurm could not start, for its log could not be made', async () => {
     const partitions = async (state: string): Promise<void> => {
@@ -103,7 +103,7 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
     await partitions('DOWN');
     try {
       const deploying = hpcserve('deploy', 'model.yaml', '--timeout', '30s');
-      await expect.poll(jobs, { timeout: 20_000 }).toHaveLength(1);
+      await expect.poll(jobs, { timeout: 30_000 }).toHaveLength(1);
       quota.fill();
       await partitions('UP');
       const { code, stderr } = await deploying;
@@ -117,5 +117,5 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
     const again = await hpcserve('deploy', 'model.yaml', '--timeout', '60s');
     expect(again.code, again.stderr).toBe(0);
     expect(existsSync(join(quota.path, 'tight/deployments/demo/deployment.json'))).toBe(true);
-  });
+  }, 120_000);
 });
