@@ -66,6 +66,8 @@ async function elsewhere(context: CliContext, command: Command): Promise<void> {
   const top = topCommand(command);
   // With a URL the gateway is asked as it is; nothing of the site is needed.
   if (!remoteCommands.has(top.name()) || context.configuration.get('url') !== undefined) return;
+  // On several sites the command itself goes where it is to run.
+  if (command.opts().sites !== undefined) return;
   const loaded = siteOfCommand(context, top);
   if (loaded?.site.slurm?.ssh === undefined) return;
   const { runThere } = await import('./remote/run-there.ts');

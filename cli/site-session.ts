@@ -79,6 +79,12 @@ export function openSite(context: CliContext, spec?: DeploymentSpec): LoadedSite
   const { configuration } = context;
   const source = configuration.winner('site');
   const stronger = source?.layer === 'flag' || source?.layer === 'environment';
+  if (!stronger && spec?.sites !== undefined)
+    throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
+      what: `${spec.name} is for several sites (${spec.sites.join(', ')}), and this command works on one`,
+      because: 'model.yaml has sites',
+      try: `name one of them: --site ${spec.sites[0]}`,
+    });
   const name = stronger ? (source.value as string) : (spec?.site ?? (source?.value as string | undefined));
   // A command looks twice: whether its site is reached by ssh, and then for itself.
   const sites = opened.get(context) ?? new Map<string | undefined, LoadedSite>();

@@ -9,13 +9,17 @@ import { nearest } from '../spec/nearest.ts';
 import type { ResolvedEngine } from '../spec/plan.ts';
 
 /**
- * @param nodeKinds names of the site's node kinds.
+ * @param nodeKinds names of the site's node kinds; undefined: those of other sites may be meant
  * @throws E_CONFIG_CONFLICT, E_CONFIG_MISSING
  */
-export function checkModels(spec: DeploymentSpec, site: string, nodeKinds: readonly string[]): void {
+export function checkModels(
+  spec: DeploymentSpec,
+  site: string,
+  nodeKinds: readonly string[] | undefined,
+): void {
   refuseDoubleNames(spec);
   for (const model of spec.models) {
-    checkNodeKinds(model, site, nodeKinds);
+    if (nodeKinds) checkNodeKinds(model, site, nodeKinds);
     checkStableReplicas(model);
     checkCommand(model);
     checkFiles(model);

@@ -18,7 +18,14 @@ import { joinedOffers } from './joined-node/joined-offers.ts';
 import { ensureKeeper } from './keeper/keeper-process.ts';
 import { measuredWorkloads } from './measured-workload.ts';
 import { type AskSlurm, factsToPlanWith, type Operations } from './operations.ts';
-import { launchIds, type PlannedDeployment, planDeployment, requireFeasible, useFresh } from './planning.ts';
+import {
+  launchIds,
+  type PlannedDeployment,
+  type PlanningInput,
+  planDeployment,
+  requireFeasible,
+  useFresh,
+} from './planning.ts';
 import { withQueueWaits } from './queue-wait.ts';
 import { Reconciler, records } from './reconciler.ts';
 import { forgetPrevious, previousOf, rollBack } from './roll-back.ts';
@@ -67,7 +74,7 @@ export interface PlanNowOptions {
 }
 
 /** The search for a better plan ends after this long unless told otherwise; most end by proof in a tenth of it. */
-const search_ms = 5000;
+export const search_ms = 5000;
 
 /** Makes the plan for a specification as things are now. @throws E_MODEL_… before anything is submitted. */
 export async function planNow(
@@ -76,6 +83,16 @@ export async function planNow(
   specFile: string,
   options: PlanNowOptions = {},
 ): Promise<PlannedDeployment> {
+  return planDeployment(await planningInput(operations, spec, specFile, options));
+}
+
+/** All that the plan of a specification is made from, as things are now. */
+export async function planningInput(
+  operations: Operations,
+  spec: DeploymentSpec,
+  specFile: string,
+  options: PlanNowOptions,
+): Promise<PlanningInput> {
   const { ask = 'must', objective } = options;
   const { loaded, facts, emit, now_ms, store } = operations;
   const checking = (what: string): void => emit({ at_ms: now_ms(), kind: 'checking', what });
@@ -99,7 +116,7 @@ export async function planNow(
     ...(offline ? offered : await withQueueWaits(operations, offered)),
     ...joinedOffers(loaded.site, loaded.layout, facts.environment, own, now_ms()),
   ];
-  return planDeployment({
+  return {
     spec,
     spec_file: specFile,
     site: loaded.site,
@@ -111,7 +128,7 @@ export async function planNow(
     measured: measuredWorkloads(store.layout.root),
     ...(objective ? { objective } : {}),
     ...(before?.desired === 'serving' ? { running: runningOf(before) } : {}),
-  });
+  };
 }
 
 /** Replicas of a deployment that run or are on their way, by where they are. */

@@ -45,6 +45,8 @@ export interface PlanningInput {
   measured?: ReadonlyMap<string, PlannedWorkload>;
   /** When the search for a better plan ends. */
   limits?: SearchLimits;
+  /** The plan is made over several sites: that this one lacks a node kind is no mistake. */
+  one_of_several?: boolean;
 }
 
 export interface PlannedDeployment {
@@ -57,11 +59,23 @@ export interface PlannedDeployment {
   fingerprint: (launch: PlannedLaunch) => string;
 }
 
-/** @throws HpcserveError of the model's files; an infeasible plan is returned, not thrown. */
-export async function planDeployment(input: PlanningInput): Promise<PlannedDeployment> {
+/** A question with what tells later whether its answer still holds. */
+export interface AskedDeployment extends Omit<PlannedDeployment, 'plan'> {
+  /** See `Plan.inputs_digest`. */
+  inputs_digest: string;
+  /** What people should know of the site, whatever the answer. */
+  warnings: string[];
+}
+
+/** Looks at the models and writes down what placement is asked. @throws HpcserveError of the model's files */
+export async function askDeployment(input: PlanningInput): Promise<AskedDeployment> {
   const { spec, site } = input;
   const folder = dirname(input.spec_file);
-  checkModels(spec, site.name, [...new Set(input.offers.map((offer) => offer.node_kind))]);
+  checkModels(
+    spec,
+    site.name,
+    input.one_of_several ? undefined : [...new Set(input.offers.map((offer) => offer.node_kind))],
+  );
   const models: PlacementModel[] = [];
   for (const model of spec.models) {
     const workload = workloadOf(model, input.measured);
@@ -70,45 +84,54 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
   const stamps = Object.fromEntries(models.map((model) => [model.model_path, stampOf(model.model_path)]));
   const limit = spec.slurm.time_limit === undefined ? undefined : parseSlurmDuration_s(spec.slurm.time_limit);
   const { partition } = spec.slurm;
-  const question: PlacementQuestion = {
-    deployment: spec.name,
-    site: site.name,
-    models,
-    node_kinds: [...input.offers],
-    ...(limit === undefined ? {} : { time_limit_s: limit }),
-    ...(partition === undefined
-      ? {}
-      : { partitions: typeof partition === 'string' ? partition.split(',') : partition }),
-    settings: placementSettings(site),
-    objective: input.objective ?? spec.objective,
-    ...(input.running ? { running: input.running } : {}),
-  };
-  const placement = place(question, input.limits);
   return {
-    question,
-    plan: sealPlan({
-      format: 1,
+    question: {
       deployment: spec.name,
       site: site.name,
-      made_at_ms: input.now_ms,
-      ...(input.offline ? { offline: true } : {}),
-      inputs_digest: digestOf({ spec, stamps, site, offers: input.offers.map(withoutCounts) }),
-      ...placement,
-      warnings: [
-        ...new Set([
-          ...unknownDevices(input.offers),
-          ...placement.warnings,
-          ...unusedDevices(placement.launches, input.offers),
-          ...settingsWithoutEffect(spec, site, placement.models),
-        ]),
-      ],
-    }),
+      models,
+      node_kinds: [...input.offers],
+      ...(limit === undefined ? {} : { time_limit_s: limit }),
+      ...(partition === undefined
+        ? {}
+        : { partitions: typeof partition === 'string' ? partition.split(',') : partition }),
+      settings: placementSettings(site),
+      objective: input.objective ?? spec.objective,
+      ...(input.running ? { running: input.running } : {}),
+    },
+    inputs_digest: digestOf({ spec, stamps, site, offers: input.offers.map(withoutCounts) }),
     spec_digest: digestOf({ spec, stamps }),
     fingerprint: (launch) => {
       const units = launch.units.map((unit) => ({ ...unit, model: { ...unit.model, ...plannedWith } }));
       const files = units.map((unit) => stamps[unit.model_path]);
       return digestOf({ launch: { ...launch, units }, slurm: spec.slurm, files });
     },
+    warnings: [...unknownDevices(input.offers), ...slurmWithoutEffect(spec, site)],
+  };
+}
+
+/** @throws HpcserveError of the model's files; an infeasible plan is returned, not thrown. */
+export async function planDeployment(input: PlanningInput): Promise<PlannedDeployment> {
+  const { inputs_digest, warnings, ...asked } = await askDeployment(input);
+  const placement = place(asked.question, input.limits);
+  return {
+    ...asked,
+    plan: sealPlan({
+      format: 1,
+      deployment: input.spec.name,
+      site: input.site.name,
+      made_at_ms: input.now_ms,
+      ...(input.offline ? { offline: true } : {}),
+      inputs_digest,
+      ...placement,
+      warnings: [
+        ...new Set([
+          ...warnings,
+          ...placement.warnings,
+          ...unusedDevices(placement.launches, input.offers),
+          ...modelsWithoutEffect(input.spec.models, placement.models),
+        ]),
+      ],
+    }),
   };
 }
 
@@ -230,27 +253,26 @@ function unknownDevices(offers: readonly NodeKindOffer[]): string[] {
   });
 }
 
-function settingsWithoutEffect(
-  spec: DeploymentSpec,
-  site: SiteConfig,
+export function modelsWithoutEffect(
+  models: readonly ModelSpec[],
   planned: readonly PlannedModel[],
 ): string[] {
-  const { extra, remove, ...rest } = spec.slurm;
-  const slurm = [
+  return models.flatMap((model) => {
+    const engine = planned.find((each) => each.model === model.name)?.engine;
+    return engine === undefined ? [] : withoutEffect(model, engine);
+  });
+}
+
+function slurmWithoutEffect({ slurm }: DeploymentSpec, site: SiteConfig): string[] {
+  const { extra, remove, ...rest } = slurm;
+  const keys = [
     ...Object.keys(rest),
     ...(extra.length > 0 ? ['extra'] : []),
     ...(remove.length > 0 ? ['remove'] : []),
   ];
+  if (site.kind !== 'local' || keys.length === 0) return [];
   return [
-    ...spec.models.flatMap((model) => {
-      const engine = planned.find((each) => each.model === model.name)?.engine;
-      return engine === undefined ? [] : withoutEffect(model, engine);
-    }),
-    ...(site.kind === 'local' && slurm.length > 0
-      ? [
-          `${site.name} has no Slurm: ${slurm.map((key) => `slurm.${key}`).join(', ')} of the deployment has no effect`,
-        ]
-      : []),
+    `${site.name} has no Slurm: ${keys.map((key) => `slurm.${key}`).join(', ')} of the deployment has no effect`,
   ];
 }
 

@@ -23,7 +23,7 @@
  */
 export { Detour } from './detour.ts';
 export { MeshPeer, type MeshPeerStatus, type SessionSight } from './mesh-peer.ts';
-export { loadOrCreateNetworkKey } from './network-key.ts';
+export { loadOrCreateNetworkKey, networkKeyDigest } from './network-key.ts';
 export { OwnSession } from './own-session.ts';
 export type { Registry, RegistryChange } from './registry.ts';
 export { type RendezvousOptions, RendezvousRegistry } from './rendezvous-registry.ts';

@@ -2,7 +2,7 @@
  * The secret that makes a mesh: who can read `network.key` is a member. Records carry an HMAC under it, so a
  * file that a stranger puts into the rendezvous folder does not count.
  */
-import { randomBytes } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
 import { link, open, stat, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -87,6 +87,19 @@ export async function readNetworkKey(meshFolder: string): Promise<Uint8Array | u
   } finally {
     await file.close();
   }
+}
+
+/** Told apart from whatever else may be computed over the key. */
+const digestLabel = 'hpcserve network key, to be compared with that of another site\n';
+
+/**
+ * What tells whether two meshes are one, and nothing of the key: a digest of 32 random bytes leads back to none of them.
+ * @returns undefined where the mesh has no key yet
+ * @throws HpcserveError E_MESH_KEY as `readNetworkKey`
+ */
+export async function networkKeyDigest(meshFolder: string): Promise<string | undefined> {
+  const key = await readNetworkKey(meshFolder);
+  return key && createHash('sha256').update(digestLabel).update(key).digest('hex');
 }
 
 function octal(mode: number): string {

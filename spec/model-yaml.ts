@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import { scalingSchema } from './scaling.ts';
 import { scavengerSchema } from './scavenging.ts';
+import { shareSchema } from './site-share.ts';
 
 export const engineNames = [
   'auto',
@@ -292,12 +293,20 @@ export const slurmOverridesSchema = z.strictObject({
 });
 export type SlurmOverrides = z.infer<typeof slurmOverridesSchema>;
 
-export const deploymentSchema = z.strictObject({
+const deploymentShape = z.strictObject({
   name: deploymentName.describe('Name of the deployment: one per site and user.'),
   site: z
     .string()
     .optional()
     .describe('Site config to use. Default: the configured one, or local where there is no sbatch.'),
+  sites: z
+    .array(z.string().min(1))
+    .min(1)
+    .max(16)
+    .optional()
+    .describe(
+      'Instead of site: several sites of one mesh, over which one plan is made; see docs/several-sites.md.',
+    ),
   models: z.array(modelSchema).min(1).describe('The models to serve.'),
   objective: z
     .enum(objectiveNames)
@@ -316,5 +325,14 @@ export const deploymentSchema = z.strictObject({
     .optional()
     .describe('What it may cost.'),
   slurm: slurmOverridesSchema.prefault({}),
+  share: shareSchema
+    .optional()
+    .describe(
+      'Written by `deploy --sites`: what of a deployment over several sites this is. Not for people.',
+    ),
 });
+export const deploymentSchema = deploymentShape.refine(
+  ({ site, sites }) => site === undefined || sites === undefined,
+  { message: 'site and sites contradict each other', path: ['sites'] },
+);
 export type DeploymentSpec = z.infer<typeof deploymentSchema>;

@@ -74,6 +74,8 @@ export interface NodeKindOffer {
   /** Longest wall time a job may ask for here, and the one asked for when nothing is said; seconds. */
   time_limit_max_s?: number;
   time_limit_default_s?: number;
+  /** Those of its site, in a question over several sites; absent: those of the settings. */
+  penalties?: PlacementPenalties;
 }
 
 /** Nodes that several kinds stand for. */

@@ -154,7 +154,7 @@ const slurmSchema = z.strictObject({
 export type SlurmSettings = z.infer<typeof slurmSchema>;
 
 const rate = z.number().positive();
-const deviceFiguresSchema = z
+export const deviceFiguresSchema = z
   .strictObject({
     tflops: z
       .strictObject({

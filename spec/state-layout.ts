@@ -39,6 +39,11 @@ export function runFolder(layout: StateLayout, launchId: string): string {
   return join(layout.root, 'runs', launchId);
 }
 
+/** Folder of the shares that this site has of deployments over several sites: a model.yaml each. */
+export function sharesFolder(layout: StateLayout): string {
+  return join(layout.root, 'shares');
+}
+
 /** Files of the gateway folder. */
 export const gatewayFiles = {
   /** GatewayConfig, written by control. */

@@ -11,6 +11,9 @@ import { objectiveOption } from '../objective-option.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { progressView } from '../progress/view.ts';
 import { credentialFile, openSession, readSpec } from '../site-session.ts';
+import { deployOverSites } from '../sites/deploy-sites.ts';
+import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
+import { slurmWords } from '../sites/several-sites.ts';
 import { addSlurmOptions } from '../slurm-options.ts';
 
 interface DeployOptions {
@@ -20,10 +23,11 @@ interface DeployOptions {
   stopFirst?: true;
   plan?: string;
   objective?: Objective;
+  sites?: string[];
 }
 
 export function registerDeploy(program: Command, context: CliContext): void {
-  addSlurmOptions(
+  const command = addSlurmOptions(
     program
       .command('deploy <file>')
       .description('Submit the deployment of a model.yaml, follow it until it serves, print URL and key')
@@ -34,7 +38,8 @@ export function registerDeploy(program: Command, context: CliContext): void {
       .option('--stop-first', 'end the jobs of an older version before the new ones are submitted')
       .addOption(objectiveOption())
       .option('--plan <plan>', 'apply a plan written by `plan --out`; refused when it went stale'),
-  )
+  );
+  addSitesOption(command, 'divide it over several sites of one mesh')
     .addHelpText(
       'after',
       `
@@ -42,15 +47,33 @@ A second deploy of an unchanged file submits nothing and follows what runs. A ch
 that stay the same, starts the others, and ends the old ones once the new ones serve. Ctrl-C ends the
 following, not the jobs.
 
+With --sites one plan is made over all of them, and each site gets its share as a deployment of the same name; the URL
+is that of the first. The same command again leaves shares as they are that stand, and submits those that do not.
+
 Examples:
   $ hpcserve deploy model.yaml
   $ hpcserve deploy model.yaml --partition gpu,scavenge --account proj42 --time 04:00:00
   $ hpcserve deploy model.yaml --detach && hpcserve status --watch
+  $ hpcserve deploy model.yaml --sites daint,todi
   $ hpcserve plan model.yaml --out plan.json && hpcserve deploy model.yaml --plan plan.json
   $ hpcserve deploy model.yaml --json | tail -n 1     # {"url": …, "key": …, "models": […]}`,
     )
     .action(async (file: string, options: DeployOptions) => {
       const read = readSpec(context, file);
+      const timeout_s = context.configuration.get<number>('deploy_timeout_s') ?? 0;
+      const sites = sitesAsked(context, options.sites, read.spec);
+      if (sites !== undefined)
+        return deployOverSites(context, read, sites, {
+          slurm: slurmWords(command.opts()),
+          offline: false,
+          ...(options.objective === undefined ? {} : { objective: options.objective }),
+          ...(options.plan === undefined ? {} : { plan: options.plan }),
+          yes: options.yes === true,
+          detach: options.detach === true,
+          dry_run: options.dryRun === true,
+          stop_first: options.stopFirst === true,
+          timeout_s,
+        });
       const plan = options.plan === undefined ? undefined : readPlanFile(options.plan);
       const view = progressView(context);
       try {
@@ -68,7 +91,6 @@ Examples:
           requireFeasible(planned);
           return;
         }
-        const timeout_s = context.configuration.get<number>('deploy_timeout_s') ?? 0;
         const result = await deploy(operations, {
           spec: read.spec,
           spec_file: read.path,

@@ -38,7 +38,7 @@ Examples:
       const operations = openSession(context, { command: 'hpcserve nodes' });
       const query = meshQuery(options);
       const ofMesh = query.model !== undefined || query.provider !== undefined;
-      const live = await liveFacts(operations);
+      const live = ofMesh ? undefined : await liveFacts(operations);
       const offers = ofMesh
         ? []
         : [

@@ -5,6 +5,7 @@ import type { Operations } from '../../control/operations.ts';
 import { writePlanFile } from '../../control/plan-file.ts';
 import { launchIds, type PlannedDeployment, requireFeasible } from '../../control/planning.ts';
 import { describeLaunch } from '../../control/prepare-launch.ts';
+import { questionNow } from '../../control/site-question.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
@@ -13,7 +14,10 @@ import { objectiveOption } from '../objective-option.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { progressView } from '../progress/view.ts';
-import { openSession, readSpec } from '../site-session.ts';
+import { openSession, type ReadSpec, readSpec } from '../site-session.ts';
+import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
+import { planOverSites } from '../sites/plan-sites.ts';
+import { slurmWords } from '../sites/several-sites.ts';
 import { addSlurmOptions } from '../slurm-options.ts';
 
 /** When a job of a plan could start, or what Slurm would answer instead. */
@@ -32,10 +36,12 @@ interface PlanOptions {
   objective?: Objective;
   /** Seconds. */
   deadline?: number;
+  sites?: string[];
+  question?: true;
 }
 
 export function registerPlan(program: Command, context: CliContext): void {
-  addSlurmOptions(
+  const command = addSlurmOptions(
     program
       .command('plan <file>')
       .description('Show what deploy would run where, and why')
@@ -43,8 +49,10 @@ export function registerPlan(program: Command, context: CliContext): void {
       .addOption(objectiveOption())
       .option('--deadline <time>', 'look this long for a better plan (500ms, 10s; default 5s)', parseSeconds)
       .option('--offline', 'do not ask Slurm; plan from the site config alone')
-      .option('--out <plan>', 'write the plan to a file for `deploy --plan`'),
-  )
+      .option('--out <plan>', 'write the plan to a file for `deploy --plan`')
+      .option('--question', 'print what the plan would be made from, as JSON, for a plan over several sites'),
+  );
+  addSitesOption(command, 'make one plan over several sites')
     .addHelpText(
       'after',
       `
@@ -56,15 +64,31 @@ A plan says what it is for (--objective, or objective: in model.yaml), what each
 serving simulator, and what the next best choices would cost. Where a search is not over at the deadline, the
 best plan so far is shown with its proved distance from the optimum.
 
+With --sites the node kinds of all sites are one question, and are shown as SITE/KIND; Slurm is asked what there is, but
+not when each job could start.
+
 Examples:
   $ hpcserve plan model.yaml
   $ hpcserve plan model.yaml --objective gpu-hours
   $ hpcserve plan model.yaml --explain
+  $ hpcserve plan model.yaml --sites daint,todi
   $ hpcserve plan model.yaml --out plan.json && hpcserve deploy model.yaml --plan plan.json
   $ hpcserve plan model.yaml --json | jq .launches`,
     )
     .action(async (file: string, options: PlanOptions) => {
       const read = readSpec(context, file);
+      const { objective, deadline, explain, out } = options;
+      const sites = sitesAsked(context, options.sites, read.spec);
+      if (options.question) return printQuestion(context, read, options);
+      if (sites !== undefined)
+        return planOverSites(context, read, sites, {
+          slurm: slurmWords(command.opts()),
+          offline: options.offline === true,
+          explain: explain === true,
+          ...(objective === undefined ? {} : { objective }),
+          ...(out === undefined ? {} : { out }),
+          ...(deadline === undefined ? {} : { search_ms: deadline * 1000 }),
+        });
       const view = progressView(context);
       const operations = openSession(context, {
         command: 'hpcserve plan',
@@ -74,20 +98,38 @@ Examples:
       });
       const planned = await planNow(operations, read.spec, read.path, {
         ask: options.offline ? 'never' : 'may',
-        ...(options.objective === undefined ? {} : { objective: options.objective }),
-        ...(options.deadline === undefined ? {} : { search_ms: options.deadline * 1000 }),
+        ...(objective === undefined ? {} : { objective }),
+        ...(deadline === undefined ? {} : { search_ms: deadline * 1000 }),
       }).finally(() => view.close());
       const { plan } = planned;
       const canAsk = plan.unplaced.length === 0 && !plan.offline;
       const estimates = canAsk ? await estimateStarts(operations, planned) : [];
-      if (options.out !== undefined) writePlanFile(options.out, plan);
+      if (out !== undefined) writePlanFile(out, plan);
       if (context.json) context.out(JSON.stringify({ ...plan, estimates }));
       else {
-        printPlan(context, plan, { explain: options.explain === true });
+        printPlan(context, plan, { explain: explain === true });
         for (const line of estimateLines(estimates, context.now_ms())) context.out(line);
       }
       requireFeasible(plan);
     });
+}
+
+/** What a plan over several sites is made from on this one. */
+async function printQuestion(
+  context: CliContext,
+  read: ReadSpec,
+  { offline, objective, sites, out, explain, deadline }: PlanOptions,
+): Promise<void> {
+  if ((sites ?? out ?? explain ?? deadline) !== undefined)
+    throw new HpcserveError('E_USAGE', {
+      what: '--question makes no plan: --sites, --out, --explain and --deadline do not go with it',
+    });
+  const operations = openSession(context, { command: 'hpcserve plan', spec: read });
+  const question = await questionNow(operations, read.spec, read.path, {
+    ask: offline ? 'never' : 'may',
+    ...(objective === undefined ? {} : { objective }),
+  });
+  context.out(JSON.stringify(question));
 }
 
 async function estimateStarts(

@@ -21,12 +21,17 @@ import { formatTable } from '../format/table.ts';
 import { textWidth } from '../format/wrap.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { openSession } from '../site-session.ts';
+import { statusOnSites } from '../sites/each-site.ts';
+import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
 
 export function registerStatus(program: Command, context: CliContext): void {
-  program
-    .command('status [name]')
-    .description('Show what runs, what waits and why, and what went wrong')
-    .option('-w, --watch', 'keep showing it; Ctrl-C ends')
+  addSitesOption(
+    program
+      .command('status [name]')
+      .description('Show what runs, what waits and why, and what went wrong')
+      .option('-w, --watch', 'keep showing it; Ctrl-C ends'),
+    'show it of each of several sites',
+  )
     .addHelpText(
       'after',
       `
@@ -39,10 +44,13 @@ actual, matches (true, false, or absent while there is nothing to compare) and d
 Examples:
   $ hpcserve status
   $ hpcserve status my-deployment --watch
+  $ hpcserve status my-deployment --sites daint,todi
   $ hpcserve status --json | jq '.deployments[].phase'
   $ hpcserve status my-deployment --json | jq '.deployments[].launches[].units[] | {unit, matches, actual}'`,
     )
-    .action(async (name: string | undefined, options: { watch?: true }) => {
+    .action(async (name: string | undefined, options: { watch?: true; sites?: string[] }) => {
+      const sites = sitesAsked(context, options.sites);
+      if (sites !== undefined) return statusOnSites(context, sites, name, options.watch === true);
       const operations = openSession(context, { command: 'hpcserve status' });
       const nodeKinds = nodeKindsOf(operations);
       let before = '';

@@ -7,6 +7,8 @@ import type { CliContext } from '../context.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession } from '../site-session.ts';
+import { stopOnSites } from '../sites/each-site.ts';
+import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
 
 interface StopOptions {
   all?: true;
@@ -14,12 +16,16 @@ interface StopOptions {
   gateway?: true;
   yes?: true;
   timeout?: number;
+  sites?: string[];
 }
 
 export function registerStop(program: Command, context: CliContext): void {
-  program
-    .command('stop [name]')
-    .description('End a deployment: its jobs, its processes, and the gateway with the last one')
+  addSitesOption(
+    program
+      .command('stop [name]')
+      .description('End a deployment: its jobs, its processes, and the gateway with the last one'),
+    'do so on each of several sites',
+  )
     .option('--all', 'end all deployments of the site')
     .option('--keep-gateway', 'leave the gateway running')
     .option('--gateway', 'end only the gateways; jobs go on')
@@ -33,7 +39,8 @@ Returns when nothing is left; logs and the usage ledger stay. Stopping what is s
 Examples:
   $ hpcserve stop my-deployment
   $ hpcserve stop --all --yes
-  $ hpcserve stop my-deployment --keep-gateway`,
+  $ hpcserve stop my-deployment --keep-gateway
+  $ hpcserve stop my-deployment --sites daint,todi`,
     )
     .action(async (name: string | undefined, options: StopOptions) => {
       if ((name === undefined) === (options.all === undefined && options.gateway === undefined))
@@ -44,6 +51,19 @@ Examples:
               : 'a name and --all or --gateway contradict each other',
           try: ['hpcserve stop NAME', 'hpcserve stop --all'],
         });
+      const sites = sitesAsked(context, options.sites);
+      if (sites !== undefined) {
+        const question = `End all deployments of ${sites.join(' and ')}?`;
+        if (options.all && !options.yes && !(await context.confirm(question))) return;
+        return stopOnSites(context, sites, [
+          'stop',
+          ...(name === undefined ? [] : [name]),
+          ...(options.all ? ['--all', '--yes'] : []),
+          ...(options.keepGateway ? ['--keep-gateway'] : []),
+          ...(options.gateway ? ['--gateway'] : []),
+          ...(options.timeout === undefined ? [] : ['--timeout', `${options.timeout}s`]),
+        ]);
+      }
       const view = progressView(context);
       const operations = openSession(context, {
         command: 'hpcserve stop',

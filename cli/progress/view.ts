@@ -6,6 +6,13 @@ import { describeEvent } from './describe-event.ts';
 import type { ProgressView } from './progress-view.ts';
 import { TerminalView } from './terminal-view.ts';
 
+/** The same for events of one of several sites, which each line names: JSON lines, or plain ones everywhere. */
+export function siteProgressView(context: CliContext, site: string): ProgressView {
+  const asked = context.configuration.get('progress');
+  if (asked === 'json' || (asked === 'auto' && context.json)) return new JsonView(context, { site });
+  return new PlainView(context, `${site}: `);
+}
+
 /**
  * By configuration (`progress`), else: JSON lines with --json, a live view on a terminal, plain lines elsewhere.
  * Asked for beside --json, a view for people goes to stderr, and stdout has the final object alone.
@@ -21,13 +28,16 @@ export function progressView(context: CliContext): ProgressView {
 /** JSON lines are data: they go to stdout. */
 class JsonView implements ProgressView {
   readonly #context: CliContext;
+  readonly #about: { site?: string };
 
-  constructor(context: CliContext) {
+  /** @param about told with every event */
+  constructor(context: CliContext, about: { site?: string } = {}) {
     this.#context = context;
+    this.#about = about;
   }
 
   show(event: ProgressEvent): void {
-    this.#context.out(JSON.stringify(event));
+    this.#context.out(JSON.stringify({ ...event, ...this.#about }));
   }
 
   close(): void {}
@@ -36,18 +46,21 @@ class JsonView implements ProgressView {
 /** One line an event on stderr, with seconds since the start; loading is thinned to every tenth part. */
 class PlainView implements ProgressView {
   readonly #context: CliContext;
+  readonly #before: string;
   #started_ms: number | undefined;
   readonly #tenths = new Map<string, number>();
 
-  constructor(context: CliContext) {
+  /** @param before what every line begins with, behind the time */
+  constructor(context: CliContext, before = '') {
     this.#context = context;
+    this.#before = before;
   }
 
   show(event: ProgressEvent): void {
     this.#started_ms ??= event.at_ms;
     if (event.kind === 'loading' && !this.#isNewTenth(event)) return;
     const elapsed = ((event.at_ms - this.#started_ms) / 1000).toFixed(1).padStart(6);
-    const text = printable(describeEvent(event));
+    const text = printable(`${this.#before}${describeEvent(event)}`);
     const shown = event.kind === 'failed' ? style('red', text, this.#context.colour) : text;
     this.#context.note(`${elapsed}s  ${shown}`);
   }

@@ -7,7 +7,7 @@ import { parseDocument } from 'yaml';
 import type { SshConnection } from '../../slurm/ssh/connection.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { deploymentSchema } from '../../spec/model-yaml.ts';
-import { readYamlFile } from '../../spec/yaml-document.ts';
+import { parseYaml, readYamlFile } from '../../spec/yaml-document.ts';
 import type { CliContext } from '../context.ts';
 import { formatBytes } from '../format/quantities.ts';
 
@@ -32,16 +32,18 @@ export class Luggage implements Disposable {
   site(path: string): Promise<string> {
     const document = parseDocument(readFileSync(path, 'utf8'));
     document.deleteIn(['slurm', 'ssh']);
-    return this.#text('site.yaml', document.toString());
+    return this.text('site.yaml', document.toString());
   }
 
   /**
    * A model.yaml with the files beside it. Sources that are not here are taken for paths there.
+   * @param text what the file is to say there, where that is not what it says here
    * @returns its path there
    */
-  async deployment(path: string): Promise<string> {
-    const { value } = readYamlFile(path, deploymentSchema);
-    const document = parseDocument(readFileSync(path, 'utf8'));
+  async deployment(path: string, text?: string): Promise<string> {
+    const { value } =
+      text === undefined ? readYamlFile(path, deploymentSchema) : parseYaml(text, path, deploymentSchema);
+    const document = parseDocument(text ?? readFileSync(path, 'utf8'));
     for (const [index, model] of value.models.entries()) {
       const bring = async (key: string | number, file: string, at: (string | number)[]): Promise<void> => {
         const here = this.#localFile(path, file);
@@ -58,7 +60,7 @@ export class Luggage implements Disposable {
       for (const [at, file] of model.environment_files.entries())
         await bring('environment_files', file, ['environment_files', at]);
     }
-    return this.#text(`${value.name}.yaml`, document.toString());
+    return this.text(`${value.name}.yaml`, document.toString());
   }
 
   /** One file, under a name that tells its place here, so that two of one name do not meet. @returns its path there */
@@ -77,17 +79,18 @@ export class Luggage implements Disposable {
     return remote;
   }
 
-  #localFile(yaml: string, file: string): string | undefined {
-    if (isAbsolute(file) || /^(hf:|alias:|~)/.test(file)) return undefined;
-    const here = resolve(dirname(yaml), file);
-    return existsSync(here) && statSync(here).isFile() ? here : undefined;
-  }
-
-  async #text(name: string, text: string): Promise<string> {
+  /** @returns the path there of a file with this text */
+  async text(name: string, text: string): Promise<string> {
     const here = join(this.#scratch, name);
     writeFileSync(here, text, { mode: 0o600 });
     const remote = posix.join(this.#folder, name);
     await this.#connection.upload(here, remote);
     return remote;
+  }
+
+  #localFile(yaml: string, file: string): string | undefined {
+    if (isAbsolute(file) || /^(hf:|alias:|~)/.test(file)) return undefined;
+    const here = resolve(dirname(yaml), file);
+    return existsSync(here) && statSync(here).isFile() ? here : undefined;
   }
 }

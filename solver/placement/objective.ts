@@ -116,7 +116,7 @@ function excess(predicted: Prediction | undefined): number {
 /** How much dearer an option counts for what is not its speed: a mean over its replicas. */
 export function penalty(option: PlacementOption, replicas: number, question: PlacementQuestion): number {
   const { offer } = option;
-  const { penalties } = question.settings;
+  const { penalties = question.settings.penalties } = offer;
   const running = Math.min(replicas, replicasRunning(option, question));
   const started = question.running === undefined ? 0 : replicas - running;
   const waiting = Math.max(0, replicas - running - replicasAtOnce(option));

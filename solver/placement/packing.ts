@@ -176,7 +176,7 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
 }
 
 /** Served names may hold `/`; unit names are file names. `+` is in no served name, so distinct names stay distinct. */
-function unitName(model: string, replica: number): string {
+export function unitName(model: string, replica: number): string {
   return `${model.replaceAll('/', '+')}-${replica}`;
 }
 

@@ -20,6 +20,25 @@ export const controlErrors = defineErrors({
     http_status: 400,
     exit_code: 3,
   },
+  E_SITES_DIFFER: {
+    cause: 'Several sites that are to share one plan say different things of what must be the same for all.',
+    fix: 'bring the same model files to all sites, and run the same version of hpcserve there',
+    http_status: 409,
+    exit_code: 5,
+  },
+  E_SITES_APART: {
+    cause:
+      'The sites that are to share one deployment are not one mesh, so that no URL would answer for all of them.',
+    fix: 'give them the same network.key and let one name the gateway of the other in mesh.bootstrap; see docs/several-sites.md',
+    http_status: 409,
+    exit_code: 7,
+  },
+  E_SITES_PARTLY: {
+    cause: 'A command over several sites did what it should on some of them, and not on all.',
+    fix: 'correct what is in the way on the site named and run the same command again: it goes on where this one stopped',
+    http_status: 502,
+    exit_code: 8,
+  },
   E_DEPLOYMENT_UNKNOWN: {
     cause: 'There is no deployment of this name in the state folder of the site.',
     fix: 'list the deployments with `hpcserve status`; check --site and state_dir',

@@ -1,0 +1,74 @@
+/** `plan --sites`. */
+import { search_ms } from '../../control/deploy.ts';
+import { requireFeasible } from '../../control/planning.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { CliContext } from '../context.ts';
+import { printPlan } from '../format/plan-text.ts';
+import { progressView } from '../progress/view.ts';
+import type { ReadSpec } from '../site-session.ts';
+import { loadSites } from './named-sites.ts';
+import {
+  type AskOptions,
+  askSites,
+  digestOfWhole,
+  planWhole,
+  requireDivisible,
+  requireOneMesh,
+  SeveralSites,
+  shareWords,
+} from './several-sites.ts';
+
+export interface PlanSitesOptions extends AskOptions {
+  explain: boolean;
+  out?: string;
+  search_ms?: number;
+}
+
+export async function planOverSites(
+  context: CliContext,
+  { spec, path }: ReadSpec,
+  names: readonly string[],
+  options: PlanSitesOptions,
+): Promise<void> {
+  if (options.out !== undefined)
+    throw new HpcserveError('E_USAGE', {
+      what: '--out does not go with several sites',
+      because:
+        'a plan in a file is one that a site carries out alone, and deploy --sites makes its own at once',
+      try: 'leave --out out; `deploy --sites --dry-run` shows what would be done',
+    });
+  requireDivisible(spec);
+  const loaded = loadSites(context, names);
+  const view = progressView(context);
+  using several = await SeveralSites.open(context, loaded);
+  if (!context.json)
+    view.show({
+      at_ms: context.now_ms(),
+      kind: 'checking',
+      what: `what ${loaded.map(({ site }) => site.name).join(' and ')} offer`,
+    });
+  const asked = await askSites(several, path, options).finally(() => view.close());
+  const of = digestOfWhole(path, asked, options);
+  const { plan, share } = planWhole(asked, spec, of, {
+    search_ms: options.search_ms ?? search_ms,
+    now_ms: context.now_ms(),
+  });
+  const apart = meshWarnings(asked);
+  if (context.json) context.out(JSON.stringify({ ...plan, shares: share.sites, mesh_warnings: apart }));
+  else {
+    printPlan(context, plan, { explain: options.explain });
+    if (plan.unplaced.length === 0) for (const line of shareWords(share)) context.out(line);
+    for (const line of apart) context.note(`warning: ${line}`);
+  }
+  requireFeasible(plan);
+}
+
+/** What deploy would refuse is no reason not to show a plan. */
+function meshWarnings(asked: Parameters<typeof requireOneMesh>[0]): string[] {
+  try {
+    return requireOneMesh(asked);
+  } catch (thrown) {
+    if (!(thrown instanceof HpcserveError) || thrown.code !== 'E_SITES_APART') throw thrown;
+    return [`deploy would refuse it: ${[thrown.message, ...thrown.because].join('; ')}`];
+  }
+}

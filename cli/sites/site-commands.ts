@@ -1,0 +1,199 @@
+/**
+ * A site as a command over several sites works with it: by the commands that people type there. On this machine they run as
+ * processes of their own, over ssh on the login node; the words, the answers and the errors are the same.
+ */
+import { spawn } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { writeFileAtomically } from '../../control/atomic-file.ts';
+import type { LoadedSite } from '../../control/site-files.ts';
+import { type ErrorJson, HpcserveError } from '../../spec/errors/error.ts';
+import { sharesFolder } from '../../spec/state-layout.ts';
+import type { CliContext } from '../context.ts';
+import { Luggage } from '../remote/bring-files.ts';
+import { openRemoteSite } from '../remote/remote-site.ts';
+import { sourcesFromHere } from './share-document.ts';
+
+export interface SiteCommands {
+  /** Of the site config. */
+  readonly name: string;
+  /** Host that its login node was reached by; absent: it is this machine. */
+  readonly host?: string;
+  /** Makes a model.yaml of this machine known there, as it is. @returns its path there */
+  bringFile(path: string): Promise<string>;
+  /**
+   * The same with another text, which stays there.
+   * @param path of the file that it was made from: what it names lies beside that
+   */
+  bringShare(path: string, name: string, text: string): Promise<string>;
+  /** @returns the path there of a file with this text */
+  bringPlan(name: string, text: string): Promise<string>;
+  /** @returns the JSON that a command printed; its lines are also told as they come. @throws what it failed with */
+  run(argv: readonly string[], onLine?: (line: string) => void): Promise<string>;
+  /** @returns what a command prints for people. @throws as `run` */
+  show(argv: readonly string[]): Promise<string>;
+  close(): void;
+}
+
+/** @throws E_SSH_…, E_REMOTE_PROGRAM */
+export async function openSiteCommands(context: CliContext, loaded: LoadedSite): Promise<SiteCommands> {
+  try {
+    return loaded.site.slurm?.ssh === undefined
+      ? onThisMachine(context, loaded)
+      : await overSsh(context, loaded);
+  } catch (error) {
+    throw atSite(loaded.site.name, error);
+  }
+}
+
+interface Ended {
+  code: number | null;
+  stdout: string;
+  stderr: string;
+}
+
+/** One error of several sites: which one is said first. */
+export function atSite(site: string, thrown: unknown): HpcserveError {
+  const error = HpcserveError.from(thrown);
+  if (error.details.at_site !== undefined) return error;
+  return HpcserveError.fromJSON({
+    ...error.toJSON(),
+    what: `${site}: ${error.message}`,
+    details: { ...error.details, at_site: site },
+  });
+}
+
+function onThisMachine(context: CliContext, loaded: LoadedSite): SiteCommands {
+  const { name } = loaded.site;
+  const folder = sharesFolder(loaded.layout);
+  const scratch = mkdtempSync(join(tmpdir(), 'hpcserve-sites-'));
+  const state = context.configuration.winner('state_dir');
+  // The program that this process runs.
+  const program = [...process.execArgv, process.argv[1]!];
+  const place = [
+    '--site',
+    loaded.path,
+    ...(state?.layer === 'flag' ? ['--state-dir', String(state.value)] : []),
+  ];
+  return {
+    name,
+    bringFile: async (path) => path,
+    bringShare: async (path, file, text) => {
+      mkdirSync(folder, { recursive: true, mode: 0o700 });
+      const share = join(folder, `${file}.yaml`);
+      writeFileAtomically(share, sourcesFromHere(path, text));
+      return share;
+    },
+    bringPlan: async (file, text) => {
+      const plan = join(scratch, `${file}.plan.json`);
+      writeFileSync(plan, text, { mode: 0o600 });
+      return plan;
+    },
+    run: async (argv, onLine) =>
+      answerOf(name, await runProcess(context, [...program, ...argv, '--json', ...place], linesTo(onLine))),
+    show: async (argv) => answerOf(name, await runProcess(context, [...program, ...argv, ...place])),
+    close: () => rmSync(scratch, { recursive: true, force: true }),
+  };
+}
+
+async function overSsh(context: CliContext, loaded: LoadedSite): Promise<SiteCommands> {
+  const { name } = loaded.site;
+  const { connection, program, folder } = await openRemoteSite(context, loaded.site);
+  const luggage = new Luggage(connection, folder, context);
+  const close = (): void => {
+    luggage[Symbol.dispose]();
+    connection.close();
+  };
+  try {
+    const site = await luggage.site(loaded.path);
+    return {
+      name,
+      host: connection.target.host,
+      bringFile: (path) => luggage.deployment(path),
+      bringShare: (path, _file, text) => luggage.deployment(path, text),
+      bringPlan: (file, text) => luggage.text(`${file}.plan.json`, text),
+      run: async (argv, onLine) => {
+        const tell = linesTo(onLine);
+        const ended = await connection.exec([...program, ...argv, '--json', '--site', site], {
+          ...(tell ? { onStdout: tell } : {}),
+          signal: context.signal,
+        });
+        return answerOf(name, ended);
+      },
+      show: async (argv) =>
+        answerOf(
+          name,
+          await connection.exec([...program, ...argv, '--site', site], { signal: context.signal }),
+        ),
+      close,
+    };
+  } catch (error) {
+    close();
+    throw error;
+  }
+}
+
+function runProcess(
+  { environment, working_folder, signal }: CliContext,
+  argv: readonly string[],
+  onStdout?: (text: string) => void,
+): Promise<Ended> {
+  return new Promise((resolve, reject) => {
+    // In a process group of its own: Ctrl-C reaches it once, from here.
+    const child = spawn(process.execPath, argv, {
+      cwd: working_folder,
+      env: environment,
+      stdio: ['ignore', 'pipe', 'pipe'],
+      detached: true,
+    });
+    const out = { stdout: '', stderr: '' };
+    child.stdout.setEncoding('utf8').on('data', (text: string) => {
+      out.stdout += text;
+      onStdout?.(text);
+    });
+    child.stderr.setEncoding('utf8').on('data', (text: string) => {
+      out.stderr += text;
+    });
+    const interrupt = (): void => void child.kill('SIGINT');
+    if (signal.aborted) interrupt();
+    signal.addEventListener('abort', interrupt, { once: true });
+    child.once('error', reject);
+    child.once('close', (code) => {
+      signal.removeEventListener('abort', interrupt);
+      resolve({ code, ...out });
+    });
+  });
+}
+
+/** Tells whole lines of text that comes in pieces. */
+function linesTo(onLine: ((line: string) => void) | undefined): ((text: string) => void) | undefined {
+  if (onLine === undefined) return undefined;
+  let rest = '';
+  return (text) => {
+    const lines = `${rest}${text}`.split('\n');
+    rest = lines.pop()!;
+    for (const line of lines) onLine(line);
+  };
+}
+
+/** @throws the error that the command ended with, with the site's name before it */
+function answerOf(site: string, { code, stdout, stderr }: Ended): string {
+  if (code === 0) return stdout;
+  const lines = stderr.trim().split('\n');
+  throw atSite(
+    site,
+    errorIn(lines.at(-1)!) ??
+      HpcserveError.fromText(stderr) ??
+      new HpcserveError('E_SITES_PARTLY', {
+        what: `a command ended with ${code === null ? 'a signal' : `exit code ${code}`}`,
+        because: lines.slice(-5),
+      }),
+  );
+}
+
+/** Commands with --json end with their error as JSON; what else may stand there is the word of a shell. */
+function errorIn(line: string): HpcserveError | undefined {
+  if (!line.startsWith('{"error":')) return undefined;
+  return HpcserveError.fromJSON((JSON.parse(line) as { error: ErrorJson }).error);
+}

@@ -1,0 +1,171 @@
+/**
+ * What a site says of itself where one plan is made over several: the question that it would plan by, and what else must
+ * be known before anything is submitted. `hpcserve plan FILE --question` prints it.
+ */
+import { z } from 'zod';
+import { siteMeshSchema } from './mesh-settings.ts';
+import type { ModelFileSummary } from './model-summary.ts';
+import { engineNames, modelSchema, objectiveNames } from './model-yaml.ts';
+import type { NodeKindOffer, PlacementModel, PlacementQuestion, RunningReplicas } from './plan.ts';
+import { deviceFiguresSchema, penaltiesSchema } from './site.ts';
+import { shareSchema } from './site-share.ts';
+
+const count = z.int().min(0);
+const number = z.number();
+
+const summarySchema = z.strictObject({
+  format: z.enum(['gguf', 'safetensors']),
+  architecture: z.string(),
+  name: z.string(),
+  n_params: number,
+  n_params_active: number,
+  n_layer: count,
+  n_embd: count,
+  n_head: count,
+  n_head_kv: count,
+  head_dim: number,
+  n_ff: count,
+  n_vocab: count,
+  n_ctx_train: count,
+  experts: z.strictObject({ count, used_per_token: count, n_ff: count }).optional(),
+  sliding_window: count.optional(),
+  tied_embeddings: z.boolean(),
+  quantization: z.string(),
+  tensor_types: z.record(z.string(), z.strictObject({ tensors: count, bytes: count })),
+  file_bytes: count,
+  weight_bytes: count,
+  weight_bytes_of: z.strictObject({ embedding: number, layers: z.array(number), output: number }),
+  kv_bytes_per_token: number,
+  has_chat_template: z.boolean(),
+  has_tokenizer: z.boolean(),
+  supported_by_native: z.union([z.literal(true), z.string()]),
+}) satisfies z.ZodType<ModelFileSummary>;
+
+const placementModelSchema = z.strictObject({
+  spec: modelSchema,
+  model_path: z.string(),
+  format: z.enum(['gguf', 'huggingface']),
+  architecture: z.string(),
+  weight_bytes: number,
+  kv_bytes_per_token: number,
+  trained_context_tokens: count,
+  native: z.discriminatedUnion('supported', [
+    z.strictObject({ supported: z.literal(true) }),
+    z.strictObject({ supported: z.literal(false), because: z.string() }),
+  ]),
+  summary: summarySchema.optional(),
+  config: z.unknown().optional(),
+  workload: z
+    .strictObject({
+      rate_per_s: number,
+      input_tokens: number,
+      output_tokens: number,
+      source: z.enum(['given', 'measured', 'assumed']),
+    })
+    .optional(),
+}) satisfies z.ZodType<PlacementModel>;
+
+const offerSchema = z.strictObject({
+  node_kind: z.string(),
+  tier: z.enum(['stable', 'scavenger']),
+  partitions: z.array(z.string()),
+  nodes_total: count,
+  nodes_idle: count.optional(),
+  pool: z.strictObject({ id: z.string(), nodes: count }).optional(),
+  free: z.array(z.strictObject({ nodes: count, devices: count, cpus: count })).optional(),
+  queue_wait_s: number.optional(),
+  cpus: count,
+  memory_bytes: number,
+  devices: z.strictObject({
+    kind: z.enum(['cpu', 'gpu', 'mig']),
+    model: z.string(),
+    count,
+    memory_bytes: number,
+    cores: count.optional(),
+    emulated: z.literal('cpu').optional(),
+    emulated_step_ms: number.optional(),
+    figures: deviceFiguresSchema.optional(),
+  }),
+  whole_nodes: z.literal(true).optional(),
+  private_fabric: z.literal(true).optional(),
+  interconnect: z.custom<NodeKindOffer['interconnect']>((value) => typeof value === 'string').optional(),
+  engines: z.partialRecord(
+    z.enum(engineNames).exclude(['auto']),
+    z.discriminatedUnion('available', [
+      z.strictObject({ available: z.literal(true), unverified: z.literal(true).optional() }),
+      z.strictObject({ available: z.literal(false), because: z.string() }),
+    ]),
+  ),
+  isa: z.array(z.string()).optional(),
+  architecture: z.enum(['x86_64', 'aarch64']).optional(),
+  time_limit_max_s: number.optional(),
+  time_limit_default_s: number.optional(),
+  penalties: penaltiesSchema.optional(),
+}) satisfies z.ZodType<NodeKindOffer>;
+
+const runningSchema = z.strictObject({
+  model: z.string(),
+  node_kind: z.string(),
+  replicas: count,
+  device_count: count,
+}) satisfies z.ZodType<RunningReplicas>;
+
+const questionSchema = z.strictObject({
+  deployment: z.string(),
+  site: z.string(),
+  models: z.array(placementModelSchema),
+  node_kinds: z.array(offerSchema),
+  time_limit_s: number.optional(),
+  partitions: z.array(z.string()).optional(),
+  settings: z.strictObject({
+    margin_fixed_bytes: number,
+    margin_weight_fraction: number,
+    wrapped_memory_fraction: number,
+    host_overhead_bytes: number,
+    penalties: penaltiesSchema,
+  }),
+  objective: z.enum(objectiveNames).optional(),
+  running: z.array(runningSchema).optional(),
+}) satisfies z.ZodType<PlacementQuestion>;
+
+/** How a site takes part in the gossip, and which mesh it is. */
+const siteMeshStateSchema = z.strictObject({
+  /** Where its network.key lies, or is to lie. */
+  folder: z.string(),
+  /** Equal where the keys are; absent: there is no key yet. Nothing of the key itself. */
+  key_digest: z
+    .string()
+    .regex(/^[0-9a-f]{64}$/)
+    .optional(),
+  gossip: siteMeshSchema.shape.gossip,
+  bootstrap: siteMeshSchema.shape.bootstrap,
+  relay: siteMeshSchema.shape.relay,
+  port: siteMeshSchema.shape.port,
+});
+export type SiteMeshState = z.infer<typeof siteMeshStateSchema>;
+
+export const siteQuestionSchema = z.strictObject({
+  format: z.literal(1),
+  site: z.string(),
+  /** Host of the login node that was asked. */
+  hostname: z.string(),
+  question: questionSchema,
+  /** That of a plan which answers the question: see `Plan`. */
+  inputs_digest: z.string(),
+  /** The offers come from the site config alone. */
+  offline: z.literal(true).optional(),
+  /** What people should know of this site, whatever the plan. */
+  warnings: z.array(z.string()),
+  mesh: siteMeshStateSchema,
+  /** What is deployed here under the name, if anything is. */
+  deployed: z
+    .strictObject({
+      desired: z.enum(['serving', 'stopped']),
+      /** Jobs of it that are not over. */
+      live_launches: count,
+      /** Where it came from `deploy --sites`. */
+      share: shareSchema.optional(),
+    })
+    .optional(),
+});
+export type SiteQuestion = z.infer<typeof siteQuestionSchema>;
