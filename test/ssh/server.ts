@@ -116,7 +116,7 @@ function childrenOf(parent: number): number[] {
   return own.flatMap((pid) => [...childrenOf(pid), pid]);
 }
 
-function freePort(): Promise<number> {
+export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const server = createServer();
     server.once('error', reject);
