@@ -93,6 +93,8 @@ export interface DeploymentReport extends Assessment {
   updated_at_ms: number;
   models: ModelReport[];
   launches: LaunchReport[];
+  /** Sites of the deployment that this is a share of, those without a replica left out. */
+  shared_with?: string[];
 }
 
 /**
@@ -154,6 +156,13 @@ function reportDeployment(
     spec_file: state.spec_file,
     created_at_ms: state.created_at_ms,
     updated_at_ms: state.updated_at_ms,
+    ...(state.spec.share
+      ? {
+          shared_with: state.spec.share.sites.flatMap(({ site, models }) =>
+            models.length > 0 ? [site] : [],
+          ),
+        }
+      : {}),
     ...assess(state, observation),
     models: state.models.map((model) => {
       const own = units.filter((unit) => unit.model === model.model);

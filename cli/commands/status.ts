@@ -134,6 +134,8 @@ function render(
       '',
       `${style('bold', report.name, colour)}  ${style(phaseStyle[report.phase], report.phase, colour)}  ${report.replicas_serving} of ${report.replicas_wanted} replicas serve${onIdleNodes(report)}  (${age} old, ${report.spec_file})`,
     );
+    if (report.shared_with)
+      lines.push(`  a share of what was deployed over ${report.shared_with.join(', ')}`);
     for (const reason of report.reasons)
       lines.push(`  ${style(phaseStyle[report.phase], '!', colour)} ${printable(reason)}`);
     const rows = report.launches.flatMap((launch) => rowsOf(context, launch));

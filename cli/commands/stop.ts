@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { isGatewayMeant, isGatewayNeeded, stopGateway } from '../../control/gateway.ts';
 import { lookAtGateways } from '../../control/gateway-process.ts';
+import type { Operations } from '../../control/operations.ts';
 import { stopDeployment } from '../../control/stop.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
@@ -81,6 +82,7 @@ Examples:
             keep_gateway: true,
             ...(options.timeout === undefined ? {} : { timeout_ms: options.timeout * 1000 }),
           });
+        if (name !== undefined && !context.json) noteOtherShares(context, operations, name);
         const gateways = await lookAtGateways(store.layout);
         // One that was being started a moment ago, by a keeper that has ended since, does not answer yet.
         const running = gateways.some(
@@ -91,4 +93,17 @@ Examples:
         view.close();
       }
     });
+}
+
+/** What was deployed over several sites has shares on others, which go on. */
+function noteOtherShares(context: CliContext, { store, loaded }: Operations, name: string): void {
+  const { share } = store.require(name).spec;
+  const others = (share?.sites ?? []).filter(
+    ({ site, models }) => site !== loaded.site.name && models.length > 0,
+  );
+  if (others.length === 0) return;
+  const sites = others.map(({ site }) => site);
+  context.note(
+    `this was the share of ${loaded.site.name}; those of ${sites.join(' and ')} go on: hpcserve stop ${name} --sites ${sites.join(',')}`,
+  );
 }

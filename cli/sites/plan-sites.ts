@@ -16,6 +16,7 @@ import {
   requireOneMesh,
   SeveralSites,
   shareWords,
+  standingShare,
 } from './several-sites.ts';
 
 export interface PlanSitesOptions extends AskOptions {
@@ -59,6 +60,11 @@ export async function planOverSites(
     printPlan(context, plan, { explain: options.explain });
     if (plan.unplaced.length === 0) for (const line of shareWords(share)) context.out(line);
     for (const line of apart) context.note(`warning: ${line}`);
+    const standing = standingShare(asked, of);
+    if (standing)
+      context.note(
+        `${spec.name} is deployed and nothing has changed since: deploy leaves it as it is (${shareWords(standing).join('; ')})`,
+      );
   }
   requireFeasible(plan);
 }
