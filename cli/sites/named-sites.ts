@@ -23,7 +23,7 @@ function parseNames(text: string): string[] {
  * @throws E_USAGE where one and several are asked for
  */
 export function sitesAsked(
-  { configuration }: CliContext,
+  { configuration, note }: CliContext,
   flag: readonly string[] | undefined,
   spec?: DeploymentSpec,
 ): readonly string[] | undefined {
@@ -31,7 +31,13 @@ export function sitesAsked(
   if (flag !== undefined && one?.layer === 'flag')
     throw new HpcserveError('E_USAGE', { what: '--site and --sites contradict each other' });
   if (flag !== undefined) return flag;
-  return one?.layer === 'flag' || one?.layer === 'environment' ? undefined : spec?.sites;
+  if (one?.layer === 'flag') return undefined;
+  if (one?.layer !== 'environment') return spec?.sites;
+  if (spec?.sites !== undefined)
+    note(
+      `warning: sites of model.yaml (${spec.sites.join(', ')}) is not used: ${one.place} says ${String(one.value)}`,
+    );
+  return undefined;
 }
 
 /** @throws E_CONFIG_MISSING; E_USAGE where two of them are the same */

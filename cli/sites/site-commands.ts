@@ -7,6 +7,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { writeFileAtomically } from '../../control/atomic-file.ts';
+import { findingOf } from '../../control/findings.ts';
 import type { LoadedSite } from '../../control/site-files.ts';
 import { type ErrorJson, HpcserveError } from '../../spec/errors/error.ts';
 import { sharesFolder } from '../../spec/state-layout.ts';
@@ -180,20 +181,22 @@ function linesTo(onLine: ((line: string) => void) | undefined): ((text: string) 
 /** @throws the error that the command ended with, with the site's name before it */
 function answerOf(site: string, { code, stdout, stderr }: Ended): string {
   if (code === 0) return stdout;
-  const lines = stderr.trim().split('\n');
   throw atSite(
     site,
-    errorIn(lines.at(-1)!) ??
-      HpcserveError.fromText(stderr) ??
+    errorIn(stderr) ??
       new HpcserveError('E_SITES_PARTLY', {
         what: `a command ended with ${code === null ? 'a signal' : `exit code ${code}`}`,
-        because: lines.slice(-5),
+        because: stderr.trim().split('\n').slice(-5),
       }),
   );
 }
 
-/** Commands with --json end with their error as JSON; what else may stand there is the word of a shell. */
-function errorIn(line: string): HpcserveError | undefined {
-  if (!line.startsWith('{"error":')) return undefined;
-  return HpcserveError.fromJSON((JSON.parse(line) as { error: ErrorJson }).error);
+/** The last words of a command that failed, with --json and without; undefined where they are those of a shell. */
+function errorIn(stderr: string): HpcserveError | undefined {
+  const last = stderr.trimEnd().split('\n').at(-1)!;
+  if (last.startsWith('{"error":'))
+    return HpcserveError.fromJSON((JSON.parse(last) as { error: ErrorJson }).error);
+  const text = /^error: .* \[(E_[A-Z0-9_]+)\]$/m.exec(stderr);
+  if (text === null) return undefined;
+  return HpcserveError.fromJSON({ code: text[1]!, ...findingOf(stderr.slice(text.index))!, details: {} });
 }

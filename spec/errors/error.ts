@@ -65,16 +65,6 @@ export class HpcserveError extends Error {
     ].join('\n');
   }
 
-  /** Reads what `toText` wrote, as another process printed it; undefined where it is something else. */
-  static fromText(text: string): HpcserveError | undefined {
-    const [first = '', ...rest] = text.trimEnd().split('\n');
-    const [, what, code] = /^error: (.*) \[(E_[A-Z0-9_]+)\]$/.exec(first) ?? [];
-    if (what === undefined || code === undefined) return undefined;
-    const after = (word: string): string[] =>
-      rest.flatMap((line) => (line.startsWith(`  ${word}: `) ? [line.slice(word.length + 4)] : []));
-    return HpcserveError.fromJSON({ code, what, because: after('because'), try: after('try'), details: {} });
-  }
-
   /** Rebuilds an error that travelled as JSON (state files, agent answers). */
   static fromJSON(json: ErrorJson): HpcserveError {
     const code = json.code in errorRegistry ? (json.code as ErrorCode) : 'E_INTERNAL';

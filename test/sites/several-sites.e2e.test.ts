@@ -151,6 +151,9 @@ describe('what is asked for wrongly', () => {
     writeModel({ sites: ['one', 'two'] }, { devices: {} });
     const alone = await home.run(['plan', 'model.yaml', '--site', 'one']);
     expect(alone.stdout, alone.stderr).toMatch(/^demo on one$/m);
+    const said = await home.run(['plan', 'model.yaml'], { env: { HPCSERVE_SITE: 'two' } });
+    expect(said.stdout, said.stderr).toMatch(/^demo on two$/m);
+    expect(said.stderr).toMatch(/sites of model.yaml \(one, two\) is not used: HPCSERVE_SITE says two/);
   });
 
   it('is refused where a site is of another mesh, without a word of the key', async () => {
