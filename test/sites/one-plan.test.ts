@@ -15,6 +15,7 @@ import {
   type PlacementModel,
   type PlacementQuestion,
 } from '../../spec/plan.ts';
+import { siteQuestionSchema } from '../../spec/site-question.ts';
 import type { SiteShare } from '../../spec/site-share.ts';
 import { ask, gguf, gpus, llama, planOf, where } from '../solver/placement-fixtures.ts';
 
@@ -58,6 +59,11 @@ describe('names of node kinds', () => {
     );
   });
 
+  it('are not those of a site whose name begins alike', () => {
+    expect(kindOfSite('todi', 'todi-2/a100')).toBeUndefined();
+    expect(kindOfSite('todi-2', 'todi/a100')).toBeUndefined();
+  });
+
   it('are asked for of every site, or of one', () => {
     const { spec } = llama('m', '8b', { devices: { node_kinds: ['gh200', 'todi/a100'] } });
     expect(kindsAskedAt('daint', spec, ['gh200', 'a100'])).toEqual(['gh200']);
@@ -92,6 +98,51 @@ describe('the questions of several sites as one', () => {
     expect(merged.time_limit_s).toBeUndefined();
     expect(merged.partitions).toBeUndefined();
     expect(merged.running).toMatchObject([{ node_kind: 'todi/a100' }]);
+  });
+
+  it('travel as JSON, and are the same there', () => {
+    const question = site(
+      'daint',
+      [
+        llama('m', '8b', {
+          replicas: 'auto',
+          workload: { rate_per_s: 2, input_tokens: 9, output_tokens: 9 },
+        }),
+        gguf('n', '1b', { slo: { ttft_ms: 100 }, timeouts: { total_s: 5 } }),
+      ],
+      [
+        gpus('A100', 80, 2, {
+          pool: { id: 'x', nodes: 2 },
+          free: [{ nodes: 1, devices: 2, cpus: 3 }],
+          queue_wait_s: 12.5,
+          interconnect: 'slingshot',
+          engines: { vllm: { available: true, unverified: true }, tgi: { available: false, because: 'x' } },
+        }),
+        // Nobody counted them.
+        gpus('GH200', 96, Number.MAX_SAFE_INTEGER, { tier: 'scavenger', whole_nodes: true }),
+      ],
+      { time_limit_s: 60, objective: 'energy' },
+    );
+    const answer = {
+      format: 1,
+      site: 'daint',
+      hostname: 'login1',
+      question,
+      inputs_digest: 'x',
+      warnings: [],
+      mesh: {
+        folder: '/m',
+        key_digest: 'a'.repeat(64),
+        gossip: true,
+        bootstrap: ['a:1'],
+        relay: [],
+        port: 0,
+      },
+      deployed: { desired: 'serving', live_launches: 1 },
+    };
+    const travelled: unknown = JSON.parse(JSON.stringify(answer));
+    expect(siteQuestionSchema.parse(travelled)).toEqual(travelled);
+    expect(siteQuestionSchema.safeParse({ ...answer, surprise: 1 }).success).toBe(false);
   });
 
   it('are answered for one site as that site alone answers', () => {

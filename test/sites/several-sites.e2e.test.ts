@@ -165,7 +165,9 @@ describe('what is asked for wrongly', () => {
     expect(outcome.code).toBe(7);
     expect(outcome.stderr).toMatch(/the network.key of two is another than that of one/);
     const { stdout } = await home.run(['plan', 'model.yaml', '--question', '--site', 'two']);
-    const { mesh } = siteQuestionSchema.parse(JSON.parse(stdout));
+    const answer: unknown = JSON.parse(stdout);
+    const { mesh } = siteQuestionSchema.parse(answer);
+    expect(siteQuestionSchema.parse(answer)).toEqual(answer);
     expect(mesh).toMatchObject({ bootstrap: [`127.0.0.1:${mesh_port}`], gossip: true });
     expect(stdout).not.toContain('07'.repeat(32));
   });
