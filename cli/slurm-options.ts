@@ -10,3 +10,10 @@ export function addSlurmOptions(command: Command): Command {
     .option('--constraint <features>', 'node features, as sbatch takes them')
     .option('--time <limit>', 'wall time of a job: MM, HH:MM:SS or D-HH:MM:SS');
 }
+
+/** Those that were given, as words again. */
+export function slurmWords(options: Readonly<Record<string, unknown>>): string[] {
+  return ['partition', 'account', 'qos', 'reservation', 'constraint', 'time'].flatMap((name) =>
+    options[name] === undefined ? [] : [`--${name}`, String(options[name])],
+  );
+}

@@ -11,10 +11,8 @@ import { objectiveOption } from '../objective-option.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { progressView } from '../progress/view.ts';
 import { credentialFile, openSession, readSpec } from '../site-session.ts';
-import { deployOverSites } from '../sites/deploy-sites.ts';
 import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
-import { slurmWords } from '../sites/several-sites.ts';
-import { addSlurmOptions } from '../slurm-options.ts';
+import { addSlurmOptions, slurmWords } from '../slurm-options.ts';
 
 interface DeployOptions {
   yes?: true;
@@ -62,7 +60,8 @@ Examples:
       const read = readSpec(context, file);
       const timeout_s = context.configuration.get<number>('deploy_timeout_s') ?? 0;
       const sites = sitesAsked(context, options.sites, read.spec);
-      if (sites !== undefined)
+      if (sites !== undefined) {
+        const { deployOverSites } = await import('../sites/deploy-sites.ts');
         return deployOverSites(context, read, sites, {
           slurm: slurmWords(command.opts()),
           offline: false,
@@ -74,6 +73,7 @@ Examples:
           stop_first: options.stopFirst === true,
           timeout_s,
         });
+      }
       const plan = options.plan === undefined ? undefined : readPlanFile(options.plan);
       const view = progressView(context);
       try {

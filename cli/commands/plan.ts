@@ -16,9 +16,7 @@ import { formatWhen } from '../progress/describe-event.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession, type ReadSpec, readSpec } from '../site-session.ts';
 import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
-import { planOverSites } from '../sites/plan-sites.ts';
-import { slurmWords } from '../sites/several-sites.ts';
-import { addSlurmOptions } from '../slurm-options.ts';
+import { addSlurmOptions, slurmWords } from '../slurm-options.ts';
 
 /** When a job of a plan could start, or what Slurm would answer instead. */
 interface StartEstimate {
@@ -80,7 +78,8 @@ Examples:
       const { objective, deadline, explain, out } = options;
       const sites = sitesAsked(context, options.sites, read.spec);
       if (options.question) return printQuestion(context, read, options);
-      if (sites !== undefined)
+      if (sites !== undefined) {
+        const { planOverSites } = await import('../sites/plan-sites.ts');
         return planOverSites(context, read, sites, {
           slurm: slurmWords(command.opts()),
           offline: options.offline === true,
@@ -89,6 +88,7 @@ Examples:
           ...(out === undefined ? {} : { out }),
           ...(deadline === undefined ? {} : { search_ms: deadline * 1000 }),
         });
+      }
       const view = progressView(context);
       const operations = openSession(context, {
         command: 'hpcserve plan',

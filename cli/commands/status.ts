@@ -21,7 +21,6 @@ import { formatTable } from '../format/table.ts';
 import { textWidth } from '../format/wrap.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { openSession } from '../site-session.ts';
-import { statusOnSites } from '../sites/each-site.ts';
 import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
 
 export function registerStatus(program: Command, context: CliContext): void {
@@ -50,7 +49,10 @@ Examples:
     )
     .action(async (name: string | undefined, options: { watch?: true; sites?: string[] }) => {
       const sites = sitesAsked(context, options.sites);
-      if (sites !== undefined) return statusOnSites(context, sites, name, options.watch === true);
+      if (sites !== undefined) {
+        const { statusOnSites } = await import('../sites/each-site.ts');
+        return statusOnSites(context, sites, name, options.watch === true);
+      }
       const operations = openSession(context, { command: 'hpcserve status' });
       const nodeKinds = nodeKindsOf(operations);
       let before = '';

@@ -8,7 +8,6 @@ import type { CliContext } from '../context.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession } from '../site-session.ts';
-import { stopOnSites } from '../sites/each-site.ts';
 import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
 
 interface StopOptions {
@@ -56,6 +55,7 @@ Examples:
       if (sites !== undefined) {
         const question = `End all deployments of ${sites.join(' and ')}?`;
         if (options.all && !options.yes && !(await context.confirm(question))) return;
+        const { stopOnSites } = await import('../sites/each-site.ts');
         return stopOnSites(context, sites, [
           'stop',
           ...(name === undefined ? [] : [name]),

@@ -84,6 +84,7 @@ export async function deployOverSites(
   if (made) announce(context, made.plan, options.dry_run, doubts);
   const share = standing ?? made!.share;
   for (const line of shareWords(share)) (options.dry_run ? context.out : context.note)(line);
+  noteUnnamed(context, asked, spec.name);
   if (options.dry_run) return;
   if (standing) context.note(`${spec.name} was divided like this before, and nothing has changed since`);
   await confirmReplacing(context, asked, of, options.yes);
@@ -178,6 +179,19 @@ async function planOfShare(
     made_at_ms: plan.made_at_ms,
     inputs_digest: answer.inputs_digest,
   });
+}
+
+/** Sites that have a share of before and were left out this time are not asked, and not touched. */
+function noteUnnamed(context: CliContext, asked: readonly AskedSite[], name: string): void {
+  const named = new Set(asked.map(({ answer }) => answer.site));
+  const before = asked.flatMap(({ answer: { deployed } }) =>
+    deployed?.desired === 'serving' ? (deployed.share?.sites ?? []) : [],
+  );
+  const unnamed = before.flatMap(({ site, models }) => (models.length > 0 && !named.has(site) ? [site] : []));
+  for (const site of new Set(unnamed))
+    context.note(
+      `warning: ${site} had a share of ${name} too and is not named now: what runs there goes on; end it with: hpcserve stop ${name} --site ${site}`,
+    );
 }
 
 /** Whether a site has replicas of before, and none by the plan. */

@@ -58,13 +58,6 @@ export interface AskedSite {
   answer: SiteQuestion;
 }
 
-/** Flags of `addSlurmOptions`, as words again. */
-export function slurmWords(options: Readonly<Record<string, unknown>>): string[] {
-  return ['partition', 'account', 'qos', 'reservation', 'constraint', 'time'].flatMap((name) =>
-    options[name] === undefined ? [] : [`--${name}`, String(options[name])],
-  );
-}
-
 /** @throws E_CONFIG_UNSUPPORTED, E_CONFIG_CONFLICT where what the file asks for is for one site alone */
 export function requireDivisible({ name, models, share }: DeploymentSpec): void {
   if (share !== undefined)

@@ -219,6 +219,9 @@ describe('a deployment over sites of this machine', () => {
     expect(after.two).toMatchObject({ phase: 'serving', launches: [{ units: [{ unit: 'toy-0' }] }] });
     const planned = await home.run(['plan', 'model.yaml', '--sites', 'one,two']);
     expect(planned.stderr).toMatch(/demo is deployed and nothing has changed since/);
+    const fewer = await home.run(['deploy', 'model.yaml', '--sites', 'one', '--dry-run']);
+    expect(fewer.stderr).toMatch(/two had a share of demo too and is not named now/);
+    expect(fewer.stdout).toMatch(/^one: 2 replicas of toy$/m);
   }, 180_000);
 
   it('is divided anew when the file changes; a site that has nothing of it any more ends its share', async () => {
