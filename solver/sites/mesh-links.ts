@@ -91,6 +91,6 @@ function apart(sites: readonly SiteInMesh[]): string[] {
   const lost = sites.filter((_, at) => group[at] !== first);
   if (lost.length === 0) return [];
   return [
-    `no address in mesh.bootstrap ends in the mesh.port of another site, as far as ${lost.map(({ site }) => site).join(' and ')} and ${sites[0]!.site} are concerned`,
+    `no address in mesh.bootstrap ends in the mesh.port of a site that it would lead to: ${lost.map(({ site }) => site).join(' and ')} may not be reached from ${sites[0]!.site}`,
   ];
 }
