@@ -92,7 +92,7 @@ export class Availability {
     );
     let wakes_in_s = this.#wakesIn_s(model, asked, reasons);
     let starts_in_s = Number.POSITIVE_INFINITY;
-    let runs = false;
+    let running_jobs = 0;
     for (const { name, launches } of asked) {
       for (const launch of launches) {
         if (launch.superseded || launch.phase === 'ended') continue;
@@ -109,7 +109,7 @@ export class Availability {
           reasons.push(`${job} of deployment ${name} is being submitted`);
         else if (state !== undefined) {
           reasons.push(`${job} of deployment ${name} is ${state}`);
-          if (state === 'RUNNING') runs = true;
+          if (state === 'RUNNING') running_jobs += 1;
         }
         if (estimated_start_ms !== undefined) {
           const start_s = Math.ceil((estimated_start_ms - Date.now()) / 1000);
@@ -136,7 +136,8 @@ export class Availability {
         error,
         retry_after_s: Math.min(retryMost_s, Math.max(retryLeast_s, Math.ceil(bounded))),
         ...(wakes_in_s === undefined ? {} : { wakes_in_s }),
-        ...(runs && !this.#table.find(model)?.others.length ? { comes_soon: true } : {}),
+        // As many jobs as have told of a replica that cannot answer, and more.
+        ...(running_jobs > (this.#table.find(model)?.others.length ?? 0) ? { comes_soon: true } : {}),
       };
     }
     return { error: this.#unknown(model, deployments) };

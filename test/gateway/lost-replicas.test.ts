@@ -65,6 +65,32 @@ describe('requests that a replica has computed nothing of', () => {
     expect(came.requests.length).toBe(1);
   });
 
+  it('wait for it also where others have told of themselves, and cannot be reached for long', async () => {
+    const patience_ms = 3000;
+    const other = await startStage({ continue_ms: patience_ms });
+    try {
+      const job = (job_id: string) => ({
+        phase: 'submitted',
+        job_id,
+        last: { phase: 'running', state: 'RUNNING' },
+      });
+      writeDeployment(other.config, 'demo', {
+        spec: { models: [{ name: 'tiny', aliases: [] }] },
+        launches: [job('1'), job('2')],
+      });
+      const lost = await other.session(json(chatAnswer));
+      expect((await other.post(path, chat)).status).toBe(200);
+      await lost.kill();
+      await until(async () => (await other.post(path, chat)).status === 503, 'its loss to be taken for long');
+      const answer = other.post(path, chat);
+      const came = await other.session(json(chatAnswer), { node: 'node2' });
+      expect((await answer).status).toBe(200);
+      await came.stop();
+    } finally {
+      await other.close();
+    }
+  });
+
   it('wait in the same way where the last one was just ending', async () => {
     const leaves = await session(json(ending, 503));
     const answer = stage.post(path, chat);
