@@ -12,6 +12,8 @@ export interface AgentGossipOptions {
   port: number;
   /** It waits for this: loading the gossip's libraries would keep the agent from starting its processes. */
   begin: Promise<unknown>;
+  /** The agent ends: it joins no more. */
+  signal: AbortSignal;
   /** Whether a session is one of this agent. */
   isOwn: (session_id: string) => boolean;
   supervisors: () => readonly UnitSupervisor[];
@@ -25,6 +27,7 @@ export interface AgentGossipOptions {
 export class AgentGossip {
   readonly #options: AgentGossipOptions;
   readonly #joining: Promise<MeshPeer | undefined>;
+  #peer: MeshPeer | undefined;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(options: AgentGossipOptions) {
@@ -32,16 +35,18 @@ export class AgentGossip {
     this.#joining = this.#join();
   }
 
+  /** Who is still on the way in, which takes a second or more on a busy node, is not waited for. */
   async close(): Promise<void> {
-    const peer = await this.#joining;
     clearInterval(this.#timer);
-    await peer?.close();
+    if (this.#peer) await this.#peer.close();
+    else void this.#joining.then((peer) => peer?.close());
   }
 
   async #join(): Promise<MeshPeer | undefined> {
-    const { registry, launch, choice, port, begin, isOwn, log } = this.#options;
+    const { registry, launch, choice, port, begin, signal, isOwn, log } = this.#options;
     if (!launch.mesh) return undefined;
     await begin;
+    if (signal.aborted) return undefined;
     try {
       const peer = await MeshPeer.join(registry, {
         listen: { host: choice.listen, ports: launch.port_range ?? [0, 0] },
@@ -52,13 +57,16 @@ export class AgentGossip {
         tunnelTarget: (session_id) => (isOwn(session_id) ? { host: hereOf(choice.listen), port } : undefined),
         onTrouble: (message) => log.warn({ message }, 'gossip'),
       });
+      if (signal.aborted) return peer;
+      this.#peer = peer;
       const { peer: name, addresses } = peer.status();
       log.info({ peer: name, addresses }, 'joined the gossip');
       this.#timer = setInterval(() => this.#tellLoad(peer), launch.heartbeat_ms);
       this.#timer.unref();
       return peer;
     } catch (error) {
-      log.warn({ error: String(error) }, 'no part in the gossip; the folder does the work');
+      if (!signal.aborted)
+        log.warn({ error: String(error) }, 'no part in the gossip; the folder does the work');
       return undefined;
     }
   }

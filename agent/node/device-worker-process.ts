@@ -118,6 +118,12 @@ export class DeviceWorkerProcess implements ServingProcess {
 
   async stop(grace_ms: number): Promise<void> {
     this.#stopping = true;
+    // One that has not come to itself has nothing to bring to an end, and would read this when it has.
+    if (this.upstream === undefined) {
+      this.#child.kill();
+      await this.ended;
+      return;
+    }
     this.#send({ type: 'stop' });
     let timer: NodeJS.Timeout | undefined;
     const patience = new Promise<'late'>((resolve) => {

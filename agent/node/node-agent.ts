@@ -212,8 +212,11 @@ export class NodeAgent {
 
     const runtime_folder = makeRuntimeFolder(launch.runtime_folder, this.#environment);
     this.#guard = new OrphanGuard(runtime_folder);
+    // Asked to stop meanwhile, it begins nothing more: a job that is preempted while it starts leaves at once.
+    const asked = this.#stop.signal;
     const registry = await this.#joinMesh();
     await this.#retirePredecessors(registry);
+    asked.throwIfAborted();
     const { choice, port } = await this.#listen(registry);
     const addresses = choice.announced.map((host) => ({ host, port }));
     const metadata: Omit<SessionMetadata, 'role' | 'devices' | 'models'> = {
@@ -243,8 +246,10 @@ export class NodeAgent {
       },
       () => this.#changed(),
     );
+    asked.throwIfAborted();
     await this.#session.update({ lifecycle: 'SERVING' });
     const peers_socket = await this.#listenForWeights(registry, runtime_folder, units);
+    asked.throwIfAborted();
     this.#supervisors = this.#allotment.groups.map((group, index) => {
       return new UnitSupervisor({
         group,
@@ -279,6 +284,7 @@ export class NodeAgent {
       choice,
       port,
       begin: started,
+      signal: asked,
       isOwn: (sessionId) => this.#sessionById(sessionId) !== undefined,
       supervisors: () => this.#supervisors,
       log: this.#log,
@@ -349,6 +355,7 @@ export class NodeAgent {
       }),
     });
     const port = await this.#server.listen(choice.listen, this.#launch.port_range);
+    this.#stop.signal.throwIfAborted();
     this.#log.info({ addresses: choice.announced, port }, 'listening');
     return { choice, port };
   }

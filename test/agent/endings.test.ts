@@ -2,6 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { closeSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
@@ -68,6 +69,33 @@ describe('an agent that is killed leaves no process and no socket behind', () =>
     await broken;
     await eventually(() => marked(mark).length === 0, 'every process is gone', 6000);
   });
+});
+
+test('asked to stop while it starts, it begins nothing more, and no worker is waited for that has not come to itself', async () => {
+  await using site = await Site.open();
+  const model_path = await toyModel(site);
+  const said = async (agent: RunningAgent): Promise<string[]> => {
+    const log = await readFile(join(agent.launch.launch_folder, 'n0.agent.log'), 'utf8').catch(() => '');
+    return log
+      .split('\n')
+      .filter(Boolean)
+      .map((line) => (JSON.parse(line) as { msg: string }).msg);
+  };
+  // Early, and when its worker has just been started.
+  for (const when of ['node agent started', 'listening']) {
+    const units = [unitOf({ name: 'toy' }, { engine: 'native', model_path })];
+    const agent = await site.start(units, { mesh: { bootstrap: [], relay: [] } });
+    await eventually(async () => (await said(agent)).includes(when), when);
+    agent.process.kill('SIGTERM');
+    expect(await agent.ended).toEqual({ code: 0, signal: null });
+    const all = await said(agent);
+    const after = all.slice(all.indexOf('asked to stop') + 1);
+    expect(
+      after.filter((line) => /listening|gossip|serv/.test(line)),
+      all.join('\n'),
+    ).toEqual([]);
+    expect(all.at(-1)).toBe('stopped');
+  }
 });
 
 test('a worker that is killed while it loads: the unit failed, and says that it may have been memory', async () => {
