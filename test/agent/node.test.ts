@@ -62,13 +62,17 @@ describe('who this node is', () => {
       SLURMD_NODENAME: 'nid0007',
       SLURM_JOB_END_TIME: '1700000000',
     };
-    expect(nodeIdentity(environment, {}, 4, 'nid0007.site')).toEqual({
+    const first = {
       node: 'nid0007',
       hostname: 'nid0007.site',
       node_index: 3,
       job_id: '42',
       job_end_time_ms: 1_700_000_000_000,
-    });
+      restart_count: 0,
+    };
+    expect(nodeIdentity(environment, {}, 4, 'nid0007.site')).toEqual(first);
+    const again = { ...environment, SLURM_RESTART_COUNT: '2' };
+    expect(nodeIdentity(again, {}, 4, 'nid0007.site')).toEqual({ ...first, restart_count: 2 });
   });
 
   test('in a task of a job array, by the name that people know it by', () => {

@@ -228,6 +228,7 @@ it('what doctor writes to a folder that is not shared is taken back there', asyn
     store: place.store,
     slurm: client,
     facts: { user: 'someone', environment: {} },
+    now_ms: Date.now,
   } as unknown as Operations;
   const state = async (): Promise<CheckResult | undefined> =>
     (await checkSlurm(operations)).find(({ check }) => check === 'state folder');
