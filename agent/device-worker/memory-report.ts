@@ -9,6 +9,8 @@ const arena_bytes = 0x400_0000;
 /** Below a thread's stack lies a guard that nobody may touch, of at most so many bytes. */
 const guard_bytes_max = 0x1_0000;
 const memory_page_bytes = 4096;
+/** Pages that are asked about at once. */
+const entries_pages = 512;
 /** Head of what malloc gives: bytes of what lies before it, and its own, a multiple of 16, with bits of its kind. */
 const head_bytes = 16;
 /** A block that malloc mapped for itself. */
@@ -73,7 +75,9 @@ function lookOnce(): MemoryReport {
       if (mapping.pss_bytes === 0) continue;
       pss_bytes += mapping.pss_bytes;
       const part = partOf(mapping, mappings, index);
-      if (part !== undefined) add(part, mapping.pss_bytes);
+      // malloc's memory may begin at any page, also where V8's would.
+      if (part !== undefined && !(part === 'scripts' && own.beginsAsMallocs(mapping)))
+        add(part, mapping.pss_bytes);
       else {
         const { arena_bytes, other_bytes } = own.outsideBlocks(mapping);
         add('heap', arena_bytes);
@@ -138,6 +142,9 @@ class OwnMemory {
   readonly #pages: number;
   readonly #head = Buffer.alloc(head_bytes);
   readonly #window = Buffer.alloc(window_bytes);
+  /** Of pagemap, from the page of that number on. */
+  readonly #entries = Buffer.alloc(8 * entries_pages);
+  #entries_from = Number.NEGATIVE_INFINITY;
 
   constructor() {
     try {
@@ -153,6 +160,10 @@ class OwnMemory {
     closeSync(this.#pages);
   }
 
+  beginsAsMallocs({ begin, end }: Mapping): boolean {
+    return this.#isPresent(begin) && (this.#block_bytes(begin, end) || this.#pieces_bytes(begin, end)) > 0;
+  }
+
   /**
    * Of a mapping's memory, what lies in no block that malloc mapped: each of those says at its head how long it is. Where
    * something else lies behind the heap, malloc's first arena goes on in mappings of 1 MiB and more: piece after piece.
@@ -161,11 +172,13 @@ class OwnMemory {
     let arena_bytes = 0;
     let other_bytes = 0;
     for (let at = begin; at < end && arena_bytes + other_bytes < pss_bytes; ) {
-      const block_bytes = this.#block_bytes(at, end);
-      const pieces_bytes = block_bytes === 0 ? this.#pieces_bytes(at, end) : 0;
+      // Heads are written, and a look at what nobody wrote to would put pages of zeros there.
+      const there = this.#isPresent(at);
+      const block_bytes = there ? this.#block_bytes(at, end) : 0;
+      const pieces_bytes = there && block_bytes === 0 ? this.#pieces_bytes(at, end) : 0;
       const next = at + (block_bytes || pieces_bytes || memory_page_bytes);
       if (pieces_bytes > 0) arena_bytes += this.#present_bytes(at, next);
-      else if (block_bytes === 0) other_bytes += this.#present_bytes(at, next);
+      else if (there && block_bytes === 0) other_bytes += memory_page_bytes;
       at = next;
     }
     arena_bytes = Math.min(arena_bytes, pss_bytes);
@@ -188,8 +201,9 @@ class OwnMemory {
     for (let at = begin; at < end; ) {
       if (at + head_bytes > window_at + window.length) {
         // A page tells whether it is an arena at all.
-        const bytes = at === begin ? memory_page_bytes : this.#window.length;
-        const more = this.#read(this.#window.subarray(0, Math.min(bytes, end - at)), at);
+        const pages_max = at === begin ? 1 : this.#window.length / memory_page_bytes;
+        const bytes = this.#presentFrom_bytes(at, pages_max);
+        const more = bytes === 0 ? undefined : this.#read(this.#window.subarray(0, bytes), at);
         if (!more) break;
         window = more;
         window_at = at;
@@ -215,11 +229,29 @@ class OwnMemory {
   }
 
   #present_bytes(begin: number, end: number): number {
-    const entries = Buffer.alloc(8 * ((end - begin) / memory_page_bytes));
-    const read_bytes = readSync(this.#pages, entries, 0, entries.length, 8 * (begin / memory_page_bytes));
-    let pages = 0;
-    for (let at = 0; at < read_bytes; at += 8) if ((entries[at + 7]! & present) !== 0) pages += 1;
-    return pages * memory_page_bytes;
+    let bytes = 0;
+    for (let at = begin; at < end; at += memory_page_bytes)
+      if (this.#isPresent(at)) bytes += memory_page_bytes;
+    return bytes;
+  }
+
+  /** From here to the end of the last of so many pages that follow one on another and are in memory. */
+  #presentFrom_bytes(at: number, pages_max: number): number {
+    const first = at - (at % memory_page_bytes);
+    let page = first;
+    while (page < first + pages_max * memory_page_bytes && this.#isPresent(page)) page += memory_page_bytes;
+    return Math.max(0, page - at);
+  }
+
+  #isPresent(at: number): boolean {
+    const page = Math.floor(at / memory_page_bytes);
+    const within = page - this.#entries_from;
+    if (within < 0 || within >= entries_pages) {
+      this.#entries_from = page;
+      this.#entries.fill(0);
+      readSync(this.#pages, this.#entries, 0, this.#entries.length, 8 * page);
+    }
+    return (this.#entries[8 * (page - this.#entries_from) + 7]! & present) !== 0;
   }
 }
 

@@ -39,9 +39,10 @@ describe('the report of a process’s memory', () => {
   it('adds up to what the kernel counts, and leaves next to nothing unexplained', () => {
     const before_bytes = counted();
     const { pss_bytes, unexplained_bytes } = partsNow();
-    // The look itself takes memory: its code is compiled.
-    expect(pss_bytes).toBeGreaterThan(0.95 * before_bytes);
-    expect(pss_bytes).toBeLessThan(1.05 * counted());
+    const counts = [before_bytes, counted()];
+    // The look itself takes memory, since its code is compiled; what is shared with others counts less when more of them come.
+    expect(pss_bytes).toBeGreaterThan(0.95 * Math.min(...counts));
+    expect(pss_bytes).toBeLessThan(1.05 * Math.max(...counts));
     expect(unexplained_bytes! / pss_bytes!).toBeLessThan(0.01);
   });
 
@@ -66,7 +67,9 @@ describe('the report of a process’s memory', () => {
 
   it('knows the heap where something lies in its way and it goes on elsewhere', () => {
     const in_the_way = heapEnd();
-    expect(mmap(in_the_way, page_bytes, nothing, private_anonymous_not_over_others, -1, 0)).toBe(in_the_way);
+    const mapped = mmap(in_the_way, page_bytes, nothing, private_anonymous_not_over_others, -1, 0);
+    // Where something lies there already, that will do.
+    expect([in_the_way, -1]).toContain(mapped);
     try {
       const before = partsNow();
       // Each too small for a block of its own.
@@ -77,7 +80,7 @@ describe('the report of a process’s memory', () => {
       expect((after['unexplained_bytes']! - before['unexplained_bytes']!) / mib).toBeLessThan(1);
       expect(buffers.every((buffer) => buffer[0] === 1)).toBe(true);
     } finally {
-      munmap(in_the_way, page_bytes);
+      if (mapped !== -1) munmap(in_the_way, page_bytes);
     }
   });
 });
