@@ -151,6 +151,7 @@ const baseTable = {
   ggml_backend_buft_is_host: ['bool', 'ptr'],
   ggml_backend_buffer_free: ['void', 'ptr'],
   ggml_backend_buffer_get_base: ['ptr', 'ptr'],
+  ggml_backend_buffer_get_type: ['ptr', 'ptr'],
   ggml_backend_buffer_get_size: ['usize', 'ptr'],
   ggml_backend_buffer_clear: ['void', 'ptr', 'u8'],
   ggml_backend_buffer_set_usage: ['void', 'ptr', 'i32'],

@@ -6,7 +6,6 @@
  * Rows of all sequences go through the projections together. Attention is one operation per sequence over
  * its own keys and values, which lie in one extent (attended in place) or in several (gathered first).
  */
-import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, GgmlType } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { Architecture } from './architecture.ts';
@@ -198,11 +197,11 @@ class GraphBuilder {
     const { qkv } = attention;
     const found: { q?: Pointer; k?: Pointer; v?: Pointer } = {};
     if ('parts' in qkv) {
-      // Fast layouts interleave groups of rows, so a part of a joined matrix begins at a multiple of 16.
-      const divisible = widths.q % 16 === 0;
-      const begin = wanted === 'kv' && divisible ? widths.q : 0;
-      const end = wanted === 'q' && divisible ? widths.q : starts.v + widths.v;
-      const product = this.#joinedProduct(x, this.#tensor(qkv), bias, qkv, begin, end);
+      const height = starts.v + widths.v;
+      const needed = { qkv: [0, height], q: [0, widths.q], kv: [widths.q, height] }[wanted] as [number, number];
+      const rowsOf = this.#parts.weights.rows(qkv, ...needed);
+      const [begin, end] = rowsOf ? needed : [0, height];
+      const product = this.#joinedProduct(rowsOf ?? this.#tensor(qkv), x, bias, begin, end);
       const row_bytes = (end - begin) * 4;
       const part = (name: 'q' | 'k' | 'v'): Pointer =>
         ggml.ggml_view_2d(this.#context, product, widths[name], rows, row_bytes, (starts[name] - begin) * 4)!;
@@ -241,25 +240,19 @@ class GraphBuilder {
     return found;
   }
 
-  /** x times the rows [begin, end) of a joined matrix. */
+  /** x times `matrix`, which is the rows [begin, end) of a joined projection. */
   #joinedProduct(
-    x: Pointer,
     matrix: Pointer,
+    x: Pointer,
     bias: Pointer | undefined,
-    weight: PlannedWeight,
     begin: number,
     end: number,
   ): Pointer {
     const ggml = this.#ggml;
-    const [width, height] = weight.shape as [number, number];
-    const partial = begin !== 0 || end !== height;
-    const row_bytes = Number(ggml.ggml_row_size(ggmlTypeByName(weight.type).id, width));
-    const view = partial
-      ? ggml.ggml_view_2d(this.#context, matrix, width, end - begin, row_bytes, begin * row_bytes)
-      : matrix;
-    const product = ggml.ggml_mul_mat(this.#context, view, x)!;
+    const product = ggml.ggml_mul_mat(this.#context, matrix, x)!;
     if (!bias) return product;
-    const part = partial ? ggml.ggml_view_1d(this.#context, bias, end - begin, begin * 4) : bias;
+    // A vector's view of all its elements is the vector.
+    const part = ggml.ggml_view_1d(this.#context, bias, end - begin, begin * 4);
     return ggml.ggml_add(this.#context, product, part)!;
   }
 

@@ -11,6 +11,7 @@ import { BufferUsage, type Ggml, GgmlType, memoryAt, tensorLayout } from '../../
 import type { Pointer } from '../../native/signature.ts';
 import type { LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { MatrixRows } from './matrix-rows.ts';
 import type { PlannedWeight, WeightPlan } from './weight-plan.ts';
 
 /** Bytes per read: large enough that a parallel filesystem streams, small enough for smooth progress. */
@@ -23,6 +24,8 @@ export interface LoadedWeights {
   readonly bytes: number;
   /** The tensor of a planned weight. */
   tensor(weight: PlannedWeight): Pointer;
+  /** Rows [begin, end) of a planned matrix; undefined where its layout does not let them be taken alone. */
+  rows(weight: PlannedWeight, begin: number, end: number): Pointer | undefined;
   free(): void;
 }
 
@@ -65,6 +68,7 @@ export class Weights implements LoadedWeights {
   readonly #context: Pointer;
   readonly #buffers: Pointer[];
   readonly #tensors: Map<PlannedWeight, Pointer>;
+  readonly #rows: MatrixRows;
 
   private constructor(
     ggml: Ggml,
@@ -79,6 +83,7 @@ export class Weights implements LoadedWeights {
     this.#context = context;
     this.#buffers = buffers;
     this.#tensors = tensors;
+    this.#rows = new MatrixRows(ggml);
     this.bytes = bytes;
   }
 
@@ -122,7 +127,12 @@ export class Weights implements LoadedWeights {
     return tensor;
   }
 
+  rows(weight: PlannedWeight, begin: number, end: number): Pointer | undefined {
+    return this.#rows.take(this.tensor(weight), weight, begin, end);
+  }
+
   free(): void {
+    this.#rows.free();
     for (const buffer of this.#buffers) this.#ggml.ggml_backend_buffer_free(buffer);
     this.#ggml.ggml_free(this.#context);
   }

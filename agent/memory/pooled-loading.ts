@@ -3,6 +3,7 @@
 import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { MatrixRows } from '../engine/matrix-rows.ts';
 import type { PlannedWeight, WeightPlan } from '../engine/weight-plan.ts';
 import { type LoadedWeights, shareTiedEmbedding, type WeightLoading } from '../engine/weights.ts';
 import type { TensorLoad } from './load/pieces.ts';
@@ -100,15 +101,19 @@ export class PooledLoading implements WeightLoading {
       places.set(weight, tensor);
     });
     shareTiedEmbedding(plan, places);
+    const tensorOf = (weight: PlannedWeight): Pointer => {
+      const tensor = places.get(weight);
+      if (!tensor) throw new Error(`weight ${weight.name} was not loaded`);
+      return tensor;
+    };
+    const rows = new MatrixRows(ggml);
     return {
       plan,
       bytes: tensors.reduce((sum, { wanted }) => sum + wanted.bytes, 0),
-      tensor: (weight) => {
-        const tensor = places.get(weight);
-        if (!tensor) throw new Error(`weight ${weight.name} was not loaded`);
-        return tensor;
-      },
+      tensor: tensorOf,
+      rows: (weight, begin, end) => rows.take(tensorOf(weight), weight, begin, end),
       free: () => {
+        rows.free();
         lease.release();
         ggml.ggml_free(context);
       },

@@ -12,6 +12,7 @@ import type { LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelFile } from '../engine/model-file.ts';
 import { stageOperators } from '../engine/operators.ts';
+import { convertedRowBytes, row_group } from '../engine/row-groups.ts';
 import { planWeights, type WeightPlan } from '../engine/weight-plan.ts';
 import {
   type LoadBeside,
@@ -24,8 +25,7 @@ import {
 import type { ContentHashCache } from './content-hashes.ts';
 import { type FileVersion, fileVersion, sharedVersionText } from './file-version.ts';
 import { fingerprints } from './fingerprint.ts';
-import { type FileRange, row_group, type TensorLoad } from './load/pieces.ts';
-import { convertedRowBytes } from './load/row-groups.ts';
+import type { FileRange, TensorLoad } from './load/pieces.ts';
 import { TensorLoader, type TensorLoaderOptions } from './load/tensor-loader.ts';
 import { type ManifestModel, mergeRanges } from './pool-manifest.ts';
 import type { PoolLayout, PoolMemory } from './pool-memory.ts';

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { cutIntoUnits, type Piece, row_group, type TensorLoad } from '../../agent/memory/load/pieces.ts';
+import { row_group } from '../../agent/engine/row-groups.ts';
+import { cutIntoUnits, type Piece, type TensorLoad } from '../../agent/memory/load/pieces.ts';
 
 const plain = (file_offset: number, bytes: number, pool_offset: number): TensorLoad => ({
   parts: [{ offset_bytes: file_offset, size_bytes: bytes }],

@@ -4,6 +4,8 @@
  * groups of rows where its layout allows it, so that a piece is converted while its bytes are in the cache.
  */
 
+import { row_group } from '../../engine/row-groups.ts';
+
 /** A tensor of a model file and its place in the pool. */
 export interface TensorLoad {
   /** Bytes of the file that follow one another in the tensor: several where the engine joins projections. */
@@ -51,11 +53,6 @@ export interface ConvertedPiece {
 
 /** What a thread takes at once. */
 export type Unit = Piece[];
-
-/**
- * Rows of a piece are a multiple of it: special layouts interleave groups of 4 to 32 rows (ggml's repack.cpp, amx).
- */
-export const row_group = 32;
 
 /** @param unit_bytes most bytes of a unit, unless one indivisible piece has more */
 export function cutIntoUnits(tensors: readonly TensorLoad[], unit_bytes: number): Unit[] {

@@ -3,9 +3,14 @@
  * nothing of how rows lie in the result, so it is tried: a small tensor of the same type and row length, converted
  * whole and in groups, must give the same bytes.
  */
-import { type Ggml, memoryAt } from '../../../native/ggml.ts';
-import type { Pointer } from '../../../native/signature.ts';
-import { row_group } from './pieces.ts';
+import { type Ggml, memoryAt } from '../../native/ggml.ts';
+import type { Pointer } from '../../native/signature.ts';
+
+/**
+ * Rows that are converted together, and where a part of a converted tensor may begin: special layouts interleave groups of
+ * 4 to 32 rows (ggml's repack.cpp, amx).
+ */
+export const row_group = 32;
 
 const known = new Map<string, number | undefined>();
 
