@@ -15,9 +15,10 @@ const deployment = join(packageRoot, 'examples/quickstart.yaml');
 const question = 'Why do ships float?';
 
 const deployed = z.object({ url: z.string(), key: z.string(), models: z.array(z.string()).min(1) });
+const envelope = z.object({ error: z.object({ message: z.string(), code: z.string().nullish() }) });
 const chunk = z.object({
   choices: z.array(z.object({ delta: z.object({ content: z.string().nullish() }) })),
-  error: z.object({ message: z.string() }).optional(),
+  error: envelope.shape.error.optional(),
 });
 
 try {
@@ -39,7 +40,12 @@ async function main(): Promise<void> {
     JSON.parse(hpcserve(['deploy', deployment, '--site', 'local', '--yes', '--json', '--progress', view])),
   );
   step(`asking ${endpoint.models[0]}: ${question}`);
-  const tokens = await ask(endpoint.url, endpoint.key, endpoint.models[0]!);
+  const tokens = await ask(endpoint.url, endpoint.key, endpoint.models[0]!).catch((error: unknown) => {
+    step('no answer came; hpcserve doctor --site local says');
+    // Whatever it finds, the answer that did not come is what went wrong here.
+    spawnSync(process.execPath, [command, 'doctor', '--site', 'local'], { stdio: ['ignore', 2, 'inherit'] });
+    throw error;
+  });
   step(`${tokens} chunks arrived; the weights are random, so the words are too`);
   const shell = (words: string): string => `npm run --silent hpcserve -- ${words}`;
   process.stdout.write(
@@ -85,10 +91,10 @@ async function ask(url: string, key: string, name: string): Promise<number> {
     }),
   });
   if (!response.ok || !response.body) {
-    throw new HpcserveError('E_INTERNAL', {
-      what: `the gateway answered ${response.status}`,
-      because: await response.text(),
-    });
+    const text = await response.text();
+    throw noAnswer(
+      envelope.safeParse(readJson(text)).data?.error ?? { message: `${response.status} ${text}` },
+    );
   }
   let rest = '';
   let chunks = 0;
@@ -98,13 +104,29 @@ async function ask(url: string, key: string, name: string): Promise<number> {
     for (const line of lines) {
       if (!line.startsWith('data: ') || line === 'data: [DONE]') continue;
       const event = chunk.parse(JSON.parse(line.slice('data: '.length)));
-      if (event.error) throw new HpcserveError('E_INTERNAL', { what: event.error.message });
+      if (event.error) throw noAnswer(event.error);
       process.stdout.write(event.choices[0]?.delta.content ?? '');
       chunks++;
     }
   }
   process.stdout.write('\n');
   return chunks;
+}
+
+function noAnswer({ message, code }: { message: string; code?: string | null | undefined }): HpcserveError {
+  return new HpcserveError('E_QUICKSTART', {
+    what: 'the model is deployed, and its first question was not answered',
+    because: code ? `${message} [${code}]` : message,
+  });
+}
+
+function readJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    // A proxy's page, say: it is shown as it is.
+    return undefined;
+  }
 }
 
 function step(text: string): void {

@@ -1,6 +1,6 @@
 /** `status`: what a deployment is now, found by one poll and by reading state files; changes nothing. */
 
-import { HpcserveError } from '../spec/errors/error.ts';
+import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
 import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
 import { type Assessment, assess } from './assess.ts';
 import { type ActualUnit, differences, type PlannedUnit, plannedUnit } from './confirm.ts';
@@ -38,7 +38,13 @@ export interface LaunchReport {
   scavenged: boolean;
   phase: string;
   job?: JobSnapshot;
-  nodes: { node: string; phase: string; devices: string[] }[];
+  nodes: {
+    node: string;
+    phase: string;
+    devices: string[];
+    /** What its agent says is wrong and does not stop it. */
+    notices: ErrorJson[];
+  }[];
   units: UnitReport[];
   log_file: string;
 }
@@ -137,6 +143,7 @@ function reportDeployment(
           node: agent.node,
           phase: agent.phase,
           devices: describeDevices(agent.devices),
+          notices: agent.notices ?? [],
         })),
         units: (sight?.units ?? []).map((unit) => unitReport(launch, unit, kinds)),
         log_file: jobLog(state, store, launch.launch_id),

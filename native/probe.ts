@@ -74,7 +74,7 @@ process.stdout.write(JSON.stringify({
  */
 export function probeNativeLibraries(folder?: string): ProbeResult {
   const libraries = findNativeLibraries(folder);
-  const key = identity(libraries);
+  const key = nativeIdentity(libraries);
   const known = passed.get(key) ?? readCache(key);
   if (known) {
     passed.set(key, known);
@@ -82,7 +82,7 @@ export function probeNativeLibraries(folder?: string): ProbeResult {
   }
   const result: ProbeResult = { folder: libraries.folder, ...runChild(libraries), ran: true };
   passed.set(key, { ...result, ran: false });
-  writeCache(key, result);
+  writeNativeCache(nativeCacheFile('probe', key), result);
   return result;
 }
 
@@ -127,7 +127,7 @@ function explain({ stderr = '', signal, status, message }: ChildFailure): string
 }
 
 /** What a result depends on: the files, the CPU, the host and the Node that loads them. */
-function identity(libraries: NativeLibraries): string {
+export function nativeIdentity(libraries: NativeLibraries): string {
   const files = [libraries.ggml_base, libraries.ggml, libraries.llama].map((path) => {
     const { size, mtimeMs } = statSync(path);
     return `${path}:${size}:${mtimeMs}`;
@@ -136,28 +136,29 @@ function identity(libraries: NativeLibraries): string {
   return createHash('sha256').update(facts.join('\n')).digest('hex').slice(0, 32);
 }
 
-function cachePath(key: string): string {
+/** A file of the user's cache for what was found out about native libraries. */
+export function nativeCacheFile(kind: 'probe' | 'kernels', key: string): string {
   const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache');
-  return join(cache, 'hpcserve', 'native-probe', `${key}.json`);
+  return join(cache, 'hpcserve', `native-${kind}`, `${key}.json`);
 }
 
 function readCache(key: string): ProbeResult | undefined {
   try {
-    return { ...JSON.parse(readFileSync(cachePath(key), 'utf8')), ran: false };
+    return { ...JSON.parse(readFileSync(nativeCacheFile('probe', key), 'utf8')), ran: false };
   } catch {
     // No cache, or one that was cut off: the probe runs again, which costs tenths of a second.
     return undefined;
   }
 }
 
-function writeCache(key: string, result: ProbeResult): void {
-  const path = cachePath(key);
+/** The whole file at once. A home directory that cannot be written only means that the next process finds out again. */
+export function writeNativeCache(path: string, content: object): void {
   try {
     makeFolders(dirname(path));
     const partial = `${path}.${process.pid}`;
-    writeFileSync(partial, JSON.stringify(result), { mode: 0o600 });
+    writeFileSync(partial, JSON.stringify(content), { mode: 0o600 });
     renameSync(partial, path);
   } catch {
-    // A home directory that cannot be written only means that the next process probes again.
+    // See above.
   }
 }

@@ -82,7 +82,13 @@ export const deviceReportSchema = z.object({
   /** When it was made, Unix ms. */
   at_ms: z.number(),
   pid: count,
-  device: z.object({ name: z.string(), threads: count, isa: z.array(z.string()) }),
+  device: z.object({
+    name: z.string(),
+    threads: count,
+    isa: z.array(z.string()),
+    /** Kernels that are wrong on this CPU, one sentence each: plain ones, which are slower, take their place. */
+    left_out: z.array(z.string()).default([]),
+  }),
   memory: memorySchema,
   instances: z.array(instanceSchema),
   /** Models that gave way to others while nobody asked for them; the next request brings them back. */

@@ -10,6 +10,7 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { loadGgml } from '../native/ggml.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import { ensureShellcheckInstalled, ensureSlurmInstalled } from './cluster/install.ts';
 import { acquireCluster } from './cluster/shared.ts';
@@ -61,6 +62,7 @@ for (const name of skipped) {
     `could not run: ${name}${entry ? ` (needs ${entry.needs})` : ' (not listed in test/may-skip.json)'}`,
   );
 }
+for (const line of instructionSets()) console.log(line);
 if (inCi && unlisted.length > 0)
   console.log(`in CI every skip must be listed in test/may-skip.json: ${unlisted.length} are not`);
 for (const { file, name, message } of failures) {
@@ -71,6 +73,20 @@ console.log(`\n${passed} passed, ${failures.length} failed, ${skipped.length} sk
 const ranNothing = tests.length + failures.length === 0;
 if (ranNothing) console.log(`no test matches ${filters.join(' ')}`);
 process.exit(failures.length > 0 || ranNothing || (inCi && unlisted.length > 0) ? 1 : 0);
+
+/** What the engine was tried on: this CPU, and each library of ggml for another one that it can run. */
+function instructionSets(): string[] {
+  const names = tests.flatMap(({ file, name, state }) => {
+    const of = file === 'test/engine/cpu-libraries.test.ts' ? /^CPU library (\w+)/.exec(name) : null;
+    return of && state === 'passed' ? [of[1]!] : [];
+  });
+  if (names.length === 0) return [];
+  const { cpuFeatures } = loadGgml();
+  return [
+    `instruction sets of this CPU, on which all ran: ${cpuFeatures.join(' ')}`,
+    `CPU libraries that ran here, one by one: ${names.join(', ')}`,
+  ];
+}
 
 function merged(reports: TestReport[]): TestReport {
   return {

@@ -137,7 +137,7 @@ class DeviceWorker {
         format: 1,
         at_ms: Date.now(),
         pid: process.pid,
-        device: { name: device, threads, isa },
+        device: { name: device, threads, isa, left_out: models.kernels_left_out.map(({ what }) => what) },
         memory: {
           ...reportMemory(),
           ...(pool && { pool }),

@@ -66,6 +66,8 @@ export type FromWorker =
   | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number; elapsed_ms: number }
   | { type: 'model'; name: string; state: ModelState; precision?: string; error?: ErrorJson }
   | { type: 'load_report'; models: ModelLoad[] }
+  /** Kernels that are wrong on this CPU, all that are known by now: plain ones take their place. */
+  | { type: 'kernels_left_out'; errors: ErrorJson[] }
   | { type: 'drained' }
   /** The worker cannot go on; it exits after this. */
   | { type: 'fatal'; error: ErrorJson };

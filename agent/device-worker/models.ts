@@ -1,7 +1,7 @@
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { DeviceReport } from '../../spec/device-report.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
+import { type ErrorJson, HpcserveError } from '../../spec/errors/error.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { ContentHashCache } from '../memory/content-hashes.ts';
@@ -51,6 +51,8 @@ export class Models {
   private readonly hashes: ContentHashCache | undefined;
   /** What peers may ask for; absent where tensors have no names. */
   readonly shared: SharedTensors | undefined;
+  /** Kernels that are wrong on this CPU, of those that loads needed so far. */
+  kernels_left_out: readonly ErrorJson[] = [];
   private readonly reports = new Map<number, (report: ScheduleReport) => void>();
   private nextId = 1;
   private idle: (() => void)[] = [];
@@ -311,6 +313,10 @@ export class Models {
       case 'report':
         this.reports.get(message.id)?.(message.report);
         this.reports.delete(message.id);
+        return;
+      case 'kernels_left_out':
+        this.kernels_left_out = message.errors;
+        this.tell(message);
         return;
       case 'profile':
         this.keepLearned(message);

@@ -59,6 +59,9 @@ export class WorkerLog {
       case 'model':
         this.#changed(message, modelOf(message.name));
         return;
+      case 'kernels_left_out':
+        for (const error of message.errors) this.#log.warn({ error }, error.what);
+        return;
       case 'drained':
         this.#log.info('drained');
         return;

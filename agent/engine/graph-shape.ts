@@ -19,8 +19,6 @@ export interface GraphShape {
   output_rows: number;
   /** The first so many output rows get logits. */
   logit_rows: number;
-  /** Output rows also leave as normed hidden states (embeddings). */
-  hidden: boolean;
   /** Each segment outputs at most its last row: the last layer computes only these. */
   last_rows_only: boolean;
   /** Output rows are picked after the last layer: they are not simply all rows in order. */
@@ -31,7 +29,7 @@ export interface GraphShape {
 
 export function shapeKey(shape: GraphShape): string {
   const segments = shape.segments.map((s) => `${s.rows},${s.gather_capacity},${s.mask_capacity}`).join(';');
-  const flags = [shape.hidden, shape.last_rows_only, shape.selects].map(Number).join('');
+  const flags = [shape.last_rows_only, shape.selects].map(Number).join('');
   const outputs = `${shape.output_rows}/${shape.logit_rows}/${shape.output_segments.join(',')}`;
   return `${shape.rows}|${segments}|${outputs}|${flags}`;
 }

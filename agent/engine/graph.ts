@@ -198,7 +198,10 @@ class GraphBuilder {
     const found: { q?: Pointer; k?: Pointer; v?: Pointer } = {};
     if ('parts' in qkv) {
       const height = starts.v + widths.v;
-      const needed = { qkv: [0, height], q: [0, widths.q], kv: [widths.q, height] }[wanted] as [number, number];
+      const needed = { qkv: [0, height], q: [0, widths.q], kv: [widths.q, height] }[wanted] as [
+        number,
+        number,
+      ];
       const rowsOf = this.#parts.weights.rows(qkv, ...needed);
       const [begin, end] = rowsOf ? needed : [0, height];
       const product = this.#joinedProduct(rowsOf ?? this.#tensor(qkv), x, bias, begin, end);
@@ -431,7 +434,7 @@ class GraphBuilder {
     }
     const rows = shape.selects ? ggml.ggml_get_rows(c, x, inputs.output_ids!)! : x;
     const normed = this.#norm(rows, plan.output_norm!);
-    if (shape.hidden) this.#result('hidden', normed);
+    this.#result('hidden', normed);
     if (shape.logit_rows === 0) return;
     const { n_embd } = this.#model;
     const head =

@@ -150,7 +150,7 @@ export class Stage {
 
   /**
    * Computes one batch: writes the KV rows of its tokens and gives what leaves the stage.
-   * @throws HpcserveError E_ENGINE_COMPUTE, E_NATIVE_MEMORY
+   * @throws HpcserveError E_ENGINE_COMPUTE, E_NATIVE_MEMORY; E_ENGINE_NUMBERS: what it computed are no numbers
    */
   run(batch: StageBatch): StageResult {
     const order = outputOrder(batch.segments);
@@ -158,7 +158,25 @@ export class Stage {
     const graph = this.#graph(shape);
     this.#fill(graph, batch, order);
     this.#compute.run(graph.graph);
+    this.#requireNumbers(graph, order, shape);
     return { first_row: order.first_row, logits: graph.logitsOut, hidden: graph.hiddenOut };
+  }
+
+  /**
+   * What leaves the stage, padding left out. Before the head as well: a product with quantized weights rounds its input to
+   * whole numbers, and NaN comes out of that as some number.
+   */
+  #requireNumbers(graph: KeptGraph, order: OutputOrder, shape: GraphShape): void {
+    const { n_vocab, n_embd } = this.model;
+    const hidden_rows = this.givesLogits ? order.rows : shape.rows;
+    const right =
+      areNumbers(graph.logitsOut, order.logit_rows * n_vocab) &&
+      areNumbers(graph.hiddenOut, hidden_rows * n_embd);
+    if (right) return;
+    throw new HpcserveError('E_ENGINE_NUMBERS', {
+      what: `the ${this.givesLogits ? 'logits' : 'hidden states'} of a batch of ${shape.rows} rows are no numbers`,
+      because: `some are NaN or infinite; instruction sets: ${this.#ggml.cpuFeatures.join(' ')}`,
+    });
   }
 
   #padded(rows: number): number {
@@ -182,7 +200,6 @@ export class Stage {
       rows: this.#padded(rows),
       output_rows: this.givesLogits ? this.#padded(order.rows) : 0,
       logit_rows: this.givesLogits && order.logit_rows > 0 ? this.#logitRows(order) : 0,
-      hidden: !this.givesLogits || order.logit_rows < order.rows,
       last_rows_only: narrow,
       selects:
         this.givesLogits && !narrow && !(order.rows === rows && order.row_ids.every((id, i) => id === i)),
@@ -324,6 +341,23 @@ export class Stage {
     this.#weights.free();
     this.kv.free();
   }
+}
+
+/** NaN and infinity stay in every sum that they enter. */
+function areNumbers(values: Float32Array, count: number): boolean {
+  let a = 0;
+  let b = 0;
+  let c = 0;
+  let d = 0;
+  const end = count - (count % 4);
+  for (let at = 0; at < end; at += 4) {
+    a += values[at]!;
+    b += values[at + 1]!;
+    c += values[at + 2]!;
+    d += values[at + 3]!;
+  }
+  for (let at = end; at < count; at++) a += values[at]!;
+  return Number.isFinite(a + b + c + d);
 }
 
 /** Room for keys in masks and gathers: few distinct sizes, so that graphs are reused while sequences grow. */

@@ -7,10 +7,11 @@ import { closeSync, openSync, readSync } from 'node:fs';
 import koffi from 'koffi';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
-import { BufferUsage, type Ggml, GgmlType, memoryAt, tensorLayout } from '../../native/ggml.ts';
+import { BufferUsage, type Ggml, memoryAt } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { kernelChoice } from './kernel-choice.ts';
 import { MatrixRows } from './matrix-rows.ts';
 import type { PlannedWeight, WeightPlan } from './weight-plan.ts';
 
@@ -169,22 +170,25 @@ export function weightContext(ggml: Ggml, plan: WeightPlan): Pointer {
 /**
  * Makes a tensor per weight and chooses its buffer type. The head is left out where it is the embedding
  * and lies in plain memory too: `shareTiedEmbedding` then gives it the embedding's tensor.
+ * @throws HpcserveError E_NATIVE_KERNEL
  */
 export function placeWeights(ggml: Ggml, context: Pointer, plan: WeightPlan): Map<Pointer, PlacedWeight[]> {
   const planned = plannedWeights(plan);
   const plain = ggml.ggml_backend_cpu_buffer_type()!;
   const embedding = planned.find((weight) => weight.use === 'rows');
+  const kernels = kernelChoice(ggml);
   const places = new Map<Pointer, PlacedWeight[]>();
   for (const weight of planned) {
     const [ne0, ne1 = 1, ne2 = 1] = weight.shape;
     const tensor = ggml.ggml_new_tensor_3d(context, ggmlTypeByName(weight.type).id, ne0!, ne1, ne2)!;
     ggml.ggml_set_name(tensor, weight.name);
-    const bufferType = chooseBufferType(ggml, weight) ?? plain;
+    const bufferType = kernels.bufferTypeFor(weight) ?? plain;
     if (bufferType === plain && embedding && isTiedHead(weight, embedding)) continue;
     const members = places.get(bufferType) ?? [];
     members.push({ weight, tensor, bufferType });
     places.set(bufferType, members);
   }
+  kernels.keep();
   return places;
 }
 
@@ -196,40 +200,6 @@ function isTiedHead(weight: PlannedWeight, embedding: PlannedWeight): boolean {
 export function shareTiedEmbedding(plan: WeightPlan, tensors: Map<PlannedWeight, Pointer>): void {
   if (plan.head && plan.embedding && !tensors.has(plan.head))
     tensors.set(plan.head, tensors.get(plan.embedding)!);
-}
-
-/** The first special buffer type whose kernels take this weight; the question that libllama asks, too. */
-function chooseBufferType(ggml: Ggml, weight: PlannedWeight): Pointer | undefined {
-  if (weight.use !== 'matrix' && weight.use !== 'experts') return undefined;
-  return ggml.cpuExtraBufferTypes.find((bufferType) => runsFrom(ggml, bufferType, weight));
-}
-
-function runsFrom(ggml: Ggml, bufferType: Pointer, weight: PlannedWeight): boolean {
-  const context = ggml.ggml_init({
-    mem_size: 8 * Number(ggml.ggml_tensor_overhead()),
-    mem_buffer: null,
-    no_alloc: true,
-  })!;
-  const buffer = ggml.ggml_backend_buft_alloc_buffer(bufferType, 0);
-  try {
-    const [ne0, ne1 = 1, ne2 = 1] = weight.shape;
-    const type = ggmlTypeByName(weight.type).id;
-    const matrix = ggml.ggml_new_tensor_3d(context, type, ne0!, ne1, ne2)!;
-    koffi.encode(matrix, tensorLayout.buffer, 'void *', buffer);
-    const op =
-      weight.use === 'experts'
-        ? ggml.ggml_mul_mat_id(
-            context,
-            matrix,
-            ggml.ggml_new_tensor_3d(context, GgmlType.F32, ne0!, 1, 512),
-            ggml.ggml_new_tensor_2d(context, GgmlType.I32, 1, 512),
-          )
-        : ggml.ggml_mul_mat(context, matrix, ggml.ggml_new_tensor_2d(context, GgmlType.F32, ne0!, 512));
-    return ggml.ggml_backend_dev_supports_op(ggml.cpuDevice, op);
-  } finally {
-    if (buffer) ggml.ggml_backend_buffer_free(buffer);
-    ggml.ggml_free(context);
-  }
 }
 
 function allocate(

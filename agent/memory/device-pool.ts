@@ -9,6 +9,7 @@ import type { EngineOptions } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { PoolReport } from '../../spec/pool-report.ts';
 import { EngineOpening } from '../engine/engine-opening.ts';
+import { kernelChoice } from '../engine/kernel-choice.ts';
 import type { KvSource } from '../engine/kv-storage.ts';
 import type { ScratchSource } from '../engine/scratch.ts';
 import type { WeightPlan } from '../engine/weight-plan.ts';
@@ -83,6 +84,11 @@ export class DevicePool {
     const memory = { weights: this.weights(use), kv: this.kv(model), scratch: this.#scratch(model) };
     const file = this.#files.open(options.model_path);
     return new EngineOpening(options, memory, beside, this.#ggml, file);
+  }
+
+  /** Kernels that are wrong on this CPU, of those that loads needed so far. */
+  get kernels_left_out(): readonly HpcserveError[] {
+    return kernelChoice(this.#ggml).left_out;
   }
 
   /** Weights of one engine. */

@@ -42,6 +42,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   readonly models: ServedModel[];
   readonly ended: Promise<ProcessEnd>;
   readonly model_errors = new Map<string, HpcserveError>();
+  notices: readonly HpcserveError[] = [];
   engine_version: string | undefined;
   upstream: Upstream | undefined;
   readonly #context: ProcessContext;
@@ -165,6 +166,11 @@ export class DeviceWorkerProcess implements ServingProcess {
         });
         if (message.error) this.model_errors.set(message.name, HpcserveError.fromJSON(message.error));
         else this.model_errors.delete(message.name);
+        break;
+      case 'kernels_left_out':
+        this.notices = message.errors.map((error) => HpcserveError.fromJSON(error));
+        for (const notice of this.notices) this.#context.log.warn({ error: notice.toJSON() }, notice.message);
+        this.#context.onChange();
         break;
       case 'load_report':
         this.#loads = message.models;

@@ -141,6 +141,9 @@ export class NodeAgent {
   state(): AgentState {
     const devices = this.#devices;
     const own = this.#session;
+    const ended = this.#phase === 'stopped' || this.#phase === 'failed';
+    const ofProcesses = ended ? [] : this.#supervisors.flatMap((supervisor) => supervisor.notices);
+    const notices = [...this.#notices.values(), ...ofProcesses];
     return {
       format: 1,
       launch_id: this.#launch.launch_id,
@@ -190,9 +193,7 @@ export class NodeAgent {
       ],
       ...(this.#error === undefined ? {} : { error: this.#error.toJSON() }),
       ...(this.#exit_reason === undefined ? {} : { exit_reason: this.#exit_reason }),
-      ...(this.#notices.size === 0
-        ? {}
-        : { notices: [...this.#notices.values()].map((notice) => notice.toJSON()) }),
+      ...(notices.length > 0 && { notices: notices.map((notice) => notice.toJSON()) }),
       ...(this.#walltime_warning_at_ms === undefined
         ? {}
         : { walltime_warning_at_ms: this.#walltime_warning_at_ms }),

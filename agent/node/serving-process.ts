@@ -32,6 +32,8 @@ export interface ServingProcess {
   readonly models: readonly ServedModel[];
   /** Why models failed, by name. */
   readonly model_errors: ReadonlyMap<string, HpcserveError>;
+  /** What is wrong and does not stop it. */
+  readonly notices?: readonly HpcserveError[];
   /** Defined as soon as requests can be sent. */
   readonly upstream: Upstream | undefined;
   /** Resolves once, when the process is gone; never rejects. */

@@ -111,6 +111,11 @@ export class UnitSupervisor {
     return this.#process?.model_errors ?? new Map();
   }
 
+  /** What is wrong with the process that lives, and does not stop it. */
+  get notices(): readonly HpcserveError[] {
+    return this.#ended ? [] : (this.#process?.notices ?? []);
+  }
+
   /** Nothing of it will serve any more: its process is given up, or lives with all of its models failed. */
   get failed(): boolean {
     if (this.#given_up) return true;

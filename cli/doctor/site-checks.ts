@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { sentenceOf } from '../../control/findings.ts';
 import { GatewayAdmin, type MeshSession, type MeshSight, meshSessions } from '../../control/gateway-admin.ts';
 import { lookAtGateways, readAdminToken } from '../../control/gateway-process.ts';
 import type { Operations } from '../../control/operations.ts';
@@ -281,6 +282,11 @@ export async function checkDeployments(operations: Operations): Promise<CheckRes
             )
           : passed(check, found.join('; ')),
       );
+      for (const { node, notices } of report.launches.flatMap(({ nodes }) => nodes))
+        for (const notice of notices)
+          results.push(
+            warning(`${check} on ${node}`, sentenceOf(notice), notice.try[0] ?? `hpcserve logs ${name}`),
+          );
       const paths = new Set(
         state.launches.flatMap((launch) => launch.planned.units.map((unit) => unit.model_path)),
       );

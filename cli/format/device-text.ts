@@ -31,6 +31,10 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
   return [
     first!.replace(name, title),
     ...more,
+    ...report.device.left_out.flatMap((sentence) => {
+      const lines = wrap(`left out: ${printable(sentence)}`, options.width, 2);
+      return lines.map((line) => style('yellow', line, options.colour));
+    }),
     ...memoryLines(report.memory, options),
     ...instanceLines(report.instances, options),
     ...report.loading.flatMap(({ model, bytes_loaded, bytes_total, bytes_per_s }) => {

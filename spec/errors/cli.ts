@@ -51,6 +51,12 @@ export const cliErrors = defineErrors({
     http_status: 500,
     exit_code: 12,
   },
+  E_QUICKSTART: {
+    cause: 'The quickstart deployed its model, and the first question to it was not answered.',
+    fix: 'read the lines of `doctor` above that are not PASSED, and `npm run --silent hpcserve -- logs quickstart --site local`; end it with `stop` in place of `logs`',
+    http_status: 503,
+    exit_code: 8,
+  },
   E_REMOTE_PROGRAM: {
     cause:
       'A command for a site over ssh runs on its login node, and hpcserve is not installed there, or is of another version.',

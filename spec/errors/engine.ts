@@ -60,6 +60,20 @@ export const engineErrors = defineErrors({
     http_status: 400,
     exit_code: 11,
   },
+  E_NATIVE_KERNEL: {
+    cause:
+      'A kernel of the compute library gives wrong numbers on this CPU: a few rows that every worker tries before it serves came out otherwise than they should.',
+    fix: 'nothing, where plain kernels take its place: answers are right and slower; else run on another kind of node, or set native.library_dir to a build for this CPU, and report the CPU and the kernel',
+    http_status: 503,
+    exit_code: 11,
+  },
+  E_ENGINE_NUMBERS: {
+    cause:
+      'An iteration of the native engine gave logits or hidden states that are no numbers (NaN or infinite). The model is taken out of service, so that its requests go to other replicas.',
+    fix: 'check the model file with `hpcserve model inspect FILE`; where other replicas of the same file answer, its node is at fault: exclude it, and report CPU and model type',
+    http_status: 503,
+    exit_code: 11,
+  },
   E_ENGINE_COMPUTE: {
     cause: 'The compute library reported a failure in the middle of an iteration.',
     fix: 'see the agent’s log; the worker restarts its engine and the gateway retries elsewhere',

@@ -32,8 +32,10 @@ export class WorkerHarness {
   private readonly waiting = new Set<() => void>();
   private log = '';
 
-  constructor() {
+  /** @param environment of the worker, beside this process's own */
+  constructor(environment: NodeJS.ProcessEnv = {}) {
     this.process = fork(join(packageRoot, 'dist/agent/device-worker/main.js'), [], {
+      env: { ...process.env, ...environment },
       serialization: 'advanced',
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     });

@@ -20,23 +20,8 @@ import {
   topGap,
   withEngine,
 } from './support.ts';
+import { tolerances } from './tolerances.ts';
 
-/**
- * Root mean square of the differences in a row of logits, whose own is about 3. Measured: libllama differs
- * from itself by as much when it is fed one token at a time instead of a batch, since activations are
- * rounded to 8 bits before they meet quantized weights and to 16 before F16 and BF16, the KV cache rounds
- * to 16, and another order of summation moves a rounding now and then.
- */
-const tolerances: Record<string, number> = {
-  F32: 0.02,
-  F16: 0.03,
-  BF16: 0.08,
-  Q8_0: 0.3,
-  Q4_0: 0.3,
-  Q4_K: 0.4,
-  /** Keys and values rounded to 8 bits, the weights in F16. */
-  'KV q8_0': 0.6,
-};
 /** Two logits whose errors are of the tolerance's size may change places within this gap. */
 const epsilonOf = (type: string): number => 4 * tolerances[type]!;
 /** Which experts a token takes is an argmax, too: a near tie there changes a whole row, in so many of all rows at most. */

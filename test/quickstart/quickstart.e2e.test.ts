@@ -1,9 +1,11 @@
 import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { closeSync, copyFileSync, mkdtempSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
+import { readGguf } from '../../native/formats/gguf-reader.ts';
+import { Vocabulary } from '../../native/vocabulary.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 
@@ -59,5 +61,45 @@ describe('npm run quickstart', () => {
       .split('\n')
       .filter((text) => text.includes(folder));
     expect(left).toEqual([]);
+  }, 180_000);
+
+  it('ends with what doctor says where the first question is not answered', async () => {
+    const gguf = join(root, 'examples/quickstart.gguf');
+    const kept = join(folder, 'quickstart.gguf');
+    renameSync(gguf, kept);
+    try {
+      // The weights of one letter of the question are no numbers.
+      copyFileSync(kept, gguf);
+      const { tensors } = readGguf(gguf);
+      const embedding = tensors.find(({ name }) => name === 'token_embd.weight')!;
+      const vocabulary = Vocabulary.open(gguf);
+      const [letter] = vocabulary.tokenize('Why', { add_special: false });
+      vocabulary.close();
+      const file = openSync(gguf, 'r+');
+      const row_bytes = embedding.size_bytes / embedding.shape[1]!;
+      writeSync(
+        file,
+        Buffer.alloc(row_bytes, 0xff),
+        0,
+        row_bytes,
+        embedding.offset_bytes + letter! * row_bytes,
+      );
+      closeSync(file);
+      const run = spawnSync('npm', ['run', '--silent', 'quickstart'], {
+        cwd: root,
+        env: environment,
+        encoding: 'utf8',
+        timeout: 120_000,
+      });
+      expect(run.status, run.stderr).toBe(8);
+      expect(run.stderr).toMatch(/▸ no answer came; hpcserve doctor --site local says\nPASSED {3}node: /);
+      expect(run.stderr).toMatch(/^(FAILED|WARNING) {1,2}.*no numbers/m);
+      expect(run.stderr).toMatch(
+        /error: the model is deployed, .*E_QUICKSTART\]\n {2}because: .*no numbers.*E_REPLICA_FAILED\]/,
+      );
+      expect(run.stderr).not.toMatch(/HPCSERVE_DEBUG|^ {4}at /m);
+    } finally {
+      renameSync(kept, gguf);
+    }
   }, 180_000);
 });

@@ -45,6 +45,8 @@ export class ComputeLoop {
   private readonly engines = new Map<string, HostedEngine>();
   private readonly schedule: DeviceSchedule;
   private profiles_told_ms = performance.now();
+  /** How many of the pool's `left_out` were told. */
+  private left_out_told = 0;
   /** Least time of an iteration, ms: the declared speed of an emulated device. */
   private readonly step_ms_min: number;
   private stopped = false;
@@ -179,6 +181,7 @@ export class ComputeLoop {
 
   /** The weights of a model are there. One of which nothing is known is measured before it serves. */
   private opened(message: LoadMessage, engine: Engine): void {
+    this.tellLeftOut();
     if (message.profile) {
       this.enter(message, engine, new GrowingProfile(message.profile), 'are known of it on this device');
       return;
@@ -186,6 +189,14 @@ export class ComputeLoop {
     const { tokens_max, max_sequences, prefill_chunk_tokens } = this.scheduled(message, engine);
     const limits = { sequence_tokens_max: tokens_max, max_sequences, prefill_chunk_tokens };
     this.measured.begin(message, engine, { ...limits, step_ms_min: this.step_ms_min }, monotonic_ms());
+  }
+
+  /** Every load may have tried kernels that no load before it needed. */
+  private tellLeftOut(): void {
+    const left_out = this.pool().kernels_left_out;
+    if (left_out.length === this.left_out_told) return;
+    this.left_out_told = left_out.length;
+    this.send({ type: 'kernels_left_out', errors: left_out.map((error) => error.toJSON()) });
   }
 
   /** A model enters the schedule, and serves. */

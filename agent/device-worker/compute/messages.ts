@@ -109,6 +109,8 @@ export type FromCompute =
   | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number; elapsed_ms: number }
   | { type: 'loaded'; name: string; info: ModelInfo; stats: EngineStats }
   | { type: 'load_failed'; name: string; error: ErrorJson }
+  /** Kernels that are wrong on this CPU, all that are known by now: plain ones take their place. */
+  | { type: 'kernels_left_out'; errors: ErrorJson[] }
   | { type: 'unloaded'; name: string }
   /** What lies in the pool of each model that was loaded; told when it changed. */
   | { type: 'weights'; models: { name: string; weights: ModelWeights }[] }
