@@ -228,7 +228,11 @@ export class Stage {
       this.#graphs.delete(oldest);
     }
     const built = buildGraph(this.#parts, shape);
-    if (!this.#ggml.ggml_gallocr_alloc_graph(this.#allocator, built.graph))
+    // Planned anew for each: ggml would place a graph like the one before it where both have as many tensors.
+    const placed =
+      this.#ggml.ggml_gallocr_reserve(this.#allocator, built.graph) &&
+      this.#ggml.ggml_gallocr_alloc_graph(this.#allocator, built.graph);
+    if (!placed)
       throw new HpcserveError('E_NATIVE_MEMORY', {
         what: `no memory to compute a batch of ${shape.rows} rows`,
         try: 'lower prefill_chunk_tokens, or ask for more memory',

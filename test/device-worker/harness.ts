@@ -212,7 +212,8 @@ export class WorkerHarness {
       const check = () => {
         const found = look();
         if (found !== undefined) finish(() => resolve(found));
-        else if (this.process.exitCode !== null || this.process.signalCode !== null) fail('the worker ended');
+        else if (this.process.exitCode !== null || this.process.signalCode !== null)
+          fail(`the worker ended (${this.process.signalCode ?? this.process.exitCode})`);
       };
       const timer = setTimeout(() => fail(`${deadline_ms} ms passed`), deadline_ms);
       this.waiting.add(check);

@@ -171,7 +171,8 @@ describe('weights in a pool', () => {
     const { engine } = openIn(pool, path);
     const { pool_bytes, free_bytes } = pool.store.stats();
     const view = pool.memory.view(0, pool_bytes - free_bytes);
-    for (let at = 0; at < view.length; at += 4096) view[at + 3]! ^= 0x40;
+    // A bit of the fraction: one of the exponent would make numbers that are none, which ends the model by itself.
+    for (let at = 0; at < view.length; at += 4096) view[at + 2]! ^= 0x10;
     expect(answer(engine).rows[0]).not.toEqual(expected.rows[0]);
     engine.close();
   });

@@ -1,0 +1,56 @@
+/**
+ * Graphs of many shapes take turns in one memory for intermediate results. ggml's allocator tells graphs apart by how many
+ * tensors they have: one that was taken for another would be placed where the other's tensors lay.
+ */
+import { expect, test } from 'vitest';
+import { engineOptions, type Generated, generate, model, prompt, withEngine } from './support.ts';
+
+test.each(['F16', 'Q8_0', 'Q4_0'] as const)(
+  'batches of every make-up give the logits that each gives alone, %s',
+  async (type) => {
+    const path = await model('tiny-llama', type);
+    const options = engineOptions(path, {
+      batch_invariant: true,
+      max_sequences: 12,
+      prefill_chunk_tokens: 24,
+    });
+    const lengths = [1, 3, 30, 2, 7, 60, 1, 5, 17, 25, 4, 2, 9, 33, 1, 6, 12, 48, 8, 3];
+    const asked = (seed: number) => ({
+      prompt: prompt(lengths[seed]!, 256, seed + 1),
+      max_new_tokens: 2 + (seed % 7),
+    });
+    const alone: Generated[] = lengths.map((_, seed) =>
+      withEngine(options, (engine) => generate(engine, [asked(seed)])[0]!),
+    );
+    withEngine(options, (engine) => {
+      for (const every of [0, 1, 2, 3]) {
+        const mixed = generate(
+          engine,
+          lengths.map((_, seed) => asked(seed)),
+          every,
+        );
+        mixed.forEach(({ tokens, rows }, seed) => {
+          expect(tokens).toEqual(alone[seed]!.tokens);
+          expect(rows).toEqual(alone[seed]!.rows);
+        });
+      }
+    });
+  },
+);
+
+test.each([true, false])(
+  'prompts one after the other, with and without padded rows (batch invariant: %s)',
+  async (batch_invariant) => {
+    const options = engineOptions(await model('tiny-llama', 'F16'), { batch_invariant });
+    const lengths = [16, 7, 20, 9, 32, 1, 4, 3, 2, 8, 5, 16, 33];
+    const asked = (length: number) => ({ prompt: prompt(length, 256, length), max_new_tokens: 1 });
+    const alone = lengths.map((length) =>
+      withEngine(options, (engine) => generate(engine, [asked(length)])[0]!),
+    );
+    withEngine(options, (engine) => {
+      lengths.forEach((length, index) => {
+        expect(generate(engine, [asked(length)])[0]!.rows).toEqual(alone[index]!.rows);
+      });
+    });
+  },
+);
