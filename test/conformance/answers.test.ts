@@ -124,12 +124,18 @@ describe('chat completions', () => {
   });
 
   it('response_format json_object and json_schema: what comes is valid, and the helper parses it', async () => {
-    const object = await textOf({ response_format: { type: 'json_object' }, max_completion_tokens: 300 });
+    // A model of random weights goes on inside a string for as long as the CPU's last bits have it: what ends things is likelier.
+    const logit_bias = stage.favouring('"}],');
+    const whole = { logit_bias, max_completion_tokens: 300 };
+    const object = await textOf({ ...whole, response_format: { type: 'json_object' } });
     expect(typeof JSON.parse(object)).toBe('object');
+    // Without the format it is no JSON.
+    const text = await textOf(whole);
+    expect(() => JSON.parse(text)).toThrow();
     const schema = z.object({ name: z.enum(['ann', 'bob']), ages: z.array(z.int()).min(1).max(3) });
     const parsed = await client.chat.completions.parse({
       ...chat,
-      max_completion_tokens: 300,
+      ...whole,
       response_format: zodResponseFormat(schema, 'person'),
     });
     expect(schema.safeParse(parsed.choices[0]!.message.parsed).success).toBe(true);

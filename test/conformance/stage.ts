@@ -9,6 +9,7 @@ import type OpenAI from 'openai';
 import type { ClientOptions } from 'openai';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
+import { Vocabulary } from '../../native/vocabulary.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
 import { gatewayOf } from '../gateway/with-agents.ts';
 
@@ -35,6 +36,8 @@ export interface Stage extends AsyncDisposable {
   /** JSON of the events of a stream, and the bytes as they came. */
   events(path: string, body: object): Promise<{ events: Record<string, unknown>[]; text: string }>;
   agent: RunningAgent;
+  /** A `logit_bias` with which the model `tiny` all but surely takes these characters wherever it may. */
+  favouring(characters: string): Record<string, number>;
 }
 
 /** Models `tiny` (alias `gpt-tiny`, llama), `tools` (qwen3), `thinker` (qwen3 that reasons), `foreign` (a wrapped engine). */
@@ -82,6 +85,15 @@ export async function openStage(): Promise<Stage> {
     fetch: ask,
     post,
     agent,
+    favouring: (characters) => {
+      const vocabulary = Vocabulary.open(llama);
+      try {
+        const ids = [...characters].map((one) => vocabulary.tokenize(one, { add_special: false }));
+        return Object.fromEntries(ids.map(([id]) => [id!, 50]));
+      } finally {
+        vocabulary.close();
+      }
+    },
     events: async (path, body) => {
       const answer = await post(path, { ...body, stream: true });
       const text = await answer.text();
