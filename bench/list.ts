@@ -4,6 +4,7 @@ import type { Bench } from './result.ts';
 export const benches: Record<string, () => Promise<Bench>> = {
   engine: async () => (await import('./engine/index.ts')).engineBench,
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
+  soak: async () => (await import('./soak/index.ts')).soakBench,
   chaos: async () => (await import('./chaos/index.ts')).chaosBench,
   mesh: async () => (await import('./mesh/index.ts')).meshBench,
   solver: async () => (await import('./solver/index.ts')).solverBench,

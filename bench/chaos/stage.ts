@@ -13,6 +13,8 @@ export interface StageOptions {
   replicas: number;
   /** Least time of an iteration: what a replica declares to be able to do. */
   step_ms: number;
+  /** Sequences that a replica computes at once; absent: 2. */
+  max_sequences?: number;
 }
 
 export class Stage {
@@ -112,7 +114,7 @@ export class Stage {
               source: './toy.gguf',
               cpu_threads: 1,
               context_tokens: 512,
-              max_sequences,
+              max_sequences: this.options.max_sequences ?? max_sequences,
               batch_invariant: true,
               // Half on each kind: deploys at the same moment do not plan for the same device.
               devices: { kind: 'gpu', node_kinds: [index % 2 === 0 ? 'a100' : 'gh200'] },
