@@ -20,7 +20,7 @@ export async function openAdmin(
     });
   const { endpoint } = sight;
   return {
-    admin: new GatewayAdmin(endpoint.url, readAdminToken(layout)),
+    admin: new GatewayAdmin(endpoint, readAdminToken(layout)),
     url: baseUrl(endpoint),
     gateway_folder: all.gateway_folder,
     site: site.name,

@@ -2,8 +2,9 @@
 import { userInfo } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { CredentialFile } from '../control/credentials.ts';
+import type { GatewayAddress } from '../control/gateway-client.ts';
 import { type GatewaySight, lookAtGateway, lookAtGateways } from '../control/gateway-process.ts';
-import { baseUrl } from '../control/gateway-url.ts';
+import { baseUrl, type GatewayWays, waysOf } from '../control/gateway-url.ts';
 import { type Operations, openOperations } from '../control/operations.ts';
 import { type LoadedSite, loadSite, type SitePlaces } from '../control/site-files.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -131,8 +132,7 @@ export async function anyGateway(layout: StateLayout): Promise<{ layout: StateLa
 }
 
 /** Where to send requests, and with which key. */
-export interface Door {
-  url: string;
+export interface Door extends GatewayAddress, GatewayWays {
   key: string;
 }
 
@@ -169,5 +169,10 @@ export async function openDoor(context: CliContext): Promise<Door> {
         : {}),
     });
   const url = baseUrl(sight.endpoint);
-  return withKey(url, credentials.find({ gateway_folder: layout.gateway_folder, url })?.key);
+  const { certificate_file } = sight.endpoint;
+  return {
+    ...withKey(url, credentials.find({ gateway_folder: layout.gateway_folder, url })?.key),
+    ...(certificate_file === undefined ? {} : { certificate_file }),
+    ...waysOf(sight.endpoint),
+  };
 }

@@ -12,7 +12,8 @@ import { mergePlan } from './decide.ts';
 import { type DeploymentState, forgetOldest, liveLaunches, wantedLaunches } from './deployment-state.ts';
 import { diagnose } from './diagnose.ts';
 import { ensureGateway, ensureKey, waitForModels } from './gateway.ts';
-import { baseUrl } from './gateway-url.ts';
+import { baseUrl, type GatewayWays, waysOf } from './gateway-url.ts';
+import { warningLines } from './gateway-warnings.ts';
 import { inspectModel } from './inspect-model.ts';
 import { joinedOffers } from './joined-node/joined-offers.ts';
 import { ensureKeeper } from './keeper/keeper-process.ts';
@@ -52,7 +53,7 @@ export interface DeployRequest {
   confirm: (question: string) => Promise<boolean>;
 }
 
-export interface DeployResult {
+export interface DeployResult extends GatewayWays {
   deployment: string;
   site: string;
   url: string;
@@ -179,9 +180,18 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   const url = baseUrl(endpoint);
   if (started) emit({ at_ms: now_ms(), kind: 'gateway_up', url });
   const key = await ensureKey(operations, endpoint, request.credentials);
+  for (const message of await warningLines(operations.loaded.site, store.layout, endpoint))
+    emit({ at_ms: now_ms(), kind: 'warning', message });
 
   const models = spec.models.map((model) => model.name);
-  const result = { deployment: spec.name, site: operations.loaded.site.name, url, key, models };
+  const result = {
+    deployment: spec.name,
+    site: operations.loaded.site.name,
+    url,
+    key,
+    models,
+    ...waysOf(endpoint),
+  };
   const deadline_ms = request.timeout_ms > 0 ? now_ms() + request.timeout_ms : Number.POSITIVE_INFINITY;
   let waiting: number;
   try {
@@ -418,7 +428,7 @@ async function follow(
     await sleep(follow_ms, undefined, { signal });
   }
   await forgetPrevious(operations, spec.name);
-  const missing = await waitForModels(baseUrl(endpoint), key, models, signal);
+  const missing = await waitForModels(endpoint, key, models, signal);
   if (missing.length > 0)
     emit({
       at_ms: now_ms(),

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { deviceReportSchema } from '../spec/device-report.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type KeyChanges, type KeySettings, keySettingsSchema } from '../spec/key-settings.ts';
-import { reasonOf } from './gateway-process.ts';
+import { askForText, type GatewayAddress, reasonOf } from './gateway-client.ts';
 
 const keySchema = z.object({
   id: z.string(),
@@ -55,12 +55,11 @@ const meshSchema = z.object({
 export type MeshSight = z.infer<typeof meshSchema>['mesh'];
 
 export class GatewayAdmin {
-  readonly #origin: string;
+  readonly #gateway: GatewayAddress;
   readonly #token: string;
 
-  /** @param url base URL or any URL of the gateway; only its origin counts. */
-  constructor(url: string, token: string) {
-    this.#origin = new URL(url).origin;
+  constructor(gateway: GatewayAddress, token: string) {
+    this.#gateway = gateway;
     this.#token = token;
   }
 
@@ -100,15 +99,20 @@ export class GatewayAdmin {
     signal?: AbortSignal,
   ): Promise<z.output<S>> {
     const ask = { method, bearer: this.#token, body, ...(signal ? { signal } : {}) };
-    return askGateway(new URL(path, this.#origin), ask, schema);
+    return askGateway(this.#gateway, path, ask, schema);
   }
 }
 
-/** `GET /v1/models`, by a client's key. */
-export async function listModels(baseUrl: string, key: string, signal?: AbortSignal): Promise<ModelEntry[]> {
-  const url = new URL(`${baseUrl.replace(/\/+$/, '')}/models`);
+/** `GET /v1/models`, by a client's key. @param gateway with its base URL */
+export async function listModels(
+  gateway: GatewayAddress,
+  key: string,
+  signal?: AbortSignal,
+): Promise<ModelEntry[]> {
+  const { pathname } = new URL(gateway.url);
   const answer = await askGateway(
-    url,
+    gateway,
+    `${pathname.replace(/\/+$/, '')}/models`,
     { method: 'GET', bearer: key, ...(signal ? { signal } : {}) },
     modelsSchema,
   );
@@ -170,16 +174,15 @@ export interface MeshQuery {
 
 /** `GET /mesh/table`, by a client's key; nodes that serve nothing yet come as sessions without models. */
 export async function meshSessions(
-  baseUrl: string,
+  gateway: GatewayAddress,
   key: string,
   query: MeshQuery,
   signal?: AbortSignal,
 ): Promise<MeshSession[]> {
-  const url = new URL('/mesh/table', baseUrl);
-  for (const [name, value] of Object.entries(query))
-    if (value !== undefined) url.searchParams.set(name, String(value));
+  const asked = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) if (value !== undefined) asked.set(name, String(value));
   const ask = { method: 'GET', bearer: key, ...(signal ? { signal } : {}) };
-  const { sessions, idle_nodes } = await askGateway(url, ask, tableSchema);
+  const { sessions, idle_nodes } = await askGateway(gateway, `/mesh/table?${asked}`, ask, tableSchema);
   return [...sessions, ...idle_nodes];
 }
 
@@ -194,20 +197,17 @@ interface Ask {
 }
 
 /** @throws E_GATEWAY_UNREACHABLE, or E_GATEWAY_ANSWER with the gateway's own words. */
-async function askGateway<S extends z.ZodType>(url: URL, ask: Ask, schema: S): Promise<z.output<S>> {
-  let response: Response;
+async function askGateway<S extends z.ZodType>(
+  gateway: GatewayAddress,
+  path: string,
+  { signal = AbortSignal.timeout(20_000), ...ask }: Ask,
+  schema: S,
+): Promise<z.output<S>> {
+  const url = new URL(path, gateway.url);
+  let status: number;
   let text: string;
   try {
-    response = await fetch(url, {
-      method: ask.method,
-      headers: {
-        authorization: `Bearer ${ask.bearer}`,
-        ...(ask.body === undefined ? {} : { 'content-type': 'application/json' }),
-      },
-      ...(ask.body === undefined ? {} : { body: JSON.stringify(ask.body) }),
-      signal: ask.signal ?? AbortSignal.timeout(20_000),
-    });
-    text = await response.text();
+    ({ status, text } = await askForText(gateway, path, { ...ask, signal }));
   } catch (error) {
     throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
       what: `the gateway does not answer at ${url.origin}`,
@@ -215,7 +215,7 @@ async function askGateway<S extends z.ZodType>(url: URL, ask: Ask, schema: S): P
       cause: error,
     });
   }
-  if (!response.ok) throw refusal(url, response.status, text);
+  if (status < 200 || status > 299) throw refusal(url, status, text);
   let json: unknown;
   try {
     json = text === '' ? undefined : JSON.parse(text);

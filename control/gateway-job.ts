@@ -156,7 +156,7 @@ export class GatewayJob {
             ...['--site', loaded.path, '--state-dir', dirname(this.#operations.store.layout.root)],
             ...['--gateway-config', config],
           ]
-        : [...programOf(loaded, facts.environment, 'gateway'), '--config', config],
+        : [...programOf(loaded, facts.environment, 'gateway/holder'), '--config', config],
       ...(after_job === undefined
         ? {}
         : { overrides: { extra: [`--dependency=afterany:${after_job}`], remove: [] } }),

@@ -1,15 +1,15 @@
 /** The gateway of a site as a process of this machine: looked at, started, stopped. */
 import { spawn } from 'node:child_process';
 import { closeSync, fstatSync, openSync, readFileSync, rmSync } from 'node:fs';
-import { get } from 'node:http';
 import { hostname } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { gatewayFolderOf, listGatewayFolders } from '../spec/gateway-folders.ts';
-import { gatewayNodeOptions } from '../spec/gateway-node-options.ts';
+import { holderNodeOptions } from '../spec/gateway-node-options.ts';
 import { makeFolders } from '../spec/make-folders.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import type { SiteConfig } from '../spec/site.ts';
+import { expandSitePath } from '../spec/site-paths.ts';
 import {
   type GatewayConfig,
   type GatewayEndpoint,
@@ -17,12 +17,16 @@ import {
   type StateLayout,
 } from '../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
+import { askForText, reasonOf } from './gateway-client.ts';
 import { lastWords } from './log-files.ts';
-import { identityOf, isAlive, type ProcessIdentity, signalProcess } from './process-identity.ts';
+import {
+  identityOf,
+  isAlive,
+  type ProcessIdentity,
+  readProcessStat,
+  signalProcess,
+} from './process-identity.ts';
 import { waitUntil } from './wait-until.ts';
-
-/** Identity of the process that was started, beside endpoint.json: its pid alone may be used again. */
-const processFile = 'process.json';
 
 /** How long a gateway may take until it answers, ms. Opening a ledger on a slow network filesystem counts. */
 const start_ms = 30_000;
@@ -34,7 +38,13 @@ export type GatewaySight =
   /** It is of another host, and from here its address does not answer (it may listen on loopback there). */
   | { state: 'elsewhere'; endpoint: GatewayEndpoint; because: string }
   /** The process is there but does not answer. */
-  | { state: 'silent'; endpoint: GatewayEndpoint; because: string }
+  | {
+      state: 'silent';
+      endpoint: GatewayEndpoint;
+      because: string;
+      /** It ended; the process that holds its port starts it again. */
+      is_restarting?: true;
+    }
   /** `predecessor`: session id of the gateway that ran last. */
   | { state: 'not_running'; because: string; predecessor?: string };
 
@@ -44,7 +54,14 @@ export async function lookAtGateway(layout: StateLayout): Promise<GatewaySight> 
   const here = endpoint.hostname === hostname() && endpoint.job_id === undefined;
   const identity = readIdentity(layout);
   // A port that answers proves nothing on a shared host: only the process we started is trusted with a key.
-  if (here && !(identity?.pid === endpoint.pid && isAlive(identity)))
+  if (here && identity && isAlive(identity) && !isGatewayAlive(endpoint, identity))
+    return {
+      state: 'silent',
+      endpoint,
+      because: `process ${endpoint.pid} is gone, and its holder (process ${identity.pid}) starts another`,
+      is_restarting: true,
+    };
+  if (here && !(identity && isGatewayAlive(endpoint, identity)))
     return {
       state: 'not_running',
       because: identity ? `process ${endpoint.pid} is gone` : 'it was stopped',
@@ -62,6 +79,13 @@ export async function lookAtGateway(layout: StateLayout): Promise<GatewaySight> 
   return here
     ? { state: 'silent', endpoint, because: health }
     : { state: 'elsewhere', endpoint, because: `it belongs to ${endpoint.hostname}; from here: ${health}` };
+}
+
+/** The process of the gateway itself, which its holder started. */
+function isGatewayAlive(endpoint: GatewayEndpoint, holder: ProcessIdentity): boolean {
+  const { pid, process } = endpoint;
+  // One of an earlier version was started without a holder.
+  return process ? isAlive({ pid, ...process }) : holder.pid === pid && isAlive(holder);
 }
 
 /** The layout of the site as its gateway of this number sees it, from 1. */
@@ -87,11 +111,14 @@ export interface WantedAddress {
   port?: number | undefined;
 }
 
+/** The program that holds a gateway's port and runs the gateway; it takes `--config FILE`. */
+export const holderProgram = join(packageRoot, 'dist', 'gateway', 'holder', 'main.js');
+
 /**
- * Starts the gateway as a process that outlives this command, and waits until it answers. The caller
- * holds the gateway lock of the site and has looked that none runs.
+ * Starts the gateway, with the holder of its port, as processes that outlive this command, and waits until it answers. The
+ * caller holds the gateway lock of the site and has looked that none runs.
  * @param within_ms how long that may take; a gateway that is later is ended
- * @throws E_GATEWAY_START with the last lines of its log.
+ * @throws E_GATEWAY_START with the last lines of its log. One that was not meant to run before is not meant to then.
  */
 export async function startGatewayProcess(
   site: SiteConfig,
@@ -101,6 +128,29 @@ export async function startGatewayProcess(
   within_ms = start_ms,
 ): Promise<GatewayEndpoint> {
   makeFolders(layout.gateway_folder);
+  const before = configOf(layout);
+  const wasMeant = shouldRun(layout);
+  try {
+    return await startHolder(site, layout, signal, address, within_ms);
+  } catch (error) {
+    // Nobody is to start it again and again where it never ran, nor at an address that cannot be had.
+    if (!wasMeant) {
+      rmSync(join(layout.gateway_folder, gatewayFiles.process), { force: true });
+      const config = join(layout.gateway_folder, gatewayFiles.config);
+      if (before) writeFileAtomically(config, `${JSON.stringify(before, null, 2)}\n`);
+      else rmSync(config, { force: true });
+    }
+    throw error;
+  }
+}
+
+async function startHolder(
+  site: SiteConfig,
+  layout: StateLayout,
+  signal: AbortSignal | undefined,
+  address: WantedAddress | undefined,
+  within_ms: number,
+): Promise<GatewayEndpoint> {
   const config = writeGatewayConfig(site, layout, address);
   const logPath = join(layout.gateway_folder, gatewayFiles.log);
   const log = openSync(logPath, 'a', 0o600);
@@ -108,11 +158,11 @@ export async function startGatewayProcess(
   let exit: string | undefined;
   let pid: number | undefined;
   try {
-    const child = spawn(
-      process.execPath,
-      [...gatewayNodeOptions, join(packageRoot, 'dist', 'gateway', 'main.js'), '--config', config],
-      { cwd: layout.gateway_folder, detached: true, stdio: ['ignore', log, log] },
-    );
+    const child = spawn(process.execPath, [...holderNodeOptions, holderProgram, '--config', config], {
+      cwd: layout.gateway_folder,
+      detached: true,
+      stdio: ['ignore', log, log],
+    });
     child.once('exit', (code, signalName) => {
       exit = signalName ? `it ended by ${signalName}` : `it ended with exit code ${code}`;
     });
@@ -121,7 +171,7 @@ export async function startGatewayProcess(
     pid = child.pid!;
     const identity = identityOf(pid);
     if (identity)
-      writeFileAtomically(join(layout.gateway_folder, processFile), `${JSON.stringify(identity)}\n`);
+      writeFileAtomically(join(layout.gateway_folder, gatewayFiles.process), `${JSON.stringify(identity)}\n`);
   } finally {
     closeSync(log);
   }
@@ -129,14 +179,16 @@ export async function startGatewayProcess(
     async () => {
       if (exit !== undefined) return { failed: exit };
       const written = readEndpoint(layout);
-      return written?.pid === pid && (await askHealth(written!)) === undefined ? written : undefined;
+      const isOurs = written !== undefined && readProcessStat(written.pid)?.parent === pid;
+      return isOurs && (await askHealth(written)) === undefined ? written : undefined;
     },
     { timeout_ms: within_ms, interval_ms: 50, ...(signal ? { signal } : {}) },
   );
   if (endpoint && 'url' in endpoint) return endpoint;
   // One that comes up later than this would hold the folder, unknown to all, against every further start.
   if (exit === undefined) {
-    signalProcess(pid, 'SIGKILL');
+    // With the gateway, which is in the group of its holder.
+    signalProcess(-pid, 'SIGKILL');
     await waitUntil(() => (exit === undefined ? undefined : true), { timeout_ms: 5_000, interval_ms: 50 });
   }
   const words = lastWords(logPath, before);
@@ -151,28 +203,48 @@ export async function startGatewayProcess(
   });
 }
 
-/** Ends the gateway of this host and waits until it is gone. Nothing happens where none runs. */
+/** Ends the gateway of this host with its holder, and waits until both are gone. Nothing happens where none runs. */
 export async function stopGatewayProcess(layout: StateLayout): Promise<void> {
-  const identity = readIdentity(layout);
-  const gone = (): true | undefined => (!identity || !isAlive(identity) ? true : undefined);
-  if (identity && isAlive(identity)) {
-    signalProcess(identity.pid, 'SIGTERM');
-    if (!(await waitUntil(gone, { timeout_ms: stop_ms, interval_ms: 50 }))) {
-      signalProcess(identity.pid, 'SIGKILL');
-      if (!(await waitUntil(gone, { timeout_ms: 5_000, interval_ms: 50 })))
-        throw new HpcserveError('E_DEPLOYMENT_STOP', {
-          what: 'the gateway does not end',
-          because: `process ${identity.pid} survives SIGKILL: it waits for a filesystem or device`,
-        });
-    }
+  const told = new Set<number>();
+  // The holder hands it on. Whichever of the two was killed is replaced by the other: it is told when it shows.
+  const gone = (): true | undefined => {
+    const [first] = processesOf(layout);
+    if (!first) return true;
+    if (!told.has(first.pid)) signalProcess(first.pid, 'SIGTERM');
+    told.add(first.pid);
+    return undefined;
+  };
+  if (!(await waitUntil(gone, { timeout_ms: stop_ms, interval_ms: 50 }))) {
+    // The holder first: it starts nothing any more then.
+    for (const { pid } of processesOf(layout)) signalProcess(pid, 'SIGKILL');
+    if (!(await waitUntil(gone, { timeout_ms: 5_000, interval_ms: 50 })))
+      throw new HpcserveError('E_DEPLOYMENT_STOP', {
+        what: 'the gateway does not end',
+        because: `process ${processesOf(layout)[0]?.pid} survives SIGKILL: it waits for a filesystem or device`,
+      });
   }
   // endpoint.json stays: the next gateway takes its port from there, and clients keep their URL.
-  rmSync(join(layout.gateway_folder, processFile), { force: true });
+  rmSync(join(layout.gateway_folder, gatewayFiles.process), { force: true });
+}
+
+/** The holder and the gateway, as far as they live on this host; the holder first. */
+function processesOf(layout: StateLayout): ProcessIdentity[] {
+  const holder = readIdentity(layout);
+  if (!holder) return [];
+  const endpoint = readEndpoint(layout);
+  const gateway = endpoint?.process && { pid: endpoint.pid, ...endpoint.process };
+  return [holder, ...(gateway && gateway.pid !== holder.pid ? [gateway] : [])].filter(isAlive);
 }
 
 /** Whether the process was meant to run: it was started, and nobody ended it in order. */
 export function shouldRun(layout: StateLayout): boolean {
   return readIdentity(layout) !== undefined;
+}
+
+/** Whether the process that starts the gateway again lives on this host. */
+export function isHeld(layout: StateLayout): boolean {
+  const holder = readIdentity(layout);
+  return holder !== undefined && isAlive(holder);
 }
 
 /**
@@ -187,7 +259,7 @@ export function writeGatewayConfig(
 ): string {
   const path = join(layout.gateway_folder, gatewayFiles.config);
   const first = layout.gateway_folder === gatewayFolderOf(layout.root, 1);
-  const before = first ? undefined : (readJsonIfThere(path) as GatewayConfig | undefined);
+  const before = first ? undefined : configOf(layout);
   const config: GatewayConfig = {
     format: 1,
     site: site.name,
@@ -200,10 +272,35 @@ export function writeGatewayConfig(
     keys_folder: layout.keys_folder,
     routing: site.gateway.routing,
     wait_max_s: site.gateway.wait_max_s,
+    ...clientSettings(site, layout),
     ...meshSettings(site, first),
   };
   writeFileAtomically(path, `${JSON.stringify(config, null, 2)}\n`);
   return path;
+}
+
+/** How clients connect, beside the port. */
+function clientSettings({ gateway }: SiteConfig, layout: StateLayout): Pick<GatewayConfig, 'tls' | 'socket'> {
+  const { tls, socket } = gateway;
+  const expand = (path: string): string => expandSitePath(path, process.env);
+  const suffix = /-\d+$/.exec(basename(layout.gateway_folder))?.[0] ?? '';
+  return {
+    ...(socket === undefined ? {} : { socket: `${expand(socket)}${suffix}` }),
+    ...(tls?.self_signed ? { tls: { authority_folder: layout.tls_folder, names: tls.names } } : {}),
+    ...(tls?.certificate_file !== undefined && tls.key_file !== undefined
+      ? {
+          tls: {
+            certificate_file: expand(tls.certificate_file),
+            key_file: expand(tls.key_file),
+            ...(tls.ca_file === undefined ? {} : { ca_file: expand(tls.ca_file) }),
+          },
+        }
+      : {}),
+  };
+}
+
+function configOf(layout: StateLayout): GatewayConfig | undefined {
+  return readJsonIfThere(join(layout.gateway_folder, gatewayFiles.config)) as GatewayConfig | undefined;
 }
 
 /** A gateway is reached from other sites at a port that stays, so only the first can have it. */
@@ -233,24 +330,14 @@ export function readAdminToken(layout: StateLayout): string {
 }
 
 function readIdentity(layout: StateLayout): ProcessIdentity | undefined {
-  return readJsonIfThere(join(layout.gateway_folder, processFile)) as ProcessIdentity | undefined;
+  return readJsonIfThere(join(layout.gateway_folder, gatewayFiles.process)) as ProcessIdentity | undefined;
 }
 
-/**
- * By node:http: every `status` asks, and fetch would take longer to load than the answer to come.
- * @returns undefined when it is healthy, else why not.
- */
+/** @returns undefined when it is healthy, else why not. */
 async function askHealth(endpoint: GatewayEndpoint): Promise<string | undefined> {
   const url = new URL('/health', endpoint.url);
   try {
-    const status = await new Promise<number>((resolve, reject) => {
-      const request = get(url, { signal: AbortSignal.timeout(3_000) }, (answer) => {
-        answer.resume();
-        answer.once('error', reject);
-        answer.once('end', () => resolve(answer.statusCode ?? 0));
-      });
-      request.once('error', reject);
-    });
+    const { status } = await askForText(endpoint, '/health', { signal: AbortSignal.timeout(3_000) });
     // 503 is an honest answer of a gateway without a serving model: it runs.
     return (status >= 200 && status < 300) || status === 503 ? undefined : `${url} answers ${status}`;
   } catch (error) {
@@ -258,14 +345,6 @@ async function askHealth(endpoint: GatewayEndpoint): Promise<string | undefined>
   }
 }
 
-function isLoopback(host: string): boolean {
+export function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || /^127\./.test(host);
-}
-
-/** fetch hides the system's reason in `cause`. */
-export function reasonOf(error: unknown): string {
-  const { cause } = error as { cause?: unknown };
-  if (cause instanceof AggregateError && cause.errors.length > 0) return String(cause.errors[0]);
-  if (cause instanceof Error) return cause.message;
-  return error instanceof Error ? error.message : String(error);
 }

@@ -6,9 +6,11 @@ import type { CredentialFile } from './credentials.ts';
 import { type DeploymentState, liveLaunches } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { GatewayAdmin, listModels } from './gateway-admin.ts';
+import type { GatewayAddress } from './gateway-client.ts';
 import { GatewayJob, isJobWanted } from './gateway-job.ts';
 import {
   type GatewaySight,
+  isHeld,
   layoutOf,
   lookAtGateway,
   lookAtGateways,
@@ -25,6 +27,9 @@ import { waitUntil } from './wait-until.ts';
 
 /** Longest time for another command to start or stop the same gateway, ms. */
 const lockWait_ms = 90_000;
+
+/** Until a gateway that its holder starts again answers, ms. Higher: slow filesystems; lower: trouble shows sooner. */
+const restart_ms = 30_000;
 
 /**
  * The running gateway, started if there is none.
@@ -61,6 +66,8 @@ export async function reviveGateway(
   operations: Operations,
   number: number,
 ): Promise<{ url: string } | { job_id: string } | undefined> {
+  // Whoever holds its port starts it again.
+  if (isHeld(layoutOf(operations.store.layout, number))) return undefined;
   const there = await bringGateway(operations, number, async (layout) => {
     const { loaded, signal, slurm } = operations;
     // A command that was ending it held the lock until now.
@@ -86,7 +93,7 @@ async function bringGateway<T>(
   store.prepareSite();
   const lock = await store.lockGateway({ command: operations.command, timeout_ms: lockWait_ms, signal });
   try {
-    const sight = await lookWithJob(operations, layout);
+    const sight = await lookUntilRestarted(operations, layout);
     if (sight.state === 'running' || sight.state === 'elsewhere') return { endpoint: sight.endpoint };
     if (sight.state === 'silent')
       throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
@@ -104,6 +111,19 @@ async function bringGateway<T>(
   } finally {
     lock.release();
   }
+}
+
+/** One that ended a moment ago is back soon. */
+async function lookUntilRestarted(operations: Operations, layout: StateLayout): Promise<GatewaySight> {
+  const { signal } = operations;
+  const back = await waitUntil(
+    async () => {
+      const sight = await lookWithJob(operations, layout);
+      return sight.state === 'silent' && sight.is_restarting ? undefined : sight;
+    },
+    { timeout_ms: restart_ms, interval_ms: 100, signal },
+  );
+  return back ?? (await lookWithJob(operations, layout));
 }
 
 /** A gateway that does not answer from here may still answer elsewhere, but not where its job is over or waits again. */
@@ -177,11 +197,11 @@ export async function ensureKey(
   const { store, loaded, facts } = operations;
   const url = baseUrl(endpoint);
   const kept = credentials.find({ gateway_folder: store.layout.gateway_folder });
-  if (kept && (await isAccepted(url, kept.key))) {
+  if (kept && (await isAccepted({ ...endpoint, url }, kept.key))) {
     if (kept.url !== url) credentials.save({ ...kept, url });
     return kept.key;
   }
-  const admin = new GatewayAdmin(endpoint.url, readAdminToken(store.layout));
+  const admin = new GatewayAdmin(endpoint, readAdminToken(store.layout));
   const made = await admin.createKey(facts.user);
   credentials.save({
     url,
@@ -194,9 +214,9 @@ export async function ensureKey(
   return made.key;
 }
 
-async function isAccepted(url: string, key: string): Promise<boolean> {
+async function isAccepted(gateway: GatewayAddress, key: string): Promise<boolean> {
   try {
-    await listModels(url, key);
+    await listModels(gateway, key);
     return true;
   } catch (error) {
     if (error instanceof HpcserveError && (error.details.status === 401 || error.details.status === 403))
@@ -213,7 +233,7 @@ const discovery_ms = 20_000;
  * @returns the names that are still missing; empty when all are there.
  */
 export async function waitForModels(
-  url: string,
+  endpoint: GatewayEndpoint,
   key: string,
   names: readonly string[],
   signal: AbortSignal,
@@ -221,7 +241,8 @@ export async function waitForModels(
   let missing = [...names];
   await waitUntil(
     async () => {
-      const listed = new Set((await listModels(url, key, signal)).map((model) => model.id));
+      const gateway = { ...endpoint, url: baseUrl(endpoint) };
+      const listed = new Set((await listModels(gateway, key, signal)).map((model) => model.id));
       missing = names.filter((name) => !listed.has(name));
       return missing.length === 0 ? true : undefined;
     },

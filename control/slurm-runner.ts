@@ -8,7 +8,7 @@ import { checkPermissions, type Permissions } from '../slurm/permissions.ts';
 import { explainReason } from '../slurm/reasons.ts';
 import { directivesOf, renderJobScript } from '../slurm/render.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { gatewayNodeOptions } from '../spec/gateway-node-options.ts';
+import { holderNodeOptions } from '../spec/gateway-node-options.ts';
 import type { SlurmOverrides } from '../spec/model-yaml.ts';
 import { packageRoot } from '../spec/package-root.ts';
 import type { PlannedLaunch } from '../spec/plan.ts';
@@ -331,13 +331,13 @@ export function commonScriptInput(
 export function programOf(
   { site }: LoadedSite,
   environment: Readonly<Record<string, string | undefined>>,
-  room: 'agent' | 'gateway' | 'control/keeper',
+  room: 'agent' | 'gateway/holder' | 'control/keeper',
 ): string[] {
   const node =
     site.runtime.node_path === undefined
       ? process.execPath
       : expandSitePath(site.runtime.node_path, environment);
-  const options = room === 'gateway' ? gatewayNodeOptions : ['--enable-source-maps'];
+  const options = room === 'gateway/holder' ? holderNodeOptions : ['--enable-source-maps'];
   return [node, ...options, join(installFolder({ site }, environment), 'dist', room, 'main.js')];
 }
 

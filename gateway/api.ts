@@ -261,7 +261,7 @@ function modelEntry(name: string, candidates: readonly Replica<SessionLink>[]): 
 }
 
 /** Compares hashes, so that the time it takes says nothing about the token. */
-function isAdmin(request: IncomingMessage, token: string): boolean {
+export function isAdmin(request: IncomingMessage, token: string): boolean {
   const sent = bearerOf(request);
   if (sent === undefined) return false;
   const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
@@ -291,6 +291,8 @@ function toHpcserveError(error: unknown): HpcserveError {
 }
 
 function answer(request: FastifyRequest, reply: FastifyReply, error: HpcserveError): void {
+  // Also where a key was valid once: its connection is proven by nothing any more.
+  if (error.http_status === 401) reply.header('connection', 'close');
   reply
     .code(error.http_status)
     .header('content-type', 'application/json')

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { routingPolicyNames } from '../spec/gateway-settings.ts';
 import { meshSettingsSchema } from '../spec/mesh-settings.ts';
-import { routingPolicyNames } from '../spec/site.ts';
 import type { GatewayConfig } from '../spec/state-layout.ts';
 
 const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
@@ -13,7 +13,13 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   port: z.int().min(0).max(65535),
   mesh_folder: z.string().min(1),
   gateway_folder: z.string().min(1),
-  tls: z.object({ certificate_file: z.string(), key_file: z.string() }).optional(),
+  tls: z
+    .union([
+      z.object({ authority_folder: z.string().min(1), names: z.array(z.string().min(1)) }),
+      z.object({ certificate_file: z.string(), key_file: z.string(), ca_file: z.string().optional() }),
+    ])
+    .optional(),
+  socket: z.string().min(1).optional(),
   deployments_folder: z.string().min(1),
   keys_folder: z.string().min(1).optional(),
   routing: z.enum(routingPolicyNames).optional(),

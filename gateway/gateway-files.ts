@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto';
-import { chmodSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { makeFolders } from '../spec/make-folders.ts';
-import { type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
+import { type GatewayEndpoint, gatewayFiles, type TakenPort } from '../spec/state-layout.ts';
 
 /** Makes the gateway's folder, for its owner alone. Throws E_GATEWAY_FOLDER. */
 export function prepareFolder(folder: string): void {
@@ -27,6 +27,32 @@ export function readEndpoint(folder: string): GatewayEndpoint | undefined {
 
 export function writeEndpoint(folder: string, endpoint: GatewayEndpoint): void {
   replaceFile(join(folder, gatewayFiles.endpoint), `${JSON.stringify(endpoint, null, 2)}\n`);
+}
+
+export function writeTakenPort(folder: string, taken: TakenPort): void {
+  replaceFile(join(folder, gatewayFiles.taken_port), `${JSON.stringify(taken)}\n`);
+}
+
+/** A new process holds the gateway's sockets: the one that control knew is gone. Where control knows none, none is told. */
+export function writeHolder(folder: string, pid: number): void {
+  const path = join(folder, gatewayFiles.process);
+  const started = startOf(pid);
+  if (started && existsSync(path)) replaceFile(path, `${JSON.stringify({ pid, ...started })}\n`);
+}
+
+/** What tells a process from a later one of its number (proc_pid_stat(5), field 22); undefined where it is gone. */
+export function startOf(pid: number): GatewayEndpoint['process'] {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const ticks = stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19];
+    return {
+      start_ticks: Number(ticks),
+      boot_id: readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim(),
+    };
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw error;
+  }
 }
 
 /** The secret of the admin paths, made once and kept over restarts. */

@@ -1,29 +1,35 @@
-import { readFileSync } from 'node:fs';
-import {
-  createServer as createHttpServer,
-  type IncomingMessage,
-  type Server,
-  type ServerResponse,
-} from 'node:http';
-import { createServer as createHttpsServer } from 'node:https';
-import type { Socket } from 'node:net';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { KeyStore, openLedger } from '../ledger/index.ts';
 import { OwnSession, RendezvousRegistry } from '../mesh/index.ts';
 import { routingPolicy } from '../solver/routing/policies.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
+import {
+  type GatewayConfig,
+  type GatewayEndpoint,
+  gatewayFiles,
+  type TakenPort,
+} from '../spec/state-layout.ts';
 import { limits } from '../spec/wire.ts';
-import { createApi } from './api.ts';
+import { createApi, isAdmin } from './api.ts';
 import { Availability } from './availability.ts';
+import { ClientConnections } from './client-connections.ts';
+import { ClientTls } from './client-tls.ts';
 import { FolderLock } from './folder-lock.ts';
-import { FrontDoor } from './front-door.ts';
-import { adminToken, prepareFolder, readEndpoint, writeEndpoint } from './gateway-files.ts';
+import { bearerOf, FrontDoor } from './front-door.ts';
+import { FrontPort, type FrontPortTimes, refuseConnection } from './front-port.ts';
+import {
+  adminToken,
+  prepareFolder,
+  readEndpoint,
+  startOf,
+  writeEndpoint,
+  writeTakenPort,
+} from './gateway-files.ts';
 import { GatewayGossip } from './gateway-gossip.ts';
-import { rawErrorAnswer } from './http-error.ts';
+import type { HolderLink } from './holder/holder-link.ts';
+import type { HeldName } from './holder/messages.ts';
 import { KeyLimits } from './keys/key-limits.ts';
-import { listen } from './listen.ts';
 import type { GatewayLog } from './log.ts';
 import { GatewayMetrics } from './metrics.ts';
 import { JournalMemory } from './relay/journal/journal-memory.ts';
@@ -34,17 +40,9 @@ import { Defragmenter } from './sharing/defragmenter.ts';
 import { DemandMeter } from './workload/demand-meter.ts';
 import { WorkloadMeter } from './workload/workload-meter.ts';
 
-export interface GatewayTimes {
-  /** Until the whole header of a request must be there. Lower: slow attackers hold connections shorter. */
-  headers_ms: number;
-  /** Until the whole request must be there; 32 MiB need 4.5 Mbit/s at 60 s. */
-  request_ms: number;
-  /** How long an idle connection is kept. Higher: fewer handshakes for clients. */
-  keep_alive_ms: number;
+export interface GatewayTimes extends FrontPortTimes {
   /** How long answers may still take when the gateway stops. */
   drain_ms: number;
-  /** Granularity of the first two. */
-  check_ms: number;
   /** Of the mesh folder. */
   poll_ms: number;
   /** Of the keys' folder: how long another gateway's revocation may take to be seen. Higher: less to read. */
@@ -82,6 +80,10 @@ export interface GatewayOptions {
   times?: Partial<GatewayTimes>;
   /** The folder was taken over by another gateway: this one has closed itself. */
   onLost?: () => void;
+  /** The process that holds its listening sockets, where there is one. */
+  holder?: HolderLink | undefined;
+  /** Listening sockets that are there already. */
+  inherited?: Partial<Record<HeldName, number>>;
 }
 
 /**
@@ -212,31 +214,32 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       admin_token,
       log,
     };
-    let server: Server | undefined;
+    const tls = config.tls ? await ClientTls.open({ ...config, tls: config.tls }, log) : undefined;
+    undo.push(() => tls?.close());
+    const connections = new ClientConnections(limits.connections, (request) => {
+      const secret = bearerOf(request);
+      return secret !== undefined && (keys.find(secret) !== undefined || isAdmin(request, admin_token));
+    });
+    let made: FrontPort | undefined;
     const api = createApi(
       services,
       door,
       (handler) => {
-        server = makeServer(config, times, (request, response) => {
-          if (!door.take(request, response)) handler(request, response);
-        });
-        return server;
+        made = new FrontPort(
+          { times, log, connections, tls, holder: options.holder, inherited: options.inherited ?? {} },
+          (request, response) => {
+            if (!door.take(request, response)) handler(request, response);
+          },
+        );
+        return made.server;
       },
-      (error, socket) => refuseConnection(error, socket),
+      refuseConnection,
     );
     await api.ready();
-    const listening = server!;
-    const previous = readEndpoint(config.gateway_folder);
-    const port = await listen(
-      listening,
-      {
-        host: config.host,
-        port: config.port,
-        previous: previous?.host === config.host ? previous.port : 0,
-      },
-      log,
-    );
-    undo.push(() => stopListening(listening));
+    const front = made!;
+    undo.push(() => front.stop());
+    const port = await listenAsBefore(front, config, log);
+    if (config.socket !== undefined) await front.listenOnSocket(config.socket);
     await own.update({
       lifecycle: 'SERVING',
       metadata: { addresses: [{ host: publicHost(config.host), port }] },
@@ -252,8 +255,14 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       started_at_ms: Date.now(),
     };
     if (process.env.SLURM_JOB_ID) endpoint.job_id = process.env.SLURM_JOB_ID;
+    const process_started = startOf(process.pid);
+    if (process_started) endpoint.process = process_started;
+    if (tls) endpoint.certificate_file = tls.certificate_file;
+    if (tls?.ca_file !== undefined) endpoint.ca_file = tls.ca_file;
+    if (config.socket !== undefined) endpoint.socket = config.socket;
     writeEndpoint(config.gateway_folder, endpoint);
     log.info({ url: endpoint.url, session: own.id }, 'gateway listens');
+    options.holder?.listens();
 
     let closing: Promise<void> | undefined;
     close = () => {
@@ -261,7 +270,9 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
         door.drain();
         defragmenter.close();
         log.info({}, 'gateway drains');
-        await drain(listening, times.drain_ms);
+        options.holder?.close();
+        await front.drain(times.drain_ms);
+        tls?.close();
         await api.close();
         await found.close();
         await own.leave();
@@ -284,100 +295,31 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
   }
 }
 
-function makeServer(
-  config: GatewayConfig,
-  times: GatewayTimes,
-  handler: (request: IncomingMessage, response: ServerResponse) => void,
-): Server {
-  const options = {
-    maxHeaderSize: limits.header_bytes,
-    headersTimeout: times.headers_ms,
-    requestTimeout: times.request_ms,
-    keepAliveTimeout: times.keep_alive_ms,
-    connectionsCheckingInterval: times.check_ms,
-    noDelay: true,
+/** The port of the last run, where it can be had. Throws E_GATEWAY_PORT. */
+async function listenAsBefore(front: FrontPort, config: GatewayConfig, log: GatewayLog): Promise<number> {
+  const { gateway_folder, host } = config;
+  const previous = readEndpoint(gateway_folder);
+  const note = (taken: TakenPort | undefined): void => {
+    // A port that was never this gateway's has been given no key.
+    if (!taken || taken.port !== previous?.port || previous.hostname !== hostname()) return;
+    writeTakenPort(gateway_folder, taken);
+    log.error(
+      { ...taken },
+      'another user had the port of this gateway: who asked there may have shown his key; revoke such keys with `hpcserve keys revoke`',
+    );
   };
-  const server = config.tls
-    ? createHttpsServer({ ...options, ...readTls(config.tls) }, handler)
-    : createHttpServer(options, handler);
-  // What is beyond is not accepted, and the client sees its connection closed at once.
-  server.maxConnections = limits.connections;
-  return server;
-}
-
-function readTls(files: NonNullable<GatewayConfig['tls']>): {
-  cert: Buffer;
-  key: Buffer;
-  minVersion: 'TLSv1.2';
-} {
   try {
-    return {
-      cert: readFileSync(files.certificate_file),
-      key: readFileSync(files.key_file),
-      minVersion: 'TLSv1.2',
-    };
-  } catch (error) {
-    throw new HpcserveError('E_GATEWAY_CONFIG', {
-      what: 'the TLS certificate or key for clients cannot be read',
-      because: (error as Error).message,
+    const found = await front.listen({
+      host,
+      port: config.port,
+      previous: previous?.host === host ? previous.port : 0,
     });
+    note(found.taken);
+    return found.port;
+  } catch (error) {
+    if (error instanceof HpcserveError) note(error.details.taken as TakenPort | undefined);
+    throw error;
   }
-}
-
-/** Answers on a connection whose bytes never became a request, and ends it. */
-function refuseConnection(error: Error & { code?: string }, socket: Socket): void {
-  if (!socket.writable || error.code === 'ECONNRESET') {
-    socket.destroy();
-    return;
-  }
-  // An answer may be half sent already on this connection: a second one would be garbage inside it.
-  const busy = (socket as Socket & { _httpMessage?: ServerResponse | null })._httpMessage;
-  if (busy?.headersSent) {
-    socket.destroy();
-    return;
-  }
-  const [known, phrase] = connectionError(error);
-  socket.end(rawErrorAnswer(known, phrase), () => socket.destroy());
-}
-
-function connectionError(error: Error & { code?: string }): [HpcserveError, string] {
-  switch (error.code) {
-    case 'HPE_HEADER_OVERFLOW':
-      return [
-        new HpcserveError('E_REQUEST_HEADERS', {
-          what: `the header of the request is larger than ${limits.header_bytes} bytes`,
-        }),
-        'Request Header Fields Too Large',
-      ];
-    case 'ERR_HTTP_REQUEST_TIMEOUT':
-      return [
-        new HpcserveError('E_REQUEST_TIMEOUT', { what: 'the request did not arrive in time' }),
-        'Request Timeout',
-      ];
-    default:
-      return [
-        new HpcserveError('E_REQUEST_MALFORMED', {
-          what: 'what arrived is not an HTTP request',
-          because: error.message,
-        }),
-        'Bad Request',
-      ];
-  }
-}
-
-/** Stops accepting and waits until every answer has ended, or cuts them off after `drain_ms`. */
-async function drain(server: Server, drain_ms: number): Promise<void> {
-  const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-  const idle = setInterval(() => server.closeIdleConnections(), 50);
-  const limit = setTimeout(() => server.closeAllConnections(), drain_ms);
-  await closed;
-  clearInterval(idle);
-  clearTimeout(limit);
-}
-
-async function stopListening(server: Server): Promise<void> {
-  server.closeAllConnections();
-  await new Promise<void>((resolve) => server.close(() => resolve()));
 }
 
 function metadata(config: GatewayConfig): Parameters<typeof OwnSession.join>[1] {

@@ -1,10 +1,13 @@
-import type { Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, ListenOptions, Server } from 'node:net';
 import { HpcserveError } from '../spec/errors/error.ts';
+import type { TakenPort } from '../spec/state-layout.ts';
+import { othersOnPort } from './listeners-of-port.ts';
 import type { GatewayLog } from './log.ts';
 
 /** Ports tried above a wanted one that is taken, before any free one will do. */
 const nextPorts = 50;
+/** Connections that may wait until they are accepted, also while no gateway runs; the kernel has a bound of its own. */
+const backlog = 1024;
 
 export interface WantedAddress {
   host: string;
@@ -14,12 +17,19 @@ export interface WantedAddress {
   previous: number;
 }
 
-/** Listens where it is wanted, and returns the port. Throws E_GATEWAY_PORT. */
-export async function listen(server: Server, wanted: WantedAddress, log: GatewayLog): Promise<number> {
+export interface Listening {
+  port: number;
+  /** The port of the last run was another user's. */
+  taken?: TakenPort;
+}
+
+/** Listens where it is wanted. Throws E_GATEWAY_PORT, with `TakenPort` in its details where another user has the port. */
+export async function listen(server: Server, wanted: WantedAddress, log: GatewayLog): Promise<Listening> {
   if (wanted.port !== 0) {
     await listenOn(server, wanted.host, wanted.port);
-    return wanted.port;
+    return { port: wanted.port };
   }
+  let taken: TakenPort | undefined;
   if (wanted.previous !== 0) {
     for (let port = wanted.previous; port <= Math.min(65535, wanted.previous + nextPorts); port++) {
       try {
@@ -30,30 +40,48 @@ export async function listen(server: Server, wanted: WantedAddress, log: Gateway
             'the port of the last run is taken: clients must use the new URL',
           );
         }
-        return port;
+        return { port, ...(taken ? { taken } : {}) };
       } catch (error) {
         if (!(error instanceof HpcserveError) || error.details.errno !== 'EADDRINUSE') throw error;
+        if (port === wanted.previous) taken = error.details.taken as TakenPort | undefined;
       }
     }
   }
   await listenOn(server, wanted.host, 0);
-  return (server.address() as AddressInfo).port;
+  return { port: (server.address() as AddressInfo).port, ...(taken ? { taken } : {}) };
 }
 
 function listenOn(server: Server, host: string, port: number): Promise<void> {
+  return startListening(server, { host, port }, `${host}:${port}`, port);
+}
+
+/** Listens by any way that Node knows. @throws HpcserveError E_GATEWAY_PORT */
+export function startListening(
+  server: Server,
+  way: Pick<ListenOptions, 'host' | 'port' | 'path'> | { fd: number },
+  name: string,
+  port?: number,
+): Promise<void> {
   return new Promise((resolve, reject) => {
     const failed = (error: NodeJS.ErrnoException): void => {
+      const [uid] = error.code === 'EADDRINUSE' && port !== undefined ? othersOnPort(port) : [];
+      const taken =
+        uid === undefined ? undefined : ({ port: port!, uid, found_at_ms: Date.now() } satisfies TakenPort);
       reject(
         new HpcserveError('E_GATEWAY_PORT', {
-          what: `cannot listen on ${host}:${port}`,
-          because: error.code === 'EADDRINUSE' ? 'another process listens there' : error.message,
-          details: { errno: error.code },
+          what: `cannot listen on ${name}`,
+          because:
+            error.code === 'EADDRINUSE'
+              ? `another process listens there${taken ? `, of the user with id ${taken.uid}` : ''}`
+              : error.message,
+          details: { errno: error.code, taken },
           cause: error,
         }),
       );
     };
     server.once('error', failed);
-    server.listen({ host, port, backlog: 1024 }, () => {
+    // Not among the options: with a descriptor Node takes it from nowhere else.
+    server.listen(way, backlog, () => {
       server.off('error', failed);
       resolve();
     });

@@ -1,10 +1,16 @@
-/** Process of the gateway: `node dist/gateway/main.js --config FILE`. Logs JSON lines on stdout. */
+/**
+ * Process of the gateway: `node dist/gateway/main.js --config FILE`. Logs JSON lines on stdout. Usually its holder starts
+ * it (holder/main.ts), with the listening sockets that it holds already.
+ */
 import { parseArgs } from 'node:util';
 import { pino } from 'pino';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { LogOutput } from '../spec/log-output.ts';
 import { readGatewayConfig } from './config.ts';
 import { startGateway } from './gateway.ts';
+import { writeHolder } from './gateway-files.ts';
+import { HolderLink } from './holder/holder-link.ts';
+import { inheritOptions } from './holder/messages.ts';
 
 const log = pino(
   { base: { pid: process.pid }, level: process.env.HPCSERVE_LOG_LEVEL ?? 'info' },
@@ -17,14 +23,34 @@ process.stderr.on('error', () => undefined);
 process.on('SIGUSR1', () => log.info('the time limit of the job comes near'));
 
 try {
-  const { values } = parseArgs({ options: { config: { type: 'string' } } });
+  const { values } = parseArgs({
+    options: {
+      config: { type: 'string' },
+      attached: { type: 'boolean' },
+      [inheritOptions.port]: { type: 'string' },
+      [inheritOptions.socket]: { type: 'string' },
+    },
+  });
   if (values.config === undefined) {
     process.stderr.write('usage: gateway/main.js --config FILE\n');
     process.exit(2);
   }
-  const gateway = await startGateway(readGatewayConfig(values.config), {
+  const config = readGatewayConfig(values.config);
+  const fd = (text: unknown): number | undefined => (typeof text === 'string' ? Number(text) : undefined);
+  const holder = HolderLink.ofParent({
+    config_file: values.config,
+    log,
+    onHeldBy: (pid) => writeHolder(config.gateway_folder, pid),
+    ...(values.attached ? { onLeft: () => process.kill(process.pid, 'SIGTERM') } : {}),
+  });
+  const gateway = await startGateway(config, {
     log,
     onLost: () => process.exit(10),
+    holder,
+    inherited: {
+      port: fd(values[inheritOptions.port]),
+      socket: fd(values[inheritOptions.socket]),
+    },
   });
   const stop = (): void => {
     gateway.close().then(

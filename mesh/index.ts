@@ -28,6 +28,7 @@ export { OwnSession } from './own-session.ts';
 export type { Registry, RegistryChange } from './registry.ts';
 export { type RendezvousOptions, RendezvousRegistry } from './rendezvous-registry.ts';
 export { SessionIdentity } from './session-identity.ts';
+export { SiteAuthority } from './site-authority.ts';
 export {
   authorizePeer,
   pinnedConnect,
@@ -35,3 +36,4 @@ export {
   sessionOrigin,
   sessionTlsServerOptions,
 } from './tls.ts';
+export { UnauthenticatedSockets } from './unauthenticated-sockets.ts';

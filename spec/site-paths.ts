@@ -33,7 +33,8 @@ export function expandSite(
   const expand = (text: string): string => expandSitePath(text, environment);
   const optional = <K extends string>(key: K, text: string | undefined): { [P in K]?: string } =>
     text === undefined ? {} : ({ [key]: expand(text) } as { [P in K]?: string });
-  const { runtime, slurm, native } = site;
+  const { runtime, slurm, native, gateway } = site;
+  const { tls } = gateway;
   const { python, container } = runtime;
   return {
     ...site,
@@ -85,6 +86,20 @@ export function expandSite(
           }),
     },
     native: { ...native, ...optional('library_dir', native.library_dir) },
+    gateway: {
+      ...gateway,
+      ...optional('socket', gateway.socket),
+      ...(tls === undefined
+        ? {}
+        : {
+            tls: {
+              ...tls,
+              ...optional('certificate_file', tls.certificate_file),
+              ...optional('key_file', tls.key_file),
+              ...optional('ca_file', tls.ca_file),
+            },
+          }),
+    },
   };
 }
 

@@ -5,17 +5,12 @@
  */
 import { z } from 'zod';
 import { firecrestSchema } from './firecrest-settings.ts';
+import { gatewaySchema } from './gateway-settings.ts';
 import { siteMeshSchema } from './mesh-settings.ts';
 import { scavengingSchema } from './scavenging.ts';
 import { sharingSchema } from './sharing-settings.ts';
-import { oneLine, oneWord } from './site-words.ts';
-import { slurmDurationPattern } from './slurm-types.ts';
+import { duration, oneLine, oneWord, partitions } from './site-words.ts';
 
-const partitions = z.union([oneWord, z.array(oneWord).min(1)]);
-const duration = z.union([
-  z.string().regex(slurmDurationPattern, 'a duration as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS'),
-  z.int().min(1),
-]);
 const path = oneLine;
 const environmentName = z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'a POSIX environment name');
 const kindName = z.string().regex(/^[a-z0-9][a-z0-9_-]{0,39}$/, 'lower-case letters, digits, "-" and "_"');
@@ -380,10 +375,6 @@ export const penaltiesSchema = z.strictObject({
 });
 export type PlacementPenalties = z.infer<typeof penaltiesSchema>;
 
-/** Routing policies of the gateway; see docs/gateway.md. */
-export const routingPolicyNames = ['by-engine', 'least-load'] as const;
-export type RoutingPolicyName = (typeof routingPolicyNames)[number];
-
 export const siteSchema = z
   .strictObject({
     name: z
@@ -450,34 +441,7 @@ export const siteSchema = z
       .prefault({})
       .describe('The network between agents and gateway.'),
     mesh: siteMeshSchema.prefault({}).describe('How agents and gateways know of each other.'),
-    gateway: z
-      .strictObject({
-        place: z
-          .enum(['login', 'job'])
-          .default('login')
-          .describe('login: a process on the machine that deploys. job: a small job of its own.'),
-        host: oneWord.default('127.0.0.1').describe('Address it listens on.'),
-        port: z.int().min(0).max(65_535).default(0).describe('Port it listens on; 0: a free one, then kept.'),
-        partition: partitions.optional().describe('Partition of the gateway’s job.'),
-        time_limit: duration.optional().describe('Wall time of the gateway’s job.'),
-        routing: z
-          .enum(routingPolicyNames)
-          .default('by-engine')
-          .describe(
-            'Who answers a request. by-engine: native replicas on CPUs first and the fullest batch that fits, wrapped engines by the beginning of the prompt. least-load: the least load.',
-          ),
-        wait_max_s: z
-          .number()
-          .positive()
-          .default(120)
-          .describe(
-            'Longest time that a request may be expected to wait for a place, where one answer takes less; beyond it is refused with 429. Lower: overload shows sooner; higher: bursts are outlived.',
-          ),
-        cpus: z.int().min(1).default(2).describe('CPUs of the gateway’s job.'),
-        memory_gb: z.number().positive().default(4).describe('Memory of the gateway’s job, in GB.'),
-      })
-      .prefault({})
-      .describe('The front door.'),
+    gateway: gatewaySchema.prefault({}).describe('The front door.'),
     keeper: z
       .strictObject({
         place: z

@@ -3,8 +3,8 @@
  * 0700. One place knows these names; everybody else asks here.
  */
 import { join } from 'node:path';
+import type { RoutingPolicyName } from './gateway-settings.ts';
 import type { MeshSettings } from './mesh-settings.ts';
-import type { RoutingPolicyName } from './site.ts';
 
 export interface StateLayout {
   /** `<state_dir>/<site>`. */
@@ -19,6 +19,8 @@ export interface StateLayout {
   keeper_folder: string;
   /** Of what `hpcserve backfill` saw and did. */
   scavenger_folder: string;
+  /** Of the site's own certificate authority, which all its gateways share. */
+  tls_folder: string;
 }
 
 export function stateLayout(stateDir: string, site: string): StateLayout {
@@ -31,6 +33,7 @@ export function stateLayout(stateDir: string, site: string): StateLayout {
     deployments_folder: join(root, 'deployments'),
     keeper_folder: join(root, 'keeper'),
     scavenger_folder: join(root, 'scavenger'),
+    tls_folder: join(root, 'tls'),
   };
 }
 
@@ -59,8 +62,17 @@ export const gatewayFiles = {
   demand: 'demand.json',
   /** What keys with limits used, for the other gateways of the site; written by the gateway. */
   spent: 'spent.json',
+  /** ProcessIdentity of the process that holds its port and starts it; there as long as it is meant to run. */
+  process: 'process.json',
+  /** TakenPort, written by the gateway where somebody else had its port. */
+  taken_port: 'port-taken.json',
+  /** PEM: the certificate that clients are shown now, written by the gateway. */
+  certificate: 'certificate.pem',
   log: 'gateway.log',
 } as const;
+
+/** Files of the folder with the site's own certificate authority. */
+export const tlsFiles = { ca: 'ca.pem', ca_key: 'ca.key' } as const;
 
 /** Files of the keeper's folder. */
 export const keeperFiles = { log: 'keeper.log', lock: 'lock', demand: 'demand.json' } as const;
@@ -104,6 +116,11 @@ export function arrayTaskFolder(task: number | '%a' | ''): string {
   return `task-${task}`;
 }
 
+/** Where the certificate for clients comes from: PEM files, or an authority of the site's own that is made where it is absent. */
+export type GatewayTls =
+  | { certificate_file: string; key_file: string; ca_file?: string }
+  | { authority_folder: string; names: string[] };
+
 /** What control hands a gateway that it starts. */
 export interface GatewayConfig {
   format: 1;
@@ -114,8 +131,10 @@ export interface GatewayConfig {
   port: number;
   mesh_folder: string;
   gateway_folder: string;
-  /** TLS for clients: PEM files; absent: plain HTTP. */
-  tls?: { certificate_file: string; key_file: string };
+  /** TLS for clients; absent: plain HTTP. */
+  tls?: GatewayTls;
+  /** A unix socket for clients of the same host, beside the port; absent: none. */
+  socket?: string;
   /** Where deployments' pending jobs can be looked up, for honest 503 answers. */
   deployments_folder: string;
   /** API keys, which all gateways of a site share. Default: `keys` beside the gateway's folder. */
@@ -139,4 +158,19 @@ export interface GatewayEndpoint {
   session_id: string;
   started_at_ms: number;
   job_id?: string;
+  /** Tells the process from a later one with its number. Absent: written by an earlier version. */
+  process?: { start_ticks: number; boot_id: string };
+  /** With TLS: a PEM file with the certificate that clients are shown. */
+  certificate_file?: string;
+  /** With TLS, where no public authority vouches for it: what clients are to trust, PEM. */
+  ca_file?: string;
+  /** Unix socket on which clients of the same host are answered too. */
+  socket?: string;
+}
+
+/** The port of the last run belonged to another user when the gateway came back: who asked there may have shown a key. */
+export interface TakenPort {
+  port: number;
+  uid: number;
+  found_at_ms: number;
 }

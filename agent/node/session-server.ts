@@ -7,6 +7,7 @@ import {
   type Registry,
   type SessionIdentity,
   sessionTlsServerOptions,
+  UnauthenticatedSockets,
 } from '../../mesh/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { limits } from '../../spec/wire.ts';
@@ -41,8 +42,7 @@ export interface SessionServerOptions {
 export class SessionServer {
   readonly #server: Server;
   readonly #sockets = new Set<TLSSocket>();
-  /** By remote address and port, oldest first. */
-  readonly #strangers = new Map<string, Socket>();
+  readonly #strangers = new UnauthenticatedSockets();
 
   constructor({ registry, identityOf, handle, ...options }: SessionServerOptions) {
     const headers_timeout_ms = options.headers_timeout_ms ?? headers_timeout_default_ms;
@@ -76,10 +76,9 @@ export class SessionServer {
       socket.once('close', () => this.#sockets.delete(socket));
       socket.on('error', () => socket.destroy()); // a connection that breaks is nobody's failure
       socket.setNoDelay(true);
-      const name = remoteName(socket);
       authorizePeer(socket, registry).then(
         (peer) => {
-          this.#strangers.delete(name);
+          this.#strangers.prove(socket);
           peers.set(socket, peer.session_id);
           if (socket.destroyed) return;
           for (const listener of readHttp) listener.call(this.#server, socket);
@@ -87,20 +86,11 @@ export class SessionServer {
         (error: unknown) => refuse(socket, HpcserveError.from(error)),
       );
     });
-    this.#server.on('connection', (socket: Socket) => this.#strangerCame(socket));
-    this.#server.maxConnections = limits.connections + strangers_max;
-  }
-
-  #strangerCame(socket: Socket): void {
-    const name = remoteName(socket);
-    this.#strangers.set(name, socket);
-    socket.once('close', () => {
-      if (this.#strangers.get(name) === socket) this.#strangers.delete(name);
+    this.#server.on('connection', (socket: Socket) => {
+      this.#strangers.add(socket);
+      if (this.#strangers.size > strangers_max) this.#strangers.endOldest();
     });
-    if (this.#strangers.size <= strangers_max) return;
-    const [oldest] = this.#strangers;
-    this.#strangers.delete(oldest![0]);
-    oldest![1].destroy();
+    this.#server.maxConnections = limits.connections + strangers_max;
   }
 
   /**
@@ -125,7 +115,8 @@ export class SessionServer {
     const closed = new Promise<void>((resolve) => {
       this.#server.close(() => resolve());
     });
-    for (const socket of [...this.#sockets, ...this.#strangers.values()]) socket.destroy();
+    for (const socket of this.#sockets) socket.destroy();
+    this.#strangers.endAll();
     await closed;
   }
 
@@ -146,10 +137,6 @@ export class SessionServer {
       });
     });
   }
-}
-
-function remoteName({ remoteAddress, remotePort }: Socket): string {
-  return `${remoteAddress} ${remotePort}`;
 }
 
 function refuse(socket: TLSSocket, error: HpcserveError): void {

@@ -2,7 +2,7 @@ import { text as readAll } from 'node:stream/consumers';
 import { type Command, InvalidArgumentError } from 'commander';
 import { z } from 'zod';
 import { refusal } from '../../control/gateway-admin.ts';
-import { reasonOf } from '../../control/gateway-process.ts';
+import { askOverHttp, type GatewayAddress, reasonOf } from '../../control/gateway-client.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { printable } from '../format/style.ts';
@@ -47,7 +47,7 @@ Examples:
     )
     .action(async (model: string, words: string[], options: ChatOptions) => {
       const prompt = words.length > 0 ? words.join(' ') : await promptFromStdin(context);
-      const { url, key } = await openDoor(context);
+      const door = await openDoor(context);
       const body = {
         model,
         stream: true,
@@ -59,7 +59,7 @@ Examples:
         ...(options.temperature === undefined ? {} : { temperature: options.temperature }),
         ...(options.seed === undefined ? {} : { seed: options.seed }),
       };
-      for await (const data of streamOf(new URL(`${url}/chat/completions`), key, body, context.signal)) {
+      for await (const data of streamOf(door, door.key, body, context.signal)) {
         if (context.json) context.out(data);
         const chunk = chunkSchema.parse(JSON.parse(data));
         if (chunk.error)
@@ -74,15 +74,16 @@ Examples:
 }
 
 /** The `data:` payloads of a server-sent event stream, up to `[DONE]`. */
-async function* streamOf(url: URL, key: string, body: unknown, signal: AbortSignal): AsyncGenerator<string> {
-  let response: Response;
+async function* streamOf(
+  gateway: GatewayAddress,
+  bearer: string,
+  body: unknown,
+  signal: AbortSignal,
+): AsyncGenerator<string> {
+  const url = new URL(`${gateway.url}/chat/completions`);
+  let response: Awaited<ReturnType<typeof askOverHttp>>;
   try {
-    response = await fetch(url, {
-      method: 'POST',
-      headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
-      body: JSON.stringify(body),
-      signal,
-    });
+    response = await askOverHttp(gateway, url.pathname, { method: 'POST', bearer, body, signal });
   } catch (error) {
     throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
       what: `the gateway does not answer at ${url.origin}`,
@@ -90,9 +91,10 @@ async function* streamOf(url: URL, key: string, body: unknown, signal: AbortSign
       cause: error,
     });
   }
-  if (!response.ok || !response.body) throw refusal(url, response.status, await response.text());
+  const { statusCode = 0 } = response;
+  if (statusCode < 200 || statusCode > 299) throw refusal(url, statusCode, await readAll(response));
   let rest = '';
-  for await (const text of response.body.pipeThrough(new TextDecoderStream())) {
+  for await (const text of response.setEncoding('utf8') as AsyncIterable<string>) {
     const lines = (rest + text).split(/\r?\n/);
     rest = lines.pop() ?? '';
     for (const line of lines) {

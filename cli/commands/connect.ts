@@ -1,10 +1,14 @@
 import { createServer, type Server, type Socket } from 'node:net';
+import { join } from 'node:path';
 import { pipeline } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
+import { writeFileAtomically } from '../../control/atomic-file.ts';
 import type { SshConnection } from '../../slurm/ssh/connection.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { makeFolders } from '../../spec/make-folders.ts';
 import type { CliContext } from '../context.ts';
+import { wayLines } from '../format/gateway-ways.ts';
 import { Luggage } from '../remote/bring-files.ts';
 import { connectTo, openRemoteSite } from '../remote/remote-site.ts';
 import { openSite } from '../site-session.ts';
@@ -35,7 +39,7 @@ Examples:
           try: 'hpcserve endpoint prints the URL as it is',
         });
       const remote = await openRemoteSite(context, loaded.site);
-      let door: { url: string; key: string };
+      let door: { url: string; key: string; ca?: string };
       try {
         using luggage = new Luggage(remote.connection, remote.folder, context);
         const site = await luggage.site(loaded.path);
@@ -58,15 +62,27 @@ Examples:
         say: (line) => context.note(line),
       });
       const port = await tunnel.listen(options.port, Number(there.port));
-      const url = `http://127.0.0.1:${port}/v1`;
-      if (context.json) context.out(JSON.stringify({ url, key: door.key }));
+      // What it is shown for TLS names 127.0.0.1 too, where the site's own authority issued it.
+      const url = `${there.protocol}//127.0.0.1:${port}/v1`;
+      const ways = door.ca === undefined ? {} : { ca_file: keepCa(context, loaded.site.name, door.ca) };
+      if (context.json) context.out(JSON.stringify({ url, key: door.key, ...ways }));
       else {
         context.out(`URL     ${url}`);
+        for (const line of wayLines(url, ways)) context.out(line);
         context.out(`key     ${door.key}`);
         context.note('it stays until Ctrl-C');
       }
       await tunnel.run();
     });
+}
+
+/** Clients of this machine need a file of their own. @returns its path */
+function keepCa(context: CliContext, site: string, ca: string): string {
+  const folder = join(context.configuration.user_folder, 'ca');
+  makeFolders(folder);
+  const path = join(folder, `${site}.pem`);
+  writeFileAtomically(path, ca);
+  return path;
 }
 
 interface TunnelOptions {

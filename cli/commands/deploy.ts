@@ -5,6 +5,7 @@ import { requireFeasible, useFresh } from '../../control/planning.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
+import { wayLines } from '../format/gateway-ways.ts';
 import { printPlan } from '../format/plan-text.ts';
 import { style } from '../format/style.ts';
 import { objectiveOption } from '../objective-option.ts';
@@ -110,6 +111,7 @@ Examples:
         if (context.json) return context.out(JSON.stringify(result));
         const bold = (text: string): string => style('bold', text, context.colour && context.tty.stdout);
         context.out(`URL     ${bold(result.url)}`);
+        for (const line of wayLines(result.url, result)) context.out(line);
         context.out(`key     ${result.key}`);
         context.out(`models  ${result.models.join(', ')}`);
         context.note(

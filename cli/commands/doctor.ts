@@ -13,7 +13,14 @@ import {
   checkSocketPaths,
   checkStateFolder,
 } from '../doctor/machine-checks.ts';
-import { checkDeployments, checkGateway, checkMesh, checkSlurm, failedBy } from '../doctor/site-checks.ts';
+import {
+  checkDeployments,
+  checkGateway,
+  checkMesh,
+  checkSlurm,
+  checkWayToGateways,
+  failedBy,
+} from '../doctor/site-checks.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
 import { openSession } from '../site-session.ts';
 
@@ -67,6 +74,7 @@ async function runChecks(context: CliContext): Promise<CheckResult[]> {
     ...checkScratch(loaded, (text) => expandSitePath(text, context.environment)),
     ...(await checkSlurm(operations)),
     await checkGateway(operations),
+    ...(await checkWayToGateways(operations)),
     ...(await checkMesh(operations)),
     ...(await checkDeployments(operations)),
   );

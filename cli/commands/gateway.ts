@@ -1,9 +1,11 @@
 import { type Command, InvalidArgumentError } from 'commander';
 import { ensureGateway, stopGateway } from '../../control/gateway.ts';
-import { lookAtGateways } from '../../control/gateway-process.ts';
-import { baseUrl } from '../../control/gateway-url.ts';
+import { layoutOf, lookAtGateways } from '../../control/gateway-process.ts';
+import { baseUrl, waysOf } from '../../control/gateway-url.ts';
+import { warningLines } from '../../control/gateway-warnings.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
+import { wayLines } from '../format/gateway-ways.ts';
 import { formatTable } from '../format/table.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession } from '../site-session.ts';
@@ -51,8 +53,13 @@ Examples:
           port: options.port,
         });
         const url = baseUrl(endpoint);
-        if (context.json) return context.out(JSON.stringify({ number, url, started }));
+        const layout = layoutOf(operations.store.layout, number);
+        for (const message of await warningLines(operations.loaded.site, layout, endpoint))
+          operations.emit({ at_ms: operations.now_ms(), kind: 'warning', message });
+        const ways = waysOf(endpoint);
+        if (context.json) return context.out(JSON.stringify({ number, url, started, ...ways }));
         context.out(url);
+        for (const line of wayLines(url, ways)) context.note(line);
         context.note(
           started ? `gateway ${number} runs` : `gateway ${number} ran already, and was left as it is`,
         );

@@ -23,11 +23,12 @@ Examples:
   $ HPCSERVE_API_KEY=hsk-… hpcserve models --url http://gw:8000/v1 --json`,
     )
     .action(async (options: MeshOptions) => {
-      const { url, key } = await openDoor(context);
+      const door = await openDoor(context);
+      const { url, key } = door;
       const query = meshQuery(options);
       const [listed, sessions] = await Promise.all([
-        listModels(url, key, context.signal),
-        meshSessions(url, key, query, context.signal),
+        listModels(door, key, context.signal),
+        meshSessions(door, key, query, context.signal),
       ]);
       const models = listed.flatMap((entry) => {
         const replicas = replicasOf(entry.id, sessions);

@@ -125,9 +125,9 @@ async function nodesInMesh(
   const gateways = await lookAtGateways(layout);
   if (gateways.every(({ sight }) => sight.state === 'not_running')) return { nodes: [] };
   try {
-    const { url, key } = await openDoor(context);
+    const door = await openDoor(context);
     const byNode = new Map<string, MeshNode>();
-    for (const session of await meshSessions(url, key, query, context.signal)) {
+    for (const session of await meshSessions(door, door.key, query, context.signal)) {
       const { node, site, provider, tier, devices, models, reachable, job_end_time_ms, clock_ahead_ms } =
         session;
       const id = `${node} ${site} ${provider}`;

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { sentenceOf } from '../../control/findings.ts';
 import { GatewayAdmin, type MeshSession, type MeshSight, meshSessions } from '../../control/gateway-admin.ts';
 import { lookAtGateways, readAdminToken } from '../../control/gateway-process.ts';
+import { warningsOf } from '../../control/gateway-warnings.ts';
 import type { Operations } from '../../control/operations.ts';
 import { liveFacts } from '../../control/operations.ts';
 import { offersOf } from '../../control/site-offers.ts';
@@ -211,6 +212,22 @@ export async function checkGateway(operations: Operations): Promise<CheckResult>
     : passed('gateway', 'not running, and nothing is deployed');
 }
 
+/** What clients send, and to whom it may have gone. */
+export async function checkWayToGateways({ loaded }: Operations): Promise<CheckResult[]> {
+  const results: CheckResult[] = [];
+  for (const { number, layout, sight } of await lookAtGateways(loaded.layout)) {
+    if (sight.state !== 'running') continue;
+    const check = number === 1 ? 'gateway' : `gateway ${number}`;
+    try {
+      for (const { about, found, mend } of await warningsOf(loaded.site, layout, sight.endpoint))
+        results.push(warning(`${check}: ${about}`, found, mend));
+    } catch (error) {
+      results.push(failedBy(check, error, 'hpcserve status'));
+    }
+  }
+  return results;
+}
+
 /** What the mesh refused, as its gateways count it. */
 export async function checkMesh({ loaded }: Operations): Promise<CheckResult[]> {
   const results: CheckResult[] = [];
@@ -219,9 +236,9 @@ export async function checkMesh({ loaded }: Operations): Promise<CheckResult[]> 
     const check = number === 1 ? 'mesh' : `mesh of gateway ${number}`;
     try {
       const token = readAdminToken(layout);
-      const admin = new GatewayAdmin(sight.endpoint.url, token);
+      const admin = new GatewayAdmin(sight.endpoint, token);
       results.push(...judgeMesh(check, await admin.mesh(), loaded.site.mesh.gossip));
-      if (number === 1) results.push(...judgeClocks(await meshSessions(sight.endpoint.url, token, {})));
+      if (number === 1) results.push(...judgeClocks(await meshSessions(sight.endpoint, token, {})));
     } catch (error) {
       results.push(failedBy(check, error, 'hpcserve status'));
     }

@@ -1,16 +1,15 @@
 /**
  * The gateway as a child of the keeper, in a Slurm job of the two: where login nodes forbid processes that stay, nothing of
- * ours is left there. One that dies is started again; before the job's time limit its successor is submitted, so that it is
+ * ours is left there. One that dies is started again by the holder of its port, and both by this one; before the job's time limit its successor is submitted, so that it is
  * in the queue already when this one ends.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
-import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
-import { packageRoot } from '../../spec/package-root.ts';
+import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
 import { GatewayJob } from '../gateway-job.ts';
+import { holderProgram } from '../gateway-process.ts';
 import type { Operations } from '../operations.ts';
 
 /** Starts of a gateway that dies at once, and the pause before the next; then the job ends, with its exit code. */
@@ -109,10 +108,9 @@ export class GatewayBeside {
 
   #once(): Promise<number> {
     return new Promise((resolve, reject) => {
-      const gateway = join(packageRoot, 'dist', 'gateway', 'main.js');
-      const child = spawn(process.execPath, [...gatewayNodeOptions, gateway, '--config', this.#config], {
-        stdio: ['ignore', 'inherit', 'inherit'],
-      });
+      const words = [...holderNodeOptions, holderProgram, '--config', this.#config];
+      // The holder of its port ends with this process: the channel tells it.
+      const child = spawn(process.execPath, words, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
       this.#child = child;
       child.once('error', reject).once('exit', (code) => resolve(code ?? 1));
     });

@@ -1,4 +1,4 @@
-import type { RoutingPolicyName } from '../../spec/site.ts';
+import type { RoutingPolicyName } from '../../spec/gateway-settings.ts';
 import { byEngine } from './by-engine.ts';
 import type { RoutingPolicy } from './candidate.ts';
 import { leastLoad } from './least-load.ts';

@@ -1,11 +1,11 @@
 /** The gateway as commands start it: a real process, on a folder that does not answer for a while. */
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { lookAtGateway, startGatewayProcess, stopGatewayProcess } from '../../control/gateway-process.ts';
-import { isAlive, type ProcessIdentity } from '../../control/process-identity.ts';
+import { childrenOf, identityOf, isAlive, type ProcessIdentity } from '../../control/process-identity.ts';
 import { gatewayFiles, type StateLayout, stateLayout } from '../../spec/state-layout.ts';
 import { site } from './fixtures.ts';
 
@@ -25,15 +25,21 @@ it('one that starts too late is ended, and the next one starts', async () => {
   mkdirSync(layout.gateway_folder, { recursive: true, mode: 0o700 });
   const away = join(layout.gateway_folder, gatewayFiles.workload);
   execFileSync('mkfifo', [away]);
+  const file = join(layout.gateway_folder, gatewayFiles.process);
   const late = startGatewayProcess(site, layout, undefined, undefined, 2000);
-  await expect(late).rejects.toMatchObject({
+  const told = expect(late).rejects.toMatchObject({
     code: 'E_GATEWAY_START',
     because: expect.arrayContaining(['it did not answer within 2 s']),
   });
-  const identity = JSON.parse(
-    readFileSync(join(layout.gateway_folder, 'process.json'), 'utf8'),
-  ) as ProcessIdentity;
+  await expect.poll(() => existsSync(file)).toBe(true);
+  const identity = JSON.parse(readFileSync(file, 'utf8')) as ProcessIdentity;
+  await expect.poll(() => childrenOf(identity.pid)).toHaveLength(1);
+  const gateway = identityOf(childrenOf(identity.pid)[0]!)!;
+  await told;
   expect(isAlive(identity)).toBe(false);
+  await expect.poll(() => isAlive(gateway)).toBe(false);
+  // It never ran: nobody is to start it again.
+  expect(existsSync(file)).toBe(false);
   expect((await lookAtGateway(layout)).state).toBe('not_running');
 
   rmSync(away);

@@ -154,7 +154,8 @@ describe('the keeper', () => {
     const expected = await text(client, 'door', 3);
     const gateway = join(folder, '.hpcserve/kept/gateway');
     const { pid } = JSON.parse(readFileSync(join(gateway, 'process.json'), 'utf8')) as { pid: number };
-    process.kill(pid, 'SIGKILL');
+    // The gateway, and the holder of its port that would start it again: both are of one group.
+    process.kill(-pid, 'SIGKILL');
     expect(await answer(client, 'door', 3)).toBe(expected);
     // The gateway may answer before the keeper has said that it is there.
     await expect.poll(log, { timeout: 30_000 }).toMatch(/gateway_up/);
