@@ -146,6 +146,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     let sessions: Sessions | undefined;
     const own = await OwnSession.join(registry, metadata(config), () => sessions?.relink());
     undo.push(() => own.leave());
+    await retirePredecessor(config.gateway_folder, registry, own);
     const found = new Sessions(registry, () => own.identity, log, gossip.detour);
     sessions = found;
     undo.push(() => found.close());
@@ -293,6 +294,18 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     for (const step of undo.reverse()) await step();
     throw error;
   }
+}
+
+/** One that was killed could not say that it left; who holds the lock of the folder knows that it is gone. */
+async function retirePredecessor(
+  folder: string,
+  registry: RendezvousRegistry,
+  own: OwnSession,
+): Promise<void> {
+  const before = readEndpoint(folder)?.session_id;
+  const record = before === undefined ? undefined : registry.get(before);
+  if (record && record.lifecycle !== 'LEFT')
+    await registry.retire(record.session_id, 'the gateway ended, another one takes its place', own.identity);
 }
 
 /** The port of the last run, where it can be had. Throws E_GATEWAY_PORT. */

@@ -8,6 +8,7 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSyn
 import { get } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { connect } from 'node:tls';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { reviveGateway } from '../../control/gateway.ts';
 import { GatewayAdmin, listModels } from '../../control/gateway-admin.ts';
@@ -20,6 +21,7 @@ import {
 import { warningLines } from '../../control/gateway-warnings.ts';
 import { type Operations, openOperations } from '../../control/operations.ts';
 import { isAlive, type ProcessIdentity, readProcessStat } from '../../control/process-identity.ts';
+import { siteSchema } from '../../spec/site.ts';
 import {
   type GatewayEndpoint,
   gatewayFiles,
@@ -146,6 +148,10 @@ it('a gateway that is killed under load keeps its port from others and its clien
   expect(rival.took()).toBe(false);
   expect(rival.tries()).toBeGreaterThan(1000);
   expect(endpointNow().port).toBe(port);
+  // Those that were killed are told to have left by those that took their places.
+  const table = await fetch(`${url}/mesh/table`, { headers: { authorization: `Bearer ${key}` } });
+  const { gateways } = (await table.json()) as { gateways: { session_id: string }[] };
+  expect(gateways.map(({ session_id }) => session_id)).toEqual([endpointNow().session_id]);
   expect(asked.filter(({ result }) => result === 'ECONNREFUSED')).toEqual([]);
   // What the killed gateway had accepted already ends with it; all else waits and is answered.
   const lost = asked.filter(({ result }) => result !== 200);
@@ -182,6 +188,50 @@ it('a holder that is killed is replaced by the gateway, whose streams go on; the
   // Only now it is anybody's.
   await expect.poll(rival.took, { timeout: 5000 }).toBe(true);
 }, 90_000);
+
+it('with TLS and a unix socket, both are held: who asks while no gateway is there is answered by the next', async () => {
+  const socket = join(folder, 'run/gateway.sock');
+  const withBoth = siteSchema.parse({ ...site, gateway: { tls: { self_signed: true }, socket } });
+  const first = await startGatewayProcess(withBoth, layout);
+  const key = await newKey(first);
+  for (let kill = 0; kill < 2; kill++) {
+    const { pid } = endpointNow();
+    await expect.poll(() => heldSockets(holderNow().pid), { timeout: 5000 }).toBe(1);
+    process.kill(pid, 'SIGKILL');
+    await expect.poll(() => isAlive({ pid, ...first.process! })).toBe(false);
+    const answers = await Promise.all([
+      askOnSocket(socket, key),
+      connectTls(first.port).then((shown) => shown.length > 0),
+    ]);
+    expect(answers).toEqual([200, true]);
+    await expect.poll(state, { timeout: 20_000 }).toBe('running');
+    expect(endpointNow()).toMatchObject({ port: first.port, socket, ca_file: first.ca_file });
+    const { url } = endpointNow();
+    expect(await listModels({ ...endpointNow(), url: `${url}/v1` }, key)).toEqual([]);
+  }
+  await stopGatewayProcess(layout);
+  expect(existsSync(socket)).toBe(false);
+}, 90_000);
+
+function askOnSocket(socketPath: string, key: string): Promise<number | string> {
+  return new Promise((resolve) => {
+    get(
+      { socketPath, path: '/v1/models', agent: false, headers: { authorization: `Bearer ${key}` } },
+      (answer) => answer.resume().once('end', () => resolve(answer.statusCode ?? 0)),
+    ).once('error', (error: NodeJS.ErrnoException) => resolve(error.code ?? error.message));
+  });
+}
+
+/** @returns the certificate that is shown */
+function connectTls(port: number): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    const tls = connect({ host: '127.0.0.1', port, rejectUnauthorized: false }, () => {
+      resolve(tls.getPeerX509Certificate()!.raw);
+      tls.destroy();
+    });
+    tls.once('error', reject);
+  });
+}
 
 /** Listening TCP sockets that a process has open. */
 function heldSockets(pid: number): number {
