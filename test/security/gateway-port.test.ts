@@ -164,7 +164,7 @@ it('a gateway that is killed under load keeps its port from others and its clien
 }, 120_000);
 
 it('a holder that is killed is replaced by the gateway, whose streams go on; the port is held again', async () => {
-  const { url, port, pid } = await startGatewayProcess(site, layout);
+  const { url, port, pid, process: started } = await startGatewayProcess(site, layout);
   const key = await newKey(endpointNow());
   const rival = await squatter(port);
   const first = holderNow();
@@ -178,6 +178,8 @@ it('a holder that is killed is replaced by the gateway, whose streams go on; the
   // Held by now: the next gateway has the descriptor of the first one's socket.
   await expect.poll(() => heldSockets(second.pid), { timeout: 5000 }).toBe(1);
   process.kill(pid, 'SIGKILL');
+  // What it accepted while it died would end with it.
+  await expect.poll(() => isAlive({ pid, ...started! })).toBe(false);
   expect(await ask(url, key)).toBe(200);
   await expect.poll(state, { timeout: 20_000 }).toBe('running');
   expect(endpointNow().pid).not.toBe(pid);
