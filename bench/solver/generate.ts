@@ -1,7 +1,6 @@
 /**
  * Fresh assignment instances by seed. Every model gets a home: some devices of one type, all homes together
- * within the counts, and a request rate those devices can just carry; so every instance has a solution, and
- * capacity is tight.
+ * within the counts, and a request rate that those devices can carry; so every instance has a solution.
  */
 import type { AssignmentOption, AssignmentProblem } from '../../solver/assignment/problem.ts';
 import { Random } from '../../solver/cp/random.ts';
@@ -14,6 +13,12 @@ export interface InstanceShape {
   mode: 'single' | 'split';
   /** `roofline`: costs from a queue in front of a roofline. `uniform`: costs drawn at random. */
   kind: 'roofline' | 'uniform';
+  /**
+   * Without it the site grows with the models. Else it stays as it is, however many models there are: with
+   * many of them some have one or two devices each. `tight`: a home just carries its model's requests, so that
+   * little else is possible. `loose`: it is used to 0.7.
+   */
+  capacity?: 'tight' | 'loose';
   seed: number;
 }
 
@@ -40,6 +45,8 @@ const deviceTypes: readonly DeviceType[] = [
 const parameterCounts = [1.5e9, 3e9, 8e9, 13e9, 14e9, 32e9, 70e9] as const;
 const quarters = 4;
 const batch = 32;
+/** A replica that has more to do than this never keeps up. A rounding error below 1 its queue would have no end. */
+const load_max = 1 - 1e-9;
 
 interface Workload {
   parameters: number;
@@ -73,13 +80,11 @@ export function generateInstance(shape: InstanceShape): AssignmentProblem {
   const random = new Random(shape.seed * 7919 + shape.models * 31 + shape.types);
   const devices = deviceTypes.slice(0, shape.types);
   const counts = devices.map(({ count }) =>
-    Math.max(1, Math.round((count * Math.max(shape.models, 8)) / 16)),
+    shape.capacity ? count : Math.max(1, Math.round((count * Math.max(shape.models, 8)) / 16)),
   );
-  const utilisation = shape.kind === 'roofline' ? 0.97 : 0.7;
   const homes = homesOf(shape, devices, counts, random);
   const options = homes.map(({ workload, home, devices: homeDevices }) => {
-    const rate =
-      bestRate(workload, devices[home]!, homeDevices) * utilisation * (0.75 + 0.25 * random.unit());
+    const rate = bestRate(workload, devices[home]!, homeDevices) * utilisationOf(shape, random);
     const all: AssignmentOption[] = [];
     for (let type = 0; type < devices.length; type++)
       for (let share = shape.mode === 'single' ? quarters : 1; share <= quarters; share++)
@@ -87,6 +92,12 @@ export function generateInstance(shape: InstanceShape): AssignmentProblem {
     return all;
   });
   return { counts, shares: quarters, options };
+}
+
+/** Share of what its home could carry that a model is asked for. */
+function utilisationOf({ kind, capacity }: InstanceShape, random: Random): number {
+  if (capacity) return capacity === 'tight' ? 0.999 : 0.7;
+  return (kind === 'roofline' ? 0.97 : 0.7) * (0.75 + 0.25 * random.unit());
 }
 
 interface Home {
@@ -163,7 +174,7 @@ function optionsOf(
     const { step, prefill } = replicaTimes(workload, device, tensor);
     for (let replicas = 1; replicas * tensor <= count; replicas++) {
       const load = offered / (replicas * capacity);
-      if (load >= 1) continue;
+      if (load > load_max) continue;
       const latency = (prefill + workload.output_tokens * step) * (1 + load ** 2 / (1 - load));
       const of =
         shape.kind === 'roofline'
@@ -181,4 +192,26 @@ function optionsOf(
       least = of;
       return [{ type, devices: taken, share, cost: of }];
     });
+}
+
+const seeded_models = [16, 32, 48, 64, 96] as const;
+
+/**
+ * The shape of one of the seeded instances that the bench and the tests share: one type and several a model,
+ * both kinds of costs, tight and loose sites of 5 and 8 types in all combinations, up to 96 models on a site of 304
+ * or more devices.
+ */
+export function seededShape(index: number): Required<InstanceShape> {
+  return {
+    mode: index & 1 ? 'split' : 'single',
+    kind: index & 2 ? 'uniform' : 'roofline',
+    capacity: index & 4 ? 'loose' : 'tight',
+    models: seeded_models[(index >> 3) % seeded_models.length]!,
+    types: index % 3 === 2 ? 8 : 5,
+    seed: index,
+  };
+}
+
+export function shapeName({ mode, kind, capacity, models, types, seed }: InstanceShape): string {
+  return `${[mode, kind, ...(capacity ? [capacity] : [])].join('-')}-M${models}-N${types}-s${seed}`;
 }
