@@ -277,6 +277,8 @@ export interface PlacementSearch {
   /** Of `first_fit`: whether time ended before there was a plan, or devices do not suffice or divide. */
   because?: 'no_time' | 'does_not_fit';
   nodes: number;
+  /** With `no_time`: how often a model chose anew, beside what the others hold, in search of a plan. */
+  repairs?: number;
 }
 
 /** Constraints that can reject an option; each has one check in `solver/placement/`. */

@@ -179,12 +179,16 @@ const objectiveWords: Record<Objective, string> = {
 };
 
 function searchWords(plan: Plan): string {
-  const { status, gap = 0, nodes } = plan.search;
+  const { status, gap = 0, nodes, because, repairs = 0 } = plan.search;
+  const tried =
+    because === 'no_time'
+      ? `time ended before there was a plan (${nodes} nodes searched, ${repairs} times a model chose anew): `
+      : '';
   const objective = `objective ${plan.objective} (${objectiveWords[plan.objective]})`;
   const proof = {
     optimal: `the best by ${objective}, proved`,
     feasible: `by ${objective}, at most ${(100 * gap).toFixed(1)} % from the best (${nodes} nodes searched)`,
-    first_fit: `first fit: each replica took the best that was left by ${objective}; how far this is from the best is not known`,
+    first_fit: `first fit: ${tried}each replica took the best that was left by ${objective}; how far this is from the best is not known`,
   }[status];
   const gpus =
     plan.gpu_count === 0

@@ -17,6 +17,8 @@ export class PricedModel {
   readonly #best: Float64Array;
   /** Grouped option taken at that entry, or -1 for none. */
   readonly #taken: Int32Array;
+  /** What each grouped option costs in the knapsack at hand. */
+  readonly #priced: Float64Array;
 
   /** @param kept indices into `options` to work with */
   constructor(options: readonly AssignmentOption[], kept: readonly number[], types: number, shares: number) {
@@ -33,14 +35,43 @@ export class PricedModel {
     this.#best = new Float64Array((types + 1) * (shares + 1)).fill(Number.POSITIVE_INFINITY);
     this.#best[types * (shares + 1)] = 0;
     this.#taken = new Int32Array(types * (shares + 1));
+    this.#priced = new Float64Array(order.length);
   }
 
   /** Least priced cost of the whole model; infinite where its options cannot make the whole. */
   solve(prices: Float64Array): number {
     const row = this.#shares + 1;
+    for (let type = 0; type < this.#types; type++) {
+      const price = prices[type]!;
+      for (let at = this.#first[type * row]!, end = this.#first[type * row + row]!; at < end; at++)
+        this.#priced[at] = this.#costs[at]! + price * this.#devices[at]!;
+    }
+    return this.#knapsack();
+  }
+
+  /**
+   * The same where other models already sit: a device beyond the `room` they leave costs its `penalties` more.
+   * Devices of each type are taken by one option, so the least over all combinations is exact.
+   */
+  solveBeside(prices: Float64Array, room: Float64Array, penalties: Float64Array): number {
+    const row = this.#shares + 1;
+    for (let type = 0; type < this.#types; type++) {
+      const price = prices[type]!;
+      const free = Math.max(0, room[type]!);
+      const penalty = penalties[type]!;
+      for (let at = this.#first[type * row]!, end = this.#first[type * row + row]!; at < end; at++) {
+        const devices = this.#devices[at]!;
+        const over = devices > free ? penalty * (devices - free) : 0;
+        this.#priced[at] = this.#costs[at]! + price * devices + over;
+      }
+    }
+    return this.#knapsack();
+  }
+
+  #knapsack(): number {
+    const row = this.#shares + 1;
     const best = this.#best;
     for (let type = this.#types - 1; type >= 0; type--) {
-      const price = prices[type]!;
       const here = type * row;
       const next = here + row;
       for (let r = 0; r < row; r++) {
@@ -51,7 +82,7 @@ export class PricedModel {
         let least = Number.POSITIVE_INFINITY;
         let option = -1;
         for (let at = this.#first[here + share]!; at < this.#first[here + share + 1]!; at++) {
-          const priced = this.#costs[at]! + price * this.#devices[at]!;
+          const priced = this.#priced[at]!;
           if (priced < least) {
             least = priced;
             option = at;
@@ -70,14 +101,19 @@ export class PricedModel {
     return best[this.#shares]!;
   }
 
-  /** Adds the devices of the combination `solve` found to `usage`; returns its cost without prices. */
-  take(usage: Float64Array): number {
+  /**
+   * Adds the devices of the combination that was found last to `usage`; returns its cost without prices.
+   * @param options is given the grouped options that were taken, by type, -1 for none
+   */
+  take(usage: Float64Array, options?: Int32Array): number {
+    options?.fill(-1);
     let cost = 0;
     let r = this.#shares;
     for (let type = 0; type < this.#types && r > 0; type++) {
       const option = this.#taken[type * (this.#shares + 1) + r]!;
       if (option < 0) continue;
       usage[type]! += this.#devices[option]!;
+      if (options) options[type] = option;
       cost += this.#costs[option]!;
       r -= this.#shareOf(option, type);
     }

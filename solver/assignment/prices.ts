@@ -18,6 +18,16 @@ const stretch = 2.5;
 /** A search ends when the bound has gained less than this share in `patience` steps. */
 const gain_min = 2e-5;
 const patience = 8;
+/**
+ * A search that ended begins again at the best prices so far, with a round space and steps this much shorter: where
+ * the first steps overshoot a narrow ridge, or the space was stretched into a needle, the bound is still far below.
+ */
+const shorter = 0.1;
+/** How much farther along the scale the next prices are in the look for where to begin, and how far it goes. */
+const farther = 4;
+const far_max = 2 ** 40;
+/** So many of these one after the other that gain nothing, and no shorter step will. */
+const restarts_idle_max = 2;
 /** Steps along one direction before the next steps are made longer. */
 const steps_before_longer = 2;
 
@@ -61,7 +71,6 @@ export function searchPrices(
   };
 
   const space = new Float64Array(types * types);
-  for (let type = 0; type < types; type++) space[type * types + type] = scale[type]!;
   const at = start.slice();
   const gradient = new Float64Array(types);
   const previous = new Float64Array(types);
@@ -69,56 +78,85 @@ export function searchPrices(
   const move = new Float64Array(types);
   if (evaluate(at, gradient) === Number.POSITIVE_INFINITY)
     return { ...best, bound: Number.POSITIVE_INFINITY };
-  let step = 0.25;
-  let idle = 0;
-  while (best.evaluations < evaluations_max && idle < patience) {
-    const before = best.bound;
-    let length = 0;
-    for (let column = 0; column < types; column++) {
-      let sum = 0;
-      for (let row = 0; row < types; row++) sum += space[row * types + column]! * gradient[row]!;
-      inner[column] = sum;
-      length += sum * sum;
+  // Nothing is scarce even for nothing: no prices give more.
+  if (start.every((price) => price === 0) && gradient.every((scarce) => scarce <= 0)) return best;
+  // Where all is free, models are indifferent and every direction looks bad: begin where prices matter.
+  if (start.every((price) => price === 0)) {
+    let highest = Number.NEGATIVE_INFINITY;
+    for (let far = 1 / farther; far < far_max && best.evaluations < evaluations_max; far *= farther) {
+      for (let type = 0; type < types; type++) clipped[type] = far * scale[type]!;
+      const bound = evaluate(clipped.slice(), gradient);
+      if (bound <= highest) break;
+      highest = bound;
+      for (let type = 0; type < types; type++) at[type] = far * scale[type]!;
     }
-    length = Math.sqrt(length);
-    if (length < 1e-12) break;
-    for (let row = 0; row < types; row++) {
-      let sum = 0;
-      for (let column = 0; column < types; column++) sum += space[row * types + column]! * inner[column]!;
-      move[row] = sum / length;
-    }
-    previous.set(gradient);
-    let steps = 0;
-    for (;;) {
-      for (let type = 0; type < types; type++) at[type]! += step * move[type]!;
-      evaluate(at, gradient);
-      steps++;
-      let ascent = 0;
-      for (let type = 0; type < types; type++) ascent += gradient[type]! * move[type]!;
-      if (ascent <= 0 || best.evaluations >= evaluations_max) break;
-      if (steps >= steps_before_longer) step *= 1.5;
-    }
-    if (steps === 1) step *= 0.9;
-    // Stretch along the change of the gradient, seen in the stretched space.
-    let norm = 0;
-    for (let column = 0; column < types; column++) {
-      let sum = 0;
-      for (let row = 0; row < types; row++)
-        sum += space[row * types + column]! * (gradient[row]! - previous[row]!);
-      inner[column] = sum;
-      norm += sum * sum;
-    }
-    if (norm > 1e-18) {
-      norm = Math.sqrt(norm);
-      for (let row = 0; row < types; row++) {
-        let along = 0;
-        for (let column = 0; column < types; column++)
-          along += (space[row * types + column]! * inner[column]!) / norm;
-        for (let column = 0; column < types; column++)
-          space[row * types + column]! += ((1 / stretch - 1) * along * inner[column]!) / norm;
+    evaluate(at, gradient);
+    for (let type = 0; type < types; type++) scale[type] = Math.max(scale[type]!, at[type]!);
+  }
+  const climb = (first_step: number): void => {
+    space.fill(0);
+    for (let type = 0; type < types; type++) space[type * types + type] = scale[type]!;
+    let step = first_step;
+    let idle = 0;
+    while (best.evaluations < evaluations_max && idle < patience) {
+      const before = best.bound;
+      let length = 0;
+      for (let column = 0; column < types; column++) {
+        let sum = 0;
+        for (let row = 0; row < types; row++) sum += space[row * types + column]! * gradient[row]!;
+        inner[column] = sum;
+        length += sum * sum;
       }
+      length = Math.sqrt(length);
+      if (length < 1e-12) break;
+      for (let row = 0; row < types; row++) {
+        let sum = 0;
+        for (let column = 0; column < types; column++) sum += space[row * types + column]! * inner[column]!;
+        move[row] = sum / length;
+      }
+      previous.set(gradient);
+      let steps = 0;
+      for (;;) {
+        for (let type = 0; type < types; type++) at[type]! += step * move[type]!;
+        evaluate(at, gradient);
+        steps++;
+        let ascent = 0;
+        for (let type = 0; type < types; type++) ascent += gradient[type]! * move[type]!;
+        if (ascent <= 0 || best.evaluations >= evaluations_max) break;
+        if (steps >= steps_before_longer) step *= 1.5;
+      }
+      if (steps === 1) step *= 0.9;
+      // Stretch along the change of the gradient, seen in the stretched space.
+      let norm = 0;
+      for (let column = 0; column < types; column++) {
+        let sum = 0;
+        for (let row = 0; row < types; row++)
+          sum += space[row * types + column]! * (gradient[row]! - previous[row]!);
+        inner[column] = sum;
+        norm += sum * sum;
+      }
+      if (norm > 1e-18) {
+        norm = Math.sqrt(norm);
+        for (let row = 0; row < types; row++) {
+          let along = 0;
+          for (let column = 0; column < types; column++)
+            along += (space[row * types + column]! * inner[column]!) / norm;
+          for (let column = 0; column < types; column++)
+            space[row * types + column]! += ((1 / stretch - 1) * along * inner[column]!) / norm;
+        }
+      }
+      idle = best.bound - before > gain_min * Math.abs(best.bound) ? 0 : idle + 1;
     }
-    idle = best.bound - before > gain_min * Math.abs(best.bound) ? 0 : idle + 1;
+  };
+  let step = 0.25;
+  let restarts_idle = 0;
+  while (best.evaluations < evaluations_max && restarts_idle < restarts_idle_max) {
+    const before = best.bound;
+    climb(step);
+    restarts_idle = best.bound - before > gain_min * Math.abs(best.bound) ? 0 : restarts_idle + 1;
+    step *= shorter;
+    at.set(best.prices);
+    if (best.evaluations < evaluations_max) evaluate(at, gradient);
   }
   return best;
 }

@@ -20,3 +20,20 @@ export function paretoOptions(problem: AssignmentProblem): number[][] {
     });
   });
 }
+
+/**
+ * Of one (type, share) the option with the fewest devices alone: with these there is a plan exactly where there is
+ * one with all, and they make far fewer combinations.
+ * @param kept what `paretoOptions` gave
+ */
+export function frugalOptions(problem: AssignmentProblem, kept: readonly (readonly number[])[]): number[][] {
+  return kept.map((indices, model) => {
+    const seen = new Set<number>();
+    // Ascending devices: the first of its kind has the fewest.
+    return indices.filter((index) => {
+      const { type, share } = problem.options[model]![index]!;
+      const key = type * (sharesOf(problem, model) + 1) + share;
+      return seen.has(key) ? false : seen.add(key);
+    });
+  });
+}

@@ -1,28 +1,33 @@
 /**
- * Solves an assignment problem: prices, patterns, a good solution, then proof. See docs/solver.md for the
- * ideas; each step is a file of its own.
+ * Solves an assignment problem: prices, a plan, then ceilings that rise from the bound until the cheapest plan is
+ * below one. See docs/solver.md for the ideas; each step is a file of its own.
  */
-import { Engine } from '../cp/engine.ts';
-import { inconsistency } from '../cp/inconsistency.ts';
-import { Minimiser } from '../cp/minimise.ts';
 import { Random } from '../cp/random.ts';
-import { Variable } from '../cp/variable.ts';
-import { splitByDevices } from './branching.ts';
-import { CapacitatedChoice } from './capacitated-choice.ts';
 import { choiceCost } from './check.ts';
-import { enumeratePatterns, type ModelPatterns } from './patterns.ts';
+import { exhaust } from './exhaust.ts';
+import { improveByNeighbourhoods, searchPatterns } from './pattern-search.ts';
+import { enumeratePatterns, type ModelPatterns, somePatterns, withPattern } from './patterns.ts';
 import { PricedModel } from './priced-model.ts';
 import { searchPrices } from './prices.ts';
-import { type AssignmentChoice, type AssignmentProblem, requireValid, sharesOf } from './problem.ts';
-import { paretoOptions } from './reduce.ts';
+import {
+  type AssignmentChoice,
+  type AssignmentOption,
+  type AssignmentProblem,
+  requireValid,
+  sharesOf,
+} from './problem.ts';
+import { frugalOptions, paretoOptions } from './reduce.ts';
+import { type Combinations, Repair } from './repair.ts';
 
 export interface SolveOptions {
   /** Same seed, same run. */
   seed?: number;
   /** Asked at every node; true ends the search with what it has. */
   shouldStop?: () => boolean;
-  /** Nodes of the proof at most. */
+  /** Nodes of all searches together at most. */
   nodes_max?: number;
+  /** Patterns listed at once at most: about 300 bytes each while they are made. Beyond, nothing is listed. */
+  patterns_max?: number;
   /** From an earlier solution of a similar problem. */
   warm?: { prices?: readonly number[]; choice?: AssignmentChoice };
   /** Told at each better solution and each better bound. */
@@ -42,19 +47,32 @@ export interface SolveResult {
   /** Price of a device by type: what one more of it would save, about. */
   prices: number[];
   nodes: number;
+  /** How often a model chose anew, beside what the others hold, on the way to a first plan. */
+  repairs: number;
 }
 
 /** Evaluations of the first search for prices. */
 const evaluations_max = 400;
-/** Patterns a model should have on average in the core problem that gives the first solutions. */
+/** Patterns a model has on average in what neighbourhoods are taken from. */
 const core_patterns_per_model = 40;
-/** Patterns in all, at most, of a proof: memory is about 300 bytes each while they are made. */
-const patterns_max = 300_000;
-/** Nodes of the core problem before, and rounds of, large neighbourhood search. */
-const core_nodes = 3000;
+const patterns_max_default = 300_000;
+/** Patterns a model has at most where those that cost the same are too many to list. */
+const tied_patterns_max = 200;
+/** The first ceiling is so far above the bound, as a share of it. Lower: more rungs. Higher: slower ones. */
+const first_rung = 2e-4;
+/** A rung that was cut short is tried again so much nearer to the last one that was not. */
+const regrowth = 1.3;
+/** Nodes of a rung in the first round; each round has so many times more of everything. */
+const rung_nodes = 4000;
+const round_growth = 4;
+/** Nodes of the search that goes straight to the end where few patterns are left. */
+const straight_nodes = 500;
 const neighbourhood_rounds = 150;
-const neighbourhood_models = 8;
-const neighbourhood_nodes = 80;
+/** Models that choose anew to repair a plan: before anything else, and in the first round. */
+const repair_choices_first = 10_000;
+const repair_choices = 100_000;
+/** Combinations that the search without lists looks at in the first round. */
+const exhaust_nodes = 20_000;
 
 /** @throws RangeError for numbers that make no sense */
 export function solveAssignment(problem: AssignmentProblem, options: SolveOptions = {}): SolveResult {
@@ -62,34 +80,35 @@ export function solveAssignment(problem: AssignmentProblem, options: SolveOption
   return new AssignmentSolver(problem, options).solve();
 }
 
-/** All patterns within `slack` of their model's cheapest at prices that give `bound`. */
-interface PatternSet {
-  patterns: ModelPatterns[];
-  slack: number;
-  bound: number;
-}
-
 interface Incumbent {
   cost: number;
   choice: AssignmentChoice;
 }
 
+/** How a climb ended: with a proof, short of nodes, or where patterns became too many to list. */
+type Climb = 'proved' | 'cut' | 'too_many';
+
 class AssignmentSolver {
   readonly #problem: AssignmentProblem;
   readonly #options: SolveOptions;
-  readonly #models: PricedModel[];
+  /** Options worth looking at, by model. */
+  readonly #kept: readonly (readonly number[])[];
+  readonly #models: readonly PricedModel[];
   readonly #counts: Float64Array;
   readonly #random: Random;
-  readonly #shouldStop: () => boolean;
+  /** No plan costs more, however it is chosen. */
+  readonly #dearest: number;
   #prices: Float64Array;
   /** The bound that `#prices` give: reduced costs at these prices are measured from it. */
   #priceBound = Number.NEGATIVE_INFINITY;
   /** The best bound from anywhere. */
   #bound = Number.NEGATIVE_INFINITY;
+  /** All cheaper plans were looked for, and there are none. */
+  #leastSearched = 0;
   #incumbent: Incumbent | undefined;
+  #repair: Repair | undefined;
   #nodes = 0;
-  /** The last search ended before it saw everything. */
-  #unfinished = false;
+  #repairs = 0;
 
   constructor(problem: AssignmentProblem, options: SolveOptions) {
     const { counts } = problem;
@@ -97,25 +116,25 @@ class AssignmentSolver {
     this.#options = options;
     this.#counts = Float64Array.from(counts);
     this.#random = new Random(options.seed ?? 1);
-    this.#shouldStop = options.shouldStop ?? (() => false);
-    const kept = paretoOptions(problem);
+    this.#kept = paretoOptions(problem);
     this.#models = problem.options.map(
-      (each, model) => new PricedModel(each, kept[model]!, counts.length, sharesOf(problem, model)),
+      (each, model) => new PricedModel(each, this.#kept[model]!, counts.length, sharesOf(problem, model)),
     );
+    this.#dearest = problem.options.reduce((sum, each) => sum + dearestOf(each, counts.length), 0);
     this.#prices = new Float64Array(counts.length);
   }
 
   solve(): SolveResult {
     if (!this.#findPrices()) return this.#result('infeasible');
     this.#takeWarmChoice();
-    const core = this.#corePatterns();
-    let proved = this.#searchPatterns(core, core_nodes);
-    if (!proved && !this.#shouldStop()) {
-      if (this.#incumbent === undefined || this.#unfinished) this.#improve(core.patterns);
-      if (!this.#shouldStop()) proved = this.#prove();
-    }
-    if (proved) return this.#result(this.#incumbent ? 'optimal' : 'infeasible');
+    if (this.#findPlan() || this.#prove()) return this.#result(this.#incumbent ? 'optimal' : 'infeasible');
     return this.#result(this.#incumbent ? 'feasible' : 'unknown');
+  }
+
+  /** A first plan, in little time, where there is none yet. True where it turns out that there is none at all. */
+  #findPlan(): boolean {
+    if (this.#incumbent === undefined) this.#repairPlan(repair_choices_first);
+    return this.#incumbent === undefined && this.#refutes(rung_nodes);
   }
 
   /** False where some model has no combination at all. */
@@ -137,11 +156,22 @@ class AssignmentSolver {
     return true;
   }
 
-  #takePrices(prices: Float64Array, bound: number): void {
+  /** @param given what `prices` give, of which rounding is taken off: it is a difference of larger numbers */
+  #takePrices(prices: Float64Array, given: number): void {
+    const devices = prices.reduce((sum, price, type) => sum + price * this.#counts[type]!, 0);
+    const bound = given - 1e-12 * devices;
     if (bound <= this.#priceBound) return;
     this.#prices = prices;
     this.#priceBound = bound;
     this.#raise(bound);
+  }
+
+  /** Prices of a relaxation are often better than those found before it. */
+  #reprice(prices: Float64Array): void {
+    let bound = 0;
+    for (const model of this.#models) bound += model.solve(prices);
+    for (let type = 0; type < prices.length; type++) bound -= prices[type]! * this.#counts[type]!;
+    this.#takePrices(prices, bound);
   }
 
   #takeWarmChoice(): void {
@@ -151,13 +181,113 @@ class AssignmentSolver {
     if (cost !== undefined) this.#accept({ cost, choice: choice.map((each) => [...each]) });
   }
 
-  /** All patterns of so little reduced cost that there are about as many as wanted. */
-  #corePatterns(): PatternSet {
+  /**
+   * Rounds with more of everything each, until the proof: ceilings as far as they are reached, then whatever may
+   * give a better plan. False only where the caller stops it.
+   */
+  #prove(): boolean {
+    for (let effort = 1; !this.#stopped(); effort *= round_growth) {
+      const climb = this.#climb(effort * rung_nodes);
+      if (climb === 'proved') return true;
+      if (this.#stopped()) return false;
+      if (this.#incumbent === undefined) this.#repairPlan(effort * repair_choices);
+      if (this.#incumbent === undefined && this.#refutes(effort * rung_nodes)) return true;
+      if (!this.#stopped()) this.#improve(effort * neighbourhood_rounds);
+      if (climb === 'too_many' && this.#exhaust(effort * exhaust_nodes)) return true;
+    }
+    return false;
+  }
+
+  #stopped(): boolean {
+    return this.#nodes >= this.#nodesMax || (this.#options.shouldStop?.() ?? false);
+  }
+
+  get #nodesMax(): number {
+    return this.#options.nodes_max ?? Number.POSITIVE_INFINITY;
+  }
+
+  /** What a plan may cost that is worth finding. */
+  get #most(): number {
+    return this.#incumbent ? this.#incumbent.cost - 1 : this.#dearest;
+  }
+
+  /** Least whole cost that the best bound allows. */
+  get #leastCost(): number {
+    return Math.max(this.#leastSearched, Math.ceil(this.#bound - 1e-6 - 1e-10 * Math.abs(this.#bound)));
+  }
+
+  /**
+   * Ceilings on the cost, each farther above the bound than the one before. Below a low ceiling few patterns are
+   * worth listing, and the search among them is soon over: there is no plan as cheap as that, and the bound is
+   * the ceiling; or the cheapest plan is found, with its proof.
+   */
+  #climb(nodes: number): Climb {
+    if (this.#leastCost > this.#most) return 'proved';
+    let step = Math.max(2, first_rung * this.#priceBound, regrowth * (this.#bound - this.#priceBound));
+    if (this.#coversMost()) {
+      const patterns = this.#enumerate(this.#most - this.#priceBound, this.#patternsMax);
+      if (patterns && this.#searchRung(patterns, this.#most, straight_nodes)) return 'proved';
+    }
+    for (;;) {
+      const next = Math.max(this.#leastCost, Math.floor(this.#priceBound + step));
+      const ceiling = Math.min(this.#most, next);
+      const slack = ceiling - this.#priceBound;
+      const patterns = this.#enumerate(slack, this.#patternsMax);
+      if (patterns === undefined) return this.#stopped() ? 'cut' : 'too_many';
+      const most = this.#most;
+      if (!this.#searchRung(patterns, ceiling, nodes)) return 'cut';
+      if (ceiling === most || this.#most < ceiling) return 'proved';
+      this.#leastSearched = ceiling + 1;
+      this.#raise(ceiling + 1);
+      if (this.#leastCost > this.#most) return 'proved';
+      const each = patterns.reduce((sum, { count }) => sum + count, 0) / this.#models.length;
+      step = slack * growthOf(each);
+    }
+  }
+
+  /** Whether all that may be in a better plan is so little that ceilings would only take time. */
+  #coversMost(): boolean {
     const wanted = core_patterns_per_model * this.#models.length;
+    return this.#enumerate(this.#most - this.#priceBound, wanted) !== undefined;
+  }
+
+  get #patternsMax(): number {
+    return this.#options.patterns_max ?? patterns_max_default;
+  }
+
+  #enumerate(slack: number, most: number): ModelPatterns[] | undefined {
+    const { shouldStop } = this.#options;
+    return enumeratePatterns(this.#models, this.#counts, this.#prices, {
+      slack: slack + 1e-6 + 1e-10 * Math.abs(this.#priceBound),
+      patterns_max: Math.min(most, this.#patternsMax),
+      ...(shouldStop ? { shouldStop } : {}),
+    });
+  }
+
+  /** Whether all plans of these patterns that cost at most `ceiling` were seen. */
+  #searchRung(patterns: readonly ModelPatterns[], ceiling: number, nodes: number): boolean {
+    const found = searchPatterns(
+      patterns,
+      this.#counts,
+      ceiling,
+      (chosen, cost) => this.#adopt(patterns, chosen, cost),
+      {
+        shouldStop: () => this.#options.shouldStop?.() ?? false,
+        nodes_max: Math.min(nodes, this.#nodesMax - this.#nodes),
+      },
+    );
+    this.#nodes += found.nodes;
+    if (found.prices) this.#reprice(found.prices);
+    return found.complete;
+  }
+
+  /** All patterns of so little reduced cost that there are about as many as wanted. */
+  #corePatterns(): ModelPatterns[] {
+    const wanted = core_patterns_per_model * this.#models.length;
+    const gap = this.#most - this.#priceBound;
     let slack = Math.max(1, 0.005 * this.#priceBound);
-    let best: PatternSet | undefined;
+    let best: ModelPatterns[] | undefined;
     for (let round = 0; round < 30; round++) {
-      const gap = this.#gap();
       slack = Math.min(slack, gap);
       const patterns = this.#enumerate(slack, 4 * wanted);
       if (patterns === undefined) {
@@ -165,145 +295,130 @@ class AssignmentSolver {
         slack /= 4;
         continue;
       }
-      best = { patterns, slack, bound: this.#priceBound };
+      best = patterns;
       const count = patterns.reduce((sum, each) => sum + each.count, 0);
-      if (slack >= gap || count >= wanted || slack > 2 ** 50) break;
+      if (slack >= gap || count >= wanted) break;
       slack *= 2;
     }
-    if (best) return best;
-    const cheapest = enumeratePatterns(this.#models, this.#counts, this.#prices, 1e-6, patterns_max);
-    return { patterns: cheapest ?? [], slack: 0, bound: this.#priceBound };
+    return best ?? somePatterns(this.#models, this.#counts, this.#prices, slack, tied_patterns_max);
   }
 
-  #enumerate(slack: number, limit: number): ModelPatterns[] | undefined {
-    return enumeratePatterns(this.#models, this.#counts, this.#prices, slack + 1e-6, limit);
-  }
-
-  /** What a better solution may cost above the bound that the prices give. */
-  #gap(bound = this.#priceBound): number {
-    return this.#incumbent ? this.#incumbent.cost - 1 - bound : Number.POSITIVE_INFINITY;
-  }
-
-  /** Every solution better than the incumbent is made of these patterns. */
-  #covers({ slack, bound }: PatternSet): boolean {
-    return slack >= this.#gap(bound);
-  }
-
-  /** All patterns that a better solution may use, searched to the end. */
-  #prove(): boolean {
-    const gap = this.#gap();
-    if (gap < 0) return true;
-    const patterns = this.#enumerate(gap, patterns_max);
-    if (patterns === undefined) return false;
-    return this.#searchPatterns({ patterns, slack: gap, bound: this.#priceBound }, Number.POSITIVE_INFINITY);
-  }
-
-  /**
-   * Large neighbourhood search over the core patterns. A model may also be left out, at a cost above all
-   * others, so that there always is something to improve on; such solutions are not kept.
-   */
-  #improve(core: readonly ModelPatterns[]): void {
-    const stride = this.#counts.length + 1;
-    let dearest = 1;
-    for (const { data } of core)
-      for (let at = 0; at < data.length; at += stride) dearest = Math.max(dearest, data[at]!);
-    const patterns = core.map(({ count, data, options }) => {
-      const more = new Float64Array(data.length + stride);
-      more.set(data);
-      more[data.length] = 2 * dearest;
-      return { count: count + 1, data: more, options };
-    });
-    const search = this.#open(patterns, core);
-    if (search === undefined) return;
-    const { minimiser, branching, choices } = search;
-    const limits = { shouldStop: this.#shouldStop, nodes_max: core_nodes / 10 };
-    minimiser.run(branching, limits);
-    const pick = (random: Random): number[] => {
-      const left_out = choices.flatMap((_, model) =>
-        minimiser.solution?.[model] === core[model]!.count ? [model] : [],
-      );
-      const others = random.shuffle(choices.map((_, model) => model));
-      return [...left_out, ...others].slice(0, left_out.length + neighbourhood_models);
-    };
-    minimiser.improve(branching, pick, this.#random, neighbourhood_rounds, {
-      ...limits,
-      nodes_max: neighbourhood_nodes,
-    });
-    this.#nodes += minimiser.nodes;
-  }
-
-  /** Looks for a better solution made of these patterns. Returns whether no better one can exist at all. */
-  #searchPatterns(set: PatternSet, nodes_max: number): boolean {
-    this.#unfinished = false;
-    const search = this.#open(set.patterns, set.patterns);
-    if (search === undefined) return this.#covers(set);
-    const { minimiser, branching, constraint } = search;
-    if (this.#covers(set)) this.#raise(constraint.relaxation.bound);
-    else this.#reprice(constraint.relaxation.prices);
-    const outcome = minimiser.run(branching, {
-      shouldStop: this.#shouldStop,
-      nodes_max: Math.min(nodes_max, (this.#options.nodes_max ?? Number.POSITIVE_INFINITY) - this.#nodes),
-    });
-    this.#nodes += minimiser.nodes;
-    this.#unfinished = !outcome.complete;
-    return outcome.complete && this.#covers(set);
-  }
-
-  /** Prices of a relaxation are often better than those found before it. */
-  #reprice(candidate: Float64Array): void {
-    const prices = candidate.slice();
-    let bound = 0;
-    for (const model of this.#models) bound += model.solve(prices);
-    for (let type = 0; type < prices.length; type++) bound -= prices[type]! * this.#counts[type]!;
-    this.#takePrices(prices, bound);
-  }
-
-  /**
-   * The search over `patterns` for something better than the incumbent; undefined where there is nothing.
-   * @param real the patterns that may be in a solution that is kept
-   */
-  #open(patterns: readonly ModelPatterns[], real: readonly ModelPatterns[]) {
-    if (patterns.some(({ count }) => count === 0)) return undefined;
-    const engine = new Engine();
-    const choices = patterns.map(({ count }) => Variable.of(engine, Array(count).keys()));
-    let worst = 0;
-    for (const { data } of patterns) {
-      let most = 0;
-      for (let at = 0; at < data.length; at += this.#counts.length + 1) most = Math.max(most, data[at]!);
-      worst += most;
-    }
-    const upper = this.#incumbent ? this.#incumbent.cost - 1 : worst;
-    if (upper < 0) return undefined;
-    const objective = Variable.range(engine, 0, upper);
-    const constraint = new CapacitatedChoice(engine.trail, choices, patterns, this.#counts, objective);
-    try {
-      engine.post(constraint);
-    } catch (error) {
-      if (error !== inconsistency) throw error;
-      return undefined;
-    }
-    const minimiser = new Minimiser({
-      engine,
-      objective,
-      decisions: choices,
-      onProgress: () => this.#adopt(minimiser, real),
-    });
-    return { minimiser, constraint, choices, branching: splitByDevices(constraint, choices) };
-  }
-
-  #adopt(minimiser: Minimiser, patterns: readonly ModelPatterns[]): void {
-    const { solution, objective } = minimiser;
-    if (solution === undefined || objective === undefined) return;
-    if (this.#incumbent && objective >= this.#incumbent.cost) return;
-    if (solution.some((pattern, model) => pattern >= patterns[model]!.count)) return;
-    const types = this.#counts.length;
-    const choice = solution.map((pattern, model) =>
-      [...patterns[model]!.options.subarray(pattern * types, (pattern + 1) * types)]
-        .filter((option) => option >= 0)
-        .map((option) => this.#models[model]!.indices[option]!)
-        .sort((a, b) => a - b),
+  #improve(rounds: number): void {
+    const core = this.#corePatterns();
+    if (core.some(({ count }) => count === 0)) return;
+    const start = this.#incumbent && { patterns: this.#listIncumbent(core), cost: this.#incumbent.cost };
+    this.#nodes += improveByNeighbourhoods(
+      core,
+      this.#counts,
+      start,
+      (chosen, cost) => this.#adopt(core, chosen, cost),
+      { random: this.#random, rounds, shouldStop: () => this.#stopped() },
     );
-    this.#accept({ cost: objective, choice });
+  }
+
+  /** The patterns of the plan at hand; those that are not among `patterns` are added there. */
+  #listIncumbent(patterns: ModelPatterns[]): number[] {
+    const { counts, options } = this.#problem;
+    return this.#incumbent!.choice.map((indices, model) => {
+      const taken = new Int32Array(counts.length).fill(-1);
+      const devices = new Float64Array(counts.length);
+      let cost = 0;
+      for (const index of indices) {
+        const option = options[model]![index]!;
+        taken[option.type] = this.#models[model]!.indices.indexOf(index);
+        devices[option.type] = option.devices;
+        cost += option.cost;
+      }
+      const listed = withPattern(patterns[model]!, taken, devices, cost);
+      patterns[model] = listed.patterns;
+      return listed.at;
+    });
+  }
+
+  /** A plan in which every model chooses alone, beside the others; see repair.ts. */
+  #repairPlan(choices: number): void {
+    this.#repair ??= new Repair(this.#models, this.#counts, this.#prices, this.#random);
+    const found = this.#repair.run(choices, () => this.#options.shouldStop?.() ?? false);
+    this.#repairs += found.choices;
+    if (found.combinations) this.#adoptCombinations(found.combinations);
+  }
+
+  /**
+   * Whether there is no plan at all. Only the options with the fewest devices matter for that, and they make few
+   * patterns. Where they make a plan, it is taken.
+   */
+  #refutes(nodes_max: number): boolean {
+    const frugal = frugalOptions(this.#problem, this.#kept);
+    if (frugal.every((indices, model) => indices.length === this.#kept[model]!.length)) return false;
+    const options = frugal.map((indices, model) =>
+      indices.map((index) => this.#problem.options[model]![index]!),
+    );
+    let found = false;
+    const { patterns_max } = this.#options;
+    const { status, choice, nodes, repairs } = new AssignmentSolver(
+      { ...this.#problem, options },
+      {
+        shouldStop: () => found || (this.#options.shouldStop?.() ?? false),
+        nodes_max: Math.min(nodes_max, this.#nodesMax - this.#nodes),
+        ...(patterns_max === undefined ? {} : { patterns_max }),
+        onProgress: ({ cost }) => {
+          found = cost !== undefined;
+        },
+      },
+    ).solve();
+    this.#nodes += nodes;
+    this.#repairs += repairs;
+    if (choice !== undefined)
+      this.#acceptChoice(choice.map((each, model) => each.map((at) => frugal[model]![at]!)));
+    return status === 'infeasible';
+  }
+
+  #exhaust(nodes: number): boolean {
+    let seen = 0;
+    const complete = exhaust(
+      this.#models,
+      this.#counts,
+      this.#prices,
+      this.#priceBound,
+      (combinations) => this.#adoptCombinations(combinations),
+      {
+        most: () => this.#most,
+        shouldStop: (count) => {
+          seen = count;
+          return (
+            count > nodes || this.#nodes + count >= this.#nodesMax || (this.#options.shouldStop?.() ?? false)
+          );
+        },
+      },
+    );
+    this.#nodes += seen;
+    return complete;
+  }
+
+  #adoptCombinations(combinations: Combinations): void {
+    this.#acceptChoice(combinations.map((taken, model) => this.#choiceOf(model, taken)));
+  }
+
+  #adopt(patterns: readonly ModelPatterns[], chosen: readonly number[], cost: number): void {
+    if (cost > this.#most) return;
+    const types = this.#counts.length;
+    const choice = chosen.map((pattern, model) =>
+      this.#choiceOf(model, patterns[model]!.options.subarray(pattern * types, (pattern + 1) * types)),
+    );
+    this.#accept({ cost, choice });
+  }
+
+  /** Indices of options from grouped ones by type. */
+  #choiceOf(model: number, taken: Int32Array): number[] {
+    return [...taken]
+      .filter((option) => option >= 0)
+      .map((option) => this.#models[model]!.indices[option]!)
+      .sort((a, b) => a - b);
+  }
+
+  #acceptChoice(choice: AssignmentChoice): void {
+    const cost = choiceCost(this.#problem, choice)!;
+    if (cost <= this.#most) this.#accept({ cost, choice });
   }
 
   #accept(incumbent: Incumbent): void {
@@ -323,10 +438,22 @@ class AssignmentSolver {
       status,
       choice: this.#incumbent?.choice,
       cost,
-      bound:
-        status === 'optimal' ? cost! : status === 'infeasible' ? Infinity : Math.ceil(this.#bound - 1e-6),
+      bound: status === 'optimal' ? cost! : status === 'infeasible' ? Infinity : this.#leastCost,
       prices: [...this.#prices],
       nodes: this.#nodes,
+      repairs: this.#repairs,
     };
   }
+}
+
+/** At most what a combination of these options costs. */
+function dearestOf(options: readonly AssignmentOption[], types: number): number {
+  const dearest = new Float64Array(types);
+  for (const { type, cost } of options) dearest[type] = Math.max(dearest[type]!, cost);
+  return dearest.reduce((sum, cost) => sum + cost, 0);
+}
+
+/** How much farther the next ceiling is above the bound, with so many patterns a model below the last. */
+function growthOf(patterns: number): number {
+  return patterns < 5 ? 4 : patterns < 60 ? 2 : 1.4;
 }

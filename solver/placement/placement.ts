@@ -78,7 +78,7 @@ export function place(question: PlacementQuestion, options: PlaceOptions = {}): 
       ? chosen
       : {
           packed: firstFit(competing, { question, performance, costOf }),
-          search: { status: 'first_fit', nodes: chosen.nodes, because: chosen.because } as const,
+          search: { status: 'first_fit', ...chosen } as const,
         };
   const placement = placementOf(asked, packed, search, { question, performance, costOf, rejected });
   if (placement.unplaced.length > 0) {
@@ -146,14 +146,12 @@ function optimise(
   competing: readonly AskedModel[],
   weighing: Weighing,
   limits: SearchLimits,
-):
-  | { packed: Packed; search: PlacementSearch }
-  | { because: NonNullable<PlacementSearch['because']>; nodes: number } {
+): { packed: Packed; search: PlacementSearch } | Pick<PlacementSearch, 'because' | 'nodes' | 'repairs'> {
   if (competing.length === 0)
     return { packed: emptyPacking(weighing.question), search: { status: 'optimal', gap: 0, nodes: 0 } };
   const competitors = competing.map(({ competitor }) => competitor);
   let nodes = 0;
-  let because: 'no_time' | 'does_not_fit' = 'does_not_fit';
+  let repairs: number | undefined;
   for (const sharing of [false, true]) {
     const types = deviceTypes(weighing.question);
     const counts = types.map(({ count }) => count);
@@ -161,7 +159,7 @@ function optimise(
       const result = chooseQuotas(competitors, { ...weighing, counts, sharing }, limits);
       nodes += result.nodes;
       if (!('quotas' in result)) {
-        if (result.status === 'unknown') because = 'no_time';
+        if (result.status === 'unknown') repairs = (repairs ?? 0) + result.repairs;
         break;
       }
       const packed = pack(competing, result.quotas, weighing.question, sharing);
@@ -179,7 +177,7 @@ function optimise(
       }
     }
   }
-  return { because, nodes };
+  return repairs === undefined ? { because: 'does_not_fit', nodes } : { because: 'no_time', nodes, repairs };
 }
 
 function emptyPacking(question: PlacementQuestion): Packed {

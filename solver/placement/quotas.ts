@@ -219,7 +219,7 @@ function byWorkload(option: PlacementOption, { question, performance, counts }: 
 
 export type QuotaResult =
   | { quotas: Quotas; status: 'optimal' | 'feasible'; cost: number; bound: number; nodes: number }
-  | { status: 'infeasible' | 'unknown'; nodes: number };
+  | { status: 'infeasible' | 'unknown'; nodes: number; repairs: number };
 
 export interface SearchLimits {
   /** Asked at every node of the search; true ends it with what it has. */
@@ -235,10 +235,11 @@ export function chooseQuotas(
   limits: SearchLimits = {},
 ): QuotaResult {
   const { problem, candidates } = problemOf(models, asked);
-  if (problem.options.some((each) => each.length === 0)) return { status: 'infeasible', nodes: 0 };
-  const { status, choice, cost, bound, nodes } = solveAssignment(problem, { nodes_max, ...limits });
+  if (problem.options.some((each) => each.length === 0))
+    return { status: 'infeasible', nodes: 0, repairs: 0 };
+  const { status, choice, cost, bound, nodes, repairs } = solveAssignment(problem, { nodes_max, ...limits });
   if (choice === undefined || cost === undefined)
-    return { status: status === 'infeasible' ? 'infeasible' : 'unknown', nodes };
+    return { status: status === 'infeasible' ? 'infeasible' : 'unknown', nodes, repairs };
   const quotas: Quotas = new Map();
   choice.forEach((indices, model) => {
     for (const index of indices) {
