@@ -24,7 +24,7 @@ export interface OurRun {
 }
 
 /** A stop watch over this process. */
-export function stopWatch(): () => Seconds {
+function stopWatch(): () => Seconds {
   const start = performance.now();
   const before = process.cpuUsage();
   return () => {

@@ -5,6 +5,7 @@ Request: {"solver": "cp-sat" | "highs", "counts": [...], "shares": S, "options":
 solver's own call, model building left out, and seconds until its last improvement (null where unknown).
 """
 import json
+import math
 import sys
 import time
 
@@ -91,16 +92,18 @@ def highs(request):
         best_s = solve_s
     optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
     values = list(solver.getSolution().col_value)
-    found = len(values) == len(options)
+    objective = solver.getInfo().objective_function_value
+    # Stopped before its first plan, its objective is infinite.
+    found = len(values) == len(options) and math.isfinite(objective)
     chosen = [[] for _ in request["options"]]
     position = [0] * len(chosen)
-    for (model, _), value in zip(options, values):
+    for (model, _), value in zip(options, values if found else []):
         if value > 0.5:
             chosen[model].append(position[model])
         position[model] += 1
     return {
         "status": "optimal" if optimal else "stopped",
-        "objective": round(solver.getInfo().objective_function_value) if found else None,
+        "objective": round(objective) if found else None,
         "chosen": chosen if found else None,
         "solve_s": solve_s,
         "best_s": best_s,

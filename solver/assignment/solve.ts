@@ -58,6 +58,9 @@ const core_patterns_per_model = 40;
 const patterns_max_default = 300_000;
 /** Patterns a model has at most where those that cost the same are too many to list. */
 const tied_patterns_max = 200;
+/** A plan so near to the bound, as a share of it, needs no look for a better one before the ceilings rise. */
+const close_enough = 0.01;
+const core_nodes = 300;
 /** The first ceiling is so far above the bound, as a share of it. Lower: more rungs. Higher: slower ones. */
 const first_rung = 2e-4;
 /** A rung that was cut short is tried again so much nearer to the last one that was not. */
@@ -186,6 +189,7 @@ class AssignmentSolver {
    * give a better plan. False only where the caller stops it.
    */
   #prove(): boolean {
+    this.#searchCore();
     for (let effort = 1; !this.#stopped(); effort *= round_growth) {
       const climb = this.#climb(effort * rung_nodes);
       if (climb === 'proved') return true;
@@ -301,6 +305,13 @@ class AssignmentSolver {
       slack *= 2;
     }
     return best ?? somePatterns(this.#models, this.#counts, this.#prices, slack, tied_patterns_max);
+  }
+
+  /** Whoever stops the search soon is to have a good plan: a look at what is cheap at the prices, without a proof. */
+  #searchCore(): void {
+    if (this.#most - this.#priceBound <= close_enough * this.#priceBound || this.#stopped()) return;
+    const core = this.#corePatterns();
+    if (core.every(({ count }) => count > 0)) this.#searchRung(core, this.#most, core_nodes);
   }
 
   #improve(rounds: number): void {
