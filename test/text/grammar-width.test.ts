@@ -2,6 +2,7 @@ import { expect, it } from 'vitest';
 import { checkGrammarWidth } from '../../agent/text/grammar/grammar-width.ts';
 import { jsonObjectGrammar, jsonSchemaGrammar } from '../../agent/text/grammar/json-grammar.ts';
 import type { JsonValue } from '../../agent/text/grammar/schema-keywords.ts';
+import type { HpcserveError } from '../../spec/errors/error.ts';
 
 const check = (grammar: string) => () => checkGrammarWidth(grammar, 'grammar');
 
@@ -65,4 +66,33 @@ it('takes what schemas become: objects with many optional members, bounded texts
     jsonSchemaGrammar({ anyOf: [{ type: 'string' }, { type: 'null' }, { type: 'object' }] }, ['schema']),
   ])
     expect(check(grammar)).not.toThrow();
+});
+
+const rules = (count: number, body: (at: number) => string): string =>
+  Array.from({ length: count }, (_, at) => `${at === 0 ? 'root' : `r${at}`} ::= ${body(at)}`).join('\n');
+
+it.each([
+  ['rules that refer to the one before', rules(15_000, (at) => (at < 2 ? '"a"' : `r${at - 1}`))],
+  ['rules that refer to the one behind', rules(15_000, (at) => (at < 14_999 ? `r${at + 1}` : '"a"'))],
+  ['texts without a character', `root ::= ${'"" '.repeat(80_000)}`],
+])('reads %s in time that grows with their length', (_, grammar) => {
+  const began_ms = performance.now();
+  expect(check(grammar)).not.toThrow();
+  expect(performance.now() - began_ms).toBeLessThan(1000);
+});
+
+it.each([
+  ['brackets in brackets', `root ::= ${'('.repeat(100_000)}"a"`, /nested more than 200 deep/],
+  ['more rules than anybody writes', rules(20_001, () => '"a"'), /more than 20000 rules/],
+  ['more text than anybody writes', `root ::= "${'a'.repeat(1024 * 1024)}"`, /characters, of at most/],
+])('refuses %s', (_, grammar, because) => {
+  const because_of = (): string => {
+    try {
+      check(grammar)();
+    } catch (error) {
+      return (error as HpcserveError).because.join();
+    }
+    return 'nothing';
+  };
+  expect(because_of()).toMatch(because);
 });

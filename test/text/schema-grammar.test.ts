@@ -397,6 +397,118 @@ describe('JSON schema to grammar', () => {
     expect(performance.now() - start).toBeLessThan(10_000);
   });
 
+  const count = <T>(many: number, make: (at: number) => T): T[] =>
+    Array.from({ length: many }, (_, at) => make(at));
+  const chain = (make: (next: string, at: number) => JsonValue): JsonValue => ({
+    $defs: Object.fromEntries(
+      count(41, (at): [string, JsonValue] => [
+        `a${at}`,
+        at === 40 ? { type: ['object', 'string'] } : make(`#/$defs/a${at + 1}`, at),
+      ]),
+    ),
+    $ref: '#/$defs/a0',
+  });
+
+  it('references with the same beside them share a rule, also where they come back to themselves', () => {
+    const deep = chain((next) => ({
+      type: 'object',
+      properties: { l: { $ref: next, type: 'object' }, r: { $ref: next, type: 'object', title: 'right' } },
+    }));
+    const began_ms = performance.now();
+    const grammar = jsonSchemaGrammar(deep, ['schema']);
+    expect(performance.now() - began_ms).toBeLessThan(1000);
+    expect(grammar.length).toBeLessThan(50_000);
+    expectSound({
+      $defs: {
+        node: {
+          type: 'object',
+          properties: { next: { $ref: '#/$defs/node', required: ['next'] }, x: { const: 1 } },
+        },
+      },
+      $ref: '#/$defs/node',
+    });
+  });
+
+  it.each<[string, JsonValue]>([
+    [
+      'alternatives that differ at every level',
+      chain((next, at) => ({
+        anyOf: ['minLength', 'maxLength'].map((keyword) => ({ $ref: next, [keyword]: 100 + at })),
+      })),
+    ],
+    ['conjunctions of conjunctions', chain((next) => ({ allOf: [{ $ref: next }, { $ref: next }] }))],
+    [
+      'a large schema with something else beside each reference',
+      {
+        $defs: {
+          large: { type: 'object', properties: Object.fromEntries(count(3000, (at) => [`p${at}`, true])) },
+        },
+        anyOf: count(2000, (at) => ({ $ref: '#/$defs/large', required: [`p${at}`] })),
+      },
+    ],
+    [
+      'parts that are joined one by one',
+      { allOf: count(6000, (at) => ({ properties: { [`x${at}`]: true } })) },
+    ],
+    [
+      'objects that are compared each with each',
+      {
+        oneOf: count(3000, (at) => ({ type: 'object', properties: { k: { const: at } }, required: ['k'] })),
+      },
+    ],
+    [
+      'numbers of 300 digits',
+      { anyOf: count(4000, (at) => ({ type: 'integer', minimum: at, maximum: 1e300 })) },
+    ],
+    ['classes of characters', { type: 'string', pattern: '[^a-z0-9\\W]'.repeat(18_000) }],
+    [
+      'long names to be avoided',
+      {
+        properties: Object.fromEntries(count(500, (at) => ['y'.repeat(400) + at, true])),
+        additionalProperties: { type: 'null' },
+      },
+    ],
+  ])('%s: refused by a count of steps, at once', (_, schema) => {
+    const began_ms = performance.now();
+    expect(() => jsonSchemaGrammar(schema, ['schema'])).toThrow(/more than 400000 steps/);
+    expect(performance.now() - began_ms).toBeLessThan(1000);
+  });
+
+  it('ten thousand constants in oneOf, a list of types and long enums are read at once', () => {
+    const began_ms = performance.now();
+    const listed = jsonSchemaGrammar({ oneOf: count(8000, (at) => ({ const: at, title: 'a' })) }, ['schema']);
+    expect(new Gbnf(listed).matches('7999')).toBe(true);
+    jsonSchemaGrammar({ allOf: [{ enum: count(10_000, (at) => at) }, { enum: count(10_000, (at) => at) }] }, [
+      'schema',
+    ]);
+    let nested: JsonValue = { type: 'string' };
+    for (let depth = 0; depth < 40; depth++)
+      nested = { type: ['object', 'object'], properties: { a: nested } };
+    jsonSchemaGrammar(nested, ['schema']);
+    expect(performance.now() - began_ms).toBeLessThan(2000);
+  });
+
+  it('what leads back to itself without an end of its own is refused, and names of all objects are no keywords', () => {
+    const back = { $ref: '#/$defs/a' };
+    const leading: JsonValue[] = [
+      { allOf: [back, back] },
+      {
+        anyOf: [
+          { ...back, type: 'object' },
+          { ...back, minLength: 1 },
+        ],
+      },
+    ];
+    for (const a of leading)
+      expect(() => jsonSchemaGrammar({ $defs: { a }, ...back, type: 'object' }, ['schema'])).toThrow(
+        /nested more than 100 deep/,
+      );
+    expect(() => jsonSchemaGrammar({ constructor: 1 }, ['schema'])).toThrow(/`constructor` is not a keyword/);
+    expect(() => jsonSchemaGrammar({ type: 'string', format: 'toString' }, ['schema'])).toThrow(
+      /is not one of/,
+    );
+  });
+
   it('JSON mode accepts objects and nothing else', () => {
     const grammar = new Gbnf(jsonObjectGrammar());
     for (const text of ['{}', '{"a": [1, 2, {"b": "c\\n"}]}', ' {"x": -0.5e-7}'])

@@ -15,7 +15,7 @@ import { textCompletion } from '../requests/completions.ts';
 import { embeddings } from '../requests/embeddings.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { WorkerLimits } from '../worker-options.ts';
-import { readJson } from './read-body.ts';
+import { bodyBytesMax, readJson } from './read-body.ts';
 import { sendError, sendJson } from './replies.ts';
 import { TensorAnswers } from './tensors.ts';
 
@@ -130,10 +130,10 @@ export class WorkerServer {
     this.checkMethod(request, 'POST', response);
     if (this.draining)
       throw new HpcserveError('E_WORKER_DRAINING', { what: 'This device worker admits nothing new' });
-    const body = new BodyReader(await readJson(request));
+    const routed = request.headers[headerNames.model];
+    const body = new BodyReader(await readJson(request, this.bodyBytesMax(routed)));
     const name = body.string('model');
     if (name === undefined) return body.refuse('model', 'is required');
-    const routed = request.headers[headerNames.model];
     const model = this.models.find(name, typeof routed === 'string' ? routed : undefined);
     if (response.destroyed) return;
     model.borrow();
@@ -151,6 +151,13 @@ export class WorkerServer {
       slow_client_ms: this.workerLimits.slow_client_ms,
       admit: (sequences) => this.admit(model, sequences),
     });
+  }
+
+  /** Of the model that the gateway chose; where nobody says which, of the one with the longest context. */
+  private bodyBytesMax(routed: string | string[] | undefined): number {
+    const named = this.models.all.filter(({ config }) => encodeURI(config.name) === routed);
+    const models = named.length > 0 ? named : this.models.all;
+    return bodyBytesMax(Math.max(0, ...models.map(({ config }) => config.context_tokens)));
   }
 
   /** @throws HpcserveError E_WORKER_BUSY where the queue is too full, E_REQUEST_INVALID where it could never hold so many */
@@ -201,7 +208,7 @@ export class WorkerServer {
     headers: Record<string, string>,
   ): Promise<void> {
     this.checkMethod(request, 'POST', response);
-    const asked = moveAwaySchema.safeParse(await readJson(request));
+    const asked = moveAwaySchema.safeParse(await readJson(request, bodyBytesMax(0)));
     if (!asked.success)
       throw new HpcserveError('E_REQUEST_INVALID', {
         what: 'The move was not understood',

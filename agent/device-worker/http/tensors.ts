@@ -6,7 +6,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { agentPaths } from '../../../spec/wire.ts';
 import { contentsSchema, tensorRangeOf } from '../../memory/peers/peer-messages.ts';
 import type { SharedTensors } from '../../memory/peers/shared-tensors.ts';
-import { readJson } from './read-body.ts';
+import { bodyBytesMax, readJson } from './read-body.ts';
 import { sendJson } from './replies.ts';
 
 /** Ranges that are read at once. Lower: less noise beside answers of this node; higher: more nodes load at the same time. */
@@ -23,7 +23,7 @@ export class TensorAnswers {
 
   /** @throws HpcserveError E_REQUEST_INVALID */
   async held(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const asked = contentsSchema.safeParse(await readJson(request));
+    const asked = contentsSchema.safeParse(await readJson(request, bodyBytesMax(0)));
     if (!asked.success)
       throw new HpcserveError('E_REQUEST_INVALID', {
         what: 'The tensors that are asked for were not understood',

@@ -4,6 +4,9 @@ import { nearest } from '../../../spec/nearest.ts';
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 export type JsonObject = { [key: string]: Json };
 
+/** Of names and values that a client made up, what messages show. */
+const shown_chars_max = 200;
+
 export interface NumberRange {
   min?: number;
   max?: number;
@@ -78,7 +81,7 @@ export class BodyReader {
   oneOf<const T extends string>(name: string, allowed: readonly T[]): T | undefined {
     const value = this.string(name);
     if (value === undefined || allowed.includes(value as T)) return value as T | undefined;
-    return this.refuse(name, `must be one of ${allowed.join(', ')}, not ${JSON.stringify(value)}`);
+    return this.refuse(name, `must be one of ${allowed.join(', ')}, not ${shortened(JSON.stringify(value))}`);
   }
 
   list(name: string): Json[] | undefined {
@@ -135,7 +138,8 @@ export class BodyReader {
   }
 
   path(name: string): string {
-    return this.prefix === '' ? name : `${this.prefix}.${name}`;
+    const shown = shortened(name);
+    return this.prefix === '' ? shown : `${this.prefix}.${shown}`;
   }
 }
 
@@ -145,6 +149,11 @@ export function invalid(param: string | null, what: string): never {
     what: param === null ? `The request body ${what}` : `\`${param}\` ${what}`,
     details: { param },
   });
+}
+
+/** As messages show it: whole, unless nobody would read it. */
+function shortened(text: string): string {
+  return text.length > shown_chars_max ? `${text.slice(0, shown_chars_max)}…` : text;
 }
 
 export function isObject(value: Json | undefined): value is JsonObject {

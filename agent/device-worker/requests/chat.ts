@@ -39,6 +39,9 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     ...prompt,
     ...(tools ? { tools: tools.definitions } : {}),
   });
+  // Each of them becomes tokens of its own.
+  if (masked.length > model.context_tokens)
+    answerTokens(masked.length, wanted, model.context_tokens, 'messages');
   const { continued } = parameters;
   const rendered_ms = continued?.rendered_ms ?? Date.now();
   const rendered = text.template.render({ ...guarded, now_ms: rendered_ms });

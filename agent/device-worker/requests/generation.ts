@@ -11,6 +11,8 @@ const mostChoices = 128;
 /** OpenAI allows 4; more cost little here, but a bound keeps hostile requests cheap. */
 const mostStops = 16;
 const longestStop = 1024;
+/** Longest grammar in GBNF. Lower: less work for hostile requests; higher: larger grammars. */
+const grammar_chars_max = 256 * 1024;
 /** The last instant that a Date can hold (ECMA-262 §21.4.1.1). */
 const latestDate_ms = 8.64e15;
 
@@ -58,6 +60,8 @@ export function readGeneration(body: BodyReader, n_vocab: number): GenerationPar
   };
   const stream = body.boolean('stream') ?? false;
   const grammar = body.string('grammar');
+  if (grammar !== undefined && grammar.length > grammar_chars_max)
+    body.refuse('grammar', `may have at most ${grammar_chars_max} characters, not ${grammar.length}`);
   const continued = readContinuation(body, token);
   const n = body.number('n', { min: 1, max: mostChoices, integer: true }) ?? 1;
   return {
@@ -82,7 +86,9 @@ function positive(body: BodyReader, name: string, value: number): number {
 function readLogitBias(body: BodyReader, n_vocab: number): [number, number][] {
   const bias = body.object('logit_bias');
   if (!bias) return [];
-  return Object.keys(bias.body).map((key) => {
+  const keys = Object.keys(bias.body);
+  if (keys.length > n_vocab) body.refuse('logit_bias', `may name at most ${n_vocab} tokens`);
+  return keys.map((key) => {
     const token = Number(key);
     if (!/^\d+$/.test(key) || token >= n_vocab)
       bias.refuse(key, `is not a token id from 0 to ${n_vocab - 1}`);

@@ -4,11 +4,15 @@ import { BodyReader, isObject, type Json } from './body-reader.ts';
 
 const roles = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
 
+/** Rendering takes about 20 µs a message. Lower: shorter pauses of everybody's answers; higher: longer conversations. */
+const messages_max = 10_000;
+
 /** @throws HpcserveError E_REQUEST_INVALID, E_REQUEST_UNSUPPORTED naming the message and its part */
 export function readMessages(body: BodyReader): ChatMessage[] {
   const list = body.list('messages');
   if (!list) return body.refuse('messages', 'is required');
   if (list.length === 0) return body.refuse('messages', 'must not be empty');
+  if (list.length > messages_max) body.refuse('messages', `may hold at most ${messages_max} messages`);
   return list.map((message, index) => readMessage(message, `messages.${index}`));
 }
 

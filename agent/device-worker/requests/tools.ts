@@ -11,6 +11,9 @@ export interface ToolRequest {
   grammar?: string;
 }
 
+/** OpenAI's bound is 128. Lower: less work for hostile requests; higher: larger collections of tools. */
+const tools_max = 2000;
+
 /**
  * @param format how the model's template writes calls; undefined where it has no tools
  * @returns undefined where no tools are offered, or none may be called
@@ -19,6 +22,8 @@ export function readTools(body: BodyReader, format: ToolFormat | undefined): Too
   body.unsupported('functions', 'it was replaced by `tools`');
   body.unsupported('function_call', 'it was replaced by `tool_choice`');
   const definitions = body.list('tools');
+  if (definitions && definitions.length > tools_max)
+    body.refuse('tools', `may hold at most ${tools_max} tools`);
   const parallel = body.boolean('parallel_tool_calls') ?? true;
   const tools = (definitions ?? []).map((tool, index) => readTool(tool, `tools.${index}`));
   const choice = readChoice(body, tools);

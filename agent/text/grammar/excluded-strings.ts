@@ -1,5 +1,11 @@
+import { HpcserveError } from '../../../spec/errors/error.ts';
 import { characterInString, complement, normalise } from './character-set.ts';
 import { either, type GrammarBuilder, literal } from './gbnf.ts';
+
+/** Longest name that is kept from others: the grammar goes down by a rule for each letter. */
+const name_chars_max = 1000;
+/** Of compiling a letter of a name: its rule, and that of all other letters. */
+const steps_per_letter = 10;
 
 interface Node {
   children: Map<number, Node>;
@@ -16,6 +22,12 @@ interface Node {
 export function stringExcept(builder: GrammarBuilder, names: readonly string[], character: string): string {
   const root: Node = { children: new Map(), ends: false };
   for (const name of names) {
+    if (name.length > name_chars_max)
+      throw new HpcserveError('E_REQUEST_SCHEMA', {
+        what: `a property has a name of ${name.length} characters, and others beside it are allowed`,
+        try: `set \`additionalProperties: false\`, or use names of at most ${name_chars_max} characters`,
+      });
+    builder.steps.spend(steps_per_letter * name.length);
     let node = root;
     for (const letter of name) {
       const code = letter.codePointAt(0)!;

@@ -3,6 +3,7 @@
  * left recursion, repetition by `{m,n}`.
  */
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { StepBudget } from './step-budget.ts';
 
 /** Rules a grammar may have. Lower: refuses large schemas earlier; higher: more memory and time per request. */
 const largestGrammar = 20_000;
@@ -12,6 +13,8 @@ const blockLength = 128;
 
 /** Collects rules and keeps their names unique. */
 export class GrammarBuilder {
+  /** Of all that is compiled into this grammar. */
+  readonly steps = new StepBudget();
   private readonly rules = new Map<string, string>();
   private readonly byBody = new Map<string, string>();
 
@@ -19,6 +22,7 @@ export class GrammarBuilder {
   add(hint: string, body: string): string {
     const known = this.byBody.get(body);
     if (known !== undefined) return known;
+    this.steps.spendText(body);
     const name = this.reserve(hint);
     this.byBody.set(body, name);
     this.rules.set(name, body);
@@ -41,6 +45,7 @@ export class GrammarBuilder {
   }
 
   define(name: string, body: string): void {
+    this.steps.spendText(body);
     this.rules.set(name, body);
   }
 

@@ -7,6 +7,16 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 
 /** Lower: refuses more grammars; higher: a step may take longer, with about the third power of it. */
 const widest = 100;
+/**
+ * Longest grammar, and most rules in it; both are counted of grammars that schemas become, too.
+ * Lower: less work for hostile requests; higher: larger grammars.
+ */
+const chars_max = 1024 * 1024;
+const rules_max = 20_000;
+/** Parts of rules that are looked at, where rules refer to each other many times. Lower: refuses more of them; higher: takes longer. */
+const parts_max = 1_000_000;
+/** Brackets in each other. */
+const depth_max = 200;
 /** Nothing is counted beyond. */
 const many = 1_000_000;
 
@@ -26,24 +36,69 @@ const character: Width = { empty: false, first: 1, tail: 0, run: 1 };
 
 /**
  * @param param of the request that it comes from
- * @throws HpcserveError E_REQUEST_SCHEMA where a grammar is too wide to be followed, or cannot be read
+ * @throws HpcserveError E_REQUEST_SCHEMA where a grammar is too large or too wide to be followed, or cannot be read
  */
 export function checkGrammarWidth(gbnf: string, param: string): void {
-  // Rules mostly come before those that they refer to: from the last to the first, few passes are needed.
-  const rules = [...new WidthReader(gbnf, param).read()].reverse();
+  if (gbnf.length > chars_max) throw tooLarge(param, `${gbnf.length} characters, of at most ${chars_max}`);
+  const rules = new WidthReader(gbnf, param).read();
   const known = new Map<string, Width>();
-  for (let pass = 0; pass <= rules.length + 1; pass++) {
-    let changed = false;
-    for (const [name, widthOf] of rules) {
-      const width = widthOf(known);
-      if (width.run > widest) throw tooWide(param);
-      if (same(width, known.get(name))) continue;
-      known.set(name, width);
-      changed = true;
-    }
-    if (!changed) return;
+  // A rule comes after those that it refers to, so that most are looked at once; where one changes, those that refer to
+  // it are looked at again.
+  const order = inwardsOut(rules);
+  const waiting = new Set(order);
+  const referring = referringRules(rules);
+  let parts_left = parts_max;
+  for (const name of waiting) {
+    waiting.delete(name);
+    const rule = rules.get(name)!;
+    parts_left -= rule.parts;
+    if (parts_left < 0) throw tooWide(param);
+    const width = rule.widthOf(known);
+    if (width.run > widest) throw tooWide(param);
+    if (same(width, known.get(name))) continue;
+    known.set(name, width);
+    for (const other of referring.get(name) ?? []) waiting.add(other);
   }
-  throw tooWide(param);
+}
+
+/** Names of the rules, each behind those that it refers to, except where they refer to each other. */
+function inwardsOut(rules: ReadonlyMap<string, Rule>): string[] {
+  const order: string[] = [];
+  const seen = new Set<string>();
+  for (const root of rules.keys()) {
+    if (seen.has(root)) continue;
+    seen.add(root);
+    const path = [{ name: root, references: rules.get(root)!.references.values() }];
+    for (let top = path.at(-1); top; top = path.at(-1)) {
+      const { value: next, done } = top.references.next();
+      if (done) order.push(path.pop()!.name);
+      else if (!seen.has(next) && rules.has(next)) {
+        seen.add(next);
+        path.push({ name: next, references: rules.get(next)!.references.values() });
+      }
+    }
+  }
+  return order;
+}
+
+function referringRules(rules: ReadonlyMap<string, Rule>): Map<string, string[]> {
+  const referring = new Map<string, string[]>();
+  for (const [name, { references }] of rules)
+    for (const other of references) {
+      const names = referring.get(other);
+      if (names) names.push(name);
+      else referring.set(other, [name]);
+    }
+  return referring;
+}
+
+function tooLarge(param: string, because: string): HpcserveError {
+  return new HpcserveError('E_REQUEST_SCHEMA', {
+    what: 'the grammar is too large',
+    because: `it has ${because}`,
+    try: 'write repetition as `{m,n}`, and what is alike as one rule',
+    details: { param },
+  });
 }
 
 function tooWide(param: string): HpcserveError {
@@ -67,26 +122,41 @@ function same(one: Width, other: Width | undefined): boolean {
 /** The width of a part, as far as those of the rules that it refers to are known. */
 type WidthOf = (known: ReadonlyMap<string, Width>) => Width;
 
+interface Rule {
+  widthOf: WidthOf;
+  /** Names of rules in it. */
+  references: ReadonlySet<string>;
+  parts: number;
+}
+
 /** Reads GBNF (grammars/README.md of llama.cpp). */
 class WidthReader {
   private readonly text: string;
   private readonly param: string;
   private at = 0;
+  private depth = 0;
+  /** Of the rule that is being read. */
+  private references = new Set<string>();
+  private parts = 0;
 
   constructor(text: string, param: string) {
     this.text = text;
     this.param = param;
   }
 
-  read(): Map<string, WidthOf> {
-    const rules = new Map<string, WidthOf>();
+  read(): Map<string, Rule> {
+    const rules = new Map<string, Rule>();
     this.space(true);
     while (this.at < this.text.length) {
       const name = this.take(/[a-zA-Z0-9-]+/y);
       this.space(true);
       if (name === undefined || this.take(/::=/y) === undefined) this.refuse(`at character ${this.at}`);
       this.space(true);
-      rules.set(name!, this.choice(false));
+      this.references = new Set();
+      this.parts = 1;
+      const widthOf = this.choice(false);
+      rules.set(name!, { widthOf, references: this.references, parts: this.parts });
+      if (rules.size > rules_max) throw tooLarge(this.param, `more than ${rules_max} rules`);
       this.space(true);
     }
     return rules;
@@ -111,6 +181,7 @@ class WidthReader {
   private item(nested: boolean): WidthOf | undefined {
     const element = this.element();
     if (!element) return undefined;
+    this.parts++;
     this.space(nested);
     const bounds: { least: number; most: number }[] = [];
     for (let mark = this.take(/[*+?]|\{[^}]*\}/y); mark; mark = this.take(/[*+?]|\{[^}]*\}/y)) {
@@ -126,13 +197,17 @@ class WidthReader {
     if (quoted !== undefined) return quoted === '""' ? () => nothing : () => character;
     if (this.take(/\[(?:[^\]\\]|\\[\s\S])*\]|\./y) !== undefined) return () => character;
     if (this.take(/\(/y) !== undefined) {
+      if (++this.depth > depth_max) this.refuse(`its brackets are nested more than ${depth_max} deep`);
       this.space(true);
       const inner = this.choice(true);
+      this.depth--;
       if (this.take(/\)/y) === undefined) this.refuse(`a bracket is not closed before character ${this.at}`);
       return inner;
     }
     const name = this.take(/[a-zA-Z0-9-]+(?![a-zA-Z0-9-])(?!\s*::=)/y);
-    return name === undefined ? undefined : (known) => known.get(name) ?? character;
+    if (name === undefined) return undefined;
+    this.references.add(name);
+    return (known) => known.get(name) ?? character;
   }
 
   private refuse(because: string): never {
@@ -194,7 +269,9 @@ function either(options: readonly Width[]): Width {
   };
 }
 
-function joined(parts: readonly Width[]): Width {
+function joined(all: readonly Width[]): Width {
+  // What is always empty would be gone through again from each part before it.
+  const parts = all.filter(({ empty, first, tail, run }) => !empty || first > 0 || tail > 0 || run > 0);
   let run = 0;
   let tail = 0;
   for (const [index, part] of parts.entries()) {

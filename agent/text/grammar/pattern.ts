@@ -18,6 +18,26 @@ import { either, type GrammarBuilder } from './gbnf.ts';
 
 /** Largest count in a quantifier. Lower: smaller grammars; higher: longer fixed-length fields. */
 const largestCount = 1000;
+/** Of reading an atom of a pattern, and of a class, whose ranges are sorted, joined and turned around. */
+const steps_per_atom = 8;
+const steps_per_class = 120;
+/** Of an atom, which each group around it copies. */
+const chars_per_step = 16;
+
+/** What escapes stand for. */
+const namedSets: ReadonlyMap<string, CharacterSet> = new Map([
+  ['d', digits],
+  ['D', complement(digits)],
+  ['w', wordCharacters],
+  ['W', complement(wordCharacters)],
+  ['s', spaces],
+  ['S', complement(spaces)],
+  ['n', [[0x0a, 0x0a]]],
+  ['r', [[0x0d, 0x0d]]],
+  ['t', [[0x09, 0x09]]],
+  ['f', [[0x0c, 0x0c]]],
+  ['v', [[0x0b, 0x0b]]],
+]);
 
 /** @returns GBNF for the content of a JSON string (without its quotes) that matches the pattern. */
 export function patternToGrammar(builder: GrammarBuilder, pattern: string, anyCharacter: string): string {
@@ -77,6 +97,7 @@ class PatternReader {
 
   private quantified(): string {
     const atom = this.atom();
+    this.builder.steps.spend(steps_per_atom + atom.length / chars_per_step);
     const [min, max] = this.quantifier() ?? [1, 1];
     if (min === 1 && max === 1) return atom;
     // Greedy or lazy makes no difference to what matches.
@@ -124,10 +145,12 @@ class PatternReader {
   }
 
   private set(set: CharacterSet, name: string): string {
+    this.builder.steps.spend(steps_per_atom * set.length);
     return characterInString(set) ?? this.refuse(name);
   }
 
   private classSet(): CharacterSet {
+    this.builder.steps.spend(steps_per_class);
     const negated = this.take('^');
     const ranges: [number, number][] = [];
     for (;;) {
@@ -150,6 +173,7 @@ class PatternReader {
   }
 
   private classMember(): CharacterSet {
+    this.builder.steps.spend(steps_per_atom);
     const character = this.next();
     if (character === '\\') return this.escape(true);
     const code = character.codePointAt(0)!;
@@ -158,21 +182,8 @@ class PatternReader {
 
   private escape(inClass: boolean): CharacterSet {
     const character = this.next();
-    const named: Record<string, CharacterSet> = {
-      d: digits,
-      D: complement(digits),
-      w: wordCharacters,
-      W: complement(wordCharacters),
-      s: spaces,
-      S: complement(spaces),
-      n: [[0x0a, 0x0a]],
-      r: [[0x0d, 0x0d]],
-      t: [[0x09, 0x09]],
-      f: [[0x0c, 0x0c]],
-      v: [[0x0b, 0x0b]],
-    };
     if (inClass && character === 'b') return [[0x08, 0x08]];
-    const known = named[character];
+    const known = namedSets.get(character);
     if (known) return known;
     const hex = /^(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]{1,6}\})/.exec(
       this.pattern.slice(this.at - 1),

@@ -10,8 +10,8 @@ import { either, type GrammarBuilder, literal } from './gbnf.ts';
 import type { JsonRules } from './json-rules.ts';
 import { decimalRange, integerRange } from './number-range.ts';
 import { patternToGrammar } from './pattern.ts';
-import { provablyDisjoint, typeOf } from './schema-disjoint.ts';
-import { refuseSchema, type SchemaPath } from './schema-error.ts';
+import { listedApart, provablyDisjoint, typeOf } from './schema-disjoint.ts';
+import { refuseSchema, type SchemaPath, shortened } from './schema-error.ts';
 import {
   annotations,
   isSchemaObject,
@@ -22,10 +22,13 @@ import {
   type SchemaObject,
   unsupportedKeywords,
 } from './schema-keywords.ts';
-import { asList, canonical, mergeSchemas } from './schema-merge.ts';
+import { asList, canonical, canonicalSet, mergeSchemas } from './schema-merge.ts';
 
 /** Schemas nested deeper than this are refused; recursion by `$ref` is not nesting. */
 const deepest = 100;
+
+/** Of a part of a conjunction, beyond what is in it. */
+const steps_per_part = 4;
 
 export class SchemaCompiler {
   private readonly builder: GrammarBuilder;
@@ -33,6 +36,7 @@ export class SchemaCompiler {
   private readonly document: JsonValue;
   /** Path of the schema in the request, for messages. */
   private readonly base: SchemaPath;
+  /** Rules by what they stand for: a reference, and what is said beside it. */
   private readonly references = new Map<string, string>();
 
   constructor(builder: GrammarBuilder, rules: JsonRules, document: JsonValue, base: SchemaPath) {
@@ -48,7 +52,8 @@ export class SchemaCompiler {
   }
 
   private schema(schema: JsonValue, path: SchemaPath): string {
-    if (path.length > deepest + this.base.length) refuseSchema(this.base, `nested more than ${deepest} deep`);
+    this.checkDepth(path);
+    this.builder.steps.spend(1 + path.length);
     if (schema === true) return this.rules.value;
     if (schema === false) return refuseSchema(path, '`false` allows no value at all');
     if (!isSchemaObject(schema)) return refuseSchema(path, 'a schema must be an object or a boolean');
@@ -71,9 +76,20 @@ export class SchemaCompiler {
     return either(types.map((type) => this.ofType(type, schema, path)));
   }
 
+  private checkDepth(path: SchemaPath): void {
+    if (path.length > deepest + this.base.length) refuseSchema(this.base, `nested more than ${deepest} deep`);
+  }
+
+  private merge(a: SchemaObject, b: SchemaObject, path: SchemaPath): SchemaObject {
+    return mergeSchemas(a, b, path, this.builder.steps);
+  }
+
   private checkKeywords(schema: SchemaObject, path: SchemaPath): void {
-    for (const keyword of Object.keys(schema)) {
-      if (keyword in keywordsOfType || annotations.has(keyword) || keyword.startsWith('x-')) continue;
+    const keywords = Object.keys(schema);
+    this.builder.steps.spend(keywords.length);
+    for (const keyword of keywords) {
+      if (Object.hasOwn(keywordsOfType, keyword) || annotations.has(keyword) || keyword.startsWith('x-'))
+        continue;
       // `uniqueItems: false` and the like ask for nothing.
       if (unsupportedKeywords.has(keyword) && schema[keyword] === false) continue;
       if (unsupportedKeywords.has(keyword))
@@ -81,22 +97,25 @@ export class SchemaCompiler {
       const near = nearest(keyword, [...Object.keys(keywordsOfType), ...annotations]);
       refuseSchema(
         [...path, keyword],
-        `\`${keyword}\` is not a keyword of JSON Schema${near ? `; did you mean \`${near}\`?` : ''}`,
+        `\`${shortened(keyword)}\` is not a keyword of JSON Schema${near ? `; did you mean \`${near}\`?` : ''}`,
       );
     }
   }
 
   private reference(target: JsonValue, beside: SchemaObject, path: SchemaPath): string {
     if (typeof target !== 'string') return refuseSchema([...path, '$ref'], 'must be a string');
-    const constrains = Object.keys(beside).some((keyword) => !annotations.has(keyword));
-    if (constrains)
-      return this.schema(mergeSchemas(this.resolve({ $ref: target }, path), beside, path), path);
-    const known = this.references.get(target);
+    const constraints = Object.fromEntries(
+      Object.entries(beside).filter(([keyword]) => !annotations.has(keyword)),
+    );
+    const constrains = Object.keys(constraints).length > 0;
+    const key = constrains ? `${target} ${canonical(constraints, this.builder.steps)}` : target;
+    const known = this.references.get(key);
     if (known !== undefined) return known;
     const name = this.builder.reserve(`ref-${target.split('/').at(-1) ?? ''}`);
-    this.references.set(target, name);
-    const schema = this.pointer(target, path);
-    this.refuseLoop(schema, path);
+    this.references.set(key, name);
+    let schema = this.pointer(target, path);
+    if (constrains) schema = this.merge(this.resolve({ $ref: target }, path), constraints, path);
+    else this.refuseLoop(schema, path);
     // Paths start again at the target, so that recursion does not count as depth.
     this.builder.define(name, this.schema(schema, [...this.base, target]));
     return name;
@@ -112,7 +131,7 @@ export class SchemaCompiler {
       const target = this.pointer(current.$ref, path);
       const beside = without(current, '$ref');
       if (!isSchemaObject(target)) return refuseSchema(path, `${current.$ref} is not a schema object`);
-      current = mergeSchemas(target, beside, path);
+      current = this.merge(target, beside, path);
     }
     return refuseSchema(path, '`$ref` leads back to itself without saying anything');
   }
@@ -124,6 +143,7 @@ export class SchemaCompiler {
   private pointer(target: string, path: SchemaPath): JsonValue {
     if (target !== '#' && !target.startsWith('#/'))
       refuseSchema([...path, '$ref'], `${target}: only references inside of the schema, #/…, are followed`);
+    this.builder.steps.spendText(target);
     let current: JsonValue | undefined = this.document;
     for (const part of target.split('/').slice(1)) {
       const key = decodeURIComponent(part).replace(/~1/g, '/').replace(/~0/g, '~');
@@ -136,17 +156,19 @@ export class SchemaCompiler {
   }
 
   private conjunction(parts: JsonValue[], path: SchemaPath): SchemaObject {
+    this.checkDepth(path);
     let merged: SchemaObject = {};
     for (const [index, part] of parts.entries()) {
+      this.builder.steps.spend(steps_per_part);
       if (part === true) continue;
       if (!isSchemaObject(part)) refuseSchema([...path, String(index)], 'a schema must be an object');
       let resolved = this.resolve(part as SchemaObject, path);
       if (resolved.allOf !== undefined) {
         const inner = this.list(resolved.allOf, path);
-        resolved = this.conjunction([without(resolved, 'allOf'), ...inner], path);
+        resolved = this.conjunction([without(resolved, 'allOf'), ...inner], [...path, String(index)]);
       }
       this.checkKeywords(resolved, path);
-      merged = mergeSchemas(merged, resolved, path);
+      merged = this.merge(merged, resolved, path);
     }
     return merged;
   }
@@ -167,10 +189,13 @@ export class SchemaCompiler {
 
   private checkDisjoint(value: JsonValue, path: SchemaPath): void {
     const branches = this.list(value, [...path, 'oneOf']);
+    const { steps } = this.builder;
+    // Lists of constants may be long, and need no comparison of each with each.
+    if (listedApart(branches, steps)) return;
     const resolve = (schema: SchemaObject) => this.resolve(schema, path);
     for (let i = 0; i < branches.length; i++)
       for (let j = i + 1; j < branches.length; j++)
-        if (!provablyDisjoint(branches[i]!, branches[j]!, resolve))
+        if (!provablyDisjoint(branches[i]!, branches[j]!, resolve, steps))
           refuseSchema(
             [...path, 'oneOf'],
             `the alternatives ${i} and ${j} may both be valid for one value, which \`oneOf\` forbids and a grammar cannot prevent`,
@@ -181,21 +206,26 @@ export class SchemaCompiler {
   private constants(schema: SchemaObject, path: SchemaPath): string {
     const listed = schema.enum === undefined ? undefined : this.list(schema.enum, [...path, 'enum']);
     let values = schema.const === undefined ? listed! : [schema.const];
-    if (listed && schema.const !== undefined)
-      values = values.filter((value) => listed.some((other) => canonical(other) === canonical(value)));
+    const { steps } = this.builder;
+    if (listed && schema.const !== undefined) {
+      const known = canonicalSet(listed, steps);
+      values = values.filter((value) => known.has(canonical(value, steps)));
+    }
     if (schema.type !== undefined) {
-      const types = asList(schema.type);
+      const types = new Set(asList(schema.type));
       values = values.filter(
-        (value) => types.includes(typeOf(value)) || (typeof value === 'number' && types.includes('number')),
+        (value) => types.has(typeOf(value)) || (typeof value === 'number' && types.has('number')),
       );
     }
     const beside = Object.keys(schema).find(
-      (key) => !['enum', 'const', 'type'].includes(key) && key in keywordsOfType,
+      (key) => !['enum', 'const', 'type'].includes(key) && Object.hasOwn(keywordsOfType, key),
     );
     if (beside !== undefined)
       refuseSchema([...path, beside], '`enum` and `const` leave nothing else to say; remove this keyword');
     if (values.length === 0) refuseSchema(path, 'no value of `enum` or `const` is of the given `type`');
-    return this.builder.add('constant', values.map((value) => literal(JSON.stringify(value))).join(' | '));
+    const texts = values.map((value) => JSON.stringify(value));
+    for (const text of texts) steps.spendText(text);
+    return this.builder.add('constant', texts.map(literal).join(' | '));
   }
 
   /** Undefined: any type. */
@@ -203,14 +233,19 @@ export class SchemaCompiler {
     if (schema.type === undefined) {
       // Keywords speak of one type each; a value of that type is the sensible reading.
       const spoken = Object.keys(schema)
-        .map((keyword) => keywordsOfType[keyword])
+        .map((keyword) => (Object.hasOwn(keywordsOfType, keyword) ? keywordsOfType[keyword] : undefined))
         .filter((type): type is JsonType => type !== undefined && type !== 'any');
       return spoken.length === 0 ? undefined : [...new Set(spoken)];
     }
-    const types = asList(schema.type);
+    // Each once: a type that is listed again would be compiled again, at every level below, too.
+    const types = [...new Set(asList(schema.type))];
+    this.builder.steps.spend(types.length);
     for (const type of types)
       if (!jsonTypes.includes(type as JsonType))
-        refuseSchema([...path, 'type'], `${JSON.stringify(type)} is not one of ${jsonTypes.join(', ')}`);
+        refuseSchema(
+          [...path, 'type'],
+          `${shortened(JSON.stringify(type))} is not one of ${jsonTypes.join(', ')}`,
+        );
     return types as JsonType[];
   }
 
@@ -245,11 +280,14 @@ export class SchemaCompiler {
     if (typeof pattern === 'string') content = patternToGrammar(this.builder, pattern, this.rules.character);
     else if (pattern !== undefined) refuseSchema([...path, 'pattern'], 'must be a string');
     if (format !== undefined) {
-      const known = typeof format === 'string' ? stringFormats[format] : undefined;
+      const known =
+        typeof format === 'string' && Object.hasOwn(stringFormats, format)
+          ? stringFormats[format]
+          : undefined;
       if (known === undefined)
         refuseSchema(
           [...path, 'format'],
-          `the format ${JSON.stringify(format)} is not one of ${Object.keys(stringFormats).join(', ')}`,
+          `the format ${shortened(JSON.stringify(format))} is not one of ${Object.keys(stringFormats).join(', ')}`,
         );
       content = known!;
     }
@@ -271,7 +309,7 @@ export class SchemaCompiler {
       ...(mins.length > 0 ? { min: BigInt(Math.max(...mins)) } : {}),
       ...(maxs.length > 0 ? { max: BigInt(Math.min(...maxs)) } : {}),
     });
-    return this.builder.add('integer', range ?? refuseSchema(path, 'no integer lies between its bounds'));
+    return this.range('integer', range ?? refuseSchema(path, 'no integer lies between its bounds'));
   }
 
   private number(schema: SchemaObject, path: SchemaPath): string {
@@ -281,7 +319,13 @@ export class SchemaCompiler {
     const min = low.sort((a, b) => b.value - a.value || Number(b.exclusive) - Number(a.exclusive))[0];
     const max = high.sort((a, b) => a.value - b.value || Number(b.exclusive) - Number(a.exclusive))[0];
     const range = decimalRange({ ...(min ? { min } : {}), ...(max ? { max } : {}) });
-    return this.builder.add('number', range ?? refuseSchema(path, 'no number lies between its bounds'));
+    return this.range('number', range ?? refuseSchema(path, 'no number lies between its bounds'));
+  }
+
+  /** A step a character: its digits were put together from the last to the first. */
+  private range(name: string, body: string): string {
+    this.builder.steps.spend(body.length);
+    return this.builder.add(name, body);
   }
 
   private bounds(schema: SchemaObject, inclusive: string, exclusive: string, path: SchemaPath) {
@@ -334,21 +378,25 @@ export class SchemaCompiler {
     const required = schema.required === undefined ? [] : this.list(schema.required, [...path, 'required']);
     // A closed set of names is the sensible reading where properties are listed and nothing is said of others.
     const rest = schema.additionalProperties ?? Object.keys(properties).length === 0;
+    const needed = new Set(required);
     const members: { name: string; schema: JsonValue; required: boolean; at: SchemaPath }[] = [];
     for (const [name, value] of Object.entries(properties)) {
-      if (value === false && !required.includes(name)) continue;
+      if (value === false && !needed.has(name)) continue;
       members.push({
         name,
         schema: value,
-        required: required.includes(name),
+        required: needed.has(name),
         at: [...path, 'properties', name],
       });
     }
-    for (const name of required) {
+    for (const name of needed) {
       if (typeof name !== 'string') return refuseSchema([...path, 'required'], 'must be a list of strings');
       if (Object.hasOwn(properties, name)) continue;
       if (schema.additionalProperties === false)
-        refuseSchema([...path, 'required'], `${name} is required, but no property may have that name`);
+        refuseSchema(
+          [...path, 'required'],
+          `${shortened(name)} is required, but no property may have that name`,
+        );
       members.push({
         name,
         schema: schema.additionalProperties ?? true,
@@ -356,6 +404,7 @@ export class SchemaCompiler {
         at: [...path, 'required', name],
       });
     }
+    this.builder.steps.spend(members.length);
     const comma = this.builder.add('comma', `"," ${space}`);
     const pairs = members.map((member) =>
       this.builder.add(
@@ -405,6 +454,7 @@ export class SchemaCompiler {
 
   private list(value: JsonValue, path: SchemaPath): JsonValue[] {
     if (!Array.isArray(value)) return refuseSchema(path, 'must be a list');
+    this.builder.steps.spend(value.length);
     if (value.length === 0 && path.at(-1) !== 'required') return refuseSchema(path, 'must not be empty');
     return value;
   }

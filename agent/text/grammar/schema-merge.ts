@@ -1,6 +1,6 @@
 /** The conjunction of two schemas as one schema: what `allOf` and keywords beside `anyOf` or `$ref` mean. */
 
-import { refuseSchema, type SchemaPath } from './schema-error.ts';
+import { refuseSchema, type SchemaPath, shortened } from './schema-error.ts';
 import {
   annotations,
   isSchemaObject,
@@ -8,6 +8,7 @@ import {
   type JsonValue,
   type SchemaObject,
 } from './schema-keywords.ts';
+import type { StepBudget } from './step-budget.ts';
 
 /** Combinations of alternatives that a conjunction may have. Lower: refuses earlier; higher: larger grammars. */
 const mostPairs = 1000;
@@ -16,31 +17,45 @@ const mostPairs = 1000;
  * @returns a schema whose instances are valid under both; where nothing can be valid under both, or the
  *   conjunction cannot be written as one schema, the request is refused.
  */
-export function mergeSchemas(a: SchemaObject, b: SchemaObject, path: SchemaPath): SchemaObject {
+export function mergeSchemas(
+  a: SchemaObject,
+  b: SchemaObject,
+  path: SchemaPath,
+  steps: StepBudget,
+): SchemaObject {
+  steps.spend(1 + sizeOf(a) + sizeOf(b));
   const merged: SchemaObject = { ...a };
   for (const [keyword, value] of Object.entries(b)) {
-    const other = merged[keyword];
+    const other = Object.hasOwn(merged, keyword) ? merged[keyword] : undefined;
     if (other === undefined) merged[keyword] = value;
-    else if (!annotations.has(keyword)) merged[keyword] = mergeKeyword(keyword, other, value, path);
+    else if (!annotations.has(keyword)) merged[keyword] = mergeKeyword(keyword, other, value, path, steps);
   }
   // Each side's additionalProperties speaks of the properties that the other side names, too.
-  closeProperties(merged, a, b, path);
+  closeProperties(merged, a, b, path, steps);
   return merged;
 }
 
-function mergeKeyword(keyword: string, a: JsonValue, b: JsonValue, path: SchemaPath): JsonValue {
-  if (JSON.stringify(a) === JSON.stringify(b)) return a;
+function mergeKeyword(
+  keyword: string,
+  a: JsonValue,
+  b: JsonValue,
+  path: SchemaPath,
+  steps: StepBudget,
+): JsonValue {
+  if (written(a, steps) === written(b, steps)) return a;
+  steps.spend(sizeOf(a) + sizeOf(b));
   switch (keyword) {
     case 'type':
       return mergeTypes(asList(a), asList(b), path);
     case 'enum': {
-      const kept = asList(a).filter((value) => contains(asList(b), value));
+      const others = canonicalSet(asList(b), steps);
+      const kept = asList(a).filter((value) => others.has(canonical(value, steps)));
       return kept.length > 0 ? kept : refuseSchema(path, '`enum` lists that have no value in common');
     }
     case 'required':
       return [...new Set([...asList(a), ...asList(b)])];
     case 'properties':
-      return mergeProperties(a, b, path);
+      return mergeProperties(a, b, path, steps);
     case 'additionalProperties':
       if (a === true || b === true) return a === true ? b : a;
       if (a === false || b === false) return false;
@@ -58,6 +73,7 @@ function mergeKeyword(keyword: string, a: JsonValue, b: JsonValue, path: SchemaP
           path,
           `\`${keyword}\` at once in several places makes more than ${mostPairs} combinations`,
         );
+      steps.spend(asList(a).length * asList(b).length);
       return asList(a).flatMap((left) => asList(b).map((right) => ({ allOf: [left, right] })));
     case 'allOf':
       return [...asList(a), ...asList(b)];
@@ -78,28 +94,47 @@ function mergeKeyword(keyword: string, a: JsonValue, b: JsonValue, path: SchemaP
 }
 
 function mergeTypes(a: JsonValue[], b: JsonValue[], path: SchemaPath): JsonValue {
-  const has = (list: JsonValue[], type: JsonValue) =>
-    list.includes(type) || (type === 'integer' && list.includes('number'));
-  const kept = [...new Set([...a.filter((type) => has(b, type)), ...b.filter((type) => has(a, type))])];
+  const has = (types: ReadonlySet<JsonValue>, type: JsonValue) =>
+    types.has(type) || (type === 'integer' && types.has('number'));
+  const [left, right] = [new Set(a), new Set(b)];
+  const kept = [
+    ...new Set([...a.filter((type) => has(right, type)), ...b.filter((type) => has(left, type))]),
+  ];
   if (kept.length === 0)
     refuseSchema(path, `\`type\` is both ${a.join(' or ')} and ${b.join(' or ')}: nothing can be valid`);
   return kept as JsonType[];
 }
 
-function mergeProperties(a: JsonValue, b: JsonValue, path: SchemaPath): JsonValue {
+function mergeProperties(a: JsonValue, b: JsonValue, path: SchemaPath, steps: StepBudget): JsonValue {
   if (!isSchemaObject(a) || !isSchemaObject(b)) return refuseSchema(path, '`properties` must be an object');
   const merged: SchemaObject = { ...a };
   for (const [name, schema] of Object.entries(b)) {
-    const other = merged[name];
+    const other = Object.hasOwn(merged, name) ? merged[name] : undefined;
     if (other === undefined || other === true) merged[name] = schema;
-    else if (schema !== true) merged[name] = { allOf: [other, schema] };
+    else if (schema !== true) merged[name] = both(other, schema, steps);
   }
   return merged;
 }
 
-function closeProperties(merged: SchemaObject, a: SchemaObject, b: SchemaObject, path: SchemaPath): void {
+/** Many that are joined one by one stay one list, and do not become as many levels. */
+function both(a: JsonValue, b: JsonValue, steps: StepBudget): SchemaObject {
+  const listed =
+    isSchemaObject(a) && Array.isArray(a.allOf) && Object.keys(a).length === 1 ? a.allOf : undefined;
+  steps.spend(1 + (listed?.length ?? 0));
+  return { allOf: [...(listed ?? [a]), b] };
+}
+
+function closeProperties(
+  merged: SchemaObject,
+  a: SchemaObject,
+  b: SchemaObject,
+  path: SchemaPath,
+  steps: StepBudget,
+): void {
   if (!isSchemaObject(merged.properties)) return;
   const properties: SchemaObject = { ...merged.properties };
+  const required = new Set(asList(merged.required ?? []));
+  steps.spend(Object.keys(properties).length + required.size);
   for (const [side, other] of [
     [a, b],
     [b, a],
@@ -108,10 +143,13 @@ function closeProperties(merged: SchemaObject, a: SchemaObject, b: SchemaObject,
     if (rest === undefined || rest === true || !isSchemaObject(other.properties)) continue;
     const own = isSchemaObject(side.properties) ? side.properties : {};
     for (const name of Object.keys(other.properties)) {
-      if (name in own) continue;
+      if (Object.hasOwn(own, name)) continue;
       if (rest === false) {
-        if (asList(merged.required ?? []).includes(name))
-          refuseSchema(path, `the property ${name} is required and forbidden by \`additionalProperties\``);
+        if (required.has(name))
+          refuseSchema(
+            path,
+            `the property ${shortened(name)} is required and forbidden by \`additionalProperties\``,
+          );
         delete properties[name];
       } else properties[name] = { allOf: [properties[name]!, rest] };
     }
@@ -123,18 +161,31 @@ export function asList(value: JsonValue): JsonValue[] {
   return Array.isArray(value) ? value : [value];
 }
 
-export function contains(list: readonly JsonValue[], value: JsonValue): boolean {
-  const text = canonical(value);
-  return list.some((other) => canonical(other) === text);
+/** Texts of values, by which equal ones are found. */
+export function canonicalSet(values: readonly JsonValue[], steps: StepBudget): Set<string> {
+  return new Set(values.map((value) => canonical(value, steps)));
 }
 
 /** JSON with sorted keys, so that equal values have equal text. */
-export function canonical(value: JsonValue): string {
-  if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`;
+export function canonical(value: JsonValue, steps: StepBudget): string {
+  steps.spend(1);
+  if (Array.isArray(value)) return `[${value.map((item) => canonical(item, steps)).join(',')}]`;
   if (isSchemaObject(value))
     return `{${Object.keys(value)
       .sort()
-      .map((key) => `${JSON.stringify(key)}:${canonical(value[key]!)}`)
+      .map((key) => `${JSON.stringify(key)}:${canonical(value[key]!, steps)}`)
       .join(',')}}`;
-  return JSON.stringify(value);
+  return written(value, steps);
+}
+
+function written(value: JsonValue, steps: StepBudget): string {
+  const text = JSON.stringify(value);
+  steps.spendText(text);
+  return text;
+}
+
+/** Members that copying or comparing it goes through. */
+function sizeOf(value: JsonValue): number {
+  if (Array.isArray(value)) return value.length;
+  return isSchemaObject(value) ? Object.keys(value).length : 1;
 }
