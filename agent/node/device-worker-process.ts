@@ -28,6 +28,11 @@ const workerModule = import.meta.url.endsWith('.ts')
  * Lower: requests fail over sooner; higher: tolerates busy nodes.
  */
 const silent_ticks_max = 10;
+/**
+ * A request whose preparation holds up the worker was passed on so long before the worker's last words at most, by a
+ * worker that was busy with others. Lower: it may not be found; higher: more that have nothing to do with it are named.
+ */
+const prepared_ms_max = 5000;
 /** A worker that said it cannot go on is gone by then, or killed; one that hangs in the kernel is not waited for. */
 const gone_ms = 500;
 /** Least length of a tick. */
@@ -53,6 +58,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   #stopping = false;
   #has_served = false;
   #silent_ticks = 0;
+  #heard_ms = performance.now();
   #onFatal: () => void = () => undefined;
 
   constructor(context: ProcessContext) {
@@ -70,6 +76,7 @@ export class DeviceWorkerProcess implements ServingProcess {
     });
     this.#child.process.on('message', (message) => {
       this.#silent_ticks = 0;
+      this.#heard_ms = performance.now();
       this.#receive(message as FromWorker);
     });
     this.ended = Promise.race([
@@ -248,6 +255,15 @@ export class DeviceWorkerProcess implements ServingProcess {
     });
   }
 
+  /** Ids of the requests that it may have been working on when it fell silent: those that came later it never read. */
+  #beingPrepared(tick_ms: number): string[] {
+    return [...this.#context.traffic.unanswered].flatMap(({ id, passed_ms }) => {
+      if (id === '' || passed_ms === undefined) return [];
+      const before_ms = this.#heard_ms - passed_ms;
+      return before_ms <= prepared_ms_max && before_ms >= -tick_ms ? [id] : [];
+    });
+  }
+
   /**
    * Resolves where the worker lives and is silent. It is killed; one that hangs in the kernel may not even end by
    * that, so its session is over without waiting for it.
@@ -262,11 +278,10 @@ export class DeviceWorkerProcess implements ServingProcess {
         clearInterval(timer);
         this.upstream = undefined;
         this.#child.kill();
-        const error = new HpcserveError('E_AGENT_WORKER', {
+        const error = new HpcserveError('E_REPLICA_SILENT', {
           what: `the device worker of ${describeDevices(this.#context)} does not answer any more and was killed`,
           because: `it has said nothing for ${Math.round((limit * tick_ms) / 1000)} s`,
-          try: 'it may have been stopped (SIGSTOP), starved of cores, or stuck in a driver or filesystem: see `dmesg` of the node',
-          details: { log_file: this.log_file, pid: this.pid },
+          details: { log_file: this.log_file, pid: this.pid, requests: this.#beingPrepared(tick_ms) },
         });
         resolve({ error, restartable: false, fatal: 'device', tail: this.#child.tail() });
       }, tick_ms);

@@ -1,11 +1,11 @@
 /** Passes OpenAI requests on to the engine of a unit and its answer back, unchanged, as fast as the slower side takes it. */
 import { type IncomingMessage, type OutgoingHttpHeaders, request, type ServerResponse } from 'node:http';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { limits, type OpenAiError } from '../../spec/wire.ts';
+import { headers as headerNames, limits, type OpenAiError } from '../../spec/wire.ts';
 import { answerError, openAiError } from './answers.ts';
 import { connectionTo } from './engine-request.ts';
 import { DeadlineWatch, type RequestDeadlines } from './request-deadlines.ts';
-import type { Traffic, Upstream } from './serving-process.ts';
+import type { Traffic, UnansweredRequest, Upstream } from './serving-process.ts';
 
 /** Headers of one connection, not of the message (RFC 9110 §7.6.1), and those the agent answers for itself. */
 const not_passed_on = new Set([
@@ -32,8 +32,8 @@ export interface ProxiedRequest {
   traffic: Traffic;
   /** Headers added to the answer. */
   answer_headers: OutgoingHttpHeaders;
-  /** Tells when the engine's session is over, whatever its connections say; returns the removal of the callback. */
-  onSessionEnd(callback: () => void): () => void;
+  /** Tells when the engine's session is over, and why, whatever its connections say; returns the removal of the callback. */
+  onSessionEnd(callback: (error: HpcserveError) => void): () => void;
   /** Tells when the answer is to end before its time; returns the removal of the callback. */
   onHandOver(callback: HandOver): () => void;
   /** Runs once, when both sides are done with each other. */
@@ -68,6 +68,11 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   });
   passed.setNoDelay(true);
 
+  const unanswered: UnansweredRequest = { id: String(incoming.headers[headerNames.request_id] ?? '') };
+  traffic.unanswered.add(unanswered);
+  incoming.once('end', () => {
+    unanswered.passed_ms = performance.now();
+  });
   let received_bytes = 0;
   incoming.on('data', (chunk: Buffer) => {
     received_bytes += chunk.length;
@@ -83,18 +88,14 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   const cut = (): void => {
     if (!handedOver) outgoing.destroy();
   };
-  const fail = (because: string): void => {
+  const refuse = (error: HpcserveError): void => {
     // Cut off in the middle: no proper end may follow.
     if (outgoing.headersSent) cut();
-    else if (!outgoing.destroyed) {
-      const what = 'the engine of this session did not answer';
-      answerError(
-        outgoing,
-        new HpcserveError('E_AGENT_UPSTREAM', { what, because }),
-        undefined,
-        answer_headers,
-      );
-    }
+    else if (!outgoing.destroyed) answerError(outgoing, error, undefined, answer_headers);
+  };
+  const fail = (because: string): void => {
+    const what = 'the engine of this session did not answer';
+    refuse(new HpcserveError('E_AGENT_UPSTREAM', { what, because }));
   };
 
   let answer: IncomingMessage | undefined;
@@ -102,6 +103,7 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   /** The last bytes of a stream of events. */
   let lastBytes = Buffer.alloc(0);
   passed.once('response', (response) => {
+    traffic.unanswered.delete(unanswered);
     answer = response;
     const status = response.statusCode ?? 0;
     if (status < 200 || status > 599) {
@@ -132,8 +134,9 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   });
   passed.on('error', (error) => fail(error.message));
   // An engine that hangs keeps its connections open.
-  const forget = proxied.onSessionEnd(() => {
-    fail('its process hangs or has ended');
+  const forget = proxied.onSessionEnd((error) => {
+    if (isBlamed(error, unanswered)) refuse(silent(error));
+    else fail('its process hangs or has ended');
     passed.destroy();
   });
   /** @param event what a stream that has begun ends with */
@@ -161,6 +164,7 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   );
   outgoing.once('close', () => {
     deadlines.close();
+    traffic.unanswered.delete(unanswered);
     traffic.streams -= streams;
     streams = 0;
     forget();
@@ -171,6 +175,17 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     }
     onEnd();
   });
+}
+
+/** Whether the engine fell silent when it may have been reading this request. */
+function isBlamed({ code, details }: HpcserveError, { id }: UnansweredRequest): boolean {
+  if (code !== 'E_REPLICA_SILENT' || id === '') return false;
+  return Array.isArray(details.requests) && details.requests.includes(id);
+}
+
+function silent({ because }: HpcserveError): HpcserveError {
+  const what = 'the replica fell silent while it read this request, and was ended';
+  return new HpcserveError('E_REPLICA_SILENT', { what, because });
 }
 
 /** Whether an event may follow: the last one is whole, or none has begun. */

@@ -20,6 +20,15 @@ export interface Traffic {
   streams: number;
   /** Since ever. */
   answer_bytes: number;
+  /** Of the requests in flight, those to which nothing has been answered. */
+  readonly unanswered: Set<UnansweredRequest>;
+}
+
+export interface UnansweredRequest {
+  /** As in `headers.request_id`; empty where the gateway gave none. */
+  id: string;
+  /** When all of it had been passed on, by `performance.now()`; absent: not yet. */
+  passed_ms?: number;
 }
 
 /** One start of a device worker or of a wrapped engine: from spawn to end. */

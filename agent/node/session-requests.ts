@@ -32,7 +32,8 @@ export function sessionRequestHandler(agent: SessionRequests) {
     const unit = agent.unitOf(sessionId);
     const path = (request.url ?? '/').split('?', 1)[0]!;
     if (path === agentPaths.state && request.method === 'GET') answerJson(response, 200, agent.state());
-    else if (path === agentPaths.watch && request.method === 'GET') watch(agent, sessionId, unit, response);
+    else if (path === agentPaths.watch && request.method === 'GET')
+      watch(agent, sessionId, unit, request, response);
     else if (path === agentPaths.drain && request.method === 'POST') {
       request.resume();
       agent.drain(unit);
@@ -187,6 +188,7 @@ function watch(
   agent: SessionRequests,
   sessionId: string,
   unit: UnitSupervisor | undefined,
+  request: IncomingMessage,
   response: ServerResponse,
 ): void {
   response.writeHead(200, { 'content-type': 'application/x-ndjson', 'cache-control': 'no-store' });
@@ -204,8 +206,13 @@ function watch(
   };
   beat();
   const timer = setInterval(beat, agent.heartbeat_ms);
-  const forget = unit?.onSessionEnd(() => response.end());
-  response.once('close', () => {
+  const forget = unit?.onSessionEnd(() => {
+    // The connection may take a while to close, and a beat after the end would be an error.
+    clearInterval(timer);
+    response.end();
+  });
+  // An answer that waits behind another one of its connection is told nothing when that is gone.
+  request.socket.once('close', () => {
     clearInterval(timer);
     forget?.();
   });

@@ -59,7 +59,7 @@ export class UnitSupervisor {
   /** Why it must not go on, though it would. */
   #condemned: HpcserveError | undefined;
   readonly #reasons = new Map<string, boolean>();
-  readonly traffic: Traffic = { in_flight: 0, streams: 0, answer_bytes: 0 };
+  readonly traffic: Traffic = { in_flight: 0, streams: 0, answer_bytes: 0, unanswered: new Set() };
   #session: OwnSession | undefined;
   #process: ServingProcess | undefined;
   #error: HpcserveError | undefined;
@@ -74,7 +74,7 @@ export class UnitSupervisor {
   #published_ms = Number.NEGATIVE_INFINITY;
   #publish_timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
-  readonly #endings = new Set<() => void>();
+  readonly #endings = new Set<(error: HpcserveError) => void>();
 
   constructor(options: SupervisorOptions) {
     this.#options = options;
@@ -212,8 +212,8 @@ export class UnitSupervisor {
     return () => this.#hand_overs.delete(callback);
   }
 
-  /** Runs when the current session ends (its watchers' streams are closed then); returns its removal. */
-  onSessionEnd(callback: () => void): () => void {
+  /** Runs when the current session ends (its watchers' streams are closed then), with why; returns its removal. */
+  onSessionEnd(callback: (error: HpcserveError) => void): () => void {
     this.#endings.add(callback);
     return () => this.#endings.delete(callback);
   }
@@ -401,7 +401,7 @@ export class UnitSupervisor {
       model.state = 'failed';
       model.error = oneLine(error.message);
     }
-    for (const callback of this.#endings) callback();
+    for (const callback of this.#endings) callback(error);
     this.#endings.clear();
     this.#options.onChange();
     await this.#session?.update({

@@ -105,6 +105,13 @@ export const agentErrors = defineErrors({
     http_status: 503,
     exit_code: 11,
   },
+  E_REPLICA_SILENT: {
+    cause:
+      'A device worker said nothing for too long and was killed. Requests that it was reading then are answered with this, since one of them may be why.',
+    fix: 'see `details.requests` of the failure report beside the log of the unit; if no request is to blame, it may have been stopped (SIGSTOP), starved of cores, or stuck in a driver or filesystem: see `dmesg` of the node',
+    http_status: 502,
+    exit_code: 11,
+  },
   E_AGENT_ENGINE_START: {
     cause: 'The program of a wrapped engine could not be started.',
     fix: 'check that it is installed where the job runs, and `runtime` in the site config (module, venv, container)',

@@ -1,9 +1,10 @@
+import { once } from 'node:events';
 import { readdir, readFile, rename } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { SessionIdentity } from '../../mesh/index.ts';
+import { pinnedConnect, SessionIdentity } from '../../mesh/index.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { agentPaths, headers } from '../../spec/wire.ts';
 import { eventually } from '../mesh/fixtures.ts';
@@ -206,6 +207,29 @@ describe('a node agent with a wrapped engine', () => {
 });
 
 describe('what goes wrong', () => {
+  test('a unit that fails under somebody who watches it takes neither the agent nor another unit with it', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([fixtureUnit('m'), fixtureUnit('other')]);
+    const [record, other] = [await site.serving('m'), await site.serving('other')];
+    // Behind an answer on the same connection: it has beats to say, and nobody to whom they go.
+    const socket = await pinnedConnect(record, site.gateway.identity);
+    socket.on('error', () => undefined);
+    const body = JSON.stringify({ messages: [{ role: 'user', content: 'hang' }] });
+    const head = `host: x\r\ncontent-type: application/json\r\ncontent-length: ${body.length}`;
+    socket.write(`POST /v1/chat/completions HTTP/1.1\r\n${head}\r\n\r\n${body}`);
+    socket.write(`GET ${agentPaths.watch} HTTP/1.1\r\nhost: x\r\n\r\n`);
+    await once(socket, 'data');
+    await site.ask(record, 'crash').then(
+      ({ body }) => body.dump(),
+      () => undefined,
+    );
+    // Several beats later.
+    await delay(1000);
+    expect(agent.process.exitCode).toBeNull();
+    expect(await textOf(await site.ask(other, 'count 1'))).toContain('[DONE]');
+    socket.destroy();
+  });
+
   test('an engine that is killed is DOWN at once and comes back as a new session', async () => {
     await using site = await Site.open();
     const agent = await site.start([fixtureUnit('m')]);

@@ -106,7 +106,7 @@ async function contextOf(folder: string, rank: number): Promise<ProcessContext> 
     guard: new OrphanGuard(runtime_folder),
     log: pino({ level: 'silent' }),
     environment: { PATH: process.env.PATH },
-    traffic: { in_flight: 0, streams: 0, answer_bytes: 0 },
+    traffic: { in_flight: 0, streams: 0, answer_bytes: 0, unanswered: new Set() },
     onChange: () => undefined,
   };
 }

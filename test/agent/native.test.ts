@@ -1,6 +1,7 @@
 /** A node agent with the native engine: real device workers, real (synthetic) models. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import { parseNumberList } from '../../agent/devices/lists.ts';
@@ -150,15 +151,29 @@ describe('the native engine on a node', () => {
     const pid = await agent.pidOf(first);
     process.kill(pid, 'SIGSTOP');
     const began_ms = performance.now();
-    const answer = await site.pool(first).request(chat('toy'));
-    expect(answer.statusCode).toBe(502);
-    expect(await answer.body.json()).toMatchObject({ error: { code: 'E_AGENT_UPSTREAM' } });
+    const named = (id: string) => {
+      const request = chat('toy');
+      return site.pool(first).request({ ...request, headers: { ...request.headers, 'x-request-id': id } });
+    };
+    const suspect = named('req_at_that_time');
+    await delay(4000);
+    const later = await named('req_later');
+    expect((await suspect).statusCode).toBe(502);
+    expect(await (await suspect).body.json()).toMatchObject({ error: { code: 'E_REPLICA_SILENT' } });
+    // It was never read, so it is not to blame.
+    expect(later.statusCode).toBe(502);
+    expect(await later.body.json()).toMatchObject({ error: { code: 'E_AGENT_UPSTREAM' } });
     await eventually(() => site.registry.get(first.session_id)?.lifecycle !== 'SERVING', 'it is DOWN', 2000);
     expect(performance.now() - began_ms).toBeLessThan(16_000);
     expect(await agent.ended).toEqual({ code: 8, signal: null });
     // It was killed; the kernel takes a moment for that, which the agent does not wait for.
     await eventually(() => !alive(pid), 'the process to be gone', 6000);
     expect((await agent.state())!.error!.because.join()).toContain('does not answer any more and was killed');
+    const report = await readFile(join(agent.launch.launch_folder, 'n0.toy-0.failure.json'), 'utf8');
+    expect(JSON.parse(report).error).toMatchObject({
+      code: 'E_REPLICA_SILENT',
+      details: { requests: ['req_at_that_time'] },
+    });
   });
 
   test('an agent and its worker that were suspended together go on as if nothing had been', async () => {
