@@ -80,6 +80,11 @@ export interface EngineAdapter {
   parseProbe?(output: string): EngineProbe | undefined;
   /** @throws HpcserveError E_AGENT_ENGINE_OPTION where the model asks for what this engine cannot do */
   commandLine(unit: UnitSpec, context: AdapterContext): CommandLine;
+  /**
+   * Paths for which it asks for no key, where it listens on a port: it is then run in a network namespace of its own, as
+   * far as the node permits. Absent: its key covers whatever computes or tells.
+   */
+  readonly open_paths?: readonly string[];
   /** Answers 2xx when, and only when, requests are served. */
   readonly readiness_path: string;
   /** Prometheus text with the engine's load; absent: the agent counts requests itself. */

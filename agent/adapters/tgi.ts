@@ -22,6 +22,8 @@ export const tgi: EngineAdapter = {
   name: 'tgi',
   readiness_path: '/health',
   metrics_path: '/metrics',
+  // Its routes for SageMaker are merged outside of what asks for the key (router/src/server.rs).
+  open_paths: ['/invocations', '/metrics'],
 
   probeArgv: (prefix) => [...prefix, program, '--version'],
   furtherProbeArgv: (prefix) => [...prefix, program, '--help'],

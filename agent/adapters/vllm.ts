@@ -53,6 +53,8 @@ export const vllm: EngineAdapter = {
   name: 'vllm',
   readiness_path: '/health',
   metrics_path: '/metrics',
+  // https://docs.vllm.ai/en/latest/usage/security.html: its key is asked for below /v1 alone.
+  open_paths: ['/invocations', '/pooling', '/score', '/rerank', '/tokenize', '/detokenize', '/metrics'],
 
   probeArgv: (prefix) => [...prefix, 'python3', '-c', probeCode],
   parseProbe: (output) => {

@@ -16,6 +16,7 @@ import {
 } from '../adapters/adapter.ts';
 import { type FatalSign, fatalSign } from '../adapters/fatal.ts';
 import { adapterOf } from '../adapters/index.ts';
+import { inPrivateNetwork, withPrivateNetwork } from '../private-network/plan.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { emptyLoad } from './device-worker-process.ts';
 import { EngineHealth } from './engine-health.ts';
@@ -58,6 +59,8 @@ export class EngineProcess implements ServingProcess {
   readonly #stopped = new AbortController();
   #child: Child | undefined;
   #load: EngineLoad = {};
+  /** As its command line begins, the site's prefix included. */
+  #program: string | undefined;
   #sleep: EngineSleep | undefined;
   #has_served = false;
   #hangs = false;
@@ -160,10 +163,11 @@ export class EngineProcess implements ServingProcess {
     const { group, engine_prefix, runtime_folder } = this.#context;
     const environment = engineEnvironment(this.#unit, this.#context);
     this.#update({ state: 'loading' });
-    const probed = await this.#probe(environment);
+    const probed = await this.#probe(environment, []);
     this.engine_version = probed?.version;
+    const apart = await this.#runsApart(environment, probed);
     const key = randomBytes(32).toString('hex');
-    const line = this.#adapter.commandLine(this.#unit, {
+    const own = this.#adapter.commandLine(this.#unit, {
       runtime_folder,
       port: await freePort('127.0.0.1'),
       key,
@@ -172,7 +176,9 @@ export class EngineProcess implements ServingProcess {
       ...(probed === undefined ? {} : { probed }),
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
     });
-    if (probed) checkOptions(this.#unit, probed, line.argv.slice(engine_prefix.length));
+    if (probed) checkOptions(this.#unit, probed, own.argv.slice(engine_prefix.length));
+    this.#program = own.argv[0];
+    const line = apart ? withPrivateNetwork(own, runtime_folder) : own;
     this.#stopped.signal.throwIfAborted();
     prepareFiles(line);
     const child = new Child({
@@ -230,8 +236,33 @@ export class EngineProcess implements ServingProcess {
     }
   }
 
-  /** What the installed engine can do; undefined where it does not say, and the safest form is used. */
-  async #probe(environment: NodeJS.ProcessEnv): Promise<EngineProbe | undefined> {
+  /**
+   * Whether it is run in a network namespace of its own: where it would answer some of its paths to anybody on the node.
+   * That its runtime (a container, say) starts in one is seen by asking it there for its version.
+   */
+  async #runsApart(environment: NodeJS.ProcessEnv, probed: EngineProbe | undefined): Promise<boolean> {
+    const { place, log } = this.#context;
+    const { open_paths, name } = this.#adapter;
+    if (open_paths === undefined || probed?.unix_socket) return false;
+    const why =
+      place !== undefined
+        ? 'its parts on other nodes have to reach it'
+        : (await this.#probe(environment, inPrivateNetwork)) === undefined
+          ? 'the node permits no user namespaces, or its runtime does not start in one'
+          : undefined;
+    if (why === undefined) return true;
+    log.warn(
+      { unit: this.#unit.unit, because: why },
+      `${name} listens on a port of the node, where anybody on it may ask for ${open_paths.join(', ')} without a key`,
+    );
+    return false;
+  }
+
+  /**
+   * What the installed engine can do; undefined where it does not say, and the safest form is used.
+   * @param within words to put before the commands
+   */
+  async #probe(environment: NodeJS.ProcessEnv, within: readonly string[]): Promise<EngineProbe | undefined> {
     const { engine_prefix } = this.#context;
     const adapter = this.#adapter;
     const asked = [adapter.probeArgv?.(engine_prefix), adapter.furtherProbeArgv?.(engine_prefix)];
@@ -239,7 +270,8 @@ export class EngineProcess implements ServingProcess {
     if (commands.length === 0 || !adapter.parseProbe) return undefined;
     try {
       const outputs = await Promise.all(
-        commands.map(async ([program, ...args]) => {
+        commands.map(async (command) => {
+          const [program, ...args] = [...within, ...command];
           const { stdout, stderr } = await promisify(execFile)(program!, args, {
             env: environment,
             timeout: probe_timeout_ms,
@@ -253,7 +285,7 @@ export class EngineProcess implements ServingProcess {
     } catch (error) {
       this.#context.log.warn(
         { unit: this.#unit.unit, reason: (error as Error).message.slice(0, 500) },
-        `${this.engine} did not answer what version it is`,
+        `${this.engine} did not answer what version it is${within.length > 0 ? ' in a network of its own' : ''}`,
       );
       return undefined;
     }
@@ -361,7 +393,7 @@ export class EngineProcess implements ServingProcess {
   }
 
   #exitError(end: ChildEnd, key: string, sign: FatalSign | undefined): HpcserveError {
-    const program = this.#child?.process.spawnargs[4] ?? this.engine;
+    const program = this.#program ?? this.engine;
     const lines = end.last_lines.map((text) => text.replaceAll(key, '[key]'));
     const details = { log_file: this.log_file, exit_code: end.code, signal: end.signal };
     if (!this.#has_served && (end.code === not_found || end.code === not_executable)) {
@@ -398,6 +430,8 @@ async function checkHealth(
     const { status } = await fetchText(upstream, path, timeout_ms);
     return status >= 200 && status < 300 ? undefined : `${path} answers ${status}`;
   } catch (error) {
+    // Nothing was sent, so nothing is known of the engine: what others do on the node must not end it.
+    if (error instanceof HpcserveError && error.code === 'E_AGENT_ENGINE_PORT') return undefined;
     const { name, message } = error as Error;
     return name === 'TimeoutError' || name === 'AbortError'
       ? `${path} is not answered within ${timeout_ms / 1000} s`

@@ -2,7 +2,7 @@ import { Agent, type IncomingMessage, request } from 'node:http';
 import { connect } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { listenersOf } from './loopback-listener.ts';
+import { peerOf } from './loopback-peer.ts';
 import type { Upstream } from './serving-process.ts';
 
 /** Largest answer of `fetchText`; metrics of the largest engines are some hundred KiB. */
@@ -11,43 +11,62 @@ const answer_bytes_max = 4 * 1024 * 1024;
 type Created = (error: Error | null, socket: Duplex) => void;
 
 /**
+ * A connection a request: on this host that is cheap, and no request meets one that is being closed. Engines are
+ * asked to keep it open all the same: one that answers and closes before the end of the request was written would
+ * break the writing, and its answer would be lost with the connection.
+ */
+class OneRequestAgent extends Agent {
+  constructor() {
+    super({ keepAlive: true });
+  }
+
+  // `maxFreeSockets: 0` would not do: to Node it is the default, 256.
+  override keepSocketAlive(): boolean {
+    return false;
+  }
+}
+
+/**
  * Connections to loopback ports of engines. A port that was free when the engine was started may be another user's
  * by the time it is asked, for anybody on the node sees it in the engine's arguments: before the first byte, key
- * included, is sent, the kernel is asked whose process listens there.
+ * included, is sent, the kernel is asked whose process has accepted this very connection.
  */
-class OwnPortAgent extends Agent {
+class OwnPortAgent extends OneRequestAgent {
   override createConnection({ host, port }: { host?: string; port?: number }, created: Created): undefined {
     const socket = connect({ host: host!, port: Number(port) });
-    socket.once('error', (error) => created(error, socket));
+    const closed = new AbortController();
+    const fail = (error: Error): void => created(error, socket);
+    socket.once('error', fail);
+    socket.once('close', () => closed.abort(new Error('the connection was closed before anything was sent')));
     socket.once('connect', () => {
-      requireOwn(Number(port)).then(
-        () => created(null, socket),
-        (error: Error) => socket.destroy(error),
+      requireOwn(Number(port), socket.localPort!, closed.signal).then(
+        () => {
+          socket.off('error', fail);
+          created(null, socket);
+        },
+        (error: Error) => {
+          socket.off('error', fail);
+          socket.destroy();
+          fail(closed.signal.aborted ? (closed.signal.reason as Error) : error);
+        },
       );
     });
   }
 }
 
 /** @throws HpcserveError E_AGENT_ENGINE_PORT */
-async function requireOwn(port: number): Promise<void> {
-  const own = process.getuid!();
-  const others = (await listenersOf(port)).filter((user) => user !== own);
-  if (others.length === 0) return;
+async function requireOwn(port: number, own_port: number, signal: AbortSignal): Promise<void> {
+  const user = await peerOf(port, own_port, signal);
+  if (user === process.getuid!()) return;
   throw new HpcserveError('E_AGENT_ENGINE_PORT', {
     what: `port ${port} of this node is not the engine's: another user listens there`,
-    because: `/proc/net/tcp names user id ${others.join(', ')}; nothing was sent to it`,
+    because: `/proc/net/tcp names user id ${user}; nothing was sent to it`,
     details: { port },
   });
 }
 
-/**
- * A connection a request: on this host that is cheap, and no request meets one that is being closed. Engines are
- * asked to keep it open all the same: one that answers and closes before the end of the request was written would
- * break the writing, and its answer would be lost with the connection.
- */
-const oneRequest = { keepAlive: true, maxFreeSockets: 0 };
-const bySocket = new Agent(oneRequest);
-const byPort = new OwnPortAgent(oneRequest);
+const bySocket = new OneRequestAgent();
+const byPort = new OwnPortAgent();
 
 /** Connection options of `http.request` for an engine on this host. */
 export function connectionTo(

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { packageRoot } from '../../spec/package-root.ts';
+import type { CommandLine } from '../adapters/adapter.ts';
 
 /** What runs in a network namespace of its own; see main.ts. */
 export interface PrivateNetworkPlan {
@@ -23,4 +24,23 @@ export function privateNetworkArgv(plan_file: string): string[] {
     join(packageRoot, 'dist/agent/private-network/main.js'),
     plan_file,
   ];
+}
+
+/**
+ * The same server in a network namespace of its own: its port is of nobody else's loopback, and a socket in its folder
+ * leads to it. As it is where it listens on a socket already.
+ */
+export function withPrivateNetwork(line: CommandLine, runtime_folder: string): CommandLine {
+  if (line.listen.kind === 'socket') return line;
+  const [socket, plan_file] = ['engine.sock', 'plan.json'].map((name) => join(runtime_folder, name)) as [
+    string,
+    string,
+  ];
+  const plan: PrivateNetworkPlan = { socket, port: line.listen.port, serve: line.argv, first: [] };
+  return {
+    ...line,
+    argv: privateNetworkArgv(plan_file),
+    listen: { kind: 'socket', path: socket },
+    files: [...line.files, { path: plan_file, content: JSON.stringify(plan) }],
+  };
 }

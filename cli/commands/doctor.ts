@@ -6,6 +6,7 @@ import type { CliContext } from '../context.ts';
 import type { CheckResult, CheckStatus } from '../doctor/check.ts';
 import {
   checkAddons,
+  checkEngineNetworks,
   checkNativeLibrary,
   checkNode,
   checkPrograms,
@@ -70,6 +71,7 @@ async function runChecks(context: CliContext): Promise<CheckResult[]> {
   results.push(
     { check: 'site config', status: 'PASSED', found: `${loaded.site.name} from ${loaded.path}` },
     checkNativeLibrary(loaded),
+    ...checkEngineNetworks(loaded),
     ...checkStateFolder(loaded),
     ...checkScratch(loaded, (text) => expandSitePath(text, context.environment)),
     ...(await checkSlurm(operations)),

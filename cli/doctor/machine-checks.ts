@@ -1,4 +1,5 @@
 /** Checks of this machine and of the folders: Node, addons, state folder, disk, clock, paths of sockets. */
+import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { existsSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -73,6 +74,27 @@ export function checkNativeLibrary({ site }: LoadedSite): CheckResult {
         `${name} is not installed; only wrapped engines can run`,
         `npm --prefix ${packageRoot} ci`,
       );
+}
+
+/** Engines that answer some of their paths without a key, and are therefore run in a network namespace of their own. */
+const engines_apart = ['vllm', 'tgi', 'ollama'] as const;
+
+/** Whether such namespaces can be made; said of this machine, since compute nodes mostly have the same system. */
+export function checkEngineNetworks({ site }: LoadedSite): CheckResult[] {
+  const engines = engines_apart.filter((name) => site.runtime.engines?.[name]);
+  if (engines.length === 0) return [];
+  const argv = ['--map-root-user', '--net', '--', 'true'];
+  const { status, error, stderr } = spawnSync('unshare', argv, { encoding: 'utf8', timeout: 10_000 });
+  const names = engines.join(', ');
+  if (status === 0) return [passed('networks of engines', `${names} can run in a network of its own here`)];
+  const why = error?.message ?? stderr.trim();
+  return [
+    warning(
+      'networks of engines',
+      `this machine permits no network of an engine's own (${why}): where nodes do not either, vLLM without --uds and TGI answer some paths, such as /invocations, to anybody on the node, and Ollama is not started`,
+      'ask for user namespaces (sysctl user.max_user_namespaces), or use a vLLM that has --uds',
+    ),
+  ];
 }
 
 export function checkStateFolder({ layout, site, path }: LoadedSite): CheckResult[] {

@@ -5,7 +5,9 @@
 import { createServer } from 'node:http';
 
 const argv = process.argv.slice(2);
-const socket = argv[argv.indexOf('--uds') + 1];
+const where = argv.includes('--uds')
+  ? { path: argv[argv.indexOf('--uds') + 1] }
+  : { port: Number(argv[argv.indexOf('--port') + 1]), host: '127.0.0.1' };
 const model = argv[argv.indexOf('--served-model-name') + 1];
 const say = (word) => process.stdout.write(`${word}\n`);
 // Both are needed for the paths to be there.
@@ -21,6 +23,7 @@ createServer(async (request, response) => {
   if (pathname.startsWith('/v1') && request.headers.authorization !== `Bearer ${process.env.VLLM_API_KEY}`)
     return answer(401, { error: 'Unauthorized' });
   if (asked === 'GET /health') return answer(200, {});
+  if (asked === 'POST /invocations') return answer(200, { choices: [{ text: 'to anybody' }] });
   if (canSleep && asked === 'GET /is_sleeping') return answer(200, { is_sleeping: asleep });
   if (canSleep && asked === 'POST /sleep') {
     say(`sleep ${searchParams.get('level') ?? 1}`);
@@ -39,4 +42,4 @@ createServer(async (request, response) => {
   say(asleep ? 'asked asleep' : 'asked');
   if (asleep) return answer(503, { error: { message: 'the model is sleeping' } });
   answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }] });
-}).listen(socket, () => say('listening'));
+}).listen(where, () => say('listening'));
