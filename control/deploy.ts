@@ -1,5 +1,4 @@
 /** `deploy`: from a specification to a serving deployment, or to the reason why not. */
-import { copyFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -7,6 +6,7 @@ import type { DeploymentSpec, ModelSpec, Objective } from '../spec/model-yaml.ts
 import type { PlacementModel, Plan, RunningReplicas } from '../spec/plan.ts';
 import { deploymentFiles, type GatewayEndpoint } from '../spec/state-layout.ts';
 import { assess } from './assess.ts';
+import { copyPrivately } from './copy-privately.ts';
 import type { CredentialFile } from './credentials.ts';
 import { mergePlan } from './decide.ts';
 import { type DeploymentState, forgetOldest, liveLaunches, wantedLaunches } from './deployment-state.ts';
@@ -313,7 +313,7 @@ async function accept(
     const previous = previousOf(before);
     const file = (key: 'spec' | 'previous_spec'): string =>
       join(store.folder(spec.name), deploymentFiles[key]);
-    if (previous && !before?.previous) copyFileSync(file('spec'), file('previous_spec'));
+    if (previous && !before?.previous) copyPrivately(file('spec'), file('previous_spec'));
     const state: DeploymentState = {
       format: 1,
       name: spec.name,
@@ -330,7 +330,7 @@ async function accept(
       ...(previous ? { previous } : {}),
       launches: forgetOldest(launches),
     };
-    copyFileSync(request.spec_file, file('spec'));
+    copyPrivately(request.spec_file, file('spec'));
     store.save(state, now_ms());
   } finally {
     lock.release();
