@@ -10,16 +10,19 @@ import type { ResolvedEngine } from '../spec/plan.ts';
 
 /**
  * @param nodeKinds names of the site's node kinds; undefined: those of other sites may be meant
+ * @param mediaDomains hosts from which the site lets engines fetch media; undefined: any
  * @throws E_CONFIG_CONFLICT, E_CONFIG_MISSING
  */
 export function checkModels(
   spec: DeploymentSpec,
   site: string,
   nodeKinds: readonly string[] | undefined,
+  mediaDomains?: readonly string[],
 ): void {
   refuseDoubleNames(spec);
   for (const model of spec.models) {
     if (nodeKinds) checkNodeKinds(model, site, nodeKinds);
+    if (mediaDomains) checkMediaDomains(model, site, mediaDomains);
     checkStableReplicas(model);
     checkCommand(model);
     checkFiles(model);
@@ -55,6 +58,20 @@ function checkNodeKinds({ name, devices }: ModelSpec, site: string, nodeKinds: r
     what: `${site} has no node kind ${devices.node_kinds.map((kind) => `"${kind}"`).join(' or ')}`,
     because: `devices.node_kinds of ${name} asks for it; the site has ${nodeKinds.join(', ') || 'none'}`,
     try: near ? `did you mean "${near}"?` : 'name one of them, or leave devices.node_kinds out',
+  });
+}
+
+function checkMediaDomains(
+  { name, remote_media }: ModelSpec,
+  site: string,
+  allowed: readonly string[],
+): void {
+  const other = remote_media.domains.find((domain) => !allowed.includes(domain));
+  if (other === undefined) return;
+  throw new HpcserveError('E_CONFIG_CONFLICT', {
+    what: `${name} wants to fetch media from ${other}, and ${site} does not allow it`,
+    because: `runtime.remote_media_domains of the site config names ${allowed.join(', ') || 'no host'}`,
+    try: 'remove it from remote_media.domains, or ask the site to add it',
   });
 }
 
@@ -128,6 +145,7 @@ export function withoutEffect(model: ModelSpec, engine: ResolvedEngine): string[
     ['kv_type', !native && engine !== 'llama.cpp' && engine !== 'ollama' && model.kv_type !== 'f16'],
     ['batch_invariant', !native && model.batch_invariant],
     ['latency_sensitivity', !native && model.latency_sensitivity !== 1],
+    ['remote_media', native && model.remote_media.domains.length > 0],
     ['chat_template', engine === 'command' && model.chat_template !== undefined],
   ];
   const keys = idle.filter(([, is]) => is).map(([key]) => key);

@@ -75,6 +75,7 @@ export async function askDeployment(input: PlanningInput): Promise<AskedDeployme
     spec,
     site.name,
     input.one_of_several ? undefined : [...new Set(input.offers.map((offer) => offer.node_kind))],
+    site.runtime.remote_media_domains,
   );
   const models: PlacementModel[] = [];
   for (const model of spec.models) {

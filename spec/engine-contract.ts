@@ -71,6 +71,8 @@ export interface SequenceRequest {
   max_new_tokens: number;
   /** Tokens that end the sequence (end-of-generation); the stopping token is reported and marked. */
   stop_tokens: ReadonlySet<number>;
+  /** Whose prompts it may begin with, of those that are remembered: of the same scope. Absent: of those that have none. */
+  cache_scope?: string;
   /** Log probabilities of the prompt's tokens (echo with logprobs): number of alternatives each, absent for none. */
   prompt_logprobs?: number;
 }

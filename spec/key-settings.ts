@@ -7,6 +7,9 @@ const perMinute = z.number().int().min(1).max(1e9);
 /** `total`: ever. Days and months are those of UTC. */
 const budgetWindows = ['day', 'month', 'total'] as const;
 
+/** As a group: the key alone. */
+export const privateCacheGroup = 'private';
+
 export const keySettingsSchema = z.strictObject({
   /** Names (or aliases) it may ask for. */
   models: z.array(z.string().min(1).max(256)).min(1).max(256).optional(),
@@ -18,6 +21,11 @@ export const keySettingsSchema = z.strictObject({
   /** Tokens of prompts and answers together, here and in `budget`. */
   tokens_per_minute: perMinute.optional(),
   budget: z.strictObject({ tokens, window: z.enum(budgetWindows) }).optional(),
+  /**
+   * Prompts are found again in the prefix caches of engines by keys of the same group alone. Absent: the group of all
+   * keys that name none; `private`: this key alone.
+   */
+  cache_group: z.string().min(1).max(64).optional(),
 });
 export type KeySettings = z.infer<typeof keySettingsSchema>;
 
@@ -29,6 +37,7 @@ export const keyChangesSchema = z.strictObject({
   requests_per_minute: keySettingsSchema.shape.requests_per_minute.nullable(),
   tokens_per_minute: keySettingsSchema.shape.tokens_per_minute.nullable(),
   budget: keySettingsSchema.shape.budget.nullable(),
+  cache_group: keySettingsSchema.shape.cache_group.nullable(),
 });
 export type KeyChanges = z.infer<typeof keyChangesSchema>;
 

@@ -57,6 +57,13 @@ const parallelSchema = z.strictObject({
     ),
 });
 
+const hostName = z
+  .string()
+  .regex(
+    /^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/,
+    'a host name in lower case, without scheme, port or wildcard',
+  );
+
 const workloadSchema = z.strictObject({
   rate_per_s: z.number().positive().max(1e6).describe('Requests per second, over all replicas.'),
   input_tokens: z.number().min(1).max(1e7).describe('Mean prompt length, in tokens.'),
@@ -235,6 +242,18 @@ export const modelSchema = z.strictObject({
     .boolean()
     .optional()
     .describe('Whether the model reasons before it answers. Default: what its chat template says.'),
+  remote_media: z
+    .strictObject({
+      domains: z
+        .array(hostName)
+        .max(64)
+        .default([])
+        .describe('Host names, each as addresses have it: subdomains are others.'),
+    })
+    .prefault({})
+    .describe(
+      'From where a wrapped engine may fetch images, sounds and films that requests name by address. Default: nowhere; what requests hold themselves (data:) passes always.',
+    ),
   timeouts: timeoutsSchema.prefault({}),
   slo: z
     .strictObject({

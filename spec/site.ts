@@ -336,6 +336,12 @@ const runtimeSchema = z.strictObject({
     .describe(
       'Which wrapped engines a job finds with the modules, container and environment above; those not listed are not there, and engine: auto passes them by. Default: nobody has looked, and auto takes them for there.',
     ),
+  remote_media_domains: z
+    .array(oneWord)
+    .optional()
+    .describe(
+      'Hosts that models may name in remote_media. Default: any; empty: no engine of the site fetches what requests name.',
+    ),
   srun_args: z.array(oneLine).default([]).describe('Further arguments of the srun line, one entry each.'),
   install_dir: path
     .optional()

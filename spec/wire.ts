@@ -30,6 +30,8 @@ export const headers = {
   /** Asked in a request: quality of service, and the providers it trusts; see docs/gateway.md. */
   qos: 'x-hpcserve-qos',
   providers: 'x-hpcserve-providers',
+  /** Whose prompts this one may meet in a prefix cache: requests of the same scope. Absent: those that have none. */
+  cache_scope: 'x-hpcserve-cache-scope',
   /** `1` asks a native replica for the token ids of every chunk, in `hpcserve_token_ids`; the gateway removes them again. */
   token_ids: 'x-hpcserve-token-ids',
   /** Of a native replica that refuses a request for its level: a `RefusedRequest`; clients do not see it. */

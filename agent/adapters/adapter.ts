@@ -34,6 +34,8 @@ export interface EngineProbe {
   version: string;
   /** Whether this version listens on unix sockets. */
   unix_socket: boolean;
+  /** Whether it can be told from which hosts it may fetch media. */
+  media_domains?: boolean;
   /** Long options that its help names, with their dashes; absent: it was not asked for them. */
   options?: ReadonlySet<string>;
 }
@@ -85,6 +87,8 @@ export interface EngineAdapter {
    * far as the node permits. Absent: its key covers whatever computes or tells.
    */
   readonly open_paths?: readonly string[];
+  /** Its prefix cache keeps requests with another `cache_salt` apart. */
+  readonly takes_cache_salt?: true;
   /** Answers 2xx when, and only when, requests are served. */
   readonly readiness_path: string;
   /** Prometheus text with the engine's load; absent: the agent counts requests itself. */

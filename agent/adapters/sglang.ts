@@ -27,6 +27,8 @@ export const sglang: EngineAdapter = {
   name: 'sglang',
   readiness_path: '/health',
   metrics_path: '/metrics',
+  // Versions that do not know it pay no heed to it.
+  takes_cache_salt: true,
 
   probeArgv: (prefix) => [...prefix, 'python3', '-c', probeCode],
   parseProbe: (output) => {

@@ -20,7 +20,9 @@ import importlib.metadata, importlib.util, json, pathlib, re
 folder = pathlib.Path(importlib.util.find_spec("vllm").origin).parent
 sources = [folder / "entrypoints" / "openai" / name for name in ("cli_args.py", "api_server.py")]
 found = any(re.search(r"\\buds\\b", path.read_text()) for path in sources if path.exists())
-print(json.dumps({"version": importlib.metadata.version("vllm"), "unix_socket": found}))
+options = folder / "engine" / "arg_utils.py"
+media = options.exists() and "--allowed-media-domains" in options.read_text()
+print(json.dumps({"version": importlib.metadata.version("vllm"), "unix_socket": found, "media_domains": media}))
 `.trim();
 
 /** Precisions that are a data type to vLLM; anything else is a quantization method. */
@@ -38,6 +40,9 @@ const dtypes: Record<string, string> = {
 /** Who passes it wants the engine to sleep (https://docs.vllm.ai/en/latest/features/sleep_mode/). */
 const sleep_option = '--enable-sleep-mode';
 
+/** A host that is none (RFC 2606). */
+const nowhere = 'none.invalid';
+
 /** One process a node, without Ray (https://docs.vllm.ai/en/latest/serving/parallelism_scaling/). */
 function acrossNodes({ rank, nodes, leader }: EnginePartPlace): string[] {
   return [
@@ -54,12 +59,22 @@ export const vllm: EngineAdapter = {
   readiness_path: '/health',
   metrics_path: '/metrics',
   // https://docs.vllm.ai/en/latest/usage/security.html: its key is asked for below /v1 alone.
+  takes_cache_salt: true,
   open_paths: ['/invocations', '/pooling', '/score', '/rerank', '/tokenize', '/detokenize', '/metrics'],
 
   probeArgv: (prefix) => [...prefix, 'python3', '-c', probeCode],
   parseProbe: (output) => {
-    const match = /\{"version": "([^"]+)", "unix_socket": (true|false)\}/.exec(output);
-    return match ? { version: match[1]!, unix_socket: match[2] === 'true' } : undefined;
+    const match =
+      /\{"version": "([^"]+)", "unix_socket": (true|false)(?:, "media_domains": (true|false))?\}/.exec(
+        output,
+      );
+    if (!match) return undefined;
+    const [, version, unix_socket, media_domains] = match;
+    return {
+      version: version!,
+      unix_socket: unix_socket === 'true',
+      ...(media_domains === 'true' && { media_domains: true }),
+    };
   },
 
   commandLine(unit, context) {
@@ -70,6 +85,7 @@ export const vllm: EngineAdapter = {
       ? ({ kind: 'socket', path: socket } as const)
       : ({ kind: 'loopback', port: context.port } as const);
     const dtype = dtypes[model.precision];
+    const { domains } = model.remote_media;
     const sleeps = model.engine_args.includes(sleep_option);
     // The paths that put it to sleep come with others that run what they are told to, and none of them asks for the key.
     if (sleeps && listen.kind !== 'socket')
@@ -100,6 +116,10 @@ export const vllm: EngineAdapter = {
       ...option('--dtype', dtype),
       ...(model.precision !== 'auto' && dtype === undefined ? option('--quantization', model.precision) : []),
       ...option('--chat-template', model.chat_template),
+      // The agent refuses the others; its list must not be empty, which would mean all hosts.
+      ...(context.probed?.media_domains
+        ? ['--allowed-media-domains', ...(domains.length > 0 ? domains : [nowhere])]
+        : []),
       ...model.engine_args,
     ];
     return {
@@ -110,6 +130,8 @@ export const vllm: EngineAdapter = {
         // Its ranks talk to each other over TCP: those of one node on loopback, where nobody else's node reaches.
         VLLM_HOST_IP: part?.own_address ?? '127.0.0.1',
         VLLM_NO_USAGE_STATS: '1',
+        // A host that is allowed must not send it to one that is not.
+        VLLM_MEDIA_URL_ALLOW_REDIRECTS: '0',
         ...(sleeps && { VLLM_SERVER_DEV_MODE: '1' }),
       },
       // Level 1: weights wait in host memory, and KV is given up.

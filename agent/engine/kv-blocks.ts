@@ -7,7 +7,7 @@
  *
  * There are more blocks than memory for them: blocks are addresses, and memory comes behind them by slabs.
  */
-import { KvPrefixes } from './kv-prefixes.ts';
+import { KvPrefixes, type PrefixId } from './kv-prefixes.ts';
 import { KvSlabs } from './kv-slabs.ts';
 import { type KvStorage, kv_block_tokens } from './kv-storage.ts';
 
@@ -16,10 +16,12 @@ export interface BlockList {
   readonly blocks: number[];
   /** Blocks that the sequence may come to need in all; others avoid the room for them. */
   wanted: number;
+  /** Whose remembered blocks it may begin with, and who may begin with its own. */
+  readonly scope: string;
   /** A reference to a block whose first rows are to be copied to the block at `index`, where there is one by then. */
   source?: { block: number; rows: number; index: number };
   /** Full blocks that were remembered, and the id of the prefix that they are. */
-  remembered?: { blocks: number; prefix: number };
+  remembered?: { blocks: number; prefix: PrefixId };
 }
 
 /** Copies the first rows of a block to another one. */
@@ -92,9 +94,12 @@ export class KvBlocks {
     this.#slabs.giveUp(Number.POSITIVE_INFINITY);
   }
 
-  /** A list without blocks, for a sequence that may come to need `wanted` of them. */
-  open(wanted: number): BlockList {
-    const list: BlockList = { blocks: [], wanted };
+  /**
+   * A list without blocks, for a sequence that may come to need `wanted` of them.
+   * @param scope of others' blocks it finds those of this scope alone
+   */
+  open(wanted: number, scope = ''): BlockList {
+    const list: BlockList = { blocks: [], wanted, scope };
     this.#lists.add(list);
     return list;
   }
@@ -127,7 +132,7 @@ export class KvBlocks {
    */
   share(list: BlockList, tokens: ArrayLike<number>): number {
     const most = Math.floor((tokens.length - 1) / kv_block_tokens);
-    const { blocks, prefix } = this.#prefixes.find(tokens, most);
+    const { blocks, prefix } = this.#prefixes.find(list.scope, tokens, most);
     for (const block of blocks) {
       this.#addReference(block);
       list.blocks.push(block);
@@ -164,7 +169,10 @@ export class KvBlocks {
   remember(list: BlockList, tokens: ArrayLike<number>, count: number): void {
     const full = Math.min(Math.floor(count / kv_block_tokens), list.blocks.length);
     if (list.remembered?.blocks !== full)
-      list.remembered = { blocks: full, prefix: this.#prefixes.remember(list.blocks, tokens, full) };
+      list.remembered = {
+        blocks: full,
+        prefix: this.#prefixes.remember(list.scope, list.blocks, tokens, full),
+      };
     const rows = count - full * kv_block_tokens;
     const block = list.blocks[full];
     if (rows === 0 || block === undefined) return;

@@ -1,18 +1,21 @@
 /**
  * Which blocks hold which tokens, for as long as nothing else is written there: full blocks are found again by their
  * tokens and the prefix before them, and the beginning of any block by the tokens that it has in common with a prompt.
+ * Prefixes begin in a scope, and are found in that alone: who asks in another one learns nothing of them, by time neither.
  */
 import { kv_block_tokens } from './kv-storage.ts';
 
+/** Unique for ever: a prefix that is forgotten and computed again is another one. A text: no prefix, in a scope of that name. */
+export type PrefixId = number | string;
+
 interface Prefix {
   block: number;
-  /** Unique for ever: a prefix that is forgotten and computed again is another one. */
-  id: number;
+  id: PrefixId;
 }
 
 interface Content {
-  /** Of the prefix before it; 0: there is none. */
-  parent: number;
+  /** Of the prefix before it. */
+  parent: PrefixId;
   /** Shape [kv_block_tokens], of which so many are there. */
   tokens: Int32Array;
   filled: number;
@@ -46,9 +49,9 @@ export class KvPrefixes {
    * Blocks that hold the beginning of `tokens`, at most so many.
    * @returns them, and the id of the prefix that they are
    */
-  find(tokens: ArrayLike<number>, blocks_max: number): { blocks: number[]; prefix: number } {
+  find(scope: string, tokens: ArrayLike<number>, blocks_max: number): { blocks: number[]; prefix: PrefixId } {
     const blocks: number[] = [];
-    let prefix = 0;
+    let prefix: PrefixId = scope;
     while (blocks.length < blocks_max) {
       const next = this.#prefixes.get(prefixKey(prefix, tokens, kv_block_tokens * blocks.length));
       if (next === undefined) break;
@@ -60,7 +63,7 @@ export class KvPrefixes {
 
   /** Behind a prefix, the block that has most of the tokens from `start` on at its beginning, at most so many. */
   findBeginning(
-    prefix: number,
+    prefix: PrefixId,
     tokens: ArrayLike<number>,
     start: number,
     rows_max: number,
@@ -82,8 +85,8 @@ export class KvPrefixes {
    * Remembers that full blocks hold the beginning of `tokens`, each of them behind those before it.
    * @returns the id of the prefix that all of them are
    */
-  remember(blocks: readonly number[], tokens: ArrayLike<number>, count: number): number {
-    let parent = 0;
+  remember(scope: string, blocks: readonly number[], tokens: ArrayLike<number>, count: number): PrefixId {
+    let parent: PrefixId = scope;
     for (let index = 0; index < count; index++) {
       const start = kv_block_tokens * index;
       const key = prefixKey(parent, tokens, start);
@@ -104,7 +107,7 @@ export class KvPrefixes {
   /** Remembers that a block behind a prefix begins with so many of the tokens from `start` on, fewer than it has room for. */
   rememberBeginning(
     block: number,
-    parent: number,
+    parent: PrefixId,
     tokens: ArrayLike<number>,
     start: number,
     rows: number,
@@ -149,7 +152,7 @@ export class KvPrefixes {
       throw new Error('KV prefixes: a beginning is remembered without a block');
   }
 
-  #hold(block: number, parent: number, tokens: ArrayLike<number>, start: number, filled: number): Content {
+  #hold(block: number, parent: PrefixId, tokens: ArrayLike<number>, start: number, filled: number): Content {
     const own = new Int32Array(kv_block_tokens);
     for (let row = 0; row < filled; row++) own[row] = tokens[start + row]!;
     const content: Content = { parent, tokens: own, filled };
@@ -162,13 +165,18 @@ export class KvPrefixes {
   }
 }
 
-function alikeKey(parent: number, token: number): string {
-  return `${parent}:${token}`;
+function alikeKey(parent: PrefixId, token: number): string {
+  return `${nameOf(parent)}:${token}`;
+}
+
+/** That no scope's name is taken for a number, nor for one with a token behind it. */
+function nameOf(id: PrefixId): string {
+  return typeof id === 'number' ? String(id) : JSON.stringify(id);
 }
 
 /** The exact tokens of a block and the prefix before it, so that no two prompts are taken for one another. */
-function prefixKey(parent: number, tokens: ArrayLike<number>, start: number): string {
-  let text = `${parent}:`;
+function prefixKey(parent: PrefixId, tokens: ArrayLike<number>, start: number): string {
+  let text = `${nameOf(parent)}:`;
   for (let offset = 0; offset < kv_block_tokens; offset++) {
     const token = tokens[start + offset]!;
     text += String.fromCharCode(token & 0xffff, token >>> 16);

@@ -231,7 +231,7 @@ export class NativeEngine implements Engine {
     const parked = this.#parked.get(id);
     if (!parked || this.#running.length >= this.#options.max_sequences) return false;
     const { sequence, kv } = parked;
-    const list = this.#blocks.open(blocksFor(sequence.tokens_max));
+    const list = this.#blocks.open(blocksFor(sequence.tokens_max), sequence.request.cache_scope);
     if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length))) {
       this.#blocks.release(list);
       return false;
@@ -281,7 +281,7 @@ export class NativeEngine implements Engine {
     if (at > 0) this.#waiting.unshift(...this.#waiting.splice(at, 1));
     while (this.#waiting.length > 0 && this.#running.length < this.#options.max_sequences) {
       const sequence = this.#waiting[0]!;
-      let list = this.#blocks.open(blocksFor(sequence.tokens_max));
+      let list = this.#blocks.open(blocksFor(sequence.tokens_max), sequence.request.cache_scope);
       // A prompt whose log probabilities or hidden rows are asked for is computed whole.
       let shared = sequence.needsAllRows ? 0 : this.#blocks.share(list, sequence.tokens.all());
       if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length), this.#running.length === 0)) {
@@ -300,7 +300,7 @@ export class NativeEngine implements Engine {
         }
         // Prompts that are kept for later may stand in its way by where they lie, the one that it shares among them.
         this.#blocks.forgetIdle();
-        list = this.#blocks.open(blocksFor(sequence.tokens_max));
+        list = this.#blocks.open(blocksFor(sequence.tokens_max), sequence.request.cache_scope);
         shared = 0;
         if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length), true)) {
           this.#blocks.release(list);

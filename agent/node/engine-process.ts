@@ -247,9 +247,11 @@ export class EngineProcess implements ServingProcess {
     const why =
       place !== undefined
         ? 'its parts on other nodes have to reach it'
-        : (await this.#probe(environment, inPrivateNetwork)) === undefined
-          ? 'the node permits no user namespaces, or its runtime does not start in one'
-          : undefined;
+        : this.#unit.model.remote_media.domains.length > 0
+          ? 'it is to fetch media from other hosts (remote_media)'
+          : (await this.#probe(environment, inPrivateNetwork)) === undefined
+            ? 'the node permits no user namespaces, or its runtime does not start in one'
+            : undefined;
     if (why === undefined) return true;
     log.warn(
       { unit: this.#unit.unit, because: why },

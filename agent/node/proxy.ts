@@ -4,6 +4,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers as headerNames, limits, type OpenAiError } from '../../spec/wire.ts';
 import { answerError, openAiError } from './answers.ts';
 import { connectionTo } from './engine-request.ts';
+import { bodyTooLarge } from './read-whole.ts';
 import { DeadlineWatch, type RequestDeadlines } from './request-deadlines.ts';
 import type { Traffic, UnansweredRequest, Upstream } from './serving-process.ts';
 
@@ -30,6 +31,8 @@ export interface ProxiedRequest {
   deadlines: RequestDeadlines;
   /** What came of this and other answers, for whoever watches the engine. */
   traffic: Traffic;
+  /** What to pass on in place of the body; absent: the body as it comes. */
+  body?: Buffer;
   /** Headers added to the answer. */
   answer_headers: OutgoingHttpHeaders;
   /** Tells when the engine's session is over, and why, whatever its connections say; returns the removal of the callback. */
@@ -48,10 +51,10 @@ export type HandOver = (error: HpcserveError) => void;
  * ends the client's connection, so that nobody takes half an answer for a whole one.
  */
 export function proxyRequest(proxied: ProxiedRequest): void {
-  const { incoming, outgoing, upstream, answer_headers, traffic, onEnd } = proxied;
+  const { incoming, outgoing, upstream, answer_headers, traffic, body, onEnd } = proxied;
   const declared = Number(incoming.headers['content-length'] ?? 0);
   if (declared > limits.body_bytes) {
-    answerError(outgoing, tooLarge(), 413);
+    answerError(outgoing, bodyTooLarge(), 413);
     incoming.resume();
     onEnd();
     return;
@@ -63,6 +66,7 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     headers: {
       ...passedOn(incoming.headers),
       host: 'localhost',
+      ...(body === undefined ? {} : { 'content-length': body.length }),
       ...(upstream.key === undefined ? {} : { authorization: `Bearer ${upstream.key}` }),
     },
   });
@@ -79,10 +83,11 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     if (received_bytes <= limits.body_bytes) return;
     incoming.unpipe(passed);
     passed.destroy();
-    if (!outgoing.headersSent) answerError(outgoing, tooLarge(), 413);
+    if (!outgoing.headersSent) answerError(outgoing, bodyTooLarge(), 413);
     incoming.resume();
   });
-  incoming.pipe(passed);
+  if (body === undefined) incoming.pipe(passed);
+  else passed.end(body);
 
   let handedOver = false;
   const cut = (): void => {
@@ -202,11 +207,4 @@ function passedOn(headers: IncomingMessage['headers']): OutgoingHttpHeaders {
   return Object.fromEntries(
     Object.entries(headers).filter(([name]) => !not_passed_on.has(name) && !named.has(name)),
   );
-}
-
-function tooLarge(): HpcserveError {
-  return new HpcserveError('E_AGENT_REQUEST', {
-    what: `the request body is larger than ${limits.body_bytes} bytes`,
-    try: 'send a smaller body',
-  });
 }

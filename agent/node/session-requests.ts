@@ -9,9 +9,13 @@ import type { AgentState, Heartbeat } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { agentPaths, headers } from '../../spec/wire.ts';
 import { answerError, answerJson } from './answers.ts';
+import { salted_paths, withCacheSalt } from './cache-salt.ts';
 import { connectionTo, fetchText } from './engine-request.ts';
 import { proxyRequest } from './proxy.ts';
-import type { UnitSupervisor } from './unit-supervisor.ts';
+import { readWhole } from './read-whole.ts';
+import { checkRemoteMedia } from './remote-media.ts';
+import type { Upstream } from './serving-process.ts';
+import type { BodyRules, UnitSupervisor } from './unit-supervisor.ts';
 
 /** A worker answers between two iterations. */
 const report_ms = 5000;
@@ -141,8 +145,9 @@ function serve(
   }
   // From here on it counts: an engine is put to sleep only where none is in.
   const onEnd = unit.enter();
-  const pass = (): void =>
+  const pass = (body?: Buffer): void =>
     proxyRequest({
+      ...(body === undefined ? {} : { body }),
       incoming: request,
       outgoing: response,
       upstream,
@@ -153,17 +158,45 @@ function serve(
       onHandOver: (callback) => unit.onHandOver(callback),
       onEnd,
     });
+  const rules = request.method === 'POST' ? unit.bodyRules(model.name) : undefined;
   const waking = unit.wake();
-  if (waking === undefined) pass();
-  else
-    waking.then(
-      () => (response.destroyed ? onEnd() : pass()),
-      (error: unknown) => {
-        onEnd();
-        request.resume();
-        answerError(response, HpcserveError.from(error), undefined, answer_headers);
-      },
-    );
+  if (waking === undefined && rules === undefined) {
+    pass();
+    return;
+  }
+  const ready = async (): Promise<Buffer | undefined> => {
+    const body = rules && checkedBody(await readWhole(request), request, rules, upstream);
+    await waking;
+    return body;
+  };
+  ready().then(
+    (body) => (response.destroyed ? onEnd() : pass(body)),
+    (error: unknown) => {
+      onEnd();
+      // A client that went away while it sent its request is told nothing.
+      if (response.destroyed) return;
+      request.resume();
+      answerError(response, HpcserveError.from(error), statusOf(error), answer_headers);
+    },
+  );
+}
+
+/** What a wrapped engine gets in place of a body. @throws HpcserveError where it must not get it at all */
+function checkedBody(
+  body: Buffer,
+  request: IncomingMessage,
+  { media_domains, takes_cache_salt }: BodyRules,
+  { key }: Upstream,
+): Buffer {
+  checkRemoteMedia(body, media_domains);
+  const scope = request.headers[headers.cache_scope];
+  const path = (request.url ?? '/').split('?', 1)[0]!;
+  if (!takes_cache_salt || typeof scope !== 'string' || !salted_paths.has(path)) return body;
+  return withCacheSalt(body, scope, key ?? '');
+}
+
+function statusOf(error: unknown): number | undefined {
+  return error instanceof HpcserveError && error.code === 'E_AGENT_REQUEST' ? 413 : undefined;
 }
 
 /** What a device worker says of itself, as it came. */

@@ -5,6 +5,7 @@ import type { ModelLoad, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
+import { adapterOf } from '../adapters/index.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EnginePart } from './engine-part.ts';
 import { EngineProcess } from './engine-process.ts';
@@ -30,6 +31,13 @@ const ship_ms = 5000;
 const report_lines = 200;
 /** Longest answers where model.yaml says nothing, s; a model that reasons writes several times as much. */
 const total_s_default = { plain: 3600, reasoning: 14_400 };
+
+/** What is done with bodies before a wrapped engine gets them. */
+export interface BodyRules {
+  /** Hosts from which it may fetch what requests name. */
+  media_domains: readonly string[];
+  takes_cache_salt: boolean;
+}
 
 export interface SupervisorOptions extends Omit<ProcessContext, 'onChange' | 'runtime_folder' | 'traffic'> {
   registry: Registry;
@@ -167,6 +175,16 @@ export class UnitSupervisor {
       first_token_ms: first_token_s * 1000,
       between_tokens_ms: between_tokens_s * 1000,
       total_ms: whole_s * 1000,
+    };
+  }
+
+  /** Undefined where its engine gets bodies as they come: the native one reads them itself. */
+  bodyRules(name: string): BodyRules | undefined {
+    const { engine, model } = this.#options.group.units.find((unit) => unit.model.name === name)!;
+    if (engine === 'native') return undefined;
+    return {
+      media_domains: model.remote_media.domains,
+      takes_cache_salt: adapterOf(engine).takes_cache_salt ?? false,
     };
   }
 

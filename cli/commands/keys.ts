@@ -124,6 +124,7 @@ interface SettingOptions {
   requestsPerMinute?: number | 'none';
   tokensPerMinute?: number | 'none';
   budget?: NonNullable<KeySettings['budget']> | 'none';
+  cacheGroup?: string;
 }
 
 function addSettingOptions(command: Command): Command {
@@ -137,11 +138,16 @@ function addSettingOptions(command: Command): Command {
       '--budget <tokens/window>',
       'tokens a day, a month, or in all: 100000/day, 5e6/total',
       orNone(parseBudget),
+    )
+    .option(
+      '--cache-group <name>',
+      'share computed prompts with keys of this group alone; private: with no other key',
+      orNone(parseGroup),
     );
 }
 
 function changesOf(options: SettingOptions): KeyChanges {
-  const { models, providers, ask, requestsPerMinute, tokensPerMinute, budget } = options;
+  const { models, providers, ask, requestsPerMinute, tokensPerMinute, budget, cacheGroup } = options;
   const named = {
     models,
     providers,
@@ -149,6 +155,7 @@ function changesOf(options: SettingOptions): KeyChanges {
     requests_per_minute: requestsPerMinute,
     tokens_per_minute: tokensPerMinute,
     budget,
+    cache_group: cacheGroup,
   };
   return Object.fromEntries(
     Object.entries(named).flatMap(([name, value]) =>
@@ -173,6 +180,12 @@ function parseAmount(text: string): number {
   return amount;
 }
 
+function parseGroup(text: string): string {
+  if (!/^[\w.-]{1,64}$/.test(text))
+    throw new InvalidArgumentError('1 to 64 letters, digits, `_`, `.` or `-`, or none.');
+  return text;
+}
+
 function parseBudget(text: string): NonNullable<KeySettings['budget']> {
   const match = /^([^/]+)\/(day|month|total)$/.exec(text);
   if (!match)
@@ -181,7 +194,7 @@ function parseBudget(text: string): NonNullable<KeySettings['budget']> {
 }
 
 function settingWords(settings: KeySettings): string {
-  const { models, providers, qos, requests_per_minute, tokens_per_minute, budget } = settings;
+  const { models, providers, qos, requests_per_minute, tokens_per_minute, budget, cache_group } = settings;
   return [
     models && `models ${models.join(',')}`,
     providers && `providers ${providers.join(',')}`,
@@ -189,6 +202,7 @@ function settingWords(settings: KeySettings): string {
     requests_per_minute !== undefined && `${requests_per_minute} requests/min`,
     tokens_per_minute !== undefined && `${tokens_per_minute} tokens/min`,
     budget && `${budget.tokens} tokens/${budget.window}`,
+    cache_group !== undefined && `cache ${cache_group}`,
   ]
     .filter((word) => typeof word === 'string')
     .join(', ');

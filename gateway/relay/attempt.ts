@@ -2,6 +2,7 @@ import type { RefusedRequest } from '../../spec/device-view.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers } from '../../spec/wire.ts';
 import { errorCodeHeader, errorEnvelope } from '../http-error.ts';
+import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { Replica } from '../routing/replica.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { AnswerHead } from '../upstream/answer-parser.ts';
@@ -78,7 +79,8 @@ export class Attempt implements AnswerReceiver {
   }
 
   dispatch(): void {
-    const { parsed, endpoint, request, request_id } = this.#owner.of;
+    const { parsed, endpoint, request, request_id, key } = this.#owner.of;
+    const scope = cacheScopeOf(key);
     const link = this.replica.session;
     const body = this.#continued?.body ?? parsed.body;
     this.replica.unreported++;
@@ -90,6 +92,7 @@ export class Attempt implements AnswerReceiver {
       `${headers.model}: ${this.replica.modelField}\r\n` +
       `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
       `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
+      `${scope === undefined ? '' : `${headers.cache_scope}: ${scope}\r\n`}` +
       `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`;
     this.#call = link.requests.send(head, body, this);
   }

@@ -1,8 +1,10 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Ledger, RequestRecord } from '../../ledger/index.ts';
+import { scopedKeys } from '../../solver/routing/prompt-keys.ts';
 import type { RefusedRequest } from '../../spec/device-view.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { errorEvent, sendError } from '../http-error.ts';
+import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { KeyLimits } from '../keys/key-limits.ts';
 import type { GatewayLog } from '../log.ts';
 import type { GatewayMetrics } from '../metrics.ts';
@@ -85,8 +87,8 @@ export class Exchange implements AttemptOwner {
   constructor(of: ExchangeRequest, services: ExchangeServices) {
     this.#of = of;
     this.#services = services;
-    const { parsed, filter } = of;
-    this.#route = { model: parsed.model, filter, prompt: parsed.prompt };
+    const { parsed, filter, key } = of;
+    this.#route = { model: parsed.model, filter, prompt: scopedKeys(parsed.prompt, cacheScopeOf(key)) };
   }
 
   get of(): ExchangeRequest {

@@ -9,6 +9,13 @@ const firstBlock = 1024;
 /** Hashed of a prompt at most: what is alike this far is alike enough. */
 const longest = firstBlock * 32;
 
+/** Keys of prompts that only meet those of the same scope. @param scope absent: all that have none */
+export function scopedKeys(keys: PromptKeys | undefined, scope: string | undefined): PromptKeys | undefined {
+  if (keys === undefined || scope === undefined) return keys;
+  const within = (hash: number): number => hashText(hash, scope, 0, scope.length);
+  return { prefix: within(keys.prefix), conversation: within(keys.conversation) };
+}
+
 /**
  * Hashes of a prompt's text by which replicas that know its beginning can be found. The prefix is that of the
  * largest block 1024·2^k that the prompt fills: prompts with a long common beginning agree in it whatever follows, and

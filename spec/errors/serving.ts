@@ -20,6 +20,13 @@ export const servingErrors = defineErrors({
     http_status: 400,
     exit_code: 2,
   },
+  E_REQUEST_REMOTE_MEDIA: {
+    cause:
+      'A request names an image, sound, film or file by its address, and the model does not allow its engine to fetch from there.',
+    fix: 'send it inside of the request (`data:image/png;base64,…`), or have `remote_media.domains` of model.yaml name the host',
+    http_status: 400,
+    exit_code: 2,
+  },
   E_REQUEST_SCHEMA: {
     cause: 'A JSON schema, pattern or grammar cannot be turned into a constraint on the output.',
     fix: 'remove the keyword that the message names, or express it with supported ones',

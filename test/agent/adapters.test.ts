@@ -119,7 +119,12 @@ describe('vLLM', () => {
       '--gpu-memory-utilization',
       '0.85',
     ]);
-    expect(result.env).toEqual({ VLLM_API_KEY: key, VLLM_HOST_IP: '127.0.0.1', VLLM_NO_USAGE_STATS: '1' });
+    expect(result.env).toEqual({
+      VLLM_API_KEY: key,
+      VLLM_HOST_IP: '127.0.0.1',
+      VLLM_NO_USAGE_STATS: '1',
+      VLLM_MEDIA_URL_ALLOW_REDIRECTS: '0',
+    });
     expect(result.listen).toEqual({ kind: 'socket', path: '/run/u0-0/engine.sock' });
   });
 
@@ -168,6 +173,18 @@ describe('vLLM', () => {
     expect(() => line('vllm', model, { probed: { version: '0.8.0', unix_socket: false } })).toThrow(
       expect.objectContaining({ code: 'E_AGENT_ENGINE_OPTION' }),
     );
+  });
+
+  test('is told from which hosts it may fetch media, where its version can be', () => {
+    const probed = { version: '0.18.0', unix_socket: true, media_domains: true };
+    const domainsOf = (domains: string[]): string[] => {
+      const { argv } = line('vllm', { remote_media: { domains } }, { probed });
+      return argv.slice(argv.indexOf('--allowed-media-domains') + 1);
+    };
+    expect(domainsOf(['a.org', 'b.org'])).toEqual(['a.org', 'b.org']);
+    expect(domainsOf([])).toEqual(['none.invalid']);
+    const { argv } = line('vllm', {}, { probed: { version: '0.8.0', unix_socket: true } });
+    expect(argv).not.toContain('--allowed-media-domains');
   });
 
   test('what its probe prints, among other output', () => {
@@ -540,6 +557,9 @@ test('the probe of vLLM reads the installed sources and imports nothing', async 
     expect(ask()).toEqual({ version: '0.11.2', unix_socket: false });
     await writeFile(join(folder, 'vllm/entrypoints/openai/cli_args.py'), 'uds: str | None = None\n');
     expect(ask()).toEqual({ version: '0.11.2', unix_socket: true });
+    await mkdir(join(folder, 'vllm/engine'));
+    await writeFile(join(folder, 'vllm/engine/arg_utils.py'), '"--allowed-media-domains"\n');
+    expect(ask()).toEqual({ version: '0.11.2', unix_socket: true, media_domains: true });
   } finally {
     await rm(folder, { recursive: true });
   }

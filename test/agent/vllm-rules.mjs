@@ -17,7 +17,8 @@ let asleep = false;
 createServer(async (request, response) => {
   const { pathname, searchParams } = new URL(request.url, 'http://vllm');
   const answer = (status, value) => response.writeHead(status).end(JSON.stringify(value));
-  for await (const _ of request);
+  let body = '';
+  for await (const chunk of request) body += chunk;
   const asked = `${request.method} ${pathname}`;
   // The key guards what is below /v1, and nothing else.
   if (pathname.startsWith('/v1') && request.headers.authorization !== `Bearer ${process.env.VLLM_API_KEY}`)
@@ -41,5 +42,6 @@ createServer(async (request, response) => {
   if (asked !== 'POST /v1/chat/completions') return answer(404, { detail: 'Not Found' });
   say(asleep ? 'asked asleep' : 'asked');
   if (asleep) return answer(503, { error: { message: 'the model is sleeping' } });
-  answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }] });
+  const { cache_salt } = JSON.parse(body);
+  answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }], cache_salt });
 }).listen(where, () => say('listening'));

@@ -61,6 +61,24 @@ it('refuses two models of one name, and an alias that is another’s name; an al
   check({ name: 'm', aliases: ['m', 'shared'] }, { name: 'n', aliases: ['shared'] });
 });
 
+it('refuses hosts of remote media that the site does not allow', () => {
+  const check = (domains: string[], allowed?: string[]) => () =>
+    checkModels(
+      deploymentSchema.parse({ name: 'd', models: [{ name: 'm', source: '/m', remote_media: { domains } }] }),
+      'here',
+      kinds,
+      allowed,
+    );
+  expect(check(['a.org', 'b.org'], ['a.org'])).toThrow(/m wants to fetch media from b\.org, and here/);
+  expect(check(['a.org'], [])).toThrow(/a\.org/);
+  expect(check(['a.org'], ['a.org', 'c.org'])).not.toThrow();
+  expect(check(['a.org'])).not.toThrow();
+  expect(check([], [])).not.toThrow();
+  expect(() =>
+    modelSchema.parse({ name: 'm', source: '/m', remote_media: { domains: ['*.org'] } }),
+  ).toThrow();
+});
+
 it('says which settings an engine does not act on', () => {
   const model = modelSchema.parse({
     name: 'm',

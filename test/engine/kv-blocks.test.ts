@@ -125,6 +125,26 @@ test('only the same tokens behind the same prefix are shared', () => {
   ).toBe(16);
 });
 
+test('blocks are found in their own scope alone, whole ones and beginnings', () => {
+  const copied: number[] = [];
+  const blocks = new KvBlocks(new FakeStorage(32), 32, (_from, _to, rows) => copied.push(rows));
+  const tokens = Int32Array.from({ length: 40 }, (_, index) => index);
+  const scopes = ['', '0', 'a', '"a"', '1:2'];
+  const known = (scope: string): number => {
+    const list = blocks.open(4, scope);
+    const shared = blocks.share(list, tokens);
+    blocks.grow(list, 3);
+    const found = shared + blocks.copyBeginning(list);
+    blocks.remember(list, tokens, 40);
+    blocks.release(list);
+    blocks.verify();
+    return found;
+  };
+  for (const scope of scopes) expect([scope, known(scope)]).toEqual([scope, 0]);
+  for (const scope of scopes) expect(known(scope)).toBeGreaterThanOrEqual(32);
+  expect(known('of nobody')).toBe(0);
+});
+
 test('of a block that is the same in part, the rows that are are copied, and nobody who has them is disturbed', () => {
   const action = fc.record({
     kind: fc.constantFrom('open', 'open', 'decode', 'release'),

@@ -8,7 +8,7 @@ import { byEngine } from '../../solver/routing/by-engine.ts';
 import { type Candidate, type RoutedRequest, requestsAt } from '../../solver/routing/candidate.ts';
 import { leastLoad } from '../../solver/routing/least-load.ts';
 import { byPrefix } from '../../solver/routing/prefix-affinity.ts';
-import { promptKeys } from '../../solver/routing/prompt-keys.ts';
+import { promptKeys, scopedKeys } from '../../solver/routing/prompt-keys.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 
@@ -256,6 +256,11 @@ describe('prompts that begin alike', () => {
     expect(promptKeys([system.slice(0, 100), system.slice(100), 'x'], 1)!.prefix).toBe(one.prefix);
     expect(promptKeys([text(11, 5000), 'what is a?'], 2)!.prefix).not.toBe(one.prefix);
     expect(promptKeys(['short'], 1)).toBeUndefined();
+    expect(scopedKeys(one, undefined)).toBe(one);
+    expect(scopedKeys(one, 'a')).toEqual(scopedKeys(one, 'a'));
+    expect(scopedKeys(one, 'a')!.prefix).not.toBe(scopedKeys(one, 'b')!.prefix);
+    expect(scopedKeys(one, 'a')!.conversation).not.toBe(one.conversation);
+    expect(scopedKeys(undefined, 'a')).toBeUndefined();
   });
 
   it('keep it through a conversation until its length doubles', () => {

@@ -44,6 +44,8 @@ export interface AnswerContext {
   response: ServerResponse;
   headers: Record<string, string>;
   token_ids: boolean;
+  /** As in `headers.cache_scope`. */
+  cache_scope: string | undefined;
   slow_client_ms: number;
   /** Throws where so many sequences more are too many. */
   admit(sequences: number): void;

@@ -30,6 +30,7 @@ export interface GenerationRequest {
     /** Absent: for as long as it likes. */
     limit?: ReasoningLimit;
   };
+  cache_scope: string | undefined;
   /** Its client can have it continued by another replica. */
   movable: boolean;
   /** The time that the chat template was told, Unix ms. */
@@ -222,6 +223,7 @@ export class Generation {
         ...(request.reasoning?.limit && { reasoning_limit: request.reasoning.limit }),
         max_new_tokens: request.max_tokens[choice.prompt]! - known.length,
         stop_tokens: [...this.stopTokens],
+        ...(request.cache_scope !== undefined && { cache_scope: request.cache_scope }),
         ...(request.prompt_logprobs !== undefined && { prompt_logprobs: request.prompt_logprobs }),
       },
       {

@@ -32,7 +32,7 @@ export class HostedEngine {
 
   /** @throws HpcserveError E_ENGINE_SEQUENCE, E_NATIVE_GRAMMAR, E_REQUEST_INVALID: the request's fault, nothing stays behind */
   add(submission: Submission): void {
-    const { id, tokens, sampling, max_new_tokens, prompt_logprobs } = submission;
+    const { id, tokens, sampling, max_new_tokens, cache_scope, prompt_logprobs } = submission;
     const stop_tokens = new Set(submission.stop_tokens);
     const sampler = sampling && this.sampler(submission, sampling, stop_tokens);
     try {
@@ -42,6 +42,7 @@ export class HostedEngine {
         max_new_tokens,
         stop_tokens,
         ...(sampler && { sampler }),
+        ...(cache_scope !== undefined && { cache_scope }),
         ...(prompt_logprobs !== undefined && { prompt_logprobs }),
       });
     } catch (error) {

@@ -44,6 +44,8 @@ export interface Submission {
   /** It can be broken off here, and goes on elsewhere from the tokens that are out. */
   movable: boolean;
   stop_tokens: number[];
+  /** See `SequenceRequest`. */
+  cache_scope?: string;
   prompt_logprobs?: number;
 }
 

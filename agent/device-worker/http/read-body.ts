@@ -1,8 +1,8 @@
 import type { IncomingMessage } from 'node:http';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { limits } from '../../../spec/wire.ts';
+import { jsonSize } from '../../text/json-size.ts';
 import { invalid, type Json } from '../requests/body-reader.ts';
-import { jsonSize } from './json-size.ts';
 
 /**
  * Bytes of a body for a model with a context of so many tokens: as much text as fills it, written with escapes, and

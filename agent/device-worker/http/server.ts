@@ -131,6 +131,7 @@ export class WorkerServer {
     if (this.draining)
       throw new HpcserveError('E_WORKER_DRAINING', { what: 'This device worker admits nothing new' });
     const routed = request.headers[headerNames.model];
+    const scope = request.headers[headerNames.cache_scope];
     const body = new BodyReader(await readJson(request, this.bodyBytesMax(routed)));
     const name = body.string('model');
     if (name === undefined) return body.refuse('model', 'is required');
@@ -148,6 +149,7 @@ export class WorkerServer {
         [headerNames.model]: config.name,
       },
       token_ids: request.headers[headerNames.token_ids] === '1',
+      cache_scope: typeof scope === 'string' ? scope : undefined,
       slow_client_ms: this.workerLimits.slow_client_ms,
       admit: (sequences) => this.admit(model, sequences),
     });

@@ -66,6 +66,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
       model,
       parameters,
       movable: parameters.stream && context.token_ids,
+      cache_scope: context.cache_scope,
       prompts: [tokens],
       max_tokens: [max_tokens],
       ...(text.reasons ? { reasoning: { opened, ...(limit ? { limit } : {}) } } : {}),

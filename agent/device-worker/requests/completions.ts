@@ -64,6 +64,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
       model,
       parameters,
       movable: parameters.stream && context.token_ids,
+      cache_scope: context.cache_scope,
       prompts: prompts.map(({ tokens }) => tokens),
       max_tokens: prompts.map(({ tokens }) =>
         answerTokens(tokens.length, wanted, model.context_tokens, 'prompt'),

@@ -43,6 +43,7 @@ export function embeddings(body: BodyReader, model: ServedModel, context: Answer
         reasoning: false,
         certain: false,
         movable: false,
+        ...(context.cache_scope !== undefined && { cache_scope: context.cache_scope }),
       },
       {
         admitted: () => {},
