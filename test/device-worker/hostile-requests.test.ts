@@ -3,6 +3,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { tinyModel, WorkerHarness } from './harness.ts';
 
 const worker = new WorkerHarness();
+/** Half of what a node agent waits before it kills a worker; on an idle machine none of these takes a tenth of it. */
+const silence_ms_max = 5000;
 /** Longest silence of the worker's reports, of which one is due every 50 ms. */
 let silence_ms = 0;
 let heard_ms = performance.now();
@@ -139,7 +141,7 @@ test.each(hostile)('%s: answered, and the worker reports all the time', async (_
     const { status, text } = await post(body);
     expect(`${status} ${text}`).toMatch(expected);
   });
-  expect(silent_ms).toBeLessThan(1000);
+  expect(silent_ms).toBeLessThan(silence_ms_max);
 });
 
 test('all of them at once, many times: the worker reports all the time', async () => {
@@ -147,6 +149,6 @@ test('all of them at once, many times: the worker reports all the time', async (
   const silent_ms = await silenceDuring(async () => {
     await Promise.all(volley.map(([, body]) => post(body)));
   });
-  expect(silent_ms).toBeLessThan(2000);
+  expect(silent_ms).toBeLessThan(silence_ms_max);
   expect((await post(asked({}))).status).toBe(200);
 });

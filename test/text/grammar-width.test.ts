@@ -78,11 +78,12 @@ it.each([
 ])('reads %s in time that grows with their length', (_, grammar) => {
   const began_ms = performance.now();
   expect(check(grammar)).not.toThrow();
-  expect(performance.now() - began_ms).toBeLessThan(1000);
+  expect(performance.now() - began_ms).toBeLessThan(5000);
 });
 
 it.each([
   ['brackets in brackets', `root ::= ${'('.repeat(100_000)}"a"`, /nested more than 200 deep/],
+  ['long texts repeated', rules(30, () => `"${'a'.repeat(1000)}"{2000}`), /repetition is written out/],
   ['more rules than anybody writes', rules(20_001, () => '"a"'), /more than 20000 rules/],
   ['more text than anybody writes', `root ::= "${'a'.repeat(1024 * 1024)}"`, /characters, of at most/],
 ])('refuses %s', (_, grammar, because) => {

@@ -15,6 +15,11 @@ const chars_max = 1024 * 1024;
 const rules_max = 20_000;
 /** Parts of rules that are looked at, where rules refer to each other many times. Lower: refuses more of them; higher: takes longer. */
 const parts_max = 1_000_000;
+/**
+ * Characters and references that libllama makes of it, repetition written out; each takes some 20 bytes and 50 ns of the
+ * thread that computes. Lower: less memory for hostile requests; higher: longer counted repetition of long texts.
+ */
+const elements_max = 1_000_000;
 /** Brackets in each other. */
 const depth_max = 200;
 /** Nothing is counted beyond. */
@@ -138,6 +143,8 @@ class WidthReader {
   /** Of the rule that is being read. */
   private references = new Set<string>();
   private parts = 0;
+  /** Of all rules, repetition written out. */
+  private elements = 0;
 
   constructor(text: string, param: string) {
     this.text = text;
@@ -179,15 +186,24 @@ class WidthReader {
 
   /** One element with the repetition behind it; undefined where the sequence ends. */
   private item(nested: boolean): WidthOf | undefined {
+    const from = this.at;
     const element = this.element();
     if (!element) return undefined;
     this.parts++;
+    // A text is repeated letter by letter, of all others a reference.
+    const elements = this.text[from] === '"' ? this.at - from : 1;
     this.space(nested);
     const bounds: { least: number; most: number }[] = [];
     for (let mark = this.take(/[*+?]|\{[^}]*\}/y); mark; mark = this.take(/[*+?]|\{[^}]*\}/y)) {
       bounds.push(repetitionOf(mark) ?? this.refuse(`${mark} is no repetition`));
       this.space(nested);
     }
+    this.elements += bounds.reduce(
+      (count, { least, most }) => count * (most < many ? most : least + 1),
+      elements,
+    );
+    if (this.elements > elements_max)
+      throw tooLarge(this.param, `more than ${elements_max} characters where its repetition is written out`);
     if (bounds.length === 0) return element;
     return (known) => bounds.reduce(repeated, element(known));
   }
