@@ -101,6 +101,8 @@ describe('the local site', () => {
     const file = join(home.folder, '.config/hpcserve/credentials.json');
     expect(statSync(file).mode & 0o777).toBe(0o600);
     expect(readFileSync(file, 'utf8')).toContain(key);
+    const copy = join(home.folder, '.hpcserve/local/deployments/demo/model.yaml');
+    expect(statSync(copy).mode & 0o777).toBe(0o600);
     const made = JSON.parse((await home.run(['keys', 'create', 'alice', '--json'])).stdout);
     const env = { HPCSERVE_API_KEY: made.key };
     expect((await home.run(['models'], { env })).code).toBe(0);
