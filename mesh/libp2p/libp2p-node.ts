@@ -10,18 +10,20 @@ import { circuitRelayServer, circuitRelayTransport } from '@libp2p/circuit-relay
 import { privateKeyFromRaw } from '@libp2p/crypto/keys';
 import { type GossipSub, gossipsub } from '@libp2p/gossipsub';
 import { identify } from '@libp2p/identify';
-import type { AbortOptions, ConnectionProtector, Libp2p, MessageStream, PrivateKey } from '@libp2p/interface';
+import type { Libp2p, PrivateKey } from '@libp2p/interface';
 import { noise } from '@libp2p/noise';
-import { preSharedKey } from '@libp2p/pnet';
 import { tcp } from '@libp2p/tcp';
 import { yamux } from '@libp2p/yamux';
 import type { Multiaddr } from '@multiformats/multiaddr';
 import { createLibp2p } from 'libp2p';
 import { limits } from '../../spec/wire.ts';
 import { message_bytes_max } from '../gossip/codec.ts';
+import { NetworkProof } from './network-proof.ts';
 
 /** Connections at most. A member keeps about 2 · (3 + log2 n) of them; a gateway more, one a node that needs a relay. */
 const connections_max = 1024;
+/** For all handshakes of a connection that comes in. Lower: strangers are held for less long; higher: slow networks. */
+const upgrade_ms = 5000;
 /** Bytes under way on one stream: bounds what a slow reader costs. Higher: faster over long distances. */
 const window_bytes_max = 1024 * 1024;
 /**
@@ -53,7 +55,6 @@ export type MeshNode = Libp2p<Services>;
 
 export async function createNode(options: NodeOptions): Promise<MeshNode> {
   const { network_key, listen, relays, onStranger } = options;
-  let strangers: StrangerCounter | undefined;
   const node = await createLibp2p<Services>({
     start: false,
     privateKey: newKey(),
@@ -72,19 +73,18 @@ export async function createNode(options: NodeOptions): Promise<MeshNode> {
         },
       }),
     ],
-    connectionProtector: () => {
-      strangers = new StrangerCounter(preSharedKey({ psk: swarmKey(network_key) })(), onStranger);
-      return strangers;
-    },
+    connectionProtector: () => new NetworkProof({ key: privateNetworkKey(network_key), onStranger }),
     connectionMonitor: { enabled: false }, // members send signs of life themselves
     connectionManager: {
       maxConnections: connections_max,
       // An address that leads nowhere must leave time for the next, such as one through a relay; that one takes about
       // ten round trips, which may be 150 ms each.
       addressDialTimeout: 2000,
-      maxIncomingPendingConnections: 64,
-      inboundConnectionThreshold: 512, // many members may share an address
-      inboundUpgradeTimeout: 5000,
+      // Who has not proved to have the network key is bounded by NetworkProof, and ends to make room for the next one. These
+      // two would refuse the next one instead, who may be a member, and count members that share an address as one.
+      maxIncomingPendingConnections: Number.POSITIVE_INFINITY,
+      inboundConnectionThreshold: Number.POSITIVE_INFINITY,
+      inboundUpgradeTimeout: upgrade_ms,
       reconnectRetries: 0,
     },
     services: {
@@ -116,7 +116,6 @@ export async function createNode(options: NodeOptions): Promise<MeshNode> {
         : {}),
     },
   });
-  node.addEventListener('connection:open', ({ detail }) => strangers?.proved(detail.remoteAddr.toString()));
   await node.start();
   return node;
 }
@@ -127,37 +126,7 @@ function newKey(): PrivateKey {
   return privateKeyFromRaw(Buffer.concat([Buffer.from(d!, 'base64url'), Buffer.from(x!, 'base64url')]));
 }
 
-/** The key of libp2p's private network in its own file format, derived from the mesh's. */
-function swarmKey(networkKey: Uint8Array): Uint8Array {
-  const key = Buffer.from(hkdfSync('sha256', networkKey, '', 'hpcserve libp2p private network v1', 32));
-  return Buffer.from(`/key/swarm/psk/1.0.0/\n/base16/\n${key.toString('hex')}`);
-}
-
-/** Notices connections from outside that end before they have become ones of a member. */
-class StrangerCounter implements ConnectionProtector {
-  readonly #protector: ConnectionProtector;
-  /** Addresses of connections that have not shown yet that they have the key. */
-  readonly #pending = new Set<string>();
-  readonly #onStranger: () => void;
-
-  constructor(protector: ConnectionProtector, onStranger: () => void) {
-    this.#protector = protector;
-    this.#onStranger = onStranger;
-  }
-
-  async protect(connection: MessageStream, options?: AbortOptions): Promise<MessageStream> {
-    if (connection.direction === 'inbound' && 'remoteAddr' in connection) {
-      const address = String(connection.remoteAddr);
-      this.#pending.add(address);
-      connection.addEventListener('close', () => {
-        if (this.#pending.delete(address)) this.#onStranger();
-      });
-    }
-    return await this.#protector.protect(connection, options);
-  }
-
-  /** A connection from there went through all handshakes. */
-  proved(address: string): void {
-    this.#pending.delete(address);
-  }
+/** The key that connections have to prove, derived from the mesh's: who learns it can forge no record. */
+function privateNetworkKey(networkKey: Uint8Array): Uint8Array {
+  return new Uint8Array(hkdfSync('sha256', networkKey, '', 'hpcserve libp2p private network v1', 32));
 }
