@@ -1,6 +1,12 @@
 import { createHash } from 'node:crypto';
 import { lifecycles, type SessionRecord } from '../spec/session-record.ts';
-import { type Departure, openDeparture, openRecord, RecordRejected } from './record-codec.ts';
+import {
+  type Departure,
+  openDeparture,
+  openRecord,
+  type RecordMark,
+  RecordRejected,
+} from './record-codec.ts';
 
 /** A record or a departure, opened and checked, with the envelope that proves it. */
 export interface Signed<T> {
@@ -12,7 +18,8 @@ export interface Signed<T> {
 
 /**
  * All that is known of one session: what its own key says, and what a peer says that saw it gone. An element of
- * a product of two lattices: records (by lifecycle, version, bytes) and departures (by bytes; none is least).
+ * a product of two lattices: records (by lifecycle, version, bytes) and departures (by the record that they are about,
+ * then bytes; none is least). A departure that a later record refutes is as none.
  */
 export interface Entry {
   readonly session_id: string;
@@ -70,22 +77,28 @@ export function sealedEntry({ record, departure }: Entry): SealedEntry {
 /**
  * The join of two entries of one session (LLMFabric §3, G-Map): of records the later lifecycle wins, then the
  * higher version; two different records of the same lifecycle and version (a defect of their writer) are ordered
- * by their bytes, so that every member chooses the same one; so are departures. Commutative, associative,
- * idempotent. Returns `a` itself where `b` adds nothing.
+ * by their bytes, so that every member chooses the same one; of departures the one wins that is about the later
+ * record, and none is left where the record is later still. Commutative, associative, idempotent. Returns `a` itself where `b` adds nothing.
  */
 export function joinEntries(a: Entry, b: Entry): Entry {
   if (a.session_id !== b.session_id) {
     throw new TypeError(`entries of two sessions cannot be joined: ${a.session_id}, ${b.session_id}`);
   }
   const record = greater(a.record, b.record, compareRecords);
-  const departure = greater(a.departure, b.departure, compareBytes);
-  if (record === a.record && departure === a.departure) return a;
-  return entryOf(a.session_id, record, departure);
+  const departure = greater(a.departure, b.departure, compareDepartures);
+  const joined = entryOf(a.session_id, record, departure);
+  return joined.record === a.record && joined.departure === a.departure ? a : joined;
 }
 
-/** Equal for equal entries; of different ones, different but for one in 2^48. */
+/** In the place of a departure's own fingerprint; any odd number would do. */
+const departed = 0x9e37_79b9_7f4b;
+
+/**
+ * Equal for entries of the same record that both have left or both have not: who says that it left, and in which words,
+ * is nothing that members have to agree on. Of others, different but for one in 2^48.
+ */
 export function fingerprintOf({ record, departure }: Entry): number {
-  return ((record?.fingerprint ?? 0) + 3 * (departure?.fingerprint ?? 0)) % 2 ** 48;
+  return ((record?.fingerprint ?? 0) + (departure ? departed : 0)) % 2 ** 48;
 }
 
 /** Whether the session is over, by its own word or a peer's. */
@@ -106,8 +119,19 @@ export function believed({ record, departure }: Entry): SessionRecord | undefine
     : { ...record.value, lifecycle: 'LEFT' };
 }
 
+/** Whether a record is later than the one of the mark, and of a session that goes on. */
+export function isLater(record: RecordMark, mark: RecordMark): boolean {
+  return record.lifecycle !== 'LEFT' && compareMarks(record, mark) > 0;
+}
+
+export function markOf({ lifecycle, version }: SessionRecord): RecordMark {
+  return { lifecycle, version };
+}
+
 /** Objects of just their size: spread ones have room for more. */
-function entryOf(session_id: string, record: Entry['record'], departure: Entry['departure']): Entry {
+function entryOf(session_id: string, record: Entry['record'], said: Entry['departure']): Entry {
+  const seen = said?.value.seen;
+  const departure = record && seen && compareMarks(record.value, seen) > 0 ? undefined : said;
   if (!record) return departure ? { session_id, departure } : { session_id };
   return departure ? { session_id, record, departure } : { session_id, record };
 }
@@ -130,8 +154,18 @@ function greater<T>(
 }
 
 function compareRecords(a: Signed<SessionRecord>, b: Signed<SessionRecord>): number {
-  const byLifecycle = lifecycles.indexOf(a.value.lifecycle) - lifecycles.indexOf(b.value.lifecycle);
-  return byLifecycle || a.value.version - b.value.version || compareBytes(a, b);
+  return compareMarks(a.value, b.value) || compareBytes(a, b);
+}
+
+function compareMarks(a: RecordMark, b: RecordMark): number {
+  return lifecycles.indexOf(a.lifecycle) - lifecycles.indexOf(b.lifecycle) || a.version - b.version;
+}
+
+/** Of those that are about all records, and of those about the same one, the bytes decide. */
+function compareDepartures(a: Signed<Departure>, b: Signed<Departure>): number {
+  const [one, other] = [a.value.seen, b.value.seen];
+  if (one && other) return compareMarks(one, other) || compareBytes(a, b);
+  return Number(other !== undefined) - Number(one !== undefined) || compareBytes(a, b);
 }
 
 function compareBytes(a: Signed<unknown>, b: Signed<unknown>): number {

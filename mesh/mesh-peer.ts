@@ -100,8 +100,11 @@ export class MeshPeer {
     const member = new GossipMember({
       self: transport.self,
       table,
-      departure: (session_id, evidence) =>
-        openEntry({ departure: sealDeparture({ session_id, evidence }, witness, network_key) }, network_key),
+      departure: (session_id, evidence, seen) => {
+        const departure = { session_id, evidence, ...(seen ? { seen } : {}) };
+        return openEntry({ departure: sealDeparture(departure, witness, network_key) }, network_key);
+      },
+      refute: (session_id, seen) => registry.dispute(session_id, seen),
       settings: defaultGossipSettings,
       now_ms: () => clock.now_ms(),
       random: Math.random,

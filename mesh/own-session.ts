@@ -1,4 +1,5 @@
 import type { Lifecycle, SessionMetadata, SessionRecord } from '../spec/session-record.ts';
+import type { RecordMark } from './record-codec.ts';
 import type { Registry } from './registry.ts';
 import { SessionIdentity } from './session-identity.ts';
 
@@ -10,8 +11,9 @@ const renewals_max = 3;
 const renewals_ms = 600_000;
 
 /**
- * A session of this process: its key, its current record, and the publishing of every change. Where peers
- * declared it gone though it lives (its node was cut off for a while), it comes back under a new id.
+ * A session of this process: its key, its current record, and the publishing of every change. Where members of the gossip
+ * take it for gone though it lives (its node was cut off for a while), a later record shows them that it does; where its
+ * end stands in its folder, or it was stopped itself, it comes back under a new id.
  */
 export class OwnSession {
   readonly #registry: Registry;
@@ -44,8 +46,13 @@ export class OwnSession {
       if (this.#record.lifecycle === 'LEFT') return;
       this.update({}).catch((error: unknown) => process.emitWarning(error as Error));
     });
+    const stopRefuting = registry.onDisputed((session_id, seen) => {
+      if (session_id !== this.id) return;
+      this.#refute(seen).catch((error: unknown) => process.emitWarning(error as Error));
+    });
     this.#unsubscribe = () => {
       stopListening();
+      stopRefuting();
       stopFollowing();
     };
   }
@@ -95,6 +102,14 @@ export class OwnSession {
     this.#unsubscribe();
     if (this.#record.lifecycle === 'LEFT') return;
     await this.update({ lifecycle: 'LEFT', metadata: { models: [], addresses: [] } });
+  }
+
+  /** A record later than the one that is taken for the last. */
+  async #refute(seen: RecordMark): Promise<void> {
+    const { lifecycle, version } = this.#record;
+    if (lifecycle === 'LEFT' || seen.lifecycle !== lifecycle || seen.version < version) return;
+    this.#record = this.#named({ ...this.#record, version: seen.version + 1 });
+    await this.#registry.publish(this.#record, this.#identity);
   }
 
   async #renew(): Promise<void> {

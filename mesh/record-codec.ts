@@ -6,7 +6,7 @@
 import { createHmac, createPublicKey, timingSafeEqual, verify } from 'node:crypto';
 import { decode, encode, rfc8949EncodeOptions } from 'cborg';
 import { z } from 'zod';
-import type { SessionRecord } from '../spec/session-record.ts';
+import { type Lifecycle, lifecycles, type SessionRecord } from '../spec/session-record.ts';
 import { sessionRecordSchema } from './record-schema.ts';
 import { type SessionIdentity, sessionIdOfKey } from './session-identity.ts';
 
@@ -32,15 +32,26 @@ export class RecordRejected extends Error {
   }
 }
 
+/** Which record of a session: they are ordered by lifecycle, then version. */
+export interface RecordMark {
+  lifecycle: Lifecycle;
+  version: number;
+}
+
 /** A peer's word that a session is gone, with what it saw; the session itself cannot say so any more. */
 export interface Departure {
   session_id: string;
+  /** The newest record that it is about: a later one shows that the session lives. Absent: it is about all of them. */
+  seen?: RecordMark;
   /** What was observed, for people and logs: `Slurm job 42 ended: NODE_FAIL`. */
   evidence: string;
 }
 
 const departureSchema: z.ZodType<Departure> = z.object({
   session_id: z.string().regex(/^[0-9a-f]{32}$/),
+  seen: z
+    .object({ lifecycle: z.enum(lifecycles), version: z.number().int().min(0).max(Number.MAX_SAFE_INTEGER) })
+    .optional(),
   evidence: z.string().min(1).max(1024),
 });
 

@@ -1,5 +1,5 @@
 import type { SessionMetadata, SessionRecord } from '../spec/session-record.ts';
-import type { RejectReason } from './record-codec.ts';
+import type { RecordMark, RejectReason } from './record-codec.ts';
 import type { SessionIdentity } from './session-identity.ts';
 
 /** One session whose record changed in this member's view. `after` is absent where a dead record was forgotten. */
@@ -32,6 +32,11 @@ export interface Registry {
   /** The peer of this process; own sessions name it in their records, and follow it when it changes. */
   readonly peer: PeerDescription | undefined;
   onPeer(callback: () => void): () => void;
+  /**
+   * The callback runs where members take an own session for gone, or are told to, though it lives: a record later than
+   * `seen` shows them that it does.
+   */
+  onDisputed(callback: (session_id: string, seen: RecordMark) => void): () => void;
   /**
    * Makes a record of an own session known. Resolves when it is stored for others to see, or when a first
    * attempt failed; it is then repeated until it succeeds (see `status`), and local readers see it at once.

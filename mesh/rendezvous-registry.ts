@@ -5,7 +5,7 @@ import { systemMessage } from '../spec/errors/system-error.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { hasLeft, openEntry, travels } from './entry.ts';
 import { loadOrCreateNetworkKey, readNetworkKey } from './network-key.ts';
-import { RecordRejected, sealDeparture, sealRecord } from './record-codec.ts';
+import { type RecordMark, RecordRejected, sealDeparture, sealRecord } from './record-codec.ts';
 import type { PeerDescription, Registry, RegistryChange, RegistryStatus } from './registry.ts';
 import { RendezvousFolder } from './rendezvous-folder.ts';
 import { SessionIdentity } from './session-identity.ts';
@@ -63,6 +63,7 @@ export class RendezvousRegistry implements Registry {
   #witness: SessionIdentity | undefined;
   readonly #temporary_since_ms = new Map<string, number>();
   readonly #peerCallbacks = new Set<() => void>();
+  readonly #disputeCallbacks = new Set<(session_id: string, seen: RecordMark) => void>();
   #peer: PeerDescription | undefined;
   readonly #statusCallbacks = new Set<(status: RegistryStatus) => void>();
   #status: RegistryStatus = { state: 'ok', rejected: {}, recent_rejections: [] };
@@ -140,6 +141,16 @@ export class RendezvousRegistry implements Registry {
   onPeer(callback: () => void): () => void {
     this.#peerCallbacks.add(callback);
     return () => this.#peerCallbacks.delete(callback);
+  }
+
+  onDisputed(callback: (session_id: string, seen: RecordMark) => void): () => void {
+    this.#disputeCallbacks.add(callback);
+    return () => this.#disputeCallbacks.delete(callback);
+  }
+
+  /** Somebody says of an own session that it is gone, as far as a record of it. */
+  dispute(session_id: string, seen: RecordMark): void {
+    for (const callback of this.#disputeCallbacks) callback(session_id, seen);
   }
 
   async publish(record: SessionRecord, identity: SessionIdentity): Promise<void> {
@@ -341,8 +352,10 @@ export class RendezvousRegistry implements Registry {
         // Of another site: its watchers say when it leaves.
         (this.#peer && travels(entry) && this.table.sourcesOf(session_id).includes('gossip'))
       ) {
+        delete notice.left_since_ms; // it may have been taken for gone, and lived
         delete notice.missing_since_ms;
       } else {
+        delete notice.left_since_ms;
         notice.missing_since_ms ??= now_ms;
         if (now_ms - notice.missing_since_ms >= this.#options.forget_after_ms) {
           this.#forget(session_id, false);

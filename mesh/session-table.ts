@@ -1,5 +1,15 @@
 import type { SessionRecord } from '../spec/session-record.ts';
-import { believed, type Entry, fingerprintOf, hasLeft, joinEntries, travels } from './entry.ts';
+import {
+  believed,
+  type Entry,
+  fingerprintOf,
+  hasLeft,
+  isLater,
+  joinEntries,
+  markOf,
+  travels,
+} from './entry.ts';
+import type { RecordMark } from './record-codec.ts';
 import type { RegistryChange } from './registry.ts';
 
 /** Where an entry came from: this process, the rendezvous folder, or another member. */
@@ -46,8 +56,8 @@ const bitOf: Record<EntrySource, number> = { own: 1, folder: 2, gossip: 4 };
  */
 export class SessionTable {
   readonly #rows = new Map<string, Row>();
-  /** Oldest first. */
-  readonly #tombstones = new Set<string>();
+  /** Of sessions that are over, the newest record; the first that was compacted comes first. */
+  readonly #tombstones = new Map<string, RecordMark | undefined>();
   readonly #sums: number[] = Array.from({ length: bucket_count }, () => 0);
   readonly #changeCallbacks = new Set<(changes: RegistryChange[]) => void>();
   readonly #stepCallbacks = new Set<(step: TableStep) => void>();
@@ -79,14 +89,23 @@ export class SessionTable {
     return [...this.#rows.values()].flatMap((row) => believedOf(row) ?? []);
   }
 
-  /** Whether its session was over and compacted: it is not taken again. */
+  /** Whether its session was over and compacted: no record of it is taken but a later one. */
   isForgotten(session_id: string): boolean {
     return this.#tombstones.has(session_id);
   }
 
+  /** The newest record of a session that was over and compacted, where one was known. */
+  lastMark(session_id: string): RecordMark | undefined {
+    return this.#tombstones.get(session_id);
+  }
+
   merge(entry: Entry, source: EntrySource): MergeOutcome {
     const row = this.#rows.get(entry.session_id);
-    if (!row && this.#tombstones.has(entry.session_id)) return 'forgotten';
+    if (!row && this.#tombstones.has(entry.session_id)) {
+      const mark = this.#tombstones.get(entry.session_id);
+      if (!mark || !entry.record || !isLater(entry.record.value, mark)) return 'forgotten';
+      this.#tombstones.delete(entry.session_id); // it lives, and had only been taken for gone
+    }
     const joined = row ? joinEntries(row.entry, entry) : entry;
     const ways = (row?.ways ?? 0) | bitOf[source];
     if (row) row.ways = ways;
@@ -106,9 +125,10 @@ export class SessionTable {
     this.#rows.delete(session_id);
     this.#step({ session_id, before: row.entry, after: undefined, source: 'own' });
     if (forGood) {
-      this.#tombstones.add(session_id);
+      const { record } = row.entry;
+      this.#tombstones.set(session_id, record && markOf(record.value));
       if (this.#tombstones.size > tombstones_max) {
-        const [oldest] = this.#tombstones;
+        const [oldest] = this.#tombstones.keys();
         this.#tombstones.delete(oldest!);
       }
     }

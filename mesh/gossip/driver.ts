@@ -23,7 +23,11 @@ export class GossipDriver {
         this.#send(member.receive(from, message));
         this.#wake();
       },
-      announcement: (from, message) => member.hear(from, message),
+      announcement: (from, message) => {
+        const isNew = member.hear(from, message);
+        this.#wake();
+        return isNew;
+      },
       lost: (peer) => {
         this.#send(member.lost(peer));
         this.#wake();

@@ -4,27 +4,31 @@
  *
  * News is told to all at once (the transport spreads it) and what that misses is found by comparison. Each member is
  * watched over by the next few on the ring, to whom it sends signs of life; one that falls silent is asked directly and
- * through others before its sessions are said to have left. After SWIM (Das et al., 2002), with fixed watchers instead
+ * through others before its sessions are said to have left. Who is told so looks for himself before he believes it, and who
+ * lives shows it by a later record. After SWIM (Das et al., 2002), with fixed watchers instead
  * of random ones, so that silence is seen in a bounded time.
  */
-import { type Entry, fingerprintOf, hasLeft, travels } from '../entry.ts';
-import { bucket_count, bucketOf, type MergeOutcome, type SessionTable } from '../session-table.ts';
-import {
-  everyone,
-  type GossipMessage,
-  type Mark,
-  type Outgoing,
-  type PeerName,
-  type SessionLoad,
-} from './messages.ts';
+import { type Entry, hasLeft, isLater, markOf, type Signed, travels } from '../entry.ts';
+import type { Departure, RecordMark } from '../record-codec.ts';
+import type { MergeOutcome, SessionTable } from '../session-table.ts';
+import { batches } from './batches.ts';
+import { difference, differingBuckets, marksOf } from './comparison.ts';
+import { type DepartureClaim, DepartureClaims } from './departure-claims.ts';
+import { LeftMembers } from './left-members.ts';
+import { everyone, type GossipMessage, type Outgoing, type PeerName, type SessionLoad } from './messages.ts';
 import { PeerRing } from './peer-ring.ts';
+import { RelayedProbes } from './relayed-probes.ts';
+import { SenderRates } from './sender-rates.ts';
 import type { GossipSettings } from './settings.ts';
+import { Watch } from './watch.ts';
 
 export interface GossipMemberOptions {
   self: PeerName;
   table: SessionTable;
   /** The entry that says of a session that it left, with the evidence, signed by this member. */
-  departure: (session_id: string, evidence: string) => Entry;
+  departure: (session_id: string, evidence: string, seen: RecordMark | undefined) => Entry;
+  /** An own session is said to be gone as far as this record: a later one is to show that it lives. */
+  refute: (session_id: string, seen: RecordMark) => void;
   settings: GossipSettings;
   /** Any clock that goes on evenly; members' clocks need not agree. */
   now_ms: () => number;
@@ -32,24 +36,19 @@ export interface GossipMemberOptions {
   random: () => number;
 }
 
-/** `replayed`: of a session that is over and was compacted; `not_its_own`: a sign of life for another's session. */
-export type GossipRejection = 'oversized' | 'flood' | 'replayed' | 'not_its_own';
-
-interface Watched {
-  /** When it was last heard; of one never heard, since when it is watched. */
-  heard_ms: number;
-  ever: boolean;
-  /** Since when it is being asked for, and by which number. */
-  asked?: { at_ms: number; nonce: number };
-}
+/**
+ * `replayed`: of a session that is over and was compacted; `not_its_own`: a sign of life for another's session; `unproven`:
+ * that a session is gone, of one whose member lives.
+ */
+export type GossipRejection = 'oversized' | 'flood' | 'replayed' | 'not_its_own' | 'unproven';
 
 interface Beat {
   at_ms: number;
   load?: SessionLoad;
 }
 
-/** Members that left are remembered to be asked again, so many of them. Higher: larger partitions heal from any side. */
-const left_kept = 512;
+/** How long after a pause of its own a member believes others that it was gone. Lower: they have to say so at once. */
+const away_ms = 10_000;
 
 export class GossipMember {
   readonly ring: PeerRing;
@@ -58,6 +57,7 @@ export class GossipMember {
     flood: 0,
     replayed: 0,
     not_its_own: 0,
+    unproven: 0,
   };
   readonly #options: GossipMemberOptions;
   readonly #table: SessionTable;
@@ -67,12 +67,15 @@ export class GossipMember {
   #tell_at_ms = Number.POSITIVE_INFINITY;
   /** What comes by an announcement to all is passed on by who carries it. */
   #announced = false;
-  readonly #watched = new Map<PeerName, Watched>();
-  /** Members whose last session left, the latest last. */
-  readonly #left = new Set<PeerName>();
-  readonly #senders = new Map<PeerName, { second: number; messages: number; announcements: number }>();
-  /** Questions asked for others, by nonce: who wants to know, and their nonce. */
-  readonly #relayed = new Map<number, { to: PeerName; nonce: number; peer: PeerName; at_ms: number }>();
+  readonly #watch: Watch;
+  readonly #left = new LeftMembers();
+  readonly #rates: SenderRates;
+  readonly #relayed = new RelayedProbes();
+  readonly #claims: DepartureClaims;
+  /** Own sessions that were shown to live, and when. */
+  readonly #refuted_ms = new Map<string, number>();
+  /** Until then it takes the word of others that it was gone: it stood still for so long that they had to think so. */
+  #away_until_ms = Number.NEGATIVE_INFINITY;
   readonly #beats = new Map<string, Beat>();
   readonly #loads = new Map<string, SessionLoad>();
   /** Who was greeted last: asked again while nobody else is known. */
@@ -92,11 +95,15 @@ export class GossipMember {
     this.#load_at_ms = now_ms + options.random() * load_ms;
     this.#compare_at_ms = now_ms + options.random() * compare_ms;
     this.ring = new PeerRing(options.table);
+    this.#watch = new Watch(this.ring, options.self, options.settings);
+    this.#rates = new SenderRates(options.settings);
+    this.#claims = new DepartureClaims(options.settings, now_ms);
     options.table.onStep(({ session_id, before, after }) => {
       if (!after) {
         this.#beats.delete(session_id);
         this.#loads.delete(session_id);
         this.#fresh.delete(session_id);
+        this.#refuted_ms.delete(session_id);
         return;
       }
       const peer = after.record?.value.metadata.peer?.id;
@@ -104,7 +111,7 @@ export class GossipMember {
       // Taken for gone while it lives: it was cut off, and has missed what happened meanwhile.
       if (peer === this.#self && hasLeft(after) && !(before && hasLeft(before))) this.#compareSoon();
       if (this.ring.has(peer)) this.#left.delete(peer);
-      else this.#remember(peer);
+      else if (peer !== this.#self) this.#left.add(peer);
       // A second departure adds nothing that anybody needs to know soon.
       if (before && before.record === after.record && hasLeft(before)) return;
       if (this.#announced) return;
@@ -137,18 +144,20 @@ export class GossipMember {
 
   /** A connection to a member broke: it may have died, so it is asked now. */
   lost(peer: PeerName): Outgoing[] {
-    const watched = this.#watched.get(peer);
-    return watched?.ever && watched.asked === undefined
-      ? this.#ask(peer, watched, this.#options.now_ms())
-      : [];
+    const out: Outgoing[] = [];
+    if (this.#watch.isHeard(peer)) this.#ask(peer, this.#options.now_ms(), out);
+    return out;
   }
 
   /** When `tick` has something to do, at the earliest. */
   nextTick_ms(): number {
-    const { settings } = this.#options;
-    let next = Math.min(this.#beat_at_ms, this.#compare_at_ms, this.#tell_at_ms);
-    for (const [peer, watched] of this.#watched) next = Math.min(next, this.#dueOf(peer, watched, settings));
-    return next;
+    return Math.min(
+      this.#beat_at_ms,
+      this.#compare_at_ms,
+      this.#tell_at_ms,
+      this.#claims.due_ms,
+      this.#watch.due_ms,
+    );
   }
 
   /** What is to be said now. */
@@ -160,9 +169,11 @@ export class GossipMember {
     if (now_ms >= this.#beat_at_ms) {
       this.#beat_at_ms = now_ms + settings.beat_ms;
       this.#beat(now_ms, out);
-      this.#watch(now_ms);
+      this.#watch.update(now_ms);
+      this.#relayed.forget(now_ms - settings.compare_ms);
     }
     this.#check(now_ms, out);
+    this.#believe(this.#claims.tick(now_ms, (peer) => this.#probe(peer, out)));
     if (now_ms >= this.#tell_at_ms) this.#tell(out);
     if (now_ms >= this.#compare_at_ms) {
       this.#compare_at_ms = now_ms + settings.compare_ms * (0.5 + random());
@@ -177,9 +188,10 @@ export class GossipMember {
     const now_ms = this.#options.now_ms();
     if (message.kind !== 'news' || this.#floods(from, now_ms, 'announcements')) return false;
     if (this.#isOversized(message)) return false;
+    this.#noticeOwnPause(now_ms);
     this.#announced = true;
     try {
-      return message.entries.filter((entry) => this.#take(entry) === 'news').length > 0;
+      return message.entries.filter((entry) => this.#take(entry, now_ms)).length > 0;
     } finally {
       this.#announced = false;
       this.#seen(from, now_ms);
@@ -190,34 +202,43 @@ export class GossipMember {
   receive(from: PeerName, message: GossipMessage): Outgoing[] {
     const now_ms = this.#options.now_ms();
     if (this.#floods(from, now_ms, 'messages')) return [];
-    this.#seen(from, now_ms);
+    this.#noticeOwnPause(now_ms);
+    return [...this.#seen(from, now_ms), ...this.#answer(from, message, now_ms)];
+  }
+
+  #answer(from: PeerName, message: GossipMessage, now_ms: number): Outgoing[] {
     switch (message.kind) {
       case 'beat':
         return this.#heardBeat(from, message.sessions, now_ms);
       case 'news':
-        if (!this.#isOversized(message)) for (const entry of message.entries) this.#take(entry);
+        if (!this.#isOversized(message)) for (const entry of message.entries) this.#take(entry, now_ms);
         return [];
       case 'probe':
         return [{ to: from, message: { kind: 'alive', nonce: message.nonce } }];
       case 'probe_for': {
         const nonce = ++this.#nonce;
-        this.#relayed.set(nonce, { to: from, nonce: message.nonce, peer: message.peer, at_ms: now_ms });
+        const question = { to: from, nonce: message.nonce, peer: message.peer, at_ms: now_ms };
+        if (!this.#relayed.ask(nonce, question)) return [];
         return [{ to: message.peer, message: { kind: 'probe', nonce } }];
       }
       case 'alive': {
-        const relayed = this.#relayed.get(message.nonce);
-        if (relayed?.peer !== from) return [];
-        this.#relayed.delete(message.nonce);
+        const relayed = this.#relayed.answered(message.nonce, from);
+        if (!relayed) return [];
         const { to, nonce, peer } = relayed;
         return [{ to, message: { kind: 'alive_for', nonce, peer } }];
       }
       case 'alive_for':
-        if (this.#watched.get(message.peer)?.asked?.nonce === message.nonce) this.#seen(message.peer, now_ms);
+        if (
+          this.#watch.isAsked(message.peer, message.nonce) ||
+          this.#claims.isAsked(message.peer, message.nonce)
+        ) {
+          return this.#seen(message.peer, now_ms);
+        }
         return [];
       case 'sums':
         return this.#compareSums(from, message.sums);
       case 'marks':
-        return this.#compareMarks(from, message.buckets, message.marks);
+        return this.#compareMarks(from, message);
       case 'want': {
         const entries = message.session_ids.flatMap((id) => this.#table.entry(id) ?? []);
         return this.#batches(from, entries.filter(travels));
@@ -263,7 +284,7 @@ export class GossipMember {
       if (peer === undefined) {
         // It knows this member, and this one not it. What said that a session is over may be forgotten: it is said again.
         if (!this.#table.isForgotten(session_id)) want.push(session_id);
-        else tell.push(this.#options.departure(session_id, 'it was over, and had been compacted'));
+        else tell.push(this.#departureOf(session_id, 'it was over, and had been compacted'));
       } else if (peer !== from) this.rejected.not_its_own++;
       // It lives and does not know what is said of it.
       else if (hasLeft(entry!)) tell.push(entry!);
@@ -274,76 +295,130 @@ export class GossipMember {
     return out;
   }
 
-  /** Watches over those before it on the ring; of new ones, silence counts from now on. */
-  #watch(now_ms: number): void {
-    const { watchers, compare_ms } = this.#options.settings;
-    const mine = this.ring.neighbours(this.#self, -watchers);
-    for (const peer of this.#watched.keys()) if (!mine.includes(peer)) this.#watched.delete(peer);
-    for (const peer of mine)
-      if (!this.#watched.has(peer)) this.#watched.set(peer, { heard_ms: now_ms, ever: false });
-    for (const [nonce, { at_ms }] of this.#relayed)
-      if (now_ms - at_ms > compare_ms) this.#relayed.delete(nonce);
-  }
-
-  #seen(peer: PeerName, now_ms: number): void {
-    const watched = this.#watched.get(peer);
-    if (!watched) return;
-    watched.heard_ms = now_ms;
-    watched.ever = true;
-    delete watched.asked;
-  }
-
-  #dueOf(peer: PeerName, { heard_ms, ever, asked }: Watched, settings: GossipSettings): number {
-    if (asked === undefined) return heard_ms + (ever ? settings.silence_ms : settings.unheard_ms);
-    const rank = this.ring.neighbours(peer, settings.watchers).indexOf(this.#self);
-    return asked.at_ms + settings.check_ms + Math.max(0, rank) * settings.stagger_ms;
+  /** @returns what it is to be told: that others take it for gone, where they did not say so to all */
+  #seen(peer: PeerName, now_ms: number): Outgoing[] {
+    this.#watch.seen(peer, now_ms);
+    const tell: Entry[] = [];
+    for (const { entry, announced } of this.#claims.alive(peer, now_ms)) {
+      const { session_id, record, departure } = entry;
+      if (record) this.#merge({ session_id, record });
+      const newest = this.#table.entry(session_id)?.record?.value;
+      const { seen } = departure!.value;
+      if (newest && seen && isLater(newest, seen)) continue; // it knows, and has shown that it lives
+      this.rejected.unproven++;
+      if (!announced) tell.push({ session_id, departure: departure! });
+    }
+    return this.#batches(peer, tell);
   }
 
   #check(now_ms: number, out: Outgoing[]): void {
-    const { settings } = this.#options;
-    for (const [peer, watched] of this.#watched) {
-      if (!this.ring.has(peer)) {
-        this.#watched.delete(peer);
-        continue;
-      }
-      if (now_ms < this.#dueOf(peer, watched, settings)) continue;
-      if (watched.asked === undefined) {
-        out.push(...this.#ask(peer, watched, now_ms));
-        continue;
-      }
-      const silent_s = ((now_ms - watched.heard_ms) / 1000).toFixed(1);
-      const evidence = `silent for ${silent_s} s; neither it nor anyone asked about it answered`;
-      this.#watched.delete(peer);
+    const { ask, gone } = this.#watch.silent(now_ms);
+    for (const peer of ask) this.#ask(peer, now_ms, out);
+    for (const { peer, silent_ms } of gone) {
+      const evidence = `silent for ${(silent_ms / 1000).toFixed(1)} s; neither it nor anyone asked about it answered`;
       for (const id of [...this.ring.sessionsOf(peer)]) {
-        this.#table.merge(this.#options.departure(id, evidence), 'own');
+        this.#table.merge(this.#departureOf(id, evidence), 'own');
       }
     }
   }
 
-  #ask(peer: PeerName, watched: Watched, now_ms: number): Outgoing[] {
+  #ask(peer: PeerName, now_ms: number, out: Outgoing[]): void {
+    this.#watch.asked(peer, this.#probe(peer, out), now_ms);
+  }
+
+  /** Asks a member whether it lives, directly and through others. @returns the number of the question */
+  #probe(peer: PeerName, out: Outgoing[]): number {
     const nonce = ++this.#nonce;
-    watched.asked = { at_ms: now_ms, nonce };
-    return [
-      { to: peer, message: { kind: 'probe', nonce } },
-      ...this.#some(this.#options.settings.helpers, peer).map(
-        (to): Outgoing => ({ to, message: { kind: 'probe_for', nonce, peer } }),
-      ),
-    ];
+    out.push({ to: peer, message: { kind: 'probe', nonce } });
+    for (const to of this.#some(this.#options.settings.helpers, peer)) {
+      out.push({ to, message: { kind: 'probe_for', nonce, peer } });
+    }
+    return nonce;
+  }
+
+  #departureOf(session_id: string, evidence: string): Entry {
+    const record = this.#table.entry(session_id)?.record?.value;
+    const seen = record ? markOf(record) : this.#table.lastMark(session_id);
+    return this.#options.departure(session_id, evidence, seen);
   }
 
   /** Where this process itself stood still, others were not silent: nobody listened. */
   #forgiveOwnPause(now_ms: number): void {
     const late_ms = now_ms - this.nextTick_ms();
     if (late_ms < this.#options.settings.beat_ms) return;
-    for (const watched of this.#watched.values()) {
-      watched.heard_ms += late_ms;
-      if (watched.asked) watched.asked.at_ms += late_ms;
-    }
+    this.#claims.forgive(late_ms);
+    this.#watch.forgive(late_ms);
+  }
+
+  /** Who stood still until others had to take it for gone is not surprised to hear it. */
+  #noticeOwnPause(now_ms: number): void {
+    const { silence_ms, check_ms } = this.#options.settings;
+    if (now_ms - this.nextTick_ms() >= silence_ms + check_ms) this.#away_until_ms = now_ms + away_ms;
   }
 
   // --- news --------------------------------------------------------------------------------------------------
 
-  #take(entry: Entry): MergeOutcome {
+  /** @returns whether it says anything new */
+  #take(entry: Entry, now_ms: number): boolean {
+    const { session_id, record, departure } = entry;
+    if (!departure || record?.value.lifecycle === 'LEFT') return this.#merge(entry) === 'news';
+    const isKnown = this.#table.entry(session_id) !== undefined || this.#table.isForgotten(session_id);
+    // With the record first: it may be later than what is known, and show that the session lives.
+    const outcome = record && isKnown ? this.#merge({ session_id, record }) : undefined;
+    if (outcome === 'forgotten') return false;
+    return this.#hearDeparture(entry, departure, now_ms) || outcome === 'news';
+  }
+
+  /** Somebody says that a session is gone. @returns whether it is worth passing on */
+  #hearDeparture(entry: Entry, departure: Signed<Departure>, now_ms: number): boolean {
+    const { session_id } = entry;
+    const known = this.#table.entry(session_id);
+    const newest = (known ?? entry).record?.value;
+    const peer = newest?.metadata.peer?.id;
+    if (!newest || peer === undefined) return false; // unknown, or its folder's business alone
+    const { seen } = departure.value;
+    if (seen && isLater(newest, seen)) return false;
+    if (seen && isLater(seen, newest)) {
+      this.rejected.unproven++; // about a record that nobody has shown
+      return false;
+    }
+    if (known && hasLeft(known))
+      return seen !== undefined && this.#merge({ session_id, departure }) === 'news';
+    if (peer === this.#self) return this.#answerForSelf({ session_id, departure }, markOf(newest), now_ms);
+    const claim = { entry: known ? { session_id, departure } : entry, announced: this.#announced };
+    return this.#claims.take(peer, claim, now_ms);
+  }
+
+  #answerForSelf(entry: Entry, seen: RecordMark, now_ms: number): boolean {
+    const { session_id } = entry;
+    if (now_ms < this.#away_until_ms) return this.#merge(entry) === 'news';
+    this.rejected.unproven++;
+    const refuted_ms = this.#refuted_ms.get(session_id) ?? Number.NEGATIVE_INFINITY;
+    if (now_ms - refuted_ms < this.#options.settings.refute_ms) return false;
+    this.#refuted_ms.set(session_id, now_ms);
+    this.#compareSoon(); // it may have been cut off, and have missed what happened meanwhile
+    this.#options.refute(session_id, seen);
+    return false;
+  }
+
+  /** What was claimed of members that do not answer. */
+  #believe(claims: readonly DepartureClaim[]): void {
+    for (const { entry, announced } of claims) {
+      this.#announced = announced;
+      const { session_id, record, departure } = entry;
+      const newest = (record ?? this.#table.entry(session_id)?.record)?.value;
+      if (departure!.value.seen || !newest) this.#merge(entry);
+      // One that no record could refute counts where it was made. Here it may be wrong, and is about what is known now.
+      else
+        this.#merge({
+          ...this.#options.departure(session_id, departure!.value.evidence, markOf(newest)),
+          ...(record && { record }),
+        });
+    }
+    this.#announced = false;
+  }
+
+  #merge(entry: Entry): MergeOutcome {
     const outcome = this.#table.merge(entry, 'gossip');
     if (outcome === 'forgotten') this.rejected.replayed++;
     return outcome;
@@ -357,22 +432,7 @@ export class GossipMember {
   }
 
   #batches(to: PeerName, entries: readonly Entry[]): Outgoing[] {
-    const { entries_max, envelope_bytes_max } = this.#options.settings;
-    const out: Outgoing[] = [];
-    let batch: Entry[] = [];
-    let bytes = 0;
-    for (const entry of entries) {
-      const more = envelopeBytes(entry);
-      if (batch.length === entries_max || (batch.length > 0 && bytes + more > envelope_bytes_max)) {
-        out.push({ to, message: { kind: 'news', entries: batch } });
-        batch = [];
-        bytes = 0;
-      }
-      batch.push(entry);
-      bytes += more;
-    }
-    if (batch.length > 0) out.push({ to, message: { kind: 'news', entries: batch } });
-    return out;
+    return batches(to, entries, this.#options.settings);
   }
 
   #isOversized({ entries }: { entries: readonly Entry[] }): boolean {
@@ -382,15 +442,7 @@ export class GossipMember {
   }
 
   #floods(from: PeerName, now_ms: number, kind: 'messages' | 'announcements'): boolean {
-    const second = Math.floor(now_ms / 1000);
-    let sender = this.#senders.get(from);
-    if (sender?.second !== second) {
-      if (this.#senders.size > 4096) this.#senders.clear();
-      sender = { second, messages: 0, announcements: 0 };
-      this.#senders.set(from, sender);
-    }
-    const { messages_per_s, announcements_per_s } = this.#options.settings;
-    if (++sender[kind] <= (kind === 'messages' ? messages_per_s : announcements_per_s)) return false;
+    if (!this.#rates.floods(from, now_ms, kind)) return false;
     this.rejected.flood++;
     return true;
   }
@@ -402,25 +454,16 @@ export class GossipMember {
   }
 
   #compareSums(from: PeerName, sums: readonly number[]): Outgoing[] {
-    const own = this.#table.sums;
-    const buckets = own.flatMap((sum, bucket) => (sum === sums[bucket] ? [] : [bucket]));
+    const buckets = differingBuckets(this.#table, sums);
     if (buckets.length === 0) return [];
     this.#compareSoon();
-    const marks = this.#inBuckets(buckets).map((entry): Mark => [entry.session_id, fingerprintOf(entry)]);
+    const marks = marksOf(this.#table, buckets);
     return [{ to: from, message: { kind: 'marks', buckets, marks } }];
   }
 
-  #compareMarks(from: PeerName, buckets: readonly number[], marks: readonly Mark[]): Outgoing[] {
+  #compareMarks(from: PeerName, theirs: Extract<GossipMessage, { kind: 'marks' }>): Outgoing[] {
     this.#compareSoon();
-    const theirs = new Map(marks);
-    const tell = this.#inBuckets(buckets.filter((bucket) => bucket < bucket_count)).filter(
-      (entry) => theirs.get(entry.session_id) !== fingerprintOf(entry),
-    );
-    const want = marks.flatMap(([id, fingerprint]) => {
-      const known = this.#table.entry(id);
-      if (known) return fingerprintOf(known) === fingerprint ? [] : [id];
-      return this.#table.isForgotten(id) ? [] : [id];
-    });
+    const { tell, want } = difference(this.#table, theirs.buckets, theirs.marks);
     const out = this.#batches(from, tell);
     if (want.length > 0) out.push({ to: from, message: { kind: 'want', session_ids: want } });
     return out;
@@ -433,17 +476,10 @@ export class GossipMember {
     this.#compare_at_ms = Math.min(this.#compare_at_ms, soon_ms);
   }
 
-  #inBuckets(buckets: readonly number[]): Entry[] {
-    const asked = new Set(buckets);
-    return [...this.#table.entries()].filter(
-      (entry) => travels(entry) && asked.has(bucketOf(entry.session_id)),
-    );
-  }
-
   #someoneToCompareWith(): PeerName | undefined {
     const { random, settings } = this.#options;
-    if (this.#left.size > 0 && random() < settings.compare_with_left) {
-      const gone = [...this.#left];
+    const gone = this.#left.names;
+    if (gone.length > 0 && random() < settings.compare_with_left) {
       return gone[Math.floor(random() * gone.length)];
     }
     const links = random() < settings.compare_far ? this.#some(1) : this.links();
@@ -460,18 +496,4 @@ export class GossipMember {
     }
     return [...found];
   }
-
-  #remember(peer: PeerName): void {
-    if (peer === this.#self) return;
-    this.#left.delete(peer);
-    this.#left.add(peer);
-    if (this.#left.size > left_kept) {
-      const [oldest] = this.#left;
-      this.#left.delete(oldest!);
-    }
-  }
-}
-
-function envelopeBytes({ record, departure }: Entry): number {
-  return (record?.envelope.length ?? 0) + (departure?.envelope.length ?? 0);
 }

@@ -27,6 +27,13 @@ export interface GossipSettings {
   compare_with_left: number;
   /** Of the others, the share with any member instead of one that is linked anyway. Higher: more connections. */
   compare_far: number;
+  /** Least time between two looks at a member that others say is gone. Lower: more messages while somebody says so without end; higher: a true loss right after a false claim is believed later. */
+  claim_again_ms: number;
+  /** Such members that are looked at in one go, and a second. Lower: the loss of many at once is believed later; higher: more messages and connections while somebody says it of all. */
+  claim_burst: number;
+  claims_per_s: number;
+  /** Least time between two records by which a session shows that it lives. Lower: seen alive again sooner; higher: less news while somebody says that it is gone. */
+  refute_ms: number;
   /** Entries, and bytes of their envelopes, in one message at most; larger ones do not count. */
   entries_max: number;
   envelope_bytes_max: number;
@@ -50,6 +57,10 @@ export const defaultGossipSettings: GossipSettings = {
   compare_soon_ms: 300,
   compare_with_left: 0.3,
   compare_far: 0.25,
+  claim_again_ms: 1000,
+  claim_burst: 1024,
+  claims_per_s: 64,
+  refute_ms: 2000,
   entries_max: 256,
   envelope_bytes_max: 192 * 1024,
   messages_per_s: 400,

@@ -101,7 +101,15 @@ export class GossipSimulation {
     const member = new GossipMember({
       self: name,
       table,
-      departure: (session_id, evidence) => this.#departure(session_id, evidence),
+      departure: (session_id, evidence, seen) => ({
+        session_id,
+        departure: this.#signed({ session_id, evidence, ...(seen ? { seen } : {}) }),
+      }),
+      // As a session of a process: when the step is done.
+      refute: (session_id, { version }) =>
+        this.network.schedule(this.network.now_ms, () => {
+          if (!host.silent && session_id === node.session_id) publish(version + 1);
+        }),
       settings: this.#settings,
       now_ms: () => host.now_ms(),
       random,
@@ -112,11 +120,11 @@ export class GossipSimulation {
       driver,
       table,
       session_id: own.session_id,
-      publish: () => {
-        const { value } = table.entry(node.session_id)!.record!;
-        const record = this.#signed({ ...value, version: value.version + 1 });
-        table.merge({ session_id: node.session_id, record }, 'own');
-      },
+      publish: () => publish(table.entry(node.session_id)!.record!.value.version + 1),
+    };
+    const publish = (version: number): void => {
+      const { value } = table.entry(node.session_id)!.record!;
+      table.merge({ session_id: node.session_id, record: this.#signed({ ...value, version }) }, 'own');
     };
     table.onStep(({ session_id, after }) => {
       if (session_id !== node.session_id || !after || !hasLeft(after)) return;
@@ -159,10 +167,6 @@ export class GossipSimulation {
       metadata,
     };
     return { session_id, record: this.#signed(value) };
-  }
-
-  #departure(session_id: string, evidence: string): Entry {
-    return { session_id, departure: this.#signed({ session_id, evidence }) };
   }
 
   /** Nobody forges here: signatures are tested where they are made. */

@@ -1,9 +1,11 @@
 import { describe, expect, it } from 'vitest';
 import type { Entry } from '../../mesh/entry.ts';
 import { GossipMember } from '../../mesh/gossip/member.ts';
+import type { GossipMessage, Outgoing } from '../../mesh/gossip/messages.ts';
 import { PeerRing } from '../../mesh/gossip/peer-ring.ts';
 import { defaultGossipSettings } from '../../mesh/gossip/settings.ts';
 import { GossipSimulation } from '../../mesh/gossip/simulation.ts';
+import type { RecordMark } from '../../mesh/record-codec.ts';
 import { SessionTable } from '../../mesh/session-table.ts';
 import { metadata } from './fixtures.ts';
 
@@ -23,8 +25,12 @@ function entryOf(name: string, peer: string, role: 'engine' | 'gateway' = 'engin
   return { session_id, record: { value, envelope: Uint8Array.of(1), fingerprint: fingerprint++ } };
 }
 
-function departureOf({ session_id }: Pick<Entry, 'session_id'>, evidence = 'gone'): Entry {
-  const value = { session_id, evidence };
+function departureOf(
+  { session_id }: Pick<Entry, 'session_id'>,
+  evidence = 'gone',
+  seen: RecordMark | undefined = { lifecycle: 'SERVING', version: 0 },
+): Entry {
+  const value = { session_id, evidence, ...(seen ? { seen } : {}) };
   return { session_id, departure: { value, envelope: Uint8Array.of(2), fingerprint: fingerprint++ } };
 }
 
@@ -113,9 +119,9 @@ describe('members that are simulated', () => {
     expect(simulation.agrees).toBe(true);
   });
 
-  it('heal within five seconds after a partition, everybody under a new session', () => {
+  it('heal within five seconds after a partition, and nobody needs a new session for it', () => {
     const simulation = new GossipSimulation({ ...small, seed: 8, loss: 0.01 });
-    const before = new Set(simulation.nodes.map(({ session_id }) => session_id));
+    const before = simulation.nodes.map(({ session_id }) => session_id);
     for (const [at, { host }] of simulation.nodes.entries()) host.part = at % 2;
     simulation.run(60_000);
     // Each half took the other for gone.
@@ -125,7 +131,35 @@ describe('members that are simulated', () => {
     expect(simulation.until(() => simulation.agrees, { step_ms: 100, most_ms: 30_000 })).toBeLessThanOrEqual(
       5_000,
     );
-    expect(simulation.nodes.every(({ session_id }) => !before.has(session_id))).toBe(true);
+    expect(simulation.nodes.map(({ session_id }) => session_id)).toEqual(before);
+  });
+
+  it('keep all sessions where one member says of all that they left, and still see a true loss in time', () => {
+    const simulation = new GossipSimulation({ ...small, seed: 11, loss: 0.01 });
+    const { nodes, network } = simulation;
+    const before = nodes.map(({ session_id }) => session_id);
+    const [rogue] = nodes;
+    const everybodyLives = (): boolean =>
+      simulation.speaking.every(({ table }) =>
+        simulation.speaking.every(({ session_id }) => table.get(session_id)?.lifecycle === 'SERVING'),
+      );
+    for (let round = 0; round < 8; round++) {
+      const entries = nodes.slice(1).flatMap(({ session_id, table }) => {
+        const { version } = table.get(session_id)!;
+        return departureOf({ session_id }, `round ${round}`, { lifecycle: 'SERVING', version });
+      });
+      network.announce(rogue!.host, { kind: 'news', entries });
+      for (const { host } of nodes.slice(1)) rogue!.host.send(host.self, { kind: 'news', entries });
+      for (let step = 0; step < 20; step++) {
+        simulation.run(50);
+        expect(everybodyLives()).toBe(true);
+      }
+    }
+    nodes[7]!.host.silent = true;
+    expect(simulation.until(() => simulation.agrees, { step_ms: 50, most_ms: 20_000 })).toBeLessThanOrEqual(
+      3_000,
+    );
+    expect(nodes.map(({ session_id }) => session_id)).toEqual(before);
   });
 
   it('outlive that members come and go all the time', () => {
@@ -151,13 +185,16 @@ describe('members that are simulated', () => {
 
 describe('a member', () => {
   let now_ms = 0;
+  let refuted: [string, RecordMark][] = [];
   function memberOf(table: SessionTable, settings = {}): GossipMember {
     now_ms = 0;
+    refuted = [];
     let draw = 0;
     return new GossipMember({
       self: 'me',
       table,
-      departure: (session_id, evidence) => departureOf({ session_id }, evidence),
+      departure: (session_id, evidence, seen) => departureOf({ session_id }, evidence, seen),
+      refute: (session_id, seen) => refuted.push([session_id, seen]),
       settings: { ...defaultGossipSettings, ...settings },
       now_ms: () => now_ms,
       random: () => {
@@ -204,6 +241,134 @@ describe('a member', () => {
     self.receive('a', { kind: 'marks', buckets: [0], marks: [] });
     expect(comparedWithin(200)).toBe(true);
     expect(comparedWithin(200)).toBe(false);
+  });
+
+  describe('that is told that another left', () => {
+    const theirs = entryOf('theirs', 'them');
+    const seen = { lifecycle: 'SERVING' as const, version: 0 };
+    const told = (evidence = 'gone', mark: RecordMark | undefined = seen): GossipMessage => ({
+      kind: 'news',
+      entries: [departureOf(theirs, evidence, mark)],
+    });
+    const lifecycleIn = (table: SessionTable): string | undefined => table.get(theirs.session_id)?.lifecycle;
+    const asked = (out: readonly Outgoing[]): number[] =>
+      out.flatMap(({ to, message }) => (to === 'them' && message.kind === 'probe' ? [message.nonce] : []));
+
+    it('looks for itself: one that answers has not left, and hears what is said of it', () => {
+      const table = tableOf(entryOf('own', 'me'), theirs);
+      const self = memberOf(table);
+      expect(self.receive('rogue', told())).toEqual([]);
+      const [nonce] = asked(self.tick());
+      expect(lifecycleIn(table)).toBe('SERVING');
+      expect(self.receive('them', { kind: 'alive', nonce: nonce! })).toMatchObject([
+        { to: 'them', message: { kind: 'news', entries: [{ departure: { value: { evidence: 'gone' } } }] } },
+      ]);
+      for (; now_ms < 900; now_ms += 100) self.tick();
+      expect([lifecycleIn(table), self.rejected.unproven]).toEqual(['SERVING', 1]);
+      // Said again at once, it is looked into no sooner than after a while.
+      self.receive('rogue', told('gone again'));
+      expect(asked(self.tick())).toEqual([]);
+      now_ms = 1100;
+      expect(asked(self.tick())).toHaveLength(1);
+    });
+
+    it('believes it of one that does not answer, neither to itself nor to others', () => {
+      const table = tableOf(entryOf('own', 'me'), theirs, entryOf('third', 'z'));
+      const self = memberOf(table);
+      expect(self.hear('watcher', told('silent for 2 s'))).toBe(true);
+      expect(self.hear('another', told('silent for 2 s'))).toBe(true); // other bytes: another watcher's word
+      const out = self.tick();
+      expect(out.map(({ to, message }) => [to, message.kind])).toEqual([
+        ['them', 'probe'],
+        ['z', 'probe_for'],
+      ]);
+      now_ms = 500;
+      self.tick();
+      expect(lifecycleIn(table)).toBe('SERVING');
+      now_ms = 600;
+      self.tick();
+      expect(lifecycleIn(table)).toBe('LEFT');
+      expect(self.flush()).toEqual([]); // the announcement went on without it
+    });
+
+    it('does not believe it where somebody else reaches that one', () => {
+      const table = tableOf(entryOf('own', 'me'), theirs, entryOf('third', 'z'));
+      const self = memberOf(table);
+      self.receive('rogue', told());
+      const [, question] = self.tick();
+      if (question?.message.kind !== 'probe_for') throw new Error('not asked for');
+      self.receive('z', { kind: 'alive_for', nonce: question.message.nonce, peer: 'them' });
+      for (; now_ms < 900; now_ms += 100) self.tick();
+      expect(lifecycleIn(table)).toBe('SERVING');
+    });
+
+    it('takes no word about records that nobody has shown', () => {
+      const table = tableOf(entryOf('own', 'me'), theirs);
+      const self = memberOf(table);
+      self.receive('rogue', told('gone', { lifecycle: 'DOWN', version: 0 }));
+      self.receive('rogue', told('gone', { lifecycle: 'SERVING', version: 1 }));
+      expect([asked(self.tick()), self.rejected.unproven]).toEqual([[], 2]);
+    });
+
+    it('takes a word about all records there will ever be for one about those that are', () => {
+      const table = tableOf(entryOf('own', 'me'), theirs);
+      const self = memberOf(table);
+      const { session_id } = theirs;
+      const value = { session_id, evidence: 'Slurm job 42 ended' };
+      const departure = { value, envelope: Uint8Array.of(3), fingerprint: fingerprint++ };
+      self.receive('reader', { kind: 'news', entries: [{ session_id, departure }] });
+      self.tick();
+      now_ms = 600;
+      self.tick();
+      expect(lifecycleIn(table)).toBe('LEFT');
+      expect(table.entry(session_id)?.departure?.value).toEqual({ ...value, seen });
+    });
+
+    it('sees by a later record that it lives, though it was found silent', () => {
+      const table = tableOf(entryOf('own', 'me'), theirs);
+      const self = memberOf(table);
+      self.receive('watcher', told());
+      self.tick();
+      now_ms = 600;
+      self.tick();
+      expect(lifecycleIn(table)).toBe('LEFT');
+      const { record } = theirs;
+      const later = { ...record!, value: { ...record!.value, version: 1 }, fingerprint: fingerprint++ };
+      self.receive('x', { kind: 'news', entries: [{ session_id: theirs.session_id, record: later }] });
+      expect(lifecycleIn(table)).toBe('SERVING');
+    });
+
+    it('looks at so many at a time, whoever says how much', () => {
+      const all = Array.from({ length: 20 }, (_, at) => entryOf(`s${at}`, `p${at}`));
+      const self = memberOf(tableOf(entryOf('own', 'me'), ...all), { claim_burst: 5, claims_per_s: 10 });
+      self.receive('rogue', { kind: 'news', entries: all.map((entry) => departureOf(entry)) });
+      const probes = (): number => self.tick().filter(({ message }) => message.kind === 'probe').length;
+      expect(probes()).toBe(5);
+      now_ms = 1000;
+      expect(probes()).toBe(5);
+    });
+  });
+
+  it('shows that it lives when others say that it left, and does so again only after a while', () => {
+    const own = entryOf('own', 'me');
+    const table = tableOf(own);
+    const self = memberOf(table, { refute_ms: 500 });
+    for (let turn = 0; turn < 10; turn++, now_ms += 100) {
+      self.receive('rogue', { kind: 'news', entries: [departureOf(own, `gone ${turn}`)] });
+      self.tick();
+    }
+    expect(table.get(own.session_id)?.lifecycle).toBe('SERVING');
+    expect(refuted).toEqual(Array(2).fill([own.session_id, { lifecycle: 'SERVING', version: 0 }]));
+  });
+
+  it('believes that it was taken for gone after it stood still for so long', () => {
+    const own = entryOf('own', 'me');
+    const table = tableOf(own);
+    const self = memberOf(table);
+    self.tick();
+    now_ms = 5_000;
+    self.receive('watcher', { kind: 'news', entries: [departureOf(own)] });
+    expect([table.get(own.session_id)?.lifecycle, refuted]).toEqual(['LEFT', []]);
   });
 
   it('does not take messages that are too large', () => {

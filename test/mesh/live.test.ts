@@ -6,7 +6,7 @@ import { openEntry } from '../../mesh/entry.ts';
 import { decodeMessage, encodeMessage } from '../../mesh/gossip/codec.ts';
 import { MeshPeer, OwnSession, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
 import { Libp2pTransport } from '../../mesh/libp2p/libp2p-transport.ts';
-import { sealRecord } from '../../mesh/record-codec.ts';
+import { sealDeparture, sealRecord } from '../../mesh/record-codec.ts';
 import { SessionTable } from '../../mesh/session-table.ts';
 import { eventually, metadata, recordOf, scratchFolder } from './fixtures.ts';
 
@@ -71,6 +71,20 @@ async function sites(count: number): Promise<Member[]> {
   return all;
 }
 
+/** It has the network key, and says what it likes. */
+async function rogue(to: Member): Promise<{ transport: Libp2pTransport; target: string }> {
+  const transport = await Libp2pTransport.start({
+    network_key: key,
+    table: new SessionTable(),
+    listen: [],
+    relays: false,
+    addressesOf: () => [multiaddrOf(to)],
+  });
+  closing.push(() => transport.close());
+  return { transport, target: await transport.dial(multiaddrOf(to)) };
+}
+const rejected = ({ peer }: Member, reason: string): number => peer.status().rejected[reason] ?? 0;
+
 describe('members of sites without a folder in common', () => {
   test('know each other’s sessions, how they came, their load, and what becomes of them', async () => {
     const [a, b, c] = (await sites(3)) as [Member, Member, Member];
@@ -105,13 +119,34 @@ describe('members of sites without a folder in common', () => {
     expect(lifecycleAt(a, b)).toBe('SERVING');
   });
 
-  test('come back under a new session when others took them for gone', async () => {
-    const [a, b] = (await sites(2)) as [Member, Member];
+  test('are not gone because one of them says so, however often: they stay who they are, and in the gossip', async () => {
+    const [a, b, c] = (await sites(3)) as [Member, Member, Member];
     const before = b.session.id;
-    await a.registry.retire(before, 'taken for gone', a.session.identity);
-    await eventually(() => b.session.id !== before && lifecycleAt(a, b) === 'SERVING', 'a new session');
-    expect(lifecycleAt(a, b, before)).toBe('LEFT');
-  });
+    const left: string[] = [];
+    for (const { registry } of [a, b, c]) {
+      registry.onChange((changes) => {
+        for (const { session_id, after } of changes) if (after?.lifecycle === 'LEFT') left.push(session_id);
+      });
+    }
+    const { transport, target } = await rogue(a);
+    const witness = await SessionIdentity.create();
+    for (let turn = 0; turn < 4; turn++) {
+      const { version } = b.session.record;
+      const claims = [a, b, c].map(({ session }) => {
+        const { lifecycle, version } = session.record;
+        const departure = { session_id: session.id, evidence: `gone ${turn}`, seen: { lifecycle, version } };
+        return openEntry({ departure: sealDeparture(departure, witness, key) }, key);
+      });
+      await eventually(() => {
+        transport.send(target, { kind: 'news', entries: claims });
+        return b.session.record.version > version;
+      }, 'a later record shows that it lives');
+      await eventually(() => lifecycleAt(a, b) === 'SERVING' && lifecycleAt(c, b) === 'SERVING', 'it lives');
+    }
+    expect([b.session.id, b.session.record.metadata.peer?.id]).toEqual([before, b.peer.status().peer]);
+    expect(left).toEqual([]);
+    expect(rejected(a, 'unproven')).toBeGreaterThan(0);
+  }, 60_000);
 
   test('leave the gossip to those who can be heard: one that is taken for gone again and again speaks no more', async () => {
     const [a, b] = (await sites(2)) as [Member, Member];
@@ -152,20 +187,6 @@ describe('who does not belong to the mesh', () => {
 });
 
 describe('a member that misbehaves', () => {
-  /** It has the network key, and says what it likes. */
-  async function rogue(to: Member): Promise<{ transport: Libp2pTransport; target: string }> {
-    const transport = await Libp2pTransport.start({
-      network_key: key,
-      table: new SessionTable(),
-      listen: [],
-      relays: false,
-      addressesOf: () => [multiaddrOf(to)],
-    });
-    closing.push(() => transport.close());
-    return { transport, target: await transport.dial(multiaddrOf(to)) };
-  }
-  const rejected = ({ peer }: Member, reason: string): number => peer.status().rejected[reason] ?? 0;
-
   test('is not believed: forged records, records of another mesh, replayed ones; each is counted', async () => {
     const a = await member();
     const { transport, target } = await rogue(a);
