@@ -47,21 +47,22 @@ export function openEntry({ record, departure }: SealedEntry, networkKey: Uint8A
  * What a sealed entry says beyond what is known of its session; only that is verified, since signatures cost.
  *
  * @returns undefined where it says nothing new
- * @throws RecordRejected
  */
-export function openUnknown(
-  session_id: string,
+export function unknownPart(
   { record, departure }: SealedEntry,
   known: Entry | undefined,
-  networkKey: Uint8Array,
-): Entry | undefined {
+): SealedEntry | undefined {
   const unknown: SealedEntry = {
     ...(record && fingerprintOfBytes(record) !== known?.record?.fingerprint ? { record } : {}),
     ...(departure && fingerprintOfBytes(departure) !== known?.departure?.fingerprint ? { departure } : {}),
   };
-  if (!unknown.record && !unknown.departure) return undefined;
-  const entry = openEntry(unknown, networkKey);
-  if (entry.session_id !== session_id || (unknown.departure && !entry.departure)) {
+  return unknown.record || unknown.departure ? unknown : undefined;
+}
+
+/** Opens an entry that is said to be of some session. @throws RecordRejected */
+export function openEntryOf(session_id: string, sealed: SealedEntry, networkKey: Uint8Array): Entry {
+  const entry = openEntry(sealed, networkKey);
+  if (entry.session_id !== session_id || (sealed.departure && !entry.departure && !sealed.record)) {
     throw new RecordRejected('wrong_name', `it is of session ${entry.session_id}`);
   }
   return entry;

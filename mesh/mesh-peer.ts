@@ -93,6 +93,7 @@ export class MeshPeer {
         relays: options.relays,
         ...(options.tunnelTarget ? { tunnelTarget: options.tunnelTarget } : {}),
         addressesOf: (peer) => book.addressesOf(peer),
+        onExcess: (peer, message) => options.onTrouble(`member ${peer} brings more than it may: ${message}`),
       });
     const transport = listen ? await startOnFreePort(listen, start) : await start([]);
     const witness = await SessionIdentity.create();

@@ -4,9 +4,10 @@
  */
 import { decode, encode, rfc8949EncodeOptions } from 'cborg';
 import { z } from 'zod';
-import { type Entry, openUnknown, sealedEntry } from '../entry.ts';
+import { type Entry, openEntryOf, sealedEntry, unknownPart } from '../entry.ts';
 import { RecordRejected, type RejectReason } from '../record-codec.ts';
 import { bucket_count, type SessionTable } from '../session-table.ts';
+import type { Excess } from '../table-bounds.ts';
 import type { GossipMessage } from './messages.ts';
 
 /** Largest message that is read. Holds one entry of the greatest size, or many of the usual one. */
@@ -58,6 +59,17 @@ export function encodeMessage(message: GossipMessage): Uint8Array {
   return encode({ kind: 'news', entries }, encodeOptions);
 }
 
+/** `too_fast`: more than a member may bring a second; `too_much`: more than its origin may have in the table. */
+export type MessageRejection = RejectReason | 'too_fast' | 'too_much';
+
+/** What the sender of a message may bring. */
+export interface Admission {
+  /** Before anything is verified: whether it may bring so many bytes more that are new here. */
+  takes(bytes: number): boolean;
+  /** Whose bound an entry would break. */
+  excess(entry: Entry): Excess | undefined;
+}
+
 /**
  * The message in some bytes. Of news, entries that the table has already are left out, and those that are not right are
  * told to `reject`; the others count.
@@ -68,7 +80,8 @@ export function decodeMessage(
   encoded: Uint8Array,
   table: SessionTable,
   networkKey: Uint8Array,
-  reject: (reason: RejectReason, message: string) => void,
+  reject: (reason: MessageRejection, message: string) => void,
+  admission?: Admission,
 ): GossipMessage | undefined {
   if (encoded.length > message_bytes_max) {
     reject('oversized', `a message of ${encoded.length} bytes`);
@@ -91,13 +104,30 @@ export function decodeMessage(
   const entries: Entry[] = [];
   for (const { id, ...sealed } of message.entries) {
     try {
-      const entry = openUnknown(id, sealed, table.entry(id), networkKey);
-      if (entry) entries.push(entry);
-      else table.merge(table.entry(id)!, 'gossip'); // known, and now by gossip too
+      const unknown = unknownPart(sealed, table.entry(id));
+      if (!unknown) {
+        table.merge(table.entry(id)!, 'gossip'); // known, and now by gossip too
+        continue;
+      }
+      const bytes = (unknown.record?.length ?? 0) + (unknown.departure?.length ?? 0);
+      if (admission?.takes(bytes) === false) {
+        reject('too_fast', `${bytes} bytes more, which may come again later`);
+        continue;
+      }
+      const entry = openEntryOf(id, unknown, networkKey);
+      const excess = admission?.excess(entry);
+      if (excess) reject('too_much', describeExcess(entry, excess));
+      else entries.push(entry);
     } catch (error) {
       if (!(error instanceof RecordRejected)) throw error;
       reject(error.reason, error.message);
     }
   }
   return { kind: 'news', entries };
+}
+
+function describeExcess({ session_id, record }: Entry, excess: Excess): string {
+  const { peer, provider } = record!.value.metadata;
+  const whose = { member: `the member ${peer?.id}`, provider: `the provider ${provider}`, all: 'all others' };
+  return `session ${session_id}, beyond what this table holds of ${whose[excess]}`;
 }

@@ -5,6 +5,7 @@
  */
 import type { Entry } from '../entry.ts';
 import type { PeerName } from './messages.ts';
+import type { GossipSettings } from './settings.ts';
 
 /** Members whose end is claimed and not looked into yet, and claims in all. What is above is told again by comparisons. */
 const members_max = 4096;
@@ -27,15 +28,10 @@ interface Case {
   nonce: number;
 }
 
-export interface ClaimSettings {
-  /** How long an answer is waited for. */
-  check_ms: number;
-  /** Least time between two looks at one member. Lower: more messages while somebody claims without end; higher: a true loss right after a false claim is believed later. */
-  claim_again_ms: number;
-  /** Members that may be looked at in one go, and a second. Lower: the loss of many at once is believed later; higher: more messages, and connections, while somebody claims without end. */
-  claim_burst: number;
-  claims_per_s: number;
-}
+type ClaimSettings = Pick<
+  GossipSettings,
+  'claim_check_ms' | 'claim_again_ms' | 'claim_burst' | 'claims_per_s'
+>;
 
 export class DepartureClaims {
   readonly #settings: ClaimSettings;
@@ -79,7 +75,7 @@ export class DepartureClaims {
     const [first] = this.#asked.values();
     return Math.min(
       this.#ask_at_ms,
-      first ? first.asked_ms + this.#settings.check_ms : Number.POSITIVE_INFINITY,
+      first ? first.asked_ms + this.#settings.claim_check_ms : Number.POSITIVE_INFINITY,
     );
   }
 
@@ -87,7 +83,7 @@ export class DepartureClaims {
   tick(now_ms: number, ask: (peer: PeerName) => number): DepartureClaim[] {
     const right: DepartureClaim[] = [];
     for (const [peer, { asked_ms, claims }] of this.#asked) {
-      if (now_ms < asked_ms + this.#settings.check_ms) break;
+      if (now_ms < asked_ms + this.#settings.claim_check_ms) break;
       this.#close(this.#asked, peer);
       right.push(...claims.values());
     }

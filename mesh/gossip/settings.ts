@@ -27,6 +27,8 @@ export interface GossipSettings {
   compare_with_left: number;
   /** Of the others, the share with any member instead of one that is linked anyway. Higher: more connections. */
   compare_far: number;
+  /** How long a member that others say is gone has to answer. Until all know of a death, this comes on top of the sum above. Lower: sooner; higher: fewer are taken for gone that are only slow, until they show that they live. */
+  claim_check_ms: number;
   /** Least time between two looks at a member that others say is gone. Lower: more messages while somebody says so without end; higher: a true loss right after a false claim is believed later. */
   claim_again_ms: number;
   /** Such members that are looked at in one go, and a second. Lower: the loss of many at once is believed later; higher: more messages and connections while somebody says it of all. */
@@ -57,6 +59,7 @@ export const defaultGossipSettings: GossipSettings = {
   compare_soon_ms: 300,
   compare_with_left: 0.3,
   compare_far: 0.25,
+  claim_check_ms: 400,
   claim_again_ms: 1000,
   claim_burst: 1024,
   claims_per_s: 64,

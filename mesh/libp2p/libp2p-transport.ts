@@ -5,13 +5,15 @@ import { TopicValidatorResult } from '@libp2p/gossipsub';
 import type { Connection, Stream } from '@libp2p/interface';
 import { multiaddr } from '@multiformats/multiaddr';
 import { limits } from '../../spec/wire.ts';
-import { decodeMessage, encodeMessage, message_bytes_max } from '../gossip/codec.ts';
+import { decodeMessage, encodeMessage, type MessageRejection, message_bytes_max } from '../gossip/codec.ts';
 import type { GossipMessage, PeerName } from '../gossip/messages.ts';
 import type { SessionTable } from '../session-table.ts';
+import { TableAccounts } from '../table-bounds.ts';
 import type { MeshTransport, TransportCounters, TransportReceiver } from '../transport.ts';
 import { framed, readFrames } from './framing.ts';
 import { createNode, type MeshNode } from './libp2p-node.ts';
 import { acceptTunnel, openTunnel, type TunnelTarget, tunnelProtocol } from './tunnel.ts';
+import { Turns } from './turns.ts';
 
 const protocol = '/hpcserve/gossip/1';
 const topic = 'hpcserve/sessions/1';
@@ -22,8 +24,14 @@ const redial_ms = 1000;
 /** Messages that wait for a connection, and bytes that wait on one; what is above is dropped. */
 const waiting_max = 256;
 const unsent_bytes_max = 4 * 1024 * 1024;
+/** Members to which a way is remembered, open or in vain. Names cost nothing: a member may make them up. */
+const ways_max = 4096;
+/** Messages that came and wait for their turn. */
+const unread_max = 1024;
 /** Tunnels on one connection between two members. */
 const tunnels_max = limits.connections;
+/** Least time between two words about one member that brings more than it may. */
+const excess_told_ms = 60_000;
 /** How often missing connections are looked for. */
 const keep_ms = 2000;
 
@@ -36,6 +44,8 @@ export interface Libp2pOptions {
   relays: boolean;
   /** Where a member listens, as its records say. */
   addressesOf(peer: PeerName): readonly string[];
+  /** A member brought more than it may; told again only after a while. */
+  onExcess?(peer: PeerName, message: string): void;
   /** Where tunnels to a session of this process lead. */
   tunnelTarget?(session_id: string): TunnelTarget | undefined;
 }
@@ -54,6 +64,10 @@ export class Libp2pTransport implements MeshTransport {
   readonly #options: Libp2pOptions;
   readonly #counters: TransportCounters;
   readonly #ways = new Map<PeerName, Way>();
+  readonly #accounts: TableAccounts;
+  readonly #turns = new Turns(unread_max);
+  /** Members of which was said that they brought more than they may, and when. */
+  readonly #excess_ms = new Map<PeerName, number>();
   #kept: readonly PeerName[] = [];
   readonly #keeper: NodeJS.Timeout;
   #receiver: TransportReceiver | undefined;
@@ -64,6 +78,7 @@ export class Libp2pTransport implements MeshTransport {
     this.self = node.peerId.toString();
     this.#options = options;
     this.#counters = counters;
+    this.#accounts = new TableAccounts(options.table);
     this.#keeper = setInterval(() => this.#reconnect(), keep_ms);
     this.#keeper.unref();
   }
@@ -108,10 +123,10 @@ export class Libp2pTransport implements MeshTransport {
   send(to: PeerName, message: GossipMessage): void {
     if (this.#closed || to === this.self) return;
     const bytes = framed(encodeMessage(message));
-    let way = this.#ways.get(to);
+    const way = this.#wayTo(to);
     if (!way) {
-      way = { waiting: [], failed_ms: Number.NEGATIVE_INFINITY };
-      this.#ways.set(to, way);
+      this.#counters.undeliverable++;
+      return;
     }
     if (way.stream?.status === 'open') {
       this.#write(way.stream, bytes);
@@ -187,6 +202,20 @@ export class Libp2pTransport implements MeshTransport {
     await this.node.stop();
   }
 
+  /** @returns undefined where more ways are open than there may be */
+  #wayTo(to: PeerName): Way | undefined {
+    const known = this.#ways.get(to);
+    if (known) return known;
+    if (this.#ways.size >= ways_max) {
+      for (const [peer, { stream, opening }] of this.#ways)
+        if (!opening && stream?.status !== 'open') this.#ways.delete(peer);
+      if (this.#ways.size >= ways_max) return undefined;
+    }
+    const way: Way = { waiting: [], failed_ms: Number.NEGATIVE_INFINITY };
+    this.#ways.set(to, way);
+    return way;
+  }
+
   #open(to: PeerName, way: Way): void {
     way.opening ??= (async () => {
       try {
@@ -226,23 +255,44 @@ export class Libp2pTransport implements MeshTransport {
     const from = connection.remotePeer.toString();
     stream.inactivityTimeout = Number.MAX_SAFE_INTEGER;
     const read = (bytes: Uint8Array): void => {
-      const message = this.#decode(bytes);
-      if (message) this.#receiver?.message(from, message);
+      const isTaken = this.#turns.run(() => {
+        if (this.#closed) return;
+        const message = this.#decode(from, bytes);
+        if (message) this.#receiver?.message(from, message);
+      });
+      if (!isTaken) this.#reject('flood');
     };
     readFrames(stream, message_bytes_max, read, () => this.#reject('oversized'));
   }
 
   #announced(from: PeerName, bytes: Uint8Array): TopicValidatorResult {
-    const message = this.#decode(bytes);
+    const message = this.#decode(from, bytes);
     if (!message || !this.#receiver) return TopicValidatorResult.Reject;
     const isNew = this.#receiver.announcement(from, message);
     return isNew ? TopicValidatorResult.Accept : TopicValidatorResult.Ignore;
   }
 
-  #decode(bytes: Uint8Array): GossipMessage | undefined {
+  #decode(from: PeerName, bytes: Uint8Array): GossipMessage | undefined {
     this.#counters.received++;
     const { table, network_key } = this.#options;
-    return decodeMessage(bytes, table, network_key, (reason) => this.#reject(reason));
+    const reject = (reason: MessageRejection, message: string): void => {
+      this.#reject(reason);
+      if (reason === 'too_fast' || reason === 'too_much') this.#tellExcess(from, `${reason}: ${message}`);
+    };
+    return decodeMessage(bytes, table, network_key, reject, {
+      takes: (more) => this.#accounts.takes(from, more, performance.now()),
+      excess: (entry) => this.#accounts.excess(entry),
+    });
+  }
+
+  #tellExcess(from: PeerName, message: string): void {
+    const now_ms = performance.now();
+    if (now_ms - (this.#excess_ms.get(from) ?? Number.NEGATIVE_INFINITY) < excess_told_ms) return;
+    this.#excess_ms.delete(from);
+    this.#excess_ms.set(from, now_ms);
+    const [oldest] = this.#excess_ms.keys();
+    if (this.#excess_ms.size > ways_max) this.#excess_ms.delete(oldest!);
+    this.#options.onExcess?.(from, message);
   }
 
   #reject(reason: string): void {

@@ -282,10 +282,10 @@ describe('a member', () => {
         ['them', 'probe'],
         ['z', 'probe_for'],
       ]);
-      now_ms = 500;
+      now_ms = 300;
       self.tick();
       expect(lifecycleIn(table)).toBe('SERVING');
-      now_ms = 600;
+      now_ms = 400;
       self.tick();
       expect(lifecycleIn(table)).toBe('LEFT');
       expect(self.flush()).toEqual([]); // the announcement went on without it

@@ -1,6 +1,7 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { join } from 'node:path';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { afterEach, describe, expect, test } from 'vitest';
 import { openEntry } from '../../mesh/entry.ts';
 import { decodeMessage, encodeMessage } from '../../mesh/gossip/codec.ts';
@@ -238,6 +239,41 @@ describe('a member that misbehaves', () => {
     await eventually(() => lifecycleAt(a, b) === 'SERVING', 'a new member');
   });
 });
+
+test('a member that brings more than it may is named, and keeps nobody waiting', async () => {
+  const troubles: string[] = [];
+  const a = await member([], key, troubles);
+  const { transport, target } = await rogue(a);
+  // Each of another member that does not exist, with as many models as make 30 KB.
+  const models = Array.from({ length: 200 }, (_, at) => ({
+    ...{ name: `${'model'.repeat(14)}-${at}`, aliases: [], state: 'serving' as const },
+    ...{ precision: 'bf16', context_tokens: 4096 },
+  }));
+  const envelopes = await Promise.all(
+    Array.from({ length: 400 }, async (_, at) => {
+      const identity = await SessionIdentity.create();
+      const peer = { id: `nobody${at}`.replaceAll('0', 'z').replaceAll('l', 'x'), addresses: [] };
+      const record = recordOf(identity, { metadata: { ...metadata, models, peer } });
+      return { session_id: identity.session_id, envelope: sealRecord(record, identity, key), record };
+    }),
+  );
+  expect(envelopes[0]!.envelope.length).toBeGreaterThan(25_000);
+  const delay = monitorEventLoopDelay({ resolution: 10 });
+  delay.enable();
+  for (const { session_id, envelope, record } of envelopes) {
+    const signed = { value: record, envelope, fingerprint: 0 };
+    transport.send(target, { kind: 'news', entries: [{ session_id, record: signed }] });
+    await new Promise(setImmediate);
+  }
+  await eventually(() => rejected(a, 'too_fast') > 0, 'it brings too much');
+  const b = await member([addressOf(a)]);
+  await eventually(() => lifecycleAt(a, b) === 'SERVING', 'a new member', 5_000);
+  delay.disable();
+  expect(delay.max / 1e6).toBeLessThan(500);
+  const bytes = [...a.registry.table.entries()].reduce((sum, { record }) => sum + record!.envelope.length, 0);
+  expect(bytes).toBeLessThan(7 * 1024 * 1024);
+  expect(troubles.join()).toContain(`member ${transport.self} brings more than it may: too_fast`);
+}, 60_000);
 
 test('a message survives its encoding, and says nothing twice', async () => {
   const identity = await SessionIdentity.create();
