@@ -164,6 +164,7 @@ export class GossipMember {
   tick(): Outgoing[] {
     const { settings, random } = this.#options;
     const now_ms = this.#options.now_ms();
+    this.#noticeOwnPause(now_ms);
     this.#forgiveOwnPause(now_ms);
     const out: Outgoing[] = [];
     if (now_ms >= this.#beat_at_ms) {
@@ -352,8 +353,10 @@ export class GossipMember {
 
   /** Who stood still until others had to take it for gone is not surprised to hear it. */
   #noticeOwnPause(now_ms: number): void {
-    const { silence_ms, check_ms } = this.#options.settings;
-    if (now_ms - this.nextTick_ms() >= silence_ms + check_ms) this.#away_until_ms = now_ms + away_ms;
+    const { silence_ms, check_ms, beat_ms } = this.#options.settings;
+    // Its last sign of life, and its next, were up to one beat away from where it stopped.
+    if (now_ms - this.nextTick_ms() >= silence_ms + check_ms - 2 * beat_ms)
+      this.#away_until_ms = now_ms + away_ms;
   }
 
   // --- news --------------------------------------------------------------------------------------------------
@@ -406,14 +409,10 @@ export class GossipMember {
     for (const { entry, announced } of claims) {
       this.#announced = announced;
       const { session_id, record, departure } = entry;
-      const newest = (record ?? this.#table.entry(session_id)?.record)?.value;
-      if (departure!.value.seen || !newest) this.#merge(entry);
+      if (record) this.#merge({ session_id, record });
       // One that no record could refute counts where it was made. Here it may be wrong, and is about what is known now.
-      else
-        this.#merge({
-          ...this.#options.departure(session_id, departure!.value.evidence, markOf(newest)),
-          ...(record && { record }),
-        });
+      if (departure!.value.seen) this.#merge({ session_id, departure: departure! });
+      else this.#merge(this.#departureOf(session_id, departure!.value.evidence));
     }
     this.#announced = false;
   }

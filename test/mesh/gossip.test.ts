@@ -367,6 +367,7 @@ describe('a member', () => {
     const self = memberOf(table);
     self.tick();
     now_ms = 5_000;
+    self.tick(); // timers come before what was sent meanwhile
     self.receive('watcher', { kind: 'news', entries: [departureOf(own)] });
     expect([table.get(own.session_id)?.lifecycle, refuted]).toEqual(['LEFT', []]);
   });
