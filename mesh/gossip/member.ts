@@ -78,7 +78,7 @@ export class GossipMember {
   #away_until_ms = Number.NEGATIVE_INFINITY;
   readonly #beats = new Map<string, Beat>();
   readonly #loads = new Map<string, SessionLoad>();
-  /** Who was greeted last: asked again while nobody else is known. */
+  /** Greeted last: asked again while nobody else is known. */
   #contact: PeerName | undefined;
   #nonce = 0;
   #beat_at_ms: number;
@@ -409,10 +409,13 @@ export class GossipMember {
     for (const { entry, announced } of claims) {
       this.#announced = announced;
       const { session_id, record, departure } = entry;
-      if (record) this.#merge({ session_id, record });
+      const newest = (record ?? this.#table.entry(session_id)?.record)?.value;
+      if (!newest) continue;
       // One that no record could refute counts where it was made. Here it may be wrong, and is about what is known now.
-      if (departure!.value.seen) this.#merge({ session_id, departure: departure! });
-      else this.#merge(this.#departureOf(session_id, departure!.value.evidence));
+      const left = departure!.value.seen
+        ? { session_id, departure: departure! }
+        : this.#options.departure(session_id, departure!.value.evidence, markOf(newest));
+      this.#merge(record ? { ...left, record } : left);
     }
     this.#announced = false;
   }
@@ -435,18 +438,16 @@ export class GossipMember {
   }
 
   #isOversized({ entries }: { entries: readonly Entry[] }): boolean {
-    if (entries.length <= this.#options.settings.entries_max) return false;
-    this.rejected.oversized++;
-    return true;
+    const isOver = entries.length > this.#options.settings.entries_max;
+    if (isOver) this.rejected.oversized++;
+    return isOver;
   }
 
   #floods(from: PeerName, now_ms: number, kind: 'messages' | 'announcements'): boolean {
-    if (!this.#rates.floods(from, now_ms, kind)) return false;
-    this.rejected.flood++;
-    return true;
+    const isFlood = this.#rates.floods(from, now_ms, kind);
+    if (isFlood) this.rejected.flood++;
+    return isFlood;
   }
-
-  // --- comparing ---------------------------------------------------------------------------------------------
 
   #sums(): GossipMessage {
     return { kind: 'sums', sums: [...this.#table.sums] };
