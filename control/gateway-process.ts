@@ -273,6 +273,7 @@ export function writeGatewayConfig(
     routing: site.gateway.routing,
     wait_max_s: site.gateway.wait_max_s,
     ...clientSettings(site, layout),
+    ...bodySettings(site),
     ...meshSettings(site, first),
   };
   writeFileAtomically(path, `${JSON.stringify(config, null, 2)}\n`);
@@ -301,6 +302,17 @@ function clientSettings({ gateway }: SiteConfig, layout: StateLayout): Pick<Gate
 
 function configOf(layout: StateLayout): GatewayConfig | undefined {
   return readJsonIfThere(join(layout.gateway_folder, gatewayFiles.config)) as GatewayConfig | undefined;
+}
+
+function bodySettings({ gateway }: SiteConfig): Partial<GatewayConfig> {
+  const { body_mib_max, bodies_gb_max, bodies_key_share_max, body_wait_s, memory_gb } = gateway;
+  const bodies_bytes_max = Math.round(1e9 * (bodies_gb_max ?? memory_gb / 4));
+  return {
+    body_bytes_max: body_mib_max * 2 ** 20,
+    bodies_bytes_max,
+    bodies_key_bytes_max: Math.round(bodies_key_share_max * bodies_bytes_max),
+    body_wait_s,
+  };
 }
 
 /** A gateway is reached from other sites at a port that stays, so only the first can have it. */

@@ -24,6 +24,10 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   keys_folder: z.string().min(1).optional(),
   routing: z.enum(routingPolicyNames).optional(),
   wait_max_s: z.number().positive().optional(),
+  body_bytes_max: z.int().min(1).optional(),
+  bodies_bytes_max: z.int().min(1).optional(),
+  bodies_key_bytes_max: z.int().min(1).optional(),
+  body_wait_s: z.number().min(0).optional(),
   mesh: meshSettingsSchema.optional(),
 });
 

@@ -1,32 +1,52 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { ApiKey, KeyStore } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { sendError } from './http-error.ts';
+import { quoteName } from '../spec/printable-name.ts';
+import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.ts';
+import { sendError, sendErrorOpen } from './http-error.ts';
 import { RouteFilters } from './keys/route-filters.ts';
-import { readBody } from './relay/body-reader.ts';
+import { announcedBytes, readBody } from './relay/body-reader.ts';
 import { type Endpoint, endpoints } from './relay/endpoints.ts';
 import { Exchange, type ExchangeServices } from './relay/exchange.ts';
 import type { ExchangeRequest } from './relay/exchange-request.ts';
-import { parseRequest } from './relay/request-body.ts';
+import { type ParsedRequest, parseRequest } from './relay/request-body.ts';
+import { RequestScan } from './relay/request-scan.ts';
+import { ScanQueue } from './relay/scan-queue.ts';
 import { requestIdOf } from './request-id.ts';
 
 const bearer = 'Bearer ';
 /** JSON, a format built on it (RFC 6839), or what `fetch` calls every string; whatever parameters follow. */
 const json = /^\s*(application\/([\w.+-]+\+)?json|text\/plain)\s*(;|$)/i;
 
+/** A client that is refused before its body is read may send it on for so long, so that it sees why: a reset would take the answer along. */
+const linger_ms = 2000;
+
 /** A request whose key is known and whose body is not. */
-type Arrival = Pick<ExchangeRequest, 'request_id' | 'endpoint' | 'key' | 'time_ms' | 'began_ms'>;
+type Arrival = Pick<
+  ExchangeRequest,
+  'request' | 'response' | 'request_id' | 'endpoint' | 'key' | 'time_ms' | 'began_ms'
+>;
+/** One that its key's limits let in, and what it holds of the gateway's memory. */
+type Admitted = Arrival & Pick<ExchangeRequest, 'reservation'> & { hold: BodyHold };
+
+export interface FrontDoorServices extends ExchangeServices {
+  keys: KeyStore;
+  bodies: BodyMemory;
+  /** Largest body that is read, whatever the key. */
+  body_bytes_max: number;
+}
 
 /**
  * The way of requests that go to replicas. It stands beside fastify, on the same server: every such request
  * passes here, and what a framework does for each request would cost more than all the rest.
  */
 export class FrontDoor {
-  readonly #services: ExchangeServices & { keys: KeyStore };
+  readonly #services: FrontDoorServices;
+  readonly #scans = new ScanQueue();
   readonly #filters = new RouteFilters();
   #draining = false;
 
-  constructor(services: ExchangeServices & { keys: KeyStore }) {
+  constructor(services: FrontDoorServices) {
     this.#services = services;
   }
 
@@ -65,66 +85,113 @@ export class FrontDoor {
     }
     const key = keyOf(request, this.#services.keys);
     if (key) {
-      this.#read(request, response, { request_id, endpoint, key, time_ms, began_ms });
+      this.#receive({ request, response, request_id, endpoint, key, time_ms, began_ms });
       return;
     }
     // Another gateway may just have made it. Until that is known, the body is not read.
     void lookForKey(request, this.#services.keys).then((found) => {
       if (response.destroyed) return;
-      if (found) this.#read(request, response, { request_id, endpoint, key: found, time_ms, began_ms });
+      if (found) this.#receive({ request, response, request_id, endpoint, key: found, time_ms, began_ms });
       // Who has no key must not make the gateway work: the body is never read, so the connection ends.
       else sendError(response, keyError(request), request_id, ['connection', 'close']);
     });
   }
 
-  /** Of a request with a valid key. */
-  #read(request: IncomingMessage, response: ServerResponse, arrival: Arrival): void {
-    const { request_id, endpoint } = arrival;
+  /** Of a request with a valid key: everything that can be said without its body comes before its body. */
+  #receive(arrival: Arrival): void {
+    const { request, endpoint, key } = arrival;
+    const { keyLimits, bodies } = this.#services;
     const type = request.headers['content-type'];
     if (type !== undefined && !json.test(type)) {
       const what = `${endpoint.path} takes JSON, and the request says it is ${type.slice(0, 128)}`;
-      sendError(response, new HpcserveError('E_REQUEST_MEDIA_TYPE', { what }), request_id, [
-        'connection',
-        'close',
-      ]);
+      this.#refuse(arrival, new HpcserveError('E_REQUEST_MEDIA_TYPE', { what }));
       return;
     }
-    readBody(request, (tooLarge, body) => {
-      if (tooLarge) {
-        sendError(response, tooLarge, request_id, ['connection', 'close']);
+    let admitted: Admitted;
+    try {
+      admitted = { ...arrival, reservation: keyLimits.admit(key), hold: bodies.hold(key.id) };
+    } catch (thrown) {
+      this.#refuse(arrival, HpcserveError.from(thrown));
+      return;
+    }
+    this.#readBody(admitted);
+  }
+
+  #readBody(admitted: Admitted): void {
+    const { request, response, hold, reservation, key } = admitted;
+    const { keyLimits, bodies, body_bytes_max } = this.#services;
+    const giveBack = (): void => {
+      hold.release();
+      keyLimits.settle(reservation, {});
+    };
+    const refuse = (error: HpcserveError): void => {
+      response.off('close', giveBack);
+      giveBack();
+      this.#refuse(admitted, error);
+    };
+    response.once('close', giveBack);
+    const bytes_max = Math.min(
+      body_bytes_max,
+      bodies.body_bytes_max,
+      key.settings.body_bytes_max ?? body_bytes_max,
+    );
+    readBody(request, hold, bytes_max, (unread, body) => {
+      if (response.destroyed) return;
+      if (unread) {
+        refuse(unread);
         return;
       }
-      let admitted: ExchangeRequest;
-      try {
-        admitted = this.#admit(request, response, arrival, body);
-      } catch (thrown) {
-        const error = HpcserveError.from(thrown);
-        this.#services.metrics.refused(error.code);
-        sendError(response, error, request_id, comeBack(error));
-        return;
-      }
-      new Exchange(admitted, this.#services).start();
+      const scan = new RequestScan(body);
+      this.#scans.read(scan, (wrong) => {
+        if (response.destroyed) return;
+        let of: ExchangeRequest;
+        try {
+          if (wrong) throw wrong;
+          of = this.#open(admitted, scan);
+        } catch (thrown) {
+          refuse(HpcserveError.from(thrown));
+          return;
+        }
+        response.off('close', giveBack);
+        new Exchange(of, this.#services).start();
+      });
     });
   }
 
   /** @throws what is wrong with the request, or what its key does not allow */
-  #admit(
-    request: IncomingMessage,
-    response: ServerResponse,
-    { request_id, endpoint, key, time_ms, began_ms }: Arrival,
-    body: Buffer,
-  ): ExchangeRequest {
-    const parsed = parseRequest(body, endpoint.dialect);
+  #open({ hold, ...arrival }: Admitted, scan: RequestScan): ExchangeRequest {
+    const { key, endpoint, request, reservation } = arrival;
+    const { keyLimits } = this.#services;
+    const parsed = parseRequest(scan, endpoint.dialect);
     requireModel(key, parsed.model);
     const filter = this.#filters.of(key.settings, request.headers);
-    const reservation = this.#services.keyLimits.admit(key, () => this.#expectedTokens(parsed.model, body));
-    return { request, response, request_id, key, endpoint, parsed, filter, reservation, time_ms, began_ms };
+    const prompt_tokens = this.#promptTokens(parsed);
+    if (reservation) keyLimits.reserve(key, reservation, prompt_tokens + this.#answerTokens(parsed));
+    return { ...arrival, parsed, filter, prompt_tokens_max: prompt_tokens, release: () => hold.release() };
   }
 
-  /** Where no answer of the model is known yet, the prompt is: about four bytes of text a token. */
-  #expectedTokens(model: string, body: Buffer): number {
+  /** About four bytes of text are a token; no prompt is longer than the context. */
+  #promptTokens({ scan, model }: ParsedRequest): number {
+    return Math.min(Math.ceil(scan.bytes.length / 4), this.#services.router.contextOf(model));
+  }
+
+  /** As long as the request allows, or else as long as nearly all answers of the model are. */
+  #answerTokens({ model, max_tokens, choices }: ParsedRequest): number {
     const { workload, router } = this.#services;
-    return workload.expectedTokens(router.modelOf(model)) || body.length / 4;
+    const longest = max_tokens ?? workload.longAnswer(router.modelOf(model));
+    return choices * Math.min(longest, router.contextOf(model));
+  }
+
+  /** Says why a request is not taken in. What of its body is still to come is thrown away. */
+  #refuse({ request, response, request_id }: Arrival, error: HpcserveError): void {
+    this.#services.metrics.refused(error.code);
+    const again = comeBack(error);
+    if (request.complete || (announcedBytes(request) ?? Number.POSITIVE_INFINITY) <= smallBody_bytes) {
+      sendError(response, error, request_id, again);
+      request.resume();
+      return;
+    }
+    refuseUnread(request, response, error, request_id, again);
   }
 
   #refusal(): HpcserveError | undefined {
@@ -156,15 +223,30 @@ export function allowsModel({ settings }: ApiKey, model: string): boolean {
 export function requireModel(key: ApiKey, model: string): void {
   if (allowsModel(key, model)) return;
   throw new HpcserveError('E_KEY_MODEL', {
-    what: `the key ${key.name} may not be used for ${JSON.stringify(model.slice(0, 256))}`,
+    what: `the key ${key.name} may not be used for ${quoteName(model)}`,
     because: `it may be used for ${key.settings.models!.join(', ')}`,
     details: { param: 'model' },
   });
 }
 
+/** Answers a request whose body is not read, and reads on for a while so that the answer is not lost with the connection. */
+function refuseUnread(
+  request: IncomingMessage,
+  response: ServerResponse,
+  error: HpcserveError,
+  request_id: string,
+  extra: readonly string[],
+): void {
+  const end = sendErrorOpen(response, error, request_id, ['connection', 'close', ...extra]);
+  const timer = setTimeout(end, linger_ms);
+  request.once('end', end);
+  response.once('close', () => clearTimeout(timer));
+  request.removeAllListeners('data');
+  request.resume();
+}
+
 /** When to come back with a key whose limits are reached; clients must not try again by themselves before. */
 function comeBack(error: HpcserveError): string[] {
-  if (error.http_status !== 429) return [];
   const { retry_after_s } = error.details;
   return [
     ...(typeof retry_after_s === 'number' ? ['retry-after', String(retry_after_s)] : []),

@@ -13,6 +13,7 @@ import {
 import { limits } from '../spec/wire.ts';
 import { createApi, isAdmin } from './api.ts';
 import { Availability } from './availability.ts';
+import { BodyMemory } from './body-memory.ts';
 import { ClientConnections } from './client-connections.ts';
 import { ClientTls } from './client-tls.ts';
 import { FolderLock } from './folder-lock.ts';
@@ -191,6 +192,8 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       ledger,
       keys,
       keyLimits,
+      bodies: bodyMemory(config),
+      body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
       workload,
       metrics,
       log,
@@ -294,6 +297,18 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     for (const step of undo.reverse()) await step();
     throw error;
   }
+}
+
+function bodyMemory({
+  bodies_bytes_max = 1e9,
+  bodies_key_bytes_max,
+  body_wait_s = 5,
+}: GatewayConfig): BodyMemory {
+  return new BodyMemory({
+    bytes_max: bodies_bytes_max,
+    key_bytes_max: bodies_key_bytes_max ?? bodies_bytes_max / 4,
+    wait_ms: 1000 * body_wait_s,
+  });
 }
 
 /** One that was killed could not say that it left; who holds the lock of the folder knows that it is gone. */

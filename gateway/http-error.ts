@@ -53,6 +53,27 @@ export function sendError(
   request_id: string,
   extra: readonly string[] = [],
 ): void {
+  response.end(writeErrorHead(response, error, request_id, extra));
+}
+
+/** The same, whole for the client, and not ended before the result is called: until then its connection stays. */
+export function sendErrorOpen(
+  response: ServerResponse,
+  error: HpcserveError,
+  request_id: string,
+  extra: readonly string[],
+): () => void {
+  response.write(writeErrorHead(response, error, request_id, extra));
+  return () => response.end();
+}
+
+/** @returns the body that is to follow */
+function writeErrorHead(
+  response: ServerResponse,
+  error: HpcserveError,
+  request_id: string,
+  extra: readonly string[],
+): Buffer {
   const body = Buffer.from(JSON.stringify(errorEnvelope(error)));
   response.writeHead(error.http_status, [
     'content-type',
@@ -65,7 +86,7 @@ export function sendError(
     error.code,
     ...extra,
   ]);
-  response.end(body);
+  return body;
 }
 
 /** The same answer as raw bytes, for a connection on which no request could be read; the connection ends with it. */

@@ -12,6 +12,7 @@ import {
 import type { Heartbeat } from '../spec/agent-state.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { agentPaths, headers, sessionServerName } from '../spec/wire.ts';
+import { SilenceTimer } from './silence-timer.ts';
 import { UpstreamPool } from './upstream/pool.ts';
 
 /**
@@ -49,7 +50,7 @@ export class SessionLink {
   readonly #watch: Pool;
   #stream: Dispatcher.ResponseData['body'] | undefined;
   #abort = new AbortController();
-  #timer: NodeJS.Timeout | undefined;
+  readonly #silence = new SilenceTimer((limit_ms) => this.#silent(limit_ms));
   #retry: NodeJS.Timeout | undefined;
   #retry_ms = reconnectFirst_ms;
   #closed = false;
@@ -134,7 +135,7 @@ export class SessionLink {
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    clearTimeout(this.#timer);
+    this.#silence.stop();
     clearTimeout(this.#retry);
     this.#abort.abort();
     this.#requests.destroy(new Error('its session has ended'));
@@ -157,7 +158,7 @@ export class SessionLink {
   async #follow(): Promise<void> {
     let reason: string;
     try {
-      this.#expectWithin(firstSilence_ms);
+      this.#silence.expectWithin(firstSilence_ms);
       const answer = await this.#watch.request({
         method: 'GET',
         path: agentPaths.watch,
@@ -173,7 +174,7 @@ export class SessionLink {
     } catch (error) {
       reason = error instanceof Error ? error.message : String(error);
     }
-    clearTimeout(this.#timer);
+    this.#silence.stop();
     this.#stream = undefined;
     if (this.#closed) return;
     this.#events.down(this, reason);
@@ -194,7 +195,7 @@ export class SessionLink {
         const heartbeat = parseHeartbeat(line, this.#record.session_id);
         const now_ms = performance.now();
         // A session may be set to a slower beat than the rule foresees; three of its own are then allowed.
-        this.#expectWithin(
+        this.#silence.expectWithin(
           last_ms === undefined ? firstSilence_ms : Math.max(silence_ms, 3 * (now_ms - last_ms)),
         );
         if (last_ms === undefined) {
@@ -207,11 +208,6 @@ export class SessionLink {
         this.#events.heartbeat(this, heartbeat);
       }
     }
-  }
-
-  #expectWithin(limit_ms: number): void {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#silent(limit_ms), limit_ms);
   }
 
   /** The node may be dead without a word: its connections would hang, so they are all given up. */

@@ -1,5 +1,6 @@
 /** What an API key may be used for, and how much. Nothing set: everything, without limit. */
 import { z } from 'zod';
+import { limits } from './wire.ts';
 
 const tokens = z.number().int().min(1).max(1e15);
 const perMinute = z.number().int().min(1).max(1e9);
@@ -18,6 +19,10 @@ export const keySettingsSchema = z.strictObject({
   /** Quality of service where a request asks for none: see docs/gateway.md. Terms of a request go first. */
   qos: z.string().max(1024).optional(),
   requests_per_minute: perMinute.optional(),
+  /** Requests of it that one gateway answers at a time. */
+  concurrent_requests: z.number().int().min(1).max(1e6).optional(),
+  /** Largest body of one of its requests, where that is less than the gateway reads. */
+  body_bytes_max: z.number().int().min(1).max(limits.body_bytes).optional(),
   /** Tokens of prompts and answers together, here and in `budget`. */
   tokens_per_minute: perMinute.optional(),
   budget: z.strictObject({ tokens, window: z.enum(budgetWindows) }).optional(),
@@ -35,6 +40,8 @@ export const keyChangesSchema = z.strictObject({
   providers: keySettingsSchema.shape.providers.nullable(),
   qos: keySettingsSchema.shape.qos.nullable(),
   requests_per_minute: keySettingsSchema.shape.requests_per_minute.nullable(),
+  concurrent_requests: keySettingsSchema.shape.concurrent_requests.nullable(),
+  body_bytes_max: keySettingsSchema.shape.body_bytes_max.nullable(),
   tokens_per_minute: keySettingsSchema.shape.tokens_per_minute.nullable(),
   budget: keySettingsSchema.shape.budget.nullable(),
   cache_group: keySettingsSchema.shape.cache_group.nullable(),

@@ -145,6 +145,13 @@ export interface GatewayConfig {
   mesh?: MeshSettings;
   /** Longest expected wait for a place at a replica, beyond which requests are refused. Default: 120. */
   wait_max_s?: number;
+  /** Largest body of a request. Default: as much as is read at all. */
+  body_bytes_max?: number;
+  /** What bodies in flight may take, of all keys and of one. Default: 1 GB, and a quarter of it. */
+  bodies_bytes_max?: number;
+  bodies_key_bytes_max?: number;
+  /** How long a request waits for its part of that. Default: 5. */
+  body_wait_s?: number;
 }
 
 /** Where a gateway answers: `endpoint.json`. */

@@ -36,6 +36,7 @@ export interface KeyLimitsOptions {
 export interface Reservation {
   key_id: string;
   tokens: number;
+  settled: boolean;
 }
 
 /** Gateways are looked for again after so many exchanges. */
@@ -47,6 +48,8 @@ export class KeyLimits {
   readonly #now_ms: () => number;
   readonly #own = new Map<string, Spent>();
   readonly #reserved = new Map<string, number>();
+  /** Requests that are being read or answered here. */
+  readonly #running = new Map<string, number>();
   #others = new Map<string, SpentFile>();
   #exchanges = 0;
   #dirty = false;
@@ -67,12 +70,11 @@ export class KeyLimits {
   }
 
   /**
-   * Takes a request of a key in, or says why not. Until its answer is known, it counts with what is expected.
+   * Takes a request of a key in before its body is read, or says why not.
    *
-   * @param expectedTokens asked only where the key has limits
    * @throws E_KEY_RATE, E_KEY_BUDGET, with `retry_after_s` in the details where it makes sense to come back
    */
-  admit(key: ApiKey, expectedTokens: () => number): Reservation | undefined {
+  admit(key: ApiKey): Reservation | undefined {
     if (!isLimited(key)) {
       // Without limits nothing is counted: should it be given some again, the ledger knows.
       if (this.#own.size > 0) this.#own.delete(key.id);
@@ -80,16 +82,27 @@ export class KeyLimits {
     }
     const now_ms = this.#now_ms();
     const own = spentAt(this.#of(key.id), now_ms);
-    const held = this.#reserved.get(key.id) ?? 0;
-    const others = this.#ofOthers(key.id);
-    const all = others.length === 0 ? own : sumSpent([own, ...others], now_ms);
-    this.#require(key, all, held, now_ms);
-    const expected_tokens = expectedTokens();
+    const all = this.#all(key.id, own, now_ms);
+    this.#requireRate(key, all, now_ms);
+    this.#requireTokens(key, all, now_ms);
     own.requests++;
     this.#own.set(key.id, own);
-    this.#reserved.set(key.id, held + expected_tokens);
+    this.#running.set(key.id, (this.#running.get(key.id) ?? 0) + 1);
     this.#dirty = true;
-    return { key_id: key.id, tokens: expected_tokens };
+    return { key_id: key.id, tokens: 0, settled: false };
+  }
+
+  /**
+   * Holds tokens for a request until what it used is known, or says why not: others may have come first while its
+   * body was read. One that is let in may use more than is left; no other is let in beside it then.
+   *
+   * @throws as `admit`
+   */
+  reserve(key: ApiKey, reservation: Reservation, tokens: number): void {
+    const now_ms = this.#now_ms();
+    this.#requireTokens(key, this.#all(key.id, spentAt(this.#of(key.id), now_ms), now_ms), now_ms);
+    reservation.tokens = tokens;
+    this.#reserved.set(key.id, (this.#reserved.get(key.id) ?? 0) + tokens);
   }
 
   /** The answer is known: what it used counts instead of what was held for it. */
@@ -97,8 +110,12 @@ export class KeyLimits {
     reservation: Reservation | undefined,
     used: { prompt_tokens?: number | undefined; completion_tokens?: number | undefined },
   ): void {
-    if (!reservation) return;
+    if (!reservation || reservation.settled) return;
+    reservation.settled = true;
     const { key_id, tokens } = reservation;
+    const running = this.#running.get(key_id)! - 1;
+    if (running > 0) this.#running.set(key_id, running);
+    else this.#running.delete(key_id);
     const held = (this.#reserved.get(key_id) ?? 0) - tokens;
     if (held > 0) this.#reserved.set(key_id, held);
     else this.#reserved.delete(key_id);
@@ -139,21 +156,35 @@ export class KeyLimits {
     await this.exchange();
   }
 
-  #require({ name, settings }: ApiKey, all: Spent, held: number, now_ms: number): void {
-    const { requests_per_minute, tokens_per_minute, budget } = settings;
+  #all(key_id: string, own: Spent, now_ms: number): Spent {
+    const others = this.#ofOthers(key_id);
+    return others.length === 0 ? own : sumSpent([own, ...others], now_ms);
+  }
+
+  #requireRate({ id, name, settings }: ApiKey, { requests, previous_requests }: Spent, now_ms: number): void {
+    const { requests_per_minute, concurrent_requests } = settings;
+    const running = this.#running.get(id) ?? 0;
+    if (concurrent_requests !== undefined && running >= concurrent_requests)
+      throw new HpcserveError('E_KEY_RATE', {
+        what: `the key ${name} may be used for ${concurrent_requests} requests at a time, and as many are being answered`,
+        details: { retry_after_s: 1 },
+      });
+    if (requests_per_minute === undefined) return;
+    if (lastMinute(requests, previous_requests, now_ms) + 1 > requests_per_minute)
+      throw new HpcserveError('E_KEY_RATE', {
+        what: `the key ${name} may be used for ${requests_per_minute} requests a minute, and they are used up`,
+        details: {
+          retry_after_s: untilWithin_s(requests, previous_requests, requests_per_minute - 1, now_ms),
+        },
+      });
+  }
+
+  #requireTokens({ id, name, settings }: ApiKey, all: Spent, now_ms: number): void {
+    const { tokens_per_minute, budget } = settings;
+    const held = this.#reserved.get(id) ?? 0;
     if (budget) {
       const used = all[`${budget.window}_tokens`];
       if (used + held >= budget.tokens) throw budgetError(name, used, held, budget, now_ms);
-    }
-    if (requests_per_minute !== undefined) {
-      const { requests, previous_requests } = all;
-      if (lastMinute(requests, previous_requests, now_ms) + 1 > requests_per_minute)
-        throw new HpcserveError('E_KEY_RATE', {
-          what: `the key ${name} may be used for ${requests_per_minute} requests a minute, and they are used up`,
-          details: {
-            retry_after_s: untilWithin_s(requests, previous_requests, requests_per_minute - 1, now_ms),
-          },
-        });
     }
     if (tokens_per_minute !== undefined) {
       const { tokens, previous_tokens } = all;
@@ -236,6 +267,7 @@ export class KeyLimits {
 function isLimited({ settings }: ApiKey): boolean {
   return (
     settings.budget !== undefined ||
+    settings.concurrent_requests !== undefined ||
     settings.requests_per_minute !== undefined ||
     settings.tokens_per_minute !== undefined
   );

@@ -9,11 +9,13 @@ import type { AnswerHead } from '../upstream/answer-parser.ts';
 import type { AnswerReceiver } from '../upstream/connection.ts';
 import type { Call } from '../upstream/pool.ts';
 import { type AnswerHeaders, answerHeaders } from './answer-headers.ts';
+import { bytesOf } from './body-edits.ts';
 import type { StreamError } from './error-event.ts';
 import type { ExchangeRequest, Outcome } from './exchange-request.ts';
 import type { ContinuedRequest } from './journal/journal.ts';
 import { JsonRelay } from './json-relay.ts';
 import { isMeshRefusal, type ReplicaRefusal, replicaRefusal } from './replica-refusal.ts';
+import { bodyFor } from './request-body.ts';
 import type { StreamRelay, StreamRelayOptions } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
 
@@ -82,13 +84,13 @@ export class Attempt implements AnswerReceiver {
     const { parsed, endpoint, request, request_id, key } = this.#owner.of;
     const scope = cacheScopeOf(key);
     const link = this.replica.session;
-    const body = this.#continued?.body ?? parsed.body;
+    const body = this.#continued?.body ?? bodyFor(parsed, link.facts.engine);
     this.replica.unreported++;
     const { traceparent } = request.headers;
     const asksTokens = parsed.stream && endpoint.dialect === 'completions' && link.facts.engine === 'native';
     const head =
       `POST ${endpoint.path} HTTP/1.1\r\nhost: ${link.host}\r\ncontent-type: application/json\r\n` +
-      `content-length: ${body.length}\r\n${headers.request_id}: ${request_id}\r\n` +
+      `content-length: ${bytesOf(body)}\r\n${headers.request_id}: ${request_id}\r\n` +
       `${headers.model}: ${this.replica.modelField}\r\n` +
       `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
       `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +

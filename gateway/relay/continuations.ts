@@ -92,7 +92,7 @@ export class Continuations {
       return;
     }
     this.#used++;
-    const request = this.journal.continued(this.#stream.parsed.body);
+    const request = this.journal.continued(this.#stream.parsed);
     if (typeof request === 'string') found(request);
     else this.#look(request, found);
   }

@@ -18,6 +18,10 @@ export interface ExchangeRequest {
   filter: RouteFilter | undefined;
   /** What the limits of its key hold for it; absent where it has none. */
   reservation: Reservation | undefined;
+  /** Tokens that its prompt may have, by its bytes and the model's context: what counts where no replica said. */
+  prompt_tokens_max: number;
+  /** Gives back what its body holds of the gateway's memory. */
+  release(): void;
   /** Unix ms, and on the monotonic clock. */
   time_ms: number;
   began_ms: number;

@@ -20,6 +20,7 @@ import { Continuations } from './continuations.ts';
 import type { ExchangeRequest, Outcome } from './exchange-request.ts';
 import type { JournalMemory } from './journal/journal-memory.ts';
 import { isMeshRefusal, type ReplicaRefusal } from './replica-refusal.ts';
+import { asksContinuousUsage } from './request-body.ts';
 import { StreamRelay, type StreamRelayOptions } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
 
@@ -214,6 +215,7 @@ export class Exchange implements AttemptOwner {
     this.#stream = new StreamRelay(response, {
       ...options,
       passUsage: parsed.wantsUsage,
+      continuousUsage: asksContinuousUsage(parsed, replica.session.facts.engine),
       ending: endpoint.dialect === 'responses' ? 'responses' : 'done',
       onEnding: () => this.#attempt!.complete(this.#stream!),
       journal: this.#continuations.journal,
@@ -355,6 +357,7 @@ export class Exchange implements AttemptOwner {
       workload.refused(record.served_model);
     if (this.#demanded !== undefined) this.#services.demand.ended(this.#demanded);
     keyLimits.settle(this.#of.reservation, record);
+    this.#of.release();
     ledger.record(record, (error) => {
       this.#of.response.off('close', this.#onClose);
       if (this.#of.response.destroyed) return;
@@ -400,7 +403,15 @@ export class Exchange implements AttemptOwner {
   #clientClosed(): void {
     if (this.#decided) return;
     this.#attempt?.abort();
-    this.decide({ status: clientGone, error_code: 'client_closed', usage: this.#progress() }, () => {});
+    const usage = this.#attempt && this.#usedSoFar();
+    this.decide({ status: clientGone, error_code: 'client_closed', usage }, () => {});
+  }
+
+  /** Of an answer that its client does not wait for: it costs what it has cost, as far as that is known. */
+  #usedSoFar(): TokenUsage {
+    const { prompt_tokens_max } = this.#of;
+    const context = this.#attempt!.replica.served.context_tokens;
+    return { prompt_tokens: Math.min(prompt_tokens_max, context), ...this.#progress() };
   }
 
   /** What is known of an answer that was broken off: a chunk of a stream carries a token, or a few. */

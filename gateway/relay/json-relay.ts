@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http';
-import { findFinishReason, findUsage, type TokenUsage } from './usage.ts';
+import { findFinishReason, findUsage, findUsageAtHead, type TokenUsage } from './usage.ts';
 
 /** An answer up to this size is held until the ledger has it; of a larger one, only the end is. */
 const holdBytes = 1024 * 1024;
@@ -52,7 +52,7 @@ export class JsonRelay {
   }
 
   get usage(): TokenUsage | undefined {
-    return findUsage(this.body()) ?? (this.#head && findUsage(this.#head));
+    return findUsage(this.body()) ?? (this.#head && findUsageAtHead(this.#head));
   }
 
   get finishReason(): string | undefined {

@@ -1,44 +1,43 @@
 import type { PromptKeys } from '../../solver/routing/candidate.ts';
-import { promptKeys } from '../../solver/routing/prompt-keys.ts';
+import { longestPrompt, promptKeys } from '../../solver/routing/prompt-keys.ts';
+import type { RequestScan, Text } from './request-scan.ts';
 
-/** Pieces of text looked at in one prompt: what lies behind so many is of no weight for who knows its beginning. */
-const partsMax = 256;
+/** A text of more bytes than any that is hashed whole can have is not decoded whole. */
+const whole_bytes_max = 6 * longestPrompt;
+/** Of the end of such a text so much is looked at; what it spells does not matter, only whether two are the same. */
+const tail_bytes = 1024;
+const BACKSLASH = 92;
+const SMALL_U = 117;
 
 /** By which replicas that know the beginning of a request's prompt are found; undefined where it is short or no text. */
-export function promptKeysOf(body: Record<string, unknown>): PromptKeys | undefined {
-  const parts: string[] = [];
-  const { messages, prompt, input, instructions } = body;
-  let opening = 0;
-  if (Array.isArray(messages)) opening = addMessages(messages, parts);
-  else if (prompt !== undefined) {
-    addText(Array.isArray(prompt) ? prompt[0] : prompt, parts);
-    opening = 1;
-  } else if (input !== undefined) {
-    addText(instructions, parts);
-    if (Array.isArray(input)) opening = addMessages(input, parts);
-    else {
-      addText(input, parts);
-      opening = parts.length;
-    }
+export function promptKeysOf(scan: RequestScan): PromptKeys | undefined {
+  const { parts, opening } = scan.promptParts;
+  const texts: string[] = [];
+  let characters = 0;
+  for (const [index, span] of parts.entries()) {
+    if (index >= opening && characters >= longestPrompt) break;
+    const text = textOf(scan.bytes, span);
+    texts.push(text);
+    characters += text.length;
   }
-  return promptKeys(parts, opening);
+  return promptKeys(texts, opening);
 }
 
-/** @returns how many parts there are up to the end of what a person wrote first */
-function addMessages(messages: readonly unknown[], parts: string[]): number {
-  let opening = 0;
-  for (const message of messages) {
-    if (typeof message !== 'object' || message === null) continue;
-    const { role, content } = message as Record<string, unknown>;
-    if (Array.isArray(content)) {
-      for (const part of content) addText((part as { text?: unknown } | null)?.text, parts);
-    } else addText(content, parts);
-    if (opening === 0 && role === 'user') opening = parts.length;
-    if (parts.length >= partsMax) break;
-  }
-  return opening === 0 ? parts.length : opening;
+/** A text, without its middle where that is long. */
+function textOf(bytes: Buffer, { start, end, escaped }: Text): string {
+  if (!escaped && end - start <= whole_bytes_max) return bytes.toString('utf8', start + 1, end - 1);
+  if (end - start <= whole_bytes_max) return JSON.parse(bytes.toString('utf8', start, end)) as string;
+  const cut = endOfCharacters(bytes, start + 1, longestPrompt);
+  return `${JSON.parse(`${bytes.toString('utf8', start, cut)}"`)}${bytes.toString('latin1', end - tail_bytes, end)}`;
 }
 
-function addText(text: unknown, parts: string[]): void {
-  if (typeof text === 'string' && text !== '') parts.push(text);
+/** Behind so many characters of a string that has more, and behind no half of one. */
+function endOfCharacters(bytes: Buffer, start: number, characters: number): number {
+  let at = start;
+  for (let count = 0; count < characters || (bytes[at]! & 0xc0) === 0x80; ) {
+    const byte = bytes[at]!;
+    if ((byte & 0xc0) !== 0x80) count++;
+    at += byte !== BACKSLASH ? 1 : bytes[at + 1] === SMALL_U ? 6 : 2;
+  }
+  return at;
 }

@@ -1,75 +1,173 @@
 import type { PromptKeys } from '../../solver/routing/candidate.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { topLevelSpan } from './json-span.ts';
+import { type BodyEdit, type BodyPieces, spliced } from './body-edits.ts';
 import { promptKeysOf } from './prompt-text.ts';
+import type { Member, RequestScan } from './request-scan.ts';
 
 /** What the gateway reads of a request's body; the rest is the replica's business. */
 export interface ParsedRequest {
   model: string;
   stream: boolean;
-  /** Whether the client itself asked for usage at the end of a stream. */
+  /** Whether the client itself asked for usage at the end of a stream, and in every chunk of it. */
   wantsUsage: boolean;
-  /** What travels to the replica: the client's own bytes, or those with usage asked for. */
-  body: Buffer;
+  wantsContinuousUsage: boolean;
+  /** The client's own bytes, and where in them is what. */
+  scan: RequestScan;
+  /** Absent for the responses API and embeddings: nothing is asked that the client did not ask for. */
+  asksUsage: boolean;
   prompt: PromptKeys | undefined;
+  /** Longest answer that the request asks for, tokens; absent: as the replica thinks fit. */
+  max_tokens: number | undefined;
+  /** Answers that it asks for. */
+  choices: number;
 }
 
 /** Endpoints whose streams report usage only where `stream_options.include_usage` asks for it. */
 export type StreamDialect = 'completions' | 'responses' | 'none';
 
+/** Longest spelling of a model's name that is read, bytes: every character of the longest name that a session may have as an escape. */
+const model_bytes_max = 6 * 1024 + 2;
+/** The same of a number, a truth value, or a short word. */
+const scalar_bytes_max = 1024;
+/** Engines that say in each chunk of a stream what was used so far, where they are asked to. */
+const continuousUsage = new Set(['vllm', 'sglang']);
+
 /**
- * Reads model and stream out of a body, and asks the replica for usage where the client did not.
+ * Reads out of a scanned body what the gateway must know.
  *
- * Throws E_REQUEST_JSON, E_REQUEST_INVALID.
+ * @throws E_REQUEST_INVALID
  */
-export function parseRequest(body: Buffer, dialect: StreamDialect): ParsedRequest {
-  let json: unknown;
-  try {
-    json = JSON.parse(body.toString());
-  } catch (error) {
-    throw new HpcserveError('E_REQUEST_JSON', {
-      what: body.length === 0 ? 'the request has no body' : 'the body of the request is not valid JSON',
-      because: (error as SyntaxError).message,
-    });
-  }
-  if (typeof json !== 'object' || json === null || Array.isArray(json)) {
-    throw invalid('the body must be a JSON object', undefined);
-  }
-  const { model, stream, stream_options } = json as Record<string, unknown>;
-  if (typeof model !== 'string' || model === '') throw invalid('`model` must name a model', 'model');
-  if (stream !== undefined && stream !== null && typeof stream !== 'boolean') {
+export function parseRequest(scan: RequestScan, dialect: StreamDialect): ParsedRequest {
+  if (!scan.isObject) throw invalid('the body must be a JSON object', undefined);
+  const model = modelOf(scan);
+  const stream = scalarOf(scan, 'stream');
+  if (stream !== undefined && stream !== null && typeof stream !== 'boolean')
     throw invalid('`stream` must be true or false', 'stream');
-  }
-  const prompt = dialect === 'none' ? undefined : promptKeysOf(json as Record<string, unknown>);
-  if (stream !== true) return { model, stream: false, wantsUsage: true, body, prompt };
-  if (dialect !== 'completions') return { model, stream: true, wantsUsage: true, body, prompt };
-  if (stream_options !== undefined && stream_options !== null) {
-    if (typeof stream_options !== 'object' || Array.isArray(stream_options)) {
-      throw invalid('`stream_options` must be an object', 'stream_options');
-    }
-    const asked = (stream_options as Record<string, unknown>).include_usage;
-    if (asked === true) return { model, stream: true, wantsUsage: true, body, prompt };
-  }
-  return { model, stream: true, wantsUsage: false, body: withUsage(body, stream_options), prompt };
+  const prompt = dialect === 'none' ? undefined : promptKeysOf(scan);
+  const asksUsage = stream === true && dialect === 'completions';
+  const option = asksUsage ? usageOptions(scan) : { include: true, continuous: true };
+  return {
+    model,
+    stream: stream === true,
+    wantsUsage: option.include,
+    wantsContinuousUsage: option.include && option.continuous,
+    scan,
+    asksUsage,
+    prompt,
+    max_tokens: maxTokensOf(scan, dialect),
+    choices: Math.max(1, countOf(scan, 'n') ?? 1, countOf(scan, 'best_of') ?? 1) * promptsOf(scan),
+  };
 }
 
-/** The same bytes but for `stream_options`, so that large numbers, order and spelling of the rest stay as sent. */
-function withUsage(body: Buffer, streamOptions: unknown): Buffer {
-  if (streamOptions === undefined) {
-    const close = body.lastIndexOf('}');
-    return Buffer.concat([
-      body.subarray(0, close),
-      Buffer.from(',"stream_options":{"include_usage":true}'),
-      body.subarray(close),
-    ]);
+/** The value of a member that is a number, a word or a truth value; a text for what is longer or a container. */
+export function scalarOf(scan: RequestScan, member: Member): unknown {
+  const span = scan.members.get(member);
+  return span && valueAt(scan.bytes, span, scalar_bytes_max);
+}
+
+/** Prompts that one request has: a list of texts or of lists of tokens has several. */
+export function promptsOf({ prompt_entries, bytes, members }: RequestScan): number {
+  const span = members.get('prompt');
+  if (!span || prompt_entries < 2) return 1;
+  const first = bytes[firstInside(bytes, span.start)];
+  return first === 34 || first === 91 ? prompt_entries : 1;
+}
+
+/** What is changed of a request before a replica with this engine gets it: usage is asked for, for the ledger. */
+export function usageEdits(parsed: ParsedRequest, engine: string | undefined): BodyEdit[] {
+  const { scan, asksUsage, wantsUsage } = parsed;
+  if (!asksUsage) return [];
+  const asks = [
+    ...(wantsUsage ? [] : ['include_usage' as const]),
+    ...(asksContinuousUsage(parsed, engine) ? ['continuous_usage_stats' as const] : []),
+  ];
+  if (asks.length === 0) return [];
+  const fresh = asks.map((name) => `"${name}":true`).join();
+  const options = scan.members.get('stream_options');
+  if (!options) return [memberEdit(scan, `"stream_options":{${fresh}}`)];
+  if (scan.bytes[options.start] !== 123) return [{ ...options, text: `{${fresh}}` }];
+  const edits: BodyEdit[] = [];
+  const missing: string[] = [];
+  for (const name of asks) {
+    const known = scan.streamOptions.get(name);
+    if (known) edits.push({ ...known, text: 'true' });
+    else missing.push(`"${name}":true`);
   }
-  const span = topLevelSpan(body, 'stream_options');
-  const options = { ...(streamOptions as object | null), include_usage: true };
-  return Buffer.concat([
-    body.subarray(0, span.start),
-    Buffer.from(JSON.stringify(options)),
-    body.subarray(span.end),
-  ]);
+  if (missing.length > 0) {
+    const at = options.end - 1;
+    const behind = firstInside(scan.bytes, options.start) === at ? '' : ',';
+    edits.push({ start: at, end: at, text: behind + missing.join() });
+  }
+  return edits;
+}
+
+/** Whether usage in every chunk is asked of a replica with this engine, though the client did not ask for it. */
+export function asksContinuousUsage(
+  { asksUsage, wantsContinuousUsage }: ParsedRequest,
+  engine: string | undefined,
+): boolean {
+  return asksUsage && !wantsContinuousUsage && engine !== undefined && continuousUsage.has(engine);
+}
+
+/** Adds a member behind all others: of equal names it counts. */
+export function memberEdit({ close }: RequestScan, text: string): BodyEdit {
+  return { start: close, end: close, text: `,${text}` };
+}
+
+/** What travels to a replica: the client's own bytes, or those with usage asked for. */
+export function bodyFor(parsed: ParsedRequest, engine: string | undefined): BodyPieces {
+  return spliced(parsed.scan.bytes, usageEdits(parsed, engine));
+}
+
+function modelOf(scan: RequestScan): string {
+  const span = scan.members.get('model');
+  const model = span && valueAt(scan.bytes, span, model_bytes_max);
+  if (typeof model !== 'string' || model === '') throw invalid('`model` must name a model', 'model');
+  return model;
+}
+
+function usageOptions({ members, streamOptions, bytes }: RequestScan): {
+  include: boolean;
+  continuous: boolean;
+} {
+  const span = members.get('stream_options');
+  if (!span) return { include: false, continuous: false };
+  if (bytes[span.start] !== 123) {
+    if (bytes[span.start] === 110) return { include: false, continuous: false };
+    throw invalid('`stream_options` must be an object', 'stream_options');
+  }
+  const isTrue = (name: 'include_usage' | 'continuous_usage_stats'): boolean =>
+    bytes[streamOptions.get(name)?.start ?? -1] === 116;
+  return { include: isTrue('include_usage'), continuous: isTrue('continuous_usage_stats') };
+}
+
+function maxTokensOf(scan: RequestScan, dialect: StreamDialect): number | undefined {
+  if (dialect === 'none') return 0;
+  if (dialect === 'responses') return countOf(scan, 'max_output_tokens');
+  return countOf(scan, 'max_completion_tokens') ?? countOf(scan, 'max_tokens');
+}
+
+function countOf(scan: RequestScan, member: Member): number | undefined {
+  const value = scalarOf(scan, member);
+  return typeof value === 'number' && value >= 0 ? Math.ceil(value) : undefined;
+}
+
+/** What is longer than a value may be stays as it is spelled: nothing of that name is known anywhere. */
+function valueAt(bytes: Buffer, { start, end }: { start: number; end: number }, bytes_max: number): unknown {
+  const first = bytes[start];
+  if (first === 123 || first === 91) return {};
+  if (first === 116) return true;
+  if (first === 102) return false;
+  if (first === 110) return null;
+  if (end - start > bytes_max) return bytes.toString('latin1', start + 1, start + bytes_max);
+  return JSON.parse(bytes.toString('utf8', start, end));
+}
+
+/** The first byte inside a container that is no white space. */
+function firstInside(bytes: Buffer, open: number): number {
+  let at = open + 1;
+  while (bytes[at]! <= 32) at++;
+  return at;
 }
 
 function invalid(what: string, param: string | undefined): HpcserveError {

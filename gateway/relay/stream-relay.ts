@@ -2,9 +2,9 @@ import type { ServerResponse } from 'node:http';
 import { errorOf, type StreamError } from './error-event.ts';
 import { chunkOf } from './journal/chunk.ts';
 import type { EventRewriter, StreamJournal } from './journal/journal.ts';
-import { withoutNullUsage } from './null-usage.ts';
 import { EventSplitter } from './sse-events.ts';
-import { findFinishReason, findUsage, type TokenUsage } from './usage.ts';
+import { findFinishReason, findUsage, readUsage, type TokenUsage } from './usage.ts';
+import { hasNoChoices, type UsageMember, usageMember, withNullUsage, withoutUsage } from './usage-member.ts';
 
 /** One event of a model is a few hundred bytes, with all log-probabilities some ten thousand. */
 const eventBytes = 8 * 1024 * 1024;
@@ -17,6 +17,8 @@ const responsesEnds = ['response.completed', 'response.failed', 'response.incomp
 export interface StreamRelayOptions {
   /** Whether usage is for the client, or only for the ledger: then no chunk has a word of it. */
   passUsage: boolean;
+  /** Whether the gateway had the replica say in every chunk what was used so far: a client that leaves pays for it. */
+  continuousUsage?: boolean;
   /** How a complete stream ends: with `data: [DONE]`, or with a terminal event of the responses API. */
   ending: 'done' | 'responses';
   /** Runs once, before the first bytes go to the client: headers are to be written now. */
@@ -56,7 +58,9 @@ export class StreamRelay {
   #lastEnd = 0;
   /** Events sent to the client; each carries a token or a few. */
   events_sent = 0;
-  usage: TokenUsage | undefined;
+  #usage: TokenUsage | undefined;
+  /** A later one, not read yet: most are replaced before anybody asks. */
+  #usageText: string | undefined;
   /** An error event that went to the client. */
   error: StreamError | undefined;
 
@@ -68,6 +72,15 @@ export class StreamRelay {
   /** Whether the stream is complete as far as its events say. */
   get ended(): boolean {
     return this.#ending !== undefined;
+  }
+
+  /** What the replica said last of what was used. */
+  get usage(): TokenUsage | undefined {
+    if (this.#usageText !== undefined) {
+      this.#usage = readUsage(this.#usageText) ?? this.#usage;
+      this.#usageText = undefined;
+    }
+    return this.#usage;
   }
 
   get finishReason(): string | undefined {
@@ -145,7 +158,8 @@ export class StreamRelay {
       this.#flush(bytes);
       // A copy: the chunk may be large, and it waits for the ledger.
       this.#ending = Buffer.from(bytes.subarray(start, end));
-      if (this.#options.ending === 'responses') this.usage = findUsage(this.#ending);
+      if (this.#options.ending === 'responses')
+        this.#usage = findUsage(this.#ending, 0, this.#ending.length, 2);
       this.#options.onEnding();
       return;
     }
@@ -163,12 +177,20 @@ export class StreamRelay {
     let begin = start;
     if (this.#usageAt === -2) this.#usageAt = bytes.indexOf(usageKey, start);
     if (this.#usageAt !== -1 && this.#usageAt < end) {
-      const usage = this.#options.ending === 'done' ? findUsage(bytes, start, end) : undefined;
       const at = this.#usageAt;
       this.#usageAt = bytes.indexOf(usageKey, end);
-      if (!usage && !this.#options.passUsage) begin = withoutNullUsage(bytes, start, end, at);
+      const { ending, passUsage, continuousUsage } = this.#options;
+      const member = ending === 'done' ? usageMember(bytes, start, end, at) : undefined;
+      if (member && continuousUsage && !member.isNull) {
+        this.#usageText = bytes.toString('latin1', member.value, member.end);
+        begin = this.#withoutContinuousUsage(bytes, start, end, member);
+        if (begin === -1) return;
+      }
+      const usage = member && begin === start && !member.isNull ? findUsage(bytes, start, end) : undefined;
+      if (member?.isNull && !passUsage) begin = withoutUsage(bytes, start, member);
       if (usage) {
-        this.usage = usage;
+        this.#usageText = undefined;
+        this.#usage = usage;
         if (carriesNothingElse(bytes.toString('utf8', start, end))) {
           if (!this.#options.passUsage) return;
           this.#keep(bytes, start, end);
@@ -182,6 +204,16 @@ export class StreamRelay {
     }
     const length = this.#note(bytes, begin, end);
     this.#keepLast(bytes, this.#to - length, this.#to);
+  }
+
+  /** Returns where the event begins without what only the gateway asked for; −1 where nothing of it is left. */
+  #withoutContinuousUsage(bytes: Buffer, start: number, end: number, member: UsageMember): number {
+    const { passUsage } = this.#options;
+    if (!hasNoChoices(bytes, start, end))
+      return passUsage ? withNullUsage(bytes, start, member) : withoutUsage(bytes, start, member);
+    // The last chunk, which the client asked for or not.
+    if (passUsage) this.#keep(bytes, start, end);
+    return -1;
   }
 
   /** Sends an event, without what is meant for the gateway. Returns the length of what is left of it. */

@@ -1,3 +1,5 @@
+import { depthAt, endOfObject, endOfString } from './json-places.ts';
+
 /** Token counts as chat completions, completions, embeddings and responses report them. */
 export interface TokenUsage {
   prompt_tokens?: number;
@@ -10,16 +12,19 @@ const usageKey = Buffer.from('"usage"');
 const finishKey = Buffer.from('"finish_reason"');
 const LBRACE = 123;
 const RBRACE = 125;
+const LBRACKET = 91;
+const RBRACKET = 93;
 const QUOTE = 34;
-const BACKSLASH = 92;
 const COLON = 58;
 
 /**
- * The last `usage` object in bytes [start, end) of a JSON text, without parsing the rest. Inside a JSON string
+ * The `usage` object in bytes [start, end) of a JSON text, without parsing the rest. Inside a JSON string
  * the key would have its quotes escaped, so its bytes can only be a key or a string of their own; what follows
- * tells which.
+ * tells which. Engines give back what a request says (`metadata`), so one that is deeper does not count.
+ *
+ * @param depth how many objects it is in
  */
-export function findUsage(bytes: Buffer, start = 0, end = bytes.length): TokenUsage | undefined {
+export function findUsage(bytes: Buffer, start = 0, end = bytes.length, depth = 1): TokenUsage | undefined {
   const text = start === 0 && end === bytes.length ? bytes : bytes.subarray(start, end);
   for (
     let at = text.lastIndexOf(usageKey);
@@ -28,12 +33,35 @@ export function findUsage(bytes: Buffer, start = 0, end = bytes.length): TokenUs
   ) {
     const open = valueAfter(text, at + usageKey.length);
     if (open === -1 || text[open] !== LBRACE) continue;
-    const close = endOfObject(text, open);
-    if (close === -1) continue;
+    const close = endOfObject(text, open, text.length);
+    if (close === -1 || !closesBehind(text, close, depth)) continue;
     const usage = readUsage(text.toString('latin1', open, close));
     if (usage) return usage;
   }
   return undefined;
+}
+
+/** The same at the beginning of an answer whose end is not there. */
+export function findUsageAtHead(head: Buffer): TokenUsage | undefined {
+  for (let at = head.indexOf(usageKey); at !== -1; at = head.indexOf(usageKey, at + 1)) {
+    const open = valueAfter(head, at + usageKey.length);
+    if (open === -1 || head[open] !== LBRACE || depthAt(head, 0, at) !== 1) continue;
+    const close = endOfObject(head, open, head.length);
+    return close === -1 ? undefined : readUsage(head.toString('latin1', open, close));
+  }
+  return undefined;
+}
+
+/** Whether behind a place in a JSON text so many containers, and no more, are closed. */
+function closesBehind(text: Buffer, from: number, containers: number): boolean {
+  let depth = containers;
+  for (let offset = from; offset < text.length; offset++) {
+    const byte = text[offset]!;
+    if (byte === QUOTE) offset = endOfString(text, offset, text.length);
+    else if (byte === LBRACE || byte === LBRACKET) depth++;
+    else if ((byte === RBRACE || byte === RBRACKET) && --depth < 0) return false;
+  }
+  return depth === 0;
 }
 
 /** The last finish reason that is a string; undefined where there is none. */
@@ -66,24 +94,8 @@ function skipSpace(text: Buffer, at: number): number {
   return offset;
 }
 
-/** Offset behind the brace that closes the object opened at `open`; -1 where the text ends before. */
-function endOfObject(text: Buffer, open: number): number {
-  let depth = 0;
-  let inString = false;
-  for (let offset = open; offset < text.length; offset++) {
-    const byte = text[offset]!;
-    if (inString) {
-      if (byte === BACKSLASH) offset++;
-      else if (byte === QUOTE) inString = false;
-    } else if (byte === QUOTE) inString = true;
-    else if (byte === LBRACE) depth++;
-    else if (byte === RBRACE && --depth === 0) return offset + 1;
-  }
-  return -1;
-}
-
 /** Both dialects: prompt/completion tokens (chat, completions, embeddings) and input/output tokens (responses). */
-function readUsage(json: string): TokenUsage | undefined {
+export function readUsage(json: string): TokenUsage | undefined {
   let usage: Record<string, unknown>;
   try {
     usage = JSON.parse(json) as Record<string, unknown>;

@@ -73,6 +73,14 @@ export class Router {
     return this.#parts.table.lostAt_ms(name);
   }
 
+  /** Longest context of the replicas behind a name, tokens; without limit where there is none. */
+  contextOf(name: string): number {
+    const route = this.#parts.table.find(name);
+    let longest = 0;
+    for (const { served } of route?.candidates ?? []) longest = Math.max(longest, served.context_tokens);
+    return longest > 0 ? longest : Number.POSITIVE_INFINITY;
+  }
+
   /** Of the models that share a name, the one that a refused request is counted for; the name where it has none. */
   modelOf(name: string): string {
     return this.#parts.table.find(name)?.models[0] ?? name;

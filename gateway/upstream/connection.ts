@@ -1,4 +1,5 @@
 import type { TLSSocket } from 'node:tls';
+import { type BodyPieces, bytesOf } from '../relay/body-edits.ts';
 import { type AnswerEvents, type AnswerHead, AnswerParser } from './answer-parser.ts';
 
 /** Whom the answer to one request goes to. Exactly one of `onEnd` and `onError` is called, and then nothing more. */
@@ -18,6 +19,8 @@ export interface ConnectionOwner {
 
 /** Requests up to this size travel in one write together with their head; copying costs less than a second write. */
 const oneWriteBytes = 32 * 1024;
+/** Of larger ones, so much is encrypted at a time. Lower: other requests wait less; higher: fewer turns of the event loop. */
+const sliceBytes = 256 * 1024;
 
 /** One TLS connection to a session, and at most one request on it at a time. */
 export class Connection implements AnswerEvents {
@@ -27,6 +30,8 @@ export class Connection implements AnswerEvents {
   #receiver: AnswerReceiver | undefined;
   #gone = false;
   #paused = false;
+  /** The request is not sent whole yet. */
+  #sending = false;
   /** Bytes came before the connection was open: whoever sent them is no server of HTTP. */
   #early = false;
   /** Requests it has been given. */
@@ -55,20 +60,38 @@ export class Connection implements AnswerEvents {
   }
 
   /** @param head request line and fields, the empty line included */
-  send(head: string, body: Buffer, receiver: AnswerReceiver): void {
+  send(head: string, body: BodyPieces, receiver: AnswerReceiver): void {
     this.#receiver = receiver;
     this.served++;
     this.answering = false;
     this.#parser.expect();
-    if (body.length <= oneWriteBytes) {
-      this.#socket!.write(head + body.toString('latin1'), 'latin1');
+    if (bytesOf(body) <= oneWriteBytes) {
+      let text = head;
+      for (const piece of body) text += piece.toString('latin1');
+      this.#socket!.write(text, 'latin1');
       return;
     }
-    const socket = this.#socket!;
-    socket.cork();
-    socket.write(head, 'latin1');
-    socket.write(body);
-    socket.uncork();
+    this.#socket!.write(head, 'latin1');
+    this.#sending = true;
+    this.#sendSlices(body, 0, 0);
+  }
+
+  /** From a place in the body on, as fast as the session takes it. */
+  #sendSlices(body: BodyPieces, from: number, within: number): void {
+    if (this.#gone) return;
+    let at = within;
+    for (let index = from; index < body.length; index++) {
+      const piece = body[index]!;
+      while (at < piece.length) {
+        const slice = piece.subarray(at, at + sliceBytes);
+        at += slice.length;
+        if (this.#socket!.write(slice)) continue;
+        this.#socket!.once('drain', () => this.#sendSlices(body, index, at));
+        return;
+      }
+      at = 0;
+    }
+    this.#sending = false;
   }
 
   resume(): void {
@@ -102,7 +125,8 @@ export class Connection implements AnswerEvents {
     const receiver = this.#receiver;
     this.#receiver = undefined;
     this.resume();
-    if (reusable && !this.#gone) this.#owner.idle(this);
+    // Who answers before it has the whole request may take the rest of it for the next.
+    if (reusable && !this.#gone && !this.#sending) this.#owner.idle(this);
     else this.#lost(new Error('the connection cannot be used again'));
     receiver?.onEnd();
   }

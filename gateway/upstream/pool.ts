@@ -1,4 +1,5 @@
 import type { TLSSocket } from 'node:tls';
+import type { BodyPieces } from '../relay/body-edits.ts';
 import type { AnswerHead } from './answer-parser.ts';
 import { type AnswerReceiver, Connection } from './connection.ts';
 
@@ -15,12 +16,12 @@ const sweep_ms = 1000;
 export class Call implements AnswerReceiver {
   readonly #pool: CallPool;
   readonly head: string;
-  readonly body: Buffer;
+  readonly body: BodyPieces;
   readonly #receiver: AnswerReceiver;
   #connection: Connection | undefined;
   #over = false;
 
-  constructor(pool: CallPool, head: string, body: Buffer, receiver: AnswerReceiver) {
+  constructor(pool: CallPool, head: string, body: BodyPieces, receiver: AnswerReceiver) {
     this.#pool = pool;
     this.head = head;
     this.body = body;
@@ -102,7 +103,7 @@ export class UpstreamPool implements CallPool {
   }
 
   /** @param head request line and fields, the empty line included */
-  send(head: string, body: Buffer, receiver: AnswerReceiver): Call {
+  send(head: string, body: BodyPieces, receiver: AnswerReceiver): Call {
     const call = new Call(this, head, body, receiver);
     const connection = this.#idle.pop();
     if (connection) call.on(connection);

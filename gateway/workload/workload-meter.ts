@@ -14,6 +14,7 @@ import {
 import type { GatewayLog } from '../log.ts';
 import { replaceFile } from '../replace-file.ts';
 import { DecayingMean, window_s } from './decaying-mean.ts';
+import { LengthQuantiles } from './length-quantiles.ts';
 
 /** A rate over less time would make ten requests a second of one. */
 const rateOver_s = 10;
@@ -21,6 +22,11 @@ const rateOver_s = 10;
 const modelsMax = 1000;
 /** Weight of the newest answer in what is expected of the next. Lower: steadier; higher: follows changes sooner. */
 const newestWeight = 0.02;
+/** Of answers so many are no longer than what is held for one that names no limit. Lower: keys get further with what they have; higher: budgets are kept more exactly. */
+const longShare = 0.95;
+/** Before so many answers were measured, one is taken to be as long as this at least. */
+const measuredLeast = 20;
+const longAnswerPrior_tokens = 1024;
 
 const lengthsSchema = z.object({
   input: DecayingMean.schema,
@@ -30,6 +36,7 @@ const lengthsSchema = z.object({
 const stateSchema = z.object({
   since_ms: z.number(),
   expected_tokens: z.number().min(0),
+  answer_lengths: LengthQuantiles.schema.optional(),
   arrivals: DecayingMean.schema,
   refusals: DecayingMean.schema,
   plain: lengthsSchema,
@@ -48,6 +55,8 @@ interface ModelLoad {
   since_ms: number;
   /** Moving mean of prompt and answer together, over requests of both classes. */
   expected_tokens: number;
+  /** Of both classes. */
+  answer_lengths: LengthQuantiles;
   arrivals: DecayingMean;
   refusals: DecayingMean;
   plain: Lengths;
@@ -97,6 +106,7 @@ export class WorkloadMeter {
     lengths.input.add(prompt_tokens, now_ms);
     lengths.output.add(completion_tokens ?? 0, now_ms);
     lengths.requests++;
+    load.answer_lengths.add(completion_tokens ?? 0);
     const tokens = prompt_tokens + (completion_tokens ?? 0);
     load.expected_tokens += (load.expected_tokens === 0 ? 1 : newestWeight) * (tokens - load.expected_tokens);
   }
@@ -104,6 +114,14 @@ export class WorkloadMeter {
   /** Mean length of prompt and answer together; 0 where nothing was measured. Asked for with every request. */
   expectedTokens(model: string): number {
     return this.#models.get(model)?.expected_tokens ?? 0;
+  }
+
+  /** Tokens that few answers of a model are longer than. */
+  longAnswer(model: string): number {
+    const lengths = this.#models.get(model)?.answer_lengths;
+    if (!lengths || lengths.count < measuredLeast)
+      return Math.max(longAnswerPrior_tokens, lengths?.quantile(longShare) ?? 0);
+    return lengths.quantile(longShare);
   }
 
   /** What this gateway measured, as others read it. */
@@ -130,6 +148,7 @@ export class WorkloadMeter {
       load = {
         since_ms: this.#now_ms(),
         expected_tokens: 0,
+        answer_lengths: new LengthQuantiles(),
         arrivals: new DecayingMean(),
         refusals: new DecayingMean(),
         plain: { input: new DecayingMean(), output: new DecayingMean(), requests: 0 },
@@ -170,6 +189,7 @@ export class WorkloadMeter {
         {
           since_ms: load.since_ms,
           expected_tokens: load.expected_tokens,
+          answer_lengths: new LengthQuantiles(load.answer_lengths),
           arrivals: new DecayingMean(load.arrivals),
           refusals: new DecayingMean(load.refusals),
           plain: lengthsFrom(load.plain),
@@ -183,6 +203,7 @@ export class WorkloadMeter {
 function stateOf({
   since_ms,
   expected_tokens,
+  answer_lengths,
   arrivals,
   refusals,
   plain,
@@ -196,6 +217,7 @@ function stateOf({
   return {
     since_ms,
     expected_tokens,
+    answer_lengths: answer_lengths.counts,
     arrivals: arrivals.sums,
     refusals: refusals.sums,
     plain: sums(plain),

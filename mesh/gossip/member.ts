@@ -8,6 +8,7 @@
  * lives shows it by a later record. After SWIM (Das et al., 2002), with fixed watchers instead
  * of random ones, so that silence is seen in a bounded time.
  */
+import { ownPause_ms } from '../../spec/own-pause.ts';
 import { type Entry, hasLeft, isLater, markOf, type Signed, travels } from '../entry.ts';
 import type { Departure, RecordMark } from '../record-codec.ts';
 import type { MergeOutcome, SessionTable } from '../session-table.ts';
@@ -345,8 +346,8 @@ export class GossipMember {
 
   /** Where this process itself stood still, others were not silent: nobody listened. */
   #forgiveOwnPause(now_ms: number): void {
-    const late_ms = now_ms - this.nextTick_ms();
-    if (late_ms < this.#options.settings.beat_ms) return;
+    const late_ms = ownPause_ms(this.nextTick_ms(), now_ms, this.#options.settings.beat_ms);
+    if (late_ms === 0) return;
     this.#claims.forgive(late_ms);
     this.#watch.forgive(late_ms);
   }

@@ -20,6 +20,20 @@ export const gatewayErrors = defineErrors({
     http_status: 413,
     exit_code: 2,
   },
+  E_GATEWAY_BODIES: {
+    cause:
+      'Bodies of requests that are being answered hold as much of the gateway’s memory as they may (`gateway.bodies_gb_max` of the site config).',
+    fix: 'try again after the time that `retry-after` gives; send smaller bodies, or ask the operator for a gateway with more memory',
+    http_status: 503,
+    exit_code: 7,
+  },
+  E_KEY_BODIES: {
+    cause:
+      'Bodies of requests of one key that are being answered hold its share of the gateway’s memory (`gateway.bodies_key_share_max` of the site config).',
+    fix: 'send fewer large requests at a time: the next one when an answer has come',
+    http_status: 429,
+    exit_code: 7,
+  },
   E_REQUEST_MEDIA_TYPE: {
     cause: 'The `content-type` of a request is another one than JSON.',
     fix: 'send the body as JSON with `content-type: application/json`',
@@ -109,6 +123,13 @@ export const gatewayErrors = defineErrors({
   E_REPLICA_FAILED: {
     cause: 'The replicas that were tried could not be reached or failed before they answered.',
     fix: 'try again; `hpcserve status` and `hpcserve logs` show what happened to the replica',
+    http_status: 502,
+    exit_code: 11,
+  },
+  E_REQUEST_STOPS_REPLICA: {
+    cause:
+      'A replica stopped while it worked on this request, before it had a word of the answer, and what is known points at the request; so it is given to no other.',
+    fix: 'do not send it again as it is: leave out its schema, grammar, tools or unusual parameters, or shorten it, until it is answered; `hpcserve logs` shows what happened to the replica',
     http_status: 502,
     exit_code: 11,
   },

@@ -6,6 +6,8 @@ import { ChatTemplate } from '../../agent/text/chat-template.ts';
 import { JournalMemory } from '../../gateway/relay/journal/journal-memory.ts';
 import { TextJournal } from '../../gateway/relay/journal/text-journal.ts';
 import { TokenJournal } from '../../gateway/relay/journal/token-journal.ts';
+import { type ParsedRequest, parseRequest } from '../../gateway/relay/request-body.ts';
+import { RequestScan } from '../../gateway/relay/request-scan.ts';
 import { StreamRelay } from '../../gateway/relay/stream-relay.ts';
 import { retryAfter_s } from '../../solver/routing/retry-after.ts';
 import type { ContinuedChoice } from '../../spec/wire.ts';
@@ -19,6 +21,15 @@ function sink(): { response: ServerResponse; written: () => string } {
   };
   const response = { headersSent: true, write: keep, end: keep } as unknown as ServerResponse;
   return { response, written: () => Buffer.concat(parts).toString() };
+}
+
+/** A request that was read. */
+function asked(body: string): ParsedRequest {
+  return parseRequest(new RequestScan(Buffer.from(body)).finish(), 'completions');
+}
+
+function sent(body: readonly Buffer[]): string {
+  return Buffer.concat([...body]).toString();
 }
 
 interface Said {
@@ -78,9 +89,9 @@ describe('the journal of tokens', () => {
           }
           expect(written()).toBe(chunks.map(({ plain }) => plain).join(''));
 
-          const continued = journal.continued(Buffer.from('{"model":"m","seed":1,"n":3}'));
+          const continued = journal.continued(asked('{"model":"m","seed":1,"n":3}'));
           if (typeof continued === 'string') throw new Error(continued);
-          const body = JSON.parse(continued.body.toString()) as {
+          const body = JSON.parse(sent(continued.body)) as {
             seed: number;
             hpcserve_continue: { choices: ContinuedChoice[]; id: string; prompt_digest: string };
           };
@@ -108,7 +119,7 @@ describe('the journal of tokens', () => {
       const left = bytes.toString('utf8', 0, cut) + bytes.toString('utf8', journal.cut_end);
       expect(left).toBe(plain);
     }
-    expect(journal.continued(Buffer.from('{"model":"m"}'))).toMatch(/memory/);
+    expect(journal.continued(asked('{"model":"m"}'))).toMatch(/memory/);
     expect(journal.progress).toEqual({ prompt_tokens: 9, completion_tokens: 400 });
     expect(memory.left).toBe(1024);
   });
@@ -117,10 +128,10 @@ describe('the journal of tokens', () => {
     const silent = new TokenJournal(new JournalMemory(), 'f16');
     const { plain, extended } = chunk({ choice: 0, text: 'x', ids: [1] }, true);
     silent.take(Buffer.from(plain), 0, plain.length);
-    expect(silent.continued(Buffer.from('{}'))).toMatch(/does not tell its tokens/);
+    expect(silent.continued(asked('{"model":"m"}'))).toMatch(/does not tell its tokens/);
     const journal = new TokenJournal(new JournalMemory(), 'f16');
     journal.take(Buffer.from(extended), 0, extended.length);
-    expect(journal.continued(Buffer.from('{"hpcserve_continue":{}}'))).toMatch(/itself continues/);
+    expect(journal.continued(asked('{"model":"m","hpcserve_continue":{}}'))).toMatch(/itself continues/);
     expect(journal.accepts('native', 'f16')).toBe(true);
     expect(journal.accepts('native', 'q4_0')).toBe(false);
     expect(journal.accepts('vllm', 'f16')).toBe(false);
@@ -132,7 +143,7 @@ describe('the journal of texts', () => {
     Buffer.from(
       `data: ${JSON.stringify({ ...head, choices: [{ index: 0, delta, finish_reason: null }] })}\n\n`,
     );
-  const body = Buffer.from('{"model":"m","messages":[],"max_tokens":5000}');
+  const body = asked('{"model":"m","messages":[],"max_tokens":5000}');
 
   it('has all the text of a long answer, in bounded memory', () => {
     const memory = new JournalMemory();
@@ -147,7 +158,7 @@ describe('the journal of texts', () => {
     expect(all - memory.left).toBeLessThan(32 * 1024 + 2 * text.length + 1);
     const continued = journal.continued(body);
     if (typeof continued === 'string') throw new Error(continued);
-    const request = JSON.parse(continued.body.toString()) as { messages: object[]; max_tokens: number };
+    const request = JSON.parse(sent(continued.body)) as { messages: object[]; max_tokens: number };
     expect(request).toMatchObject({
       messages: [{ role: 'assistant', content: text }],
       max_tokens: 2000,

@@ -220,14 +220,15 @@ async function replaceAgents(): Promise<void> {
 /** Streams of the user `corrupted` are continued from a last token that is not the one the client has. */
 function corruptContinuations(): void {
   const original = TokenJournal.prototype.continued;
-  vi.spyOn(TokenJournal.prototype, 'continued').mockImplementation(function (this: TokenJournal, body) {
-    const request = original.call(this, body);
-    if (typeof request === 'string' || !body.includes('"user":"corrupted"')) return request;
-    const altered = request.body.toString().replace(/("token_ids":\[[\d,]*?)(\d+)\]/, (_, before, id) => {
+  vi.spyOn(TokenJournal.prototype, 'continued').mockImplementation(function (this: TokenJournal, parsed) {
+    const request = original.call(this, parsed);
+    if (typeof request === 'string' || !parsed.scan.bytes.includes('"user":"corrupted"')) return request;
+    const whole = Buffer.concat([...request.body]).toString();
+    const altered = whole.replace(/("token_ids":\[[\d,]*?)(\d+)\]/, (_, before, id) => {
       return `${before}${Number(id) === 100 ? 101 : 100}]`;
     });
-    expect(altered).not.toBe(request.body.toString());
-    return { body: Buffer.from(altered) };
+    expect(altered).not.toBe(whole);
+    return { body: [Buffer.from(altered)] };
   });
 }
 

@@ -59,12 +59,16 @@ function keyWith(settings: KeySettings): ApiKey {
   return { id: 'key_1', name: 'alice', created_at_ms: 0, settings };
 }
 
+/** A request whose body was read. */
+function admitted(limits: KeyLimits, key: ApiKey, expected_tokens: number): ReturnType<KeyLimits['admit']> {
+  const reservation = limits.admit(key);
+  if (reservation) limits.reserve(key, reservation, expected_tokens);
+  return reservation;
+}
+
 function refusal(limits: KeyLimits, key: ApiKey, expected_tokens = 0): HpcserveError | undefined {
   try {
-    limits.settle(
-      limits.admit(key, () => expected_tokens),
-      {},
-    );
+    limits.settle(admitted(limits, key, expected_tokens), {});
     return undefined;
   } catch (error) {
     if (error instanceof HpcserveError) return error;
@@ -73,10 +77,7 @@ function refusal(limits: KeyLimits, key: ApiKey, expected_tokens = 0): HpcserveE
 }
 
 function use(limits: KeyLimits, key: ApiKey, tokens: number): void {
-  limits.settle(
-    limits.admit(key, () => 0),
-    { prompt_tokens: tokens },
-  );
+  limits.settle(admitted(limits, key, 0), { prompt_tokens: tokens });
 }
 
 describe('requests a minute', () => {
@@ -128,7 +129,7 @@ describe('tokens', () => {
   it('a minute are counted when they are known, and held while they are not', async () => {
     const limits = await gateway(1);
     const key = keyWith({ tokens_per_minute: 1000 });
-    const held = [limits.admit(key, () => 400), limits.admit(key, () => 400), limits.admit(key, () => 400)];
+    const held = [400, 400, 400].map((tokens) => admitted(limits, key, tokens));
     expect(refusal(limits, key)?.message).toContain('1000 tokens a minute');
     expect(refusal(limits, key)?.because.join()).toContain('1200 of them are held');
     for (const reservation of held) limits.settle(reservation, { prompt_tokens: 50, completion_tokens: 50 });
@@ -180,7 +181,7 @@ describe('keys without limits', () => {
     const limits = await gateway(1, recorded);
     const limited = keyWith({ budget: { tokens: 100, window: 'total' } });
     use(limits, limited, 10);
-    expect(limits.admit(keyWith({}), () => 10)).toBeUndefined();
+    expect(limits.admit(keyWith({}))).toBeUndefined();
     recorded[dayOf(now_ms)] = 95;
     expect(limits.spent(keyWith({}))).toBeUndefined();
     expect(limits.spent(limited)!.total_tokens).toBe(95);

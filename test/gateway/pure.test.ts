@@ -1,8 +1,8 @@
 /** Properties of the gateway's pure parts. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { topLevelSpan } from '../../gateway/relay/json-span.ts';
-import { parseRequest } from '../../gateway/relay/request-body.ts';
+import { bodyFor, parseRequest } from '../../gateway/relay/request-body.ts';
+import { RequestScan } from '../../gateway/relay/request-scan.ts';
 import { EventSplitter } from '../../gateway/relay/sse-events.ts';
 import { findFinishReason, findUsage } from '../../gateway/relay/usage.ts';
 import { AnswerParser } from '../../gateway/upstream/answer-parser.ts';
@@ -166,34 +166,29 @@ describe('asking for usage', () => {
         fc.dictionary(fc.string(), fc.jsonValue(), { maxKeys: 5 }),
         options,
         fc.constantFrom(undefined, 1),
-        (rest, stream_options, space) => {
+        fc.constantFrom('native', 'vllm', undefined),
+        (rest, stream_options, space, engine) => {
           const request = {
             ...rest,
             model: 'm',
             stream: true,
             ...(stream_options === undefined ? {} : { stream_options }),
           };
-          const { body, wantsUsage } = parseRequest(
-            Buffer.from(JSON.stringify(request, undefined, space)),
-            'completions',
-          );
+          const bytes = Buffer.from(JSON.stringify(request, undefined, space));
+          const parsed = parseRequest(new RequestScan(bytes).finish(), 'completions');
           const asked = stream_options?.include_usage === true;
-          expect(wantsUsage).toBe(asked);
-          expect(JSON.parse(body.toString())).toEqual({
+          expect(parsed.wantsUsage).toBe(asked);
+          const sent = JSON.parse(Buffer.concat([...bodyFor(parsed, engine)]).toString()) as unknown;
+          expect(sent).toEqual({
             ...(JSON.parse(JSON.stringify(request)) as object),
             stream_options: {
               ...(JSON.parse(JSON.stringify(stream_options ?? {})) as object),
               include_usage: true,
+              ...(engine === 'vllm' ? { continuous_usage_stats: true } : {}),
             },
           });
         },
       ),
     );
-  });
-
-  it('finds the span of a key by its meaning', () => {
-    const text = '{"a":{"k":1},"\\u006b":[1,"]}",{"k":2}] ,"z":-1e5}';
-    const { start, end } = topLevelSpan(Buffer.from(text), 'k');
-    expect(text.slice(start, end)).toBe('[1,"]}",{"k":2}]');
   });
 });

@@ -1,8 +1,10 @@
+import type { BodyPieces } from '../body-edits.ts';
+import type { ParsedRequest } from '../request-body.ts';
 import type { TokenUsage } from '../usage.ts';
 
 /** What to send to another replica so that it goes on with a stream. */
 export interface ContinuedRequest {
-  body: Buffer;
+  body: BodyPieces;
   /** Makes the events of the new replica those of the old stream; absent where they already are. An empty answer drops one. */
   rewrite?: EventRewriter;
 }
@@ -20,7 +22,7 @@ export interface StreamJournal {
   /** Whether a replica with this engine and precision can go on. */
   accepts(engine: string | undefined, precision: string): boolean;
   /** The request with which to go on, or why that is impossible. */
-  continued(body: Buffer): ContinuedRequest | string;
+  continued(parsed: ParsedRequest): ContinuedRequest | string;
   /** Tokens that the client has, as far as known. */
   readonly progress: TokenUsage | undefined;
   /** Gives its memory back. Nothing may be called afterwards. */

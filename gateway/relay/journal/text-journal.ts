@@ -1,3 +1,4 @@
+import type { ParsedRequest } from '../request-body.ts';
 import type { TokenUsage } from '../usage.ts';
 import { type Chunk, chunkOf } from './chunk.ts';
 import type { ContinuedRequest, StreamJournal } from './journal.ts';
@@ -52,10 +53,10 @@ export class TextJournal implements StreamJournal {
     return { completion_tokens: this.#so_far.text_events };
   }
 
-  continued(body: Buffer): ContinuedRequest | string {
+  continued(parsed: ParsedRequest): ContinuedRequest | string {
     if (this.#why === undefined) this.#read();
     if (this.#why !== undefined) return this.#why;
-    const request = requestFromText(body, this.#path, this.#so_far);
+    const request = requestFromText(parsed, this.#path, this.#so_far);
     if (typeof request === 'string') return request;
     return { body: request, rewrite: rewriteChunks(this.#so_far) };
   }

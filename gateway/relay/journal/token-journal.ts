@@ -1,4 +1,6 @@
 import { type ContinuedChoice, type ContinueRequest, continuation } from '../../../spec/wire.ts';
+import { spliced } from '../body-edits.ts';
+import { memberEdit, type ParsedRequest, promptsOf, scalarOf, usageEdits } from '../request-body.ts';
 import type { TokenUsage } from '../usage.ts';
 import type { ContinuedRequest, StreamJournal } from './journal.ts';
 import type { JournalMemory } from './journal-memory.ts';
@@ -68,14 +70,14 @@ export class TokenJournal implements StreamJournal {
     return { prompt_tokens: this.#beginning.prompt_tokens, completion_tokens };
   }
 
-  continued(body: Buffer): ContinuedRequest | string {
+  continued(parsed: ParsedRequest): ContinuedRequest | string {
     if (this.#why !== undefined) return this.#why;
     const beginning = this.#beginning;
     if (!beginning) return 'its replica did not tell its tokens';
-    const request = JSON.parse(body.toString()) as Record<string, unknown>;
-    if (continuation.continue in request) return 'the request itself continues an answer';
+    const { scan } = parsed;
+    if (scan.members.has(continuation.continue)) return 'the request itself continues an answer';
     const { seed, prompt_tokens: _, ...rest } = beginning;
-    const choices = Array.from({ length: choicesOf(request) }, (_, index): ContinuedChoice => {
+    const choices = Array.from({ length: choicesOf(parsed) }, (_, index): ContinuedChoice => {
       const choice = this.#choices[index];
       if (!choice) return { token_ids: [] };
       const { tokens, opened, finished, withheld } = choice;
@@ -83,9 +85,8 @@ export class TokenJournal implements StreamJournal {
     });
     const value: ContinueRequest = { choices, ...rest };
     // The same bytes and, behind them, what is to count: of equal keys the last one does.
-    const close = body.lastIndexOf(CLOSE_BRACE);
-    const added = `,"seed":${seed},"${continuation.continue}":${JSON.stringify(value)}`;
-    return { body: Buffer.concat([body.subarray(0, close), Buffer.from(added), body.subarray(close)]) };
+    const added = `"seed":${seed},"${continuation.continue}":${JSON.stringify(value)}`;
+    return { body: spliced(scan.bytes, [...usageEdits(parsed, 'native'), memberEdit(scan, added)]) };
   }
 
   release(): void {
@@ -160,9 +161,9 @@ export class TokenJournal implements StreamJournal {
 }
 
 /** Answers that a request asks for: `n` to each prompt. */
-function choicesOf({ n, prompt }: Record<string, unknown>): number {
-  const prompts = Array.isArray(prompt) && typeof prompt[0] !== 'number' ? prompt.length : 1;
-  return prompts * (typeof n === 'number' ? n : 1);
+function choicesOf({ scan }: ParsedRequest): number {
+  const n = scalarOf(scan, 'n');
+  return promptsOf(scan) * (typeof n === 'number' ? n : 1);
 }
 
 function pick<K extends 'rendered_ms' | 'prompt_digest' | 'cached_tokens'>(
