@@ -93,10 +93,10 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   const cut = (): void => {
     if (!handedOver) outgoing.destroy();
   };
-  const refuse = (error: HpcserveError): void => {
+  const refuse = (error: HpcserveError, more: OutgoingHttpHeaders = {}): void => {
     // Cut off in the middle: no proper end may follow.
     if (outgoing.headersSent) cut();
-    else if (!outgoing.destroyed) answerError(outgoing, error, undefined, answer_headers);
+    else if (!outgoing.destroyed) answerError(outgoing, error, undefined, { ...answer_headers, ...more });
   };
   const fail = (because: string): void => {
     const what = 'the engine of this session did not answer';
@@ -140,7 +140,9 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   passed.on('error', (error) => fail(error.message));
   // An engine that hangs keeps its connections open.
   const forget = proxied.onSessionEnd((error) => {
-    if (isBlamed(error, unanswered)) refuse(silent(error));
+    // Where no other can be why, gateways are told to ask nobody else.
+    if (isBlamed(error, unanswered))
+      refuse(silent(error), isAlone(error) ? { 'x-should-retry': 'false' } : {});
     else fail('its process hangs or has ended');
     passed.destroy();
   });
@@ -186,6 +188,11 @@ export function proxyRequest(proxied: ProxiedRequest): void {
 function isBlamed({ code, details }: HpcserveError, { id }: UnansweredRequest): boolean {
   if (code !== 'E_REPLICA_SILENT' || id === '') return false;
   return Array.isArray(details.requests) && details.requests.includes(id);
+}
+
+/** Whether one request alone was being read. */
+function isAlone({ details }: HpcserveError): boolean {
+  return Array.isArray(details.requests) && details.requests.length === 1;
 }
 
 function silent({ because }: HpcserveError): HpcserveError {

@@ -14,7 +14,13 @@ import type { StreamError } from './error-event.ts';
 import type { ExchangeRequest, Outcome } from './exchange-request.ts';
 import type { ContinuedRequest } from './journal/journal.ts';
 import { JsonRelay } from './json-relay.ts';
-import { isMeshRefusal, type ReplicaRefusal, replicaRefusal } from './replica-refusal.ts';
+import {
+  type AttemptFailure,
+  connectionFailure,
+  isMeshRefusal,
+  type ReplicaRefusal,
+  replicaRefusal,
+} from './replica-refusal.ts';
 import { bodyFor } from './request-body.ts';
 import type { StreamRelay, StreamRelayOptions } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
@@ -23,8 +29,8 @@ import type { TokenUsage } from './usage.ts';
 const linger_ms = 2000;
 /** Seconds until a request is tried again that was refused in a stream, which says no time. */
 const refusedRetryAfter_s = '1';
-/** Of what a replica says that does not go on with a stream, so much goes into the log and the error. */
-const refusalBytes = 500;
+/** Of what a replica says that does not go on with a stream, so much is read for its code. */
+const refusalBytes = 4096;
 
 /** Whom attempts report to: the exchange they belong to. */
 export interface AttemptOwner {
@@ -37,14 +43,14 @@ export interface AttemptOwner {
   paused(resume: () => void): void;
   decide(outcome: Outcome, send: () => void): void;
   /** The attempt could not answer, and nothing of it has reached the client. */
-  attemptFailed(attempt: Attempt, error: Error): void;
+  attemptFailed(attempt: Attempt, error: Error, failure: AttemptFailure): void;
   /**
    * Whether another replica is asked instead, or the refusal comes later by `answerAsItCame`.
    * @param refused what a native replica says that it cannot take now
    */
   retryInstead(attempt: Attempt, refusal: ReplicaRefusal, refused: RefusedRequest | undefined): boolean;
   /** The stream broke after some of it has reached the client. */
-  streamBroke(attempt: Attempt, reason: Error): void;
+  streamBroke(attempt: Attempt, reason: Error, failure: AttemptFailure): void;
   /** The same, where going on elsewhere is out of the question. */
   failStream(attempt: Attempt, reason: Error, why: string): void;
   /** Whether the stream could go on elsewhere if this replica failed now. */
@@ -168,8 +174,10 @@ export class Attempt implements AnswerReceiver {
   onError(error: Error): void {
     this.#release();
     if (this.#over || this.#stream?.ended) return;
-    if (this.#stream || this.#json?.passing || this.#continued) this.#brokeOff(error);
-    else this.#owner.attemptFailed(this, error);
+    // One that has begun to answer has got over the request itself.
+    const failure = this.#json?.begun ? 'failed' : connectionFailure(error);
+    if (this.#stream || this.#json?.passing || this.#continued) this.#brokeOff(error, failure);
+    else this.#owner.attemptFailed(this, error, failure);
   }
 
   /** Nobody else takes the request: this replica's refusal is the answer after all. */
@@ -197,7 +205,7 @@ export class Attempt implements AnswerReceiver {
     this.abort();
     const refusal = replicaRefusal(503, code);
     if (headersSent || refusal === 'failed') {
-      this.#brokeOff(new Error(message));
+      this.#brokeOff(new Error(message), refusal);
       return true;
     }
     // Its stream had begun, and nothing of an answer was in it: to the client it is a refusal as any other.
@@ -216,13 +224,14 @@ export class Attempt implements AnswerReceiver {
       // The engine has said what is wrong and ended its stream with that: so does this one.
       const { code } = stream.error;
       this.#owner.decide({ status: 502, error_code: code, usage: stream.usage }, () => stream.finish());
-    } else if (stream.upstreamEnded() === 'broken') this.#brokeOff(new Error('its stream ended too early'));
+    } else if (stream.upstreamEnded() === 'broken')
+      this.#brokeOff(new Error('its stream ended too early'), 'ended');
   }
 
   #jsonComplete(json: JsonRelay): void {
     const status = this.#status;
     if (status >= 400 && !json.passing) {
-      const refusal = this.#final ? 'final' : replicaRefusal(status, readEnvelope(json.body())?.code);
+      const refusal = replicaRefusal(status, readEnvelope(json.body())?.code, this.#final);
       if (refusal !== 'final' && this.#owner.retryInstead(this, refusal, this.#answer!.refused)) return;
       this.#answerError(json.body());
       return;
@@ -234,25 +243,29 @@ export class Attempt implements AnswerReceiver {
 
   /** Asked to go on with a stream, the replica answered with something else. */
   #notContinued(refusal: Buffer): void {
-    const said = refusal.toString('utf8', 0, refusalBytes);
-    this.#brokeOff(new Error(`asked to go on, it answered with status ${this.#status}: ${said}`));
+    // What it said may hold some of the prompt, and goes into the log: its length must do.
+    const reason = new Error(
+      `asked to go on, it answered with status ${this.#status} and ${refusal.length}${refusal.length < refusalBytes ? '' : ' or more'} bytes`,
+    );
+    const code = readEnvelope(refusal)?.code;
+    this.#brokeOff(reason, this.#status < 300 ? 'failed' : replicaRefusal(this.#status, code, this.#final));
   }
 
   #notAStream(reason: Error): void {
     if (this.#owner.of.response.headersSent)
       this.#owner.failStream(this, reason, 'what it sent could not be read');
-    else this.#owner.attemptFailed(this, reason);
+    else this.#owner.attemptFailed(this, reason, 'failed');
   }
 
   /** The answer cannot be completed here; where nothing has been sent yet, another replica may do it all. */
-  #brokeOff(reason: Error): void {
+  #brokeOff(reason: Error, failure: AttemptFailure): void {
     const { response, parsed } = this.#owner.of;
     if (!response.headersSent) {
-      this.#owner.attemptFailed(this, reason);
+      this.#owner.attemptFailed(this, reason, failure);
       return;
     }
     if (this.#stream || this.#continued) {
-      this.#owner.streamBroke(this, reason);
+      this.#owner.streamBroke(this, reason, failure);
       return;
     }
     const error = brokeOff(this.replica, parsed.model, [reason.message]);

@@ -6,10 +6,13 @@ import type { JournalMemory } from './journal/journal-memory.ts';
 import { type CompletionsPath, continuesText } from './journal/text-continuation.ts';
 import { TextJournal } from './journal/text-journal.ts';
 import { TokenJournal } from './journal/token-journal.ts';
+import type { AttemptFailure } from './replica-refusal.ts';
 import type { ParsedRequest, StreamDialect } from './request-body.ts';
 
 /** How often one stream may change its replica. Lower: a poisonous stream does less harm; higher: long answers outlive more nodes. */
 const mostContinuations = 8;
+/** Replicas that may end in turn before one adds a word. Lower: a poisonous stream does less harm; higher: more losses at once are outlived. */
+const ended_max = 2;
 /** A replica is looked for so often while there is none. */
 const look_ms = 50;
 /**
@@ -48,6 +51,8 @@ export class Continuations {
   readonly #services: Services;
   #timer: NodeJS.Timeout | undefined;
   #used = 0;
+  /** Replicas that ended since then before they added a word. */
+  #ended = 0;
   #events_sent = -1;
   /** Replicas that failed since the stream last moved on. */
   #failed: string[] = [];
@@ -69,10 +74,12 @@ export class Continuations {
    * Calls back with who goes on, as soon as there is somebody, or with why nobody does. Not called after `release`.
    *
    * @param failed where the stream broke
+   * @param failure what became of that replica
    * @param events_sent to the client so far: whether it has moved on since it last broke
    */
   next(
     failed: Replica<SessionLink>,
+    failure: AttemptFailure,
     events_sent: number,
     found: (continuation: Continuation | string) => void,
   ): void {
@@ -81,10 +88,15 @@ export class Continuations {
       this.#events_sent = events_sent;
       this.#failed = [];
       this.#broke_ms = this.#failed_ms;
-    }
+      this.#ended = 0;
+    } else if (failure === 'ended') this.#ended++;
     this.#failed.push(failed.session_id);
     if (!this.journal) {
       found(`the engine ${this.#stream.replica.session.facts.engine ?? ''} cannot`);
+      return;
+    }
+    if (failure === 'stopped' || this.#ended >= ended_max) {
+      found('replicas end when they are asked to, and it is given to no more of them');
       return;
     }
     if (this.#used >= mostContinuations) {

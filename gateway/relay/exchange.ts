@@ -3,6 +3,7 @@ import type { Ledger, RequestRecord } from '../../ledger/index.ts';
 import { scopedKeys } from '../../solver/routing/prompt-keys.ts';
 import type { RefusedRequest } from '../../spec/device-view.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { printableName } from '../../spec/printable-name.ts';
 import { errorEvent, sendError } from '../http-error.ts';
 import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { KeyLimits } from '../keys/key-limits.ts';
@@ -19,7 +20,7 @@ import { Attempt, type AttemptOwner, brokeOff } from './attempt.ts';
 import { Continuations } from './continuations.ts';
 import type { ExchangeRequest, Outcome } from './exchange-request.ts';
 import type { JournalMemory } from './journal/journal-memory.ts';
-import { isMeshRefusal, type ReplicaRefusal } from './replica-refusal.ts';
+import { type AttemptFailure, isMeshRefusal, type ReplicaRefusal } from './replica-refusal.ts';
 import { asksContinuousUsage } from './request-body.ts';
 import { StreamRelay, type StreamRelayOptions } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
@@ -44,6 +45,11 @@ export interface ExchangeServices {
 
 /** Further replicas tried after the first that failed. Lower: failures show sooner; higher: a poisonous request does more harm. */
 const retries = 2;
+/**
+ * Replicas that may end under one request before they have a word of its answer. One may have been lost by chance;
+ * of two the request is the likelier reason. Lower: a poisonous request does less harm; higher: two losses at once are outlived.
+ */
+const ended_max = 2;
 /** Replicas asked at most, those included that are full: being asked in vain costs each a little. */
 const mostAsked = 16;
 const tooManyRequests = 429;
@@ -76,6 +82,8 @@ export class Exchange implements AttemptOwner {
   #demanded: string | undefined;
   /** Replicas that failed; those that were only full do not count. */
   #failures = 0;
+  /** Of those that ended under it. */
+  #ended = 0;
   /** Until when it waits for a replica in place of the last one, which was lost; on the monotonic clock. */
   #waits_until_ms: number | undefined;
   /** A replica broke it off to free its device: nobody is too full for it then, though some may have to be waited for. */
@@ -126,7 +134,7 @@ export class Exchange implements AttemptOwner {
   }
 
   #choose(): Replica<SessionLink> | undefined {
-    if (this.#failures > retries || this.#attempts >= mostAsked) return undefined;
+    if (this.#failures > retries || this.#ended >= ended_max || this.#attempts >= mostAsked) return undefined;
     return this.#services.router.choose(this.#route, this.#tried);
   }
 
@@ -223,7 +231,7 @@ export class Exchange implements AttemptOwner {
     return this.#stream;
   }
 
-  attemptFailed(attempt: Attempt, error: Error): void {
+  attemptFailed(attempt: Attempt, error: Error, failure: AttemptFailure): void {
     if (this.#decided) return;
     this.#services.log.warn(
       { request_id: this.#of.request_id, session: attempt.replica.session_id, reason: error.message },
@@ -231,7 +239,8 @@ export class Exchange implements AttemptOwner {
     );
     this.#services.metrics.retried(attempt.replica.served.name);
     // Who could not be reached was not harmed by the request.
-    const unreached = error instanceof HpcserveError && error.code === 'E_MESH_CONNECT';
+    const unreached = failure === 'unreached';
+    if (this.#stopsReplicas(failure, error.message)) return;
     if (!unreached) this.#failures++;
     if (this.#next()) return;
     void (unreached ? this.#replaced(performance.now()) : Promise.resolve('none')).then((outcome) => {
@@ -239,10 +248,23 @@ export class Exchange implements AttemptOwner {
     });
   }
 
+  /** Counts replicas that ended under the request. @returns whether it goes to no other, and is over */
+  #stopsReplicas(failure: AttemptFailure, because: string): boolean {
+    if (failure === 'ended') this.#ended++;
+    if (failure !== 'stopped' && this.#ended < ended_max) return false;
+    const { model } = this.#of.parsed;
+    const what =
+      failure === 'stopped'
+        ? `a replica of ${printableName(model)} stopped while it worked on this request alone; it is given to no other`
+        : `${this.#ended} replicas of ${printableName(model)} ended while they worked on this request; it is given to no other`;
+    this.fail(new HpcserveError('E_REQUEST_STOPS_REPLICA', { what, because }), ['x-should-retry', 'false']);
+    return true;
+  }
+
   #noneAnswered(error: Error): void {
     this.fail(
       new HpcserveError('E_REPLICA_FAILED', {
-        what: `${this.#attempts} replica(s) of ${this.#of.parsed.model} were tried and none answered`,
+        what: `${this.#attempts} replica(s) of ${printableName(this.#of.parsed.model)} were tried and none answered`,
         because: error.message,
       }),
       ['retry-after', String(retryAfterFailure_s)],
@@ -251,6 +273,8 @@ export class Exchange implements AttemptOwner {
 
   retryInstead(attempt: Attempt, refusal: ReplicaRefusal, refused: RefusedRequest | undefined): boolean {
     if (this.#decided) return false;
+    if (this.#stopsReplicas(refusal, 'its node agent says that its engine did not answer any more'))
+      return true;
     if (refusal === 'failed') this.#failures++;
     if (refusal === 'moved') {
       this.#sentAway = true;
@@ -299,7 +323,7 @@ export class Exchange implements AttemptOwner {
     this.#begin(new Attempt(this, next));
   }
 
-  streamBroke(attempt: Attempt, reason: Error): void {
+  streamBroke(attempt: Attempt, reason: Error, failure: AttemptFailure): void {
     if (this.#decided) return;
     const { replica } = attempt;
     const events_sent = this.#stream!.events_sent;
@@ -307,7 +331,7 @@ export class Exchange implements AttemptOwner {
       { request_id: this.#of.request_id, session: replica.session_id, events_sent, reason: reason.message },
       'replica failed in the middle of its stream',
     );
-    this.#continuations!.next(replica, events_sent, (found) => {
+    this.#continuations!.next(replica, failure, events_sent, (found) => {
       if (this.#decided) return;
       if (typeof found === 'string') {
         this.failStream(attempt, reason, found);
@@ -427,7 +451,7 @@ export class Exchange implements AttemptOwner {
       time_ms,
       key_id: key.id,
       endpoint: endpoint.path,
-      model: parsed.model,
+      model: this.#attempt ? parsed.model : printableName(parsed.model),
       served_model: undefined,
       session: undefined,
       status: outcome.status,

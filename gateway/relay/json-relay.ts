@@ -26,6 +26,11 @@ export class JsonRelay {
     return this.#passing;
   }
 
+  /** Whether anything of the answer has come. */
+  get begun(): boolean {
+    return this.#heldLength > 0;
+  }
+
   /** Takes bytes of the replica; false asks it to pause until the client's `drain`. */
   push(chunk: Buffer): boolean {
     this.#held.push(chunk);

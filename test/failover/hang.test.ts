@@ -73,6 +73,30 @@ describe.skipIf(lacking !== '')(`a stuck compute thread${lacking && ` [skipped: 
   }, 120_000);
 });
 
+describe('a request with which a device worker falls silent', () => {
+  it('is refused by its own code and given to no other, and its client does not try again by itself', async () => {
+    const unit = unitOf(
+      { name: 'h', timeouts },
+      { engine: 'native', model_path, context_tokens: 4096, kv_tokens: 8192 },
+    );
+    const agents = await Promise.all([site.start([unit]), site.start([unit])]);
+    await gateway.untilServing('h', 2, start_ms);
+    const states = await Promise.all(agents.map((agent) => agent.state()));
+    // Both, so that it does not matter which of them is asked.
+    for (const { role, pid } of states.flatMap((state) => state?.sessions ?? []))
+      if (role === 'device-worker') process.kill(pid!, 'SIGSTOP');
+    const body = { model: 'h', messages: [{ role: 'user' as const, content: 'Hello.' }], max_tokens: 4 };
+    const error = await client.chat.completions.create(body).then(
+      () => undefined,
+      (thrown: unknown) => thrown as InstanceType<typeof OpenAI.APIError>,
+    );
+    expect([error?.status, error?.code]).toEqual([502, 'E_REQUEST_STOPS_REPLICA']);
+    expect(error!.headers!.get('x-should-retry')).toBe('false');
+    expect(error!.message).toContain('a replica of h stopped while it worked on this request alone');
+    for (const agent of agents) await agent.kill();
+  }, 120_000);
+});
+
 describe('the only replica, a wrapped engine, hangs', () => {
   it.each(['deaf', 'stall'])(
     '%s: its stream ends with an error that the client raises',
