@@ -1,0 +1,197 @@
+/** What requests cost the budget of their key: while they run, and where their clients do not wait for the end. */
+
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import Database from 'better-sqlite3';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { LengthQuantiles } from '../../gateway/workload/length-quantiles.ts';
+import { gatewayFiles } from '../../spec/state-layout.ts';
+import {
+  type Answer,
+  chunkEvent,
+  doneEvent,
+  json,
+  type Stage,
+  startStage,
+  stream,
+  type TestSession,
+  until,
+} from './fixture.ts';
+
+let stage: Stage;
+let sessions: TestSession[] = [];
+const path = '/v1/chat/completions';
+
+beforeAll(async () => {
+  stage = await startStage();
+});
+afterAll(() => stage.close());
+afterEach(async () => {
+  for (const session of sessions) await session.stop();
+  sessions = [];
+});
+
+async function session(answer: Answer, engine = 'native'): Promise<TestSession> {
+  const started = await stage.session(answer, { engine, context_tokens: 8192 });
+  started.load = { max_sequences: 128 };
+  sessions.push(started);
+  return started;
+}
+
+interface Row {
+  status: number;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+}
+
+function row(request_id: string): Row | undefined {
+  const ledger = new Database(join(stage.config.gateway_folder, gatewayFiles.ledger), { readonly: true });
+  try {
+    return ledger
+      .prepare('select status, prompt_tokens, completion_tokens from requests where request_id = ?')
+      .get(request_id) as Row | undefined;
+  } finally {
+    ledger.close();
+  }
+}
+
+/** What the ledger has of a request whose client goes away after the first bytes, or at once. */
+async function leave(request_id: string, body: object, key: string, reads: boolean): Promise<Row> {
+  const abort = new AbortController();
+  const answer = fetch(stage.url + path, {
+    method: 'POST',
+    headers: {
+      authorization: `Bearer ${key}`,
+      'content-type': 'application/json',
+      'x-request-id': request_id,
+    },
+    body: JSON.stringify({ model: 'tiny', ...body }),
+    signal: abort.signal,
+  });
+  if (reads) {
+    await (await answer).body!.getReader().read();
+    abort.abort();
+  } else {
+    await until(() => sessions.some(({ requests }) => requests.length > 0), 'the replica to have it');
+    abort.abort();
+    await answer.catch(() => undefined);
+  }
+  await until(() => row(request_id) !== undefined, 'the ledger to have it');
+  return row(request_id)!;
+}
+
+describe('60 requests at a time of 5,000 tokens', () => {
+  it.each([
+    ['that say so', { max_tokens: 5000 }],
+    ['that ask for two answers', { max_tokens: 2500, n: 2 }],
+    ['that name no limit', {}],
+  ])('%s pass a budget of 1,000 by one of them', async (_what, asked) => {
+    const usage = { prompt_tokens: 100, completion_tokens: 4900, total_tokens: 5000 };
+    await session(async (request, response) => {
+      await delay(300);
+      await json({ choices: [], usage })(request, response);
+    });
+    const { key } = await stage.newKey({ budget: { tokens: 1000, window: 'total' } });
+    const answers = await Promise.all(
+      Array.from({ length: 60 }, () =>
+        stage.post(path, { model: 'tiny', messages: [], ...asked }, { authorization: `Bearer ${key}` }),
+      ),
+    );
+    const statuses = answers.map(({ status }) => status);
+    expect(statuses.filter((status) => status === 200)).toHaveLength(1);
+    expect(statuses.filter((status) => status === 429)).toHaveLength(59);
+  });
+});
+
+describe('an answer whose client goes away', () => {
+  const prompt = 'word '.repeat(2000);
+  const messages = [{ role: 'user', content: prompt }];
+  /** A quarter of its bytes, and no more than the context. */
+  const estimate = Math.ceil(JSON.stringify({ model: 'tiny', messages, stream: true }).length / 4);
+
+  it('costs its prompt by its length, and what came of it', async () => {
+    await session(async (_request, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(chunkEvent('a') + chunkEvent('b'));
+    }, 'other');
+    const { key } = await stage.newKey({ budget: { tokens: 5000, window: 'total' } });
+    expect(await leave('left-stream', { messages, stream: true }, key, true)).toEqual({
+      status: 499,
+      prompt_tokens: estimate,
+      completion_tokens: 2,
+    });
+    await leave('left-stream-again', { messages, stream: true }, key, true);
+    // It is as if it had been read to its end.
+    const refused = await stage.post(path, { model: 'tiny', messages }, { authorization: `Bearer ${key}` });
+    expect(refused.status).toBe(429);
+  });
+
+  it('costs its prompt also where it is no stream, and no more than the context', async () => {
+    await session(() => undefined, 'other');
+    const { key } = await stage.newKey({ budget: { tokens: 50_000, window: 'total' } });
+    const long = [{ role: 'user', content: prompt.repeat(10) }];
+    expect(await leave('left-json', { messages: long }, key, false)).toMatchObject({
+      status: 499,
+      prompt_tokens: 8192,
+    });
+  });
+
+  it('costs what the engine says in each chunk, which its client does not see', async () => {
+    const used = (tokens: number, choices: object[]): string =>
+      `data: ${JSON.stringify({ id: 'c', object: 'chat.completion.chunk', choices, usage: { prompt_tokens: 1234, total_tokens: 1234 + tokens, completion_tokens: tokens } })}\n\n`;
+    const choice = (content: string, finish_reason: string | null = null): object[] => [
+      { index: 0, delta: { content }, finish_reason },
+    ];
+    const upstream = await session(async (_request, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(used(3, choice('abc')));
+    }, 'vllm');
+    const { key } = await stage.newKey({ budget: { tokens: 1e6, window: 'total' } });
+    expect(await leave('left-vllm', { messages, stream: true }, key, true)).toEqual({
+      status: 499,
+      prompt_tokens: 1234,
+      completion_tokens: 3,
+    });
+    expect(JSON.parse(upstream.requests[0]!.body)).toMatchObject({
+      stream_options: { include_usage: true, continuous_usage_stats: true },
+    });
+    upstream.answer = stream([used(1, choice('a')), used(2, choice('b', 'stop')), used(2, []), doneEvent]);
+    const read = async (stream_options?: object): Promise<object[]> => {
+      const text = await (
+        await stage.post(path, { model: 'tiny', messages, stream: true, stream_options })
+      ).text();
+      return text
+        .split('\n\n')
+        .filter((event) => event.startsWith('data: {'))
+        .map((event) => JSON.parse(event.slice(6)) as object);
+    };
+    const plain = await read();
+    expect(plain).toHaveLength(2);
+    for (const chunk of plain) expect(chunk).not.toHaveProperty('usage');
+    const asked = await read({ include_usage: true });
+    expect(asked.map((chunk) => (chunk as { usage: object | null }).usage)).toEqual([
+      null,
+      null,
+      { prompt_tokens: 1234, total_tokens: 1236, completion_tokens: 2 },
+    ]);
+    const all = await read({ include_usage: true, continuous_usage_stats: true });
+    expect(
+      all.map((chunk) => (chunk as { usage: { completion_tokens: number } }).usage.completion_tokens),
+    ).toEqual([1, 2, 2]);
+  });
+});
+
+describe('lengths of answers', () => {
+  it('are known to a fifth, and newer ones count more', () => {
+    const lengths = new LengthQuantiles();
+    for (let tokens = 1; tokens <= 1000; tokens++) lengths.add(tokens);
+    const high = lengths.quantile(0.95);
+    expect(high).toBeGreaterThanOrEqual(950);
+    expect(high).toBeLessThan(950 * 1.25);
+    const again = new LengthQuantiles(lengths.counts);
+    expect(again.quantile(0.95)).toBe(high);
+    for (let count = 0; count < 5000; count++) again.add(10);
+    expect(again.quantile(0.95)).toBeLessThan(13);
+    expect(new LengthQuantiles().quantile(0.95)).toBe(0);
+  });
+});
