@@ -7,11 +7,20 @@ import { parseProviders } from '../solver/routing/filter.ts';
 import { parseQos } from '../solver/routing/qos.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type KeyChanges, keyChangesSchema, keySettingsSchema } from '../spec/key-settings.ts';
+import { printableName } from '../spec/printable-name.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { headers } from '../spec/wire.ts';
 import type { Availability } from './availability.ts';
 import { deviceReports } from './device-reports.ts';
-import { allowsModel, bearerOf, type FrontDoor, keyError, lookForKey, requireModel } from './front-door.ts';
+import {
+  allowsModel,
+  bearerOf,
+  type FrontDoor,
+  isUnrestricted,
+  keyError,
+  lookForKey,
+  requireModel,
+} from './front-door.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
@@ -145,21 +154,28 @@ function publicRoutes(app: FastifyInstance, services: ApiServices, door: FrontDo
     const [entry] = modelEntry(name, modelsOf(key, name));
     if (entry) return entry;
     requireModel(key, name);
-    throw (await availability.explain(name)).error;
+    throw (await availability.explain(name, key.settings.models)).error;
   });
   app.get('/mesh/table', async (request) => {
     const key = await keyOrAdmin(request);
     const query = parseWith(tableQuery, request.query);
     return {
       sessions: sessionRows(table, services.mesh, query, key),
-      idle_nodes: idleNodeRows(services.records(), services.mesh, query, key),
-      gateways: gatewayRows(services.records(), services.mesh),
-      mesh: services.mesh.status(),
+      idle_nodes: key?.settings.models ? [] : idleNodeRows(services.records(), services.mesh, query, key),
+      // Where gateways are, and what the mesh refused, is of no use to who may ask for some models only.
+      ...(key === undefined || isUnrestricted(key)
+        ? { gateways: gatewayRows(services.records(), services.mesh), mesh: services.mesh.status() }
+        : {}),
       workload: workload.workloads().filter(({ model }) => key === undefined || allowsModel(key, model)),
     };
   });
   app.get('/metrics', async (request, reply) => {
-    await keyOrAdmin(request);
+    const key = await keyOrAdmin(request);
+    if (key && !isUnrestricted(key))
+      throw new HpcserveError('E_REQUEST_ADMIN', {
+        what: 'metrics are of all models, and are for the operator of the gateway',
+        because: `the key ${printableName(key.name)} is for some models or providers only`,
+      });
     reply.header('content-type', metrics.contentType);
     return await metrics.render();
   });

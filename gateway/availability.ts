@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { nearest } from '../spec/nearest.ts';
+import { quoteName } from '../spec/printable-name.ts';
 import { deploymentFiles } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';
 import type { Refusal } from './routing/router.ts';
@@ -69,7 +70,8 @@ export class Availability {
     this.#log = log;
   }
 
-  async explain(model: string): Promise<Refusal> {
+  /** @param names models that whoever asks may ask for; absent: all of them */
+  async explain(model: string, names?: readonly string[]): Promise<Refusal> {
     const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
     const reasons: string[] = [];
     let retry_s = Number.POSITIVE_INFINITY;
@@ -140,7 +142,7 @@ export class Availability {
         ...(running_jobs > (this.#table.find(model)?.others.length ?? 0) ? { comes_soon: true } : {}),
       };
     }
-    return { error: this.#unknown(model, deployments) };
+    return { error: this.#unknown(model, deployments, names) };
   }
 
   /** Models that have no replica because nobody asks, and answer when somebody does; by the names they have. */
@@ -173,18 +175,22 @@ export class Availability {
     return soonest_s;
   }
 
-  #unknown(model: string, deployments: readonly DeploymentState[]): HpcserveError {
+  #unknown(
+    model: string,
+    deployments: readonly DeploymentState[],
+    allowed: readonly string[] | undefined,
+  ): HpcserveError {
     const names = new Set<string>();
     for (const route of this.#table.routes()) names.add(route.name);
     for (const { spec } of deployments) for (const entry of spec.models) names.add(entry.name);
-    const sorted = [...names].sort();
+    const sorted = [...names].filter((name) => allowed?.includes(name) ?? true).sort();
     const close = nearest(model.slice(0, 256), sorted);
     const listed = sorted.slice(0, listedNames).join(', ');
     return new HpcserveError('E_MODEL_UNKNOWN', {
-      what: `no model is called ${JSON.stringify(model.slice(0, 256))}`,
+      what: `no model is called ${quoteName(model)}`,
       because:
         sorted.length === 0
-          ? 'nothing is deployed behind this gateway'
+          ? `nothing${allowed ? ' that this key may ask for' : ''} is deployed behind this gateway`
           : `there ${sorted.length === 1 ? 'is' : 'are'} ${listed}${sorted.length > listedNames ? ', …' : ''}`,
       ...(close === undefined ? {} : { try: `did you mean ${JSON.stringify(close)}?` }),
       details: { param: 'model' },

@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { ApiKey, KeyStore } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { quoteName } from '../spec/printable-name.ts';
+import { printableName, quoteName } from '../spec/printable-name.ts';
 import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.ts';
 import { sendError, sendErrorOpen } from './http-error.ts';
 import { RouteFilters } from './keys/route-filters.ts';
@@ -103,7 +103,7 @@ export class FrontDoor {
     const { keyLimits, bodies } = this.#services;
     const type = request.headers['content-type'];
     if (type !== undefined && !json.test(type)) {
-      const what = `${endpoint.path} takes JSON, and the request says it is ${type.slice(0, 128)}`;
+      const what = `${endpoint.path} takes JSON, and the request says it is ${printableName(type)}`;
       this.#refuse(arrival, new HpcserveError('E_REQUEST_MEDIA_TYPE', { what }));
       return;
     }
@@ -217,6 +217,11 @@ export async function lookForKey(request: IncomingMessage, keys: KeyStore): Prom
 /** Whether a key may be used for a model, by the name that a request has for it. */
 export function allowsModel({ settings }: ApiKey, model: string): boolean {
   return settings.models === undefined || settings.models.includes(model);
+}
+
+/** Whether a key may be used for everything that is there: only such a one is told of all of it. */
+export function isUnrestricted({ settings }: ApiKey): boolean {
+  return settings.models === undefined && settings.providers === undefined;
 }
 
 /** @throws E_KEY_MODEL */

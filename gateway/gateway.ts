@@ -185,7 +185,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       serviceTimes,
       wait_max_s,
       expectedTokens: (model) => workload.expectedTokens(model),
-      explainAbsence: (model) => availability.explain(model),
+      explainAbsence: (model, names) => availability.explain(model, names),
     });
     const door = new FrontDoor({
       router,

@@ -256,6 +256,10 @@ export class KeyStore {
       ...(revoked_at_ms === undefined ? {} : { revoked_at_ms }),
     };
     if (revoked_at_ms !== undefined) this.#revocations.set(id, revoked_at_ms);
+    // Whoever gave the key another secret by hand took the old one away.
+    const before = this.#byId.get(id)?.file.hash;
+    if (before !== undefined && before !== hash && this.#byHash.get(before)?.id === id)
+      this.#byHash.delete(before);
     this.#byId.set(id, { file, key });
     this.#byHash.set(hash, key);
     return key;

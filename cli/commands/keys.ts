@@ -2,6 +2,7 @@ import { type Command, InvalidArgumentError } from 'commander';
 import type { KeyFacts } from '../../control/gateway-admin.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { changedSettings, type KeyChanges, type KeySettings } from '../../spec/key-settings.ts';
+import { limits } from '../../spec/wire.ts';
 import { openAdmin } from '../admin-session.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
@@ -122,6 +123,8 @@ interface SettingOptions {
   providers?: string[] | 'none';
   ask?: string;
   requestsPerMinute?: number | 'none';
+  concurrentRequests?: number | 'none';
+  bodyMib?: number | 'none';
   tokensPerMinute?: number | 'none';
   budget?: NonNullable<KeySettings['budget']> | 'none';
   cacheGroup?: string;
@@ -133,6 +136,8 @@ function addSettingOptions(command: Command): Command {
     .option('--providers <names>', 'providers it trusts, with commas: user@site, *@site', orNone(parseNames))
     .option('--ask <terms>', 'quality of service where a request asks for none', orNone(String))
     .option('--requests-per-minute <n>', 'requests a minute', orNone(parseAmount))
+    .option('--concurrent-requests <n>', 'requests at a time, at each gateway', orNone(parseAmount))
+    .option('--body-mib <n>', 'largest body of a request, in MiB', orNone(parseMib))
     .option('--tokens-per-minute <n>', 'tokens a minute, of prompts and answers', orNone(parseAmount))
     .option(
       '--budget <tokens/window>',
@@ -147,12 +152,16 @@ function addSettingOptions(command: Command): Command {
 }
 
 function changesOf(options: SettingOptions): KeyChanges {
-  const { models, providers, ask, requestsPerMinute, tokensPerMinute, budget, cacheGroup } = options;
+  const { models, providers, ask, requestsPerMinute, concurrentRequests, bodyMib, tokensPerMinute, budget } =
+    options;
+  const { cacheGroup } = options;
   const named = {
     models,
     providers,
     qos: ask,
     requests_per_minute: requestsPerMinute,
+    concurrent_requests: concurrentRequests,
+    body_bytes_max: typeof bodyMib === 'number' ? bodyMib * 2 ** 20 : bodyMib,
     tokens_per_minute: tokensPerMinute,
     budget,
     cache_group: cacheGroup,
@@ -186,6 +195,13 @@ function parseGroup(text: string): string {
   return text;
 }
 
+function parseMib(text: string): number {
+  const amount = parseAmount(text);
+  const most = limits.body_bytes / 2 ** 20;
+  if (amount > most) throw new InvalidArgumentError(`a whole number up to ${most}, or none.`);
+  return amount;
+}
+
 function parseBudget(text: string): NonNullable<KeySettings['budget']> {
   const match = /^([^/]+)\/(day|month|total)$/.exec(text);
   if (!match)
@@ -195,11 +211,14 @@ function parseBudget(text: string): NonNullable<KeySettings['budget']> {
 
 function settingWords(settings: KeySettings): string {
   const { models, providers, qos, requests_per_minute, tokens_per_minute, budget, cache_group } = settings;
+  const { concurrent_requests, body_bytes_max } = settings;
   return [
     models && `models ${models.join(',')}`,
     providers && `providers ${providers.join(',')}`,
     qos !== undefined && `ask ${qos}`,
     requests_per_minute !== undefined && `${requests_per_minute} requests/min`,
+    concurrent_requests !== undefined && `${concurrent_requests} requests at a time`,
+    body_bytes_max !== undefined && `bodies up to ${body_bytes_max / 2 ** 20} MiB`,
     tokens_per_minute !== undefined && `${tokens_per_minute} tokens/min`,
     budget && `${budget.tokens} tokens/${budget.window}`,
     cache_group !== undefined && `cache ${cache_group}`,

@@ -119,11 +119,11 @@ const dispensable = [11, 10, 9, 6, 8, 7, 1, 4, 2];
 
 const columns: readonly Column[] = [
   { title: 'MODEL' },
-  { title: 'PROMISE' },
+  { title: 'PROMISE', styled: true },
   { title: 'PROMPTS', align: 'right' },
   { title: 'DECODING', align: 'right' },
   { title: 'WAITING', align: 'right' },
-  { title: 'HEADROOM', align: 'right' },
+  { title: 'HEADROOM', align: 'right', styled: true },
   { title: 'WEIGHTS', align: 'right' },
   { title: 'KV USED', align: 'right' },
   { title: 'SET ASIDE', align: 'right' },

@@ -1,27 +1,39 @@
 /** Plain tables: columns as wide as their widest cell, two spaces between, no lines. */
+import { printable } from './style.ts';
 
 export interface Column {
   title: string;
   align?: 'left' | 'right';
+  /** Its cells are our own words with our own colours; those of other columns are shown whatever they hold. */
+  styled?: true;
 }
 
 /**
  * Rows as aligned lines under a line of titles. Widths count code points, which is right for the names,
  * numbers and Latin text that stand in our tables.
  */
-export function formatTable(columns: readonly Column[], rows: readonly (readonly string[])[]): string[] {
+export function formatTable(columns: readonly Column[], given: readonly (readonly string[])[]): string[] {
+  const rows = given.map((row) => row.map((text, index) => (columns[index]?.styled ? text : cell(text))));
   const width = columns.map((column, index) =>
     Math.max(plainLength(column.title), ...rows.map((row) => plainLength(row[index] ?? ''))),
   );
   const line = (cells: readonly string[]): string =>
     cells
-      .map((cell, index) => {
-        const space = ' '.repeat(Math.max(0, width[index]! - plainLength(cell)));
-        return columns[index]!.align === 'right' ? space + cell : cell + space;
+      .map((text, index) => {
+        const space = ' '.repeat(Math.max(0, width[index]! - plainLength(text)));
+        return columns[index]!.align === 'right' ? space + text : text + space;
       })
       .join('  ')
       .trimEnd();
   return [line(columns.map((column) => column.title)), ...rows.map(line)];
+}
+
+/** Made safe for a terminal, and for a line: names of others may hold line breaks, and marks that turn text around. */
+function cell(text: string): string {
+  return printable(text).replaceAll(
+    /[\t\n\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+    (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  );
 }
 
 /** Code points without escape sequences for colour. */

@@ -97,7 +97,12 @@ export class Exchange implements AttemptOwner {
     this.#of = of;
     this.#services = services;
     const { parsed, filter, key } = of;
-    this.#route = { model: parsed.model, filter, prompt: scopedKeys(parsed.prompt, cacheScopeOf(key)) };
+    this.#route = {
+      model: parsed.model,
+      filter,
+      prompt: scopedKeys(parsed.prompt, cacheScopeOf(key)),
+      names: key.settings.models,
+    };
   }
 
   get of(): ExchangeRequest {

@@ -14,6 +14,8 @@ export interface RouteRequest {
   /** Absent: everybody may answer. Compared by identity: requests that ask for the same share one object. */
   filter?: RouteFilter | undefined;
   prompt?: PromptKeys | undefined;
+  /** Models that its key may ask for; absent: all of them. No other is named to it. */
+  names?: readonly string[] | undefined;
 }
 
 export interface RouterParts {
@@ -25,7 +27,7 @@ export interface RouterParts {
   /** Mean length of prompt and answer together. */
   expectedTokens(model: string): number;
   /** Why nobody can answer for a model, and when to try again. */
-  explainAbsence(model: string): Promise<Refusal>;
+  explainAbsence(model: string, names?: readonly string[]): Promise<Refusal>;
 }
 
 export interface Refusal {
@@ -102,10 +104,10 @@ export class Router {
   }
 
   /** Why nobody takes a request. */
-  async refusal({ model, filter }: RouteRequest): Promise<Refusal> {
+  async refusal({ model, filter, names }: RouteRequest): Promise<Refusal> {
     const { table, explainAbsence } = this.#parts;
     const route = table.find(model);
-    if (!route) return explainAbsence(model);
+    if (!route) return explainAbsence(model, names);
     const candidates = this.#of(route, filter);
     if (candidates.length > 0) return this.#busy(model, candidates);
     const excluded = filter ? excludedBy([...route.candidates, ...route.others], filter) : undefined;
@@ -116,7 +118,7 @@ export class Router {
           because: excluded.reasons,
         }),
       };
-    const absence = await explainAbsence(model);
+    const absence = await explainAbsence(model, names);
     if (!excluded || excluded.reasons.length === 0) return absence;
     const { error } = absence;
     return {

@@ -96,10 +96,13 @@ export class DemandMeter {
   /** As long as requests run the sums grow, so they are written again. */
   #write(): void {
     this.#dirty = false;
-    this.#writing = replaceFile(this.#path, `${JSON.stringify(this.file())}\n`).catch((error: Error) =>
-      // The next write tries again; replicas stay as many as they are meanwhile.
-      this.#log.warn({ file: this.#path, reason: systemMessage(error) }, 'demand cannot be written'),
-    );
+    // After a pause of this process the one before may not be written yet: the newer one is to stay.
+    this.#writing = this.#writing
+      .then(() => replaceFile(this.#path, `${JSON.stringify(this.file())}\n`))
+      .catch((error: Error) =>
+        // The next write tries again; replicas stay as many as they are meanwhile.
+        this.#log.warn({ file: this.#path, reason: systemMessage(error) }, 'demand cannot be written'),
+      );
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
       const running = [...this.#models.values()].some(({ in_flight }) => in_flight > 0);

@@ -26,7 +26,10 @@ it('writes numbers as people read them', () => {
 
 it('aligns tables by what is seen, not by escape sequences', () => {
   const rows = formatTable(
-    [{ title: 'A' }, { title: 'N', align: 'right' }],
+    [
+      { title: 'A', styled: true },
+      { title: 'N', align: 'right' },
+    ],
     [
       ['\u001b[32mok\u001b[39m', '7'],
       ['long', '123'],
@@ -37,6 +40,15 @@ it('aligns tables by what is seen, not by escape sequences', () => {
 
 it('makes control characters of others visible', () => {
   expect(printable('a\u001b[2Jb\rc\td\n')).toBe('a\\x1b[2Jb\\x0dc\td\n');
+});
+
+it('gives orders of others to no terminal, and no row of theirs to a table', () => {
+  const name = 'evil\u001b]0;pwned\u0007\u001b[2J\r\nROOT 1\u009b31m\t\u202e';
+  const rows = formatTable([{ title: 'MODEL' }, { title: 'N' }], [[name, '7']]);
+  expect(rows).toEqual([
+    expect.stringMatching(/^MODEL +N$/),
+    'evil\\x1b]0;pwned\\x07\\x1b[2J\\x0d\\u000aROOT 1\\x9b31m\\u0009\\u202e  7',
+  ]);
 });
 
 it('obeys NO_COLOR over everything', () => {

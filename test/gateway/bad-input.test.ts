@@ -92,6 +92,53 @@ describe('requests that are wrong', () => {
     expect(error.message).toContain('did you mean "tiny"?');
   });
 
+  it('are told where they are wrong, at whatever depth', async () => {
+    const deep = `{"model":"tiny","stream":true,"stream_options":${'{"a":'.repeat(100_000)}1${'}'.repeat(100_000)}}`;
+    const answer = await stage.post(path, deep);
+    expect(answer.status).toBe(400);
+    expect((await errorOf(answer)).message).toContain('nested deeper than 1000 levels');
+    const wrong = await stage.post(path, '{"model":"tiny",\n"x":}');
+    expect((await errorOf(wrong)).message).toContain('line 2, column 5');
+    await stillServes();
+  });
+
+  it('names that nobody has are kept short and printable', async () => {
+    const name = `evil\u001b]0;pwned\u0007\r\n\u202eROOT${'x'.repeat(1_000_000)}`;
+    const answer = await stage.post(path, { ...chat, model: name }, { 'x-request-id': 'made-up-name' });
+    expect(answer.status).toBe(404);
+    const { message } = await errorOf(answer);
+    expect(message.length).toBeLessThan(2000);
+    const { key } = await stage.newKey({ models: ['tiny'] });
+    const forbidden = await stage.post(path, { ...chat, model: name }, { authorization: `Bearer ${key}` });
+    const said = [message, (await errorOf(forbidden)).message];
+    for (const text of said) expect(text).not.toMatch(/[\p{Cc}\p{Cf}]/u);
+    const { usage } = (await (await stage.admin('/hpcserve/v1/usage?by=model')).json()) as {
+      usage: { group: string }[];
+    };
+    const kept = usage.map(({ group }) => group).filter((group) => group.startsWith('evil'));
+    expect(kept).toHaveLength(1);
+    expect(kept[0]!.length).toBeLessThanOrEqual(256);
+    expect(kept[0]).not.toMatch(/[\p{Cc}\p{Cf}]/u);
+    expect(await (await stage.admin('/metrics')).text()).not.toContain('evil');
+    expect(stage.logged.join('')).not.toContain('x'.repeat(300));
+  });
+
+  it('a key for some models is told of no others', async () => {
+    const { key } = await stage.newKey({ models: ['gone'] });
+    const headers = { authorization: `Bearer ${key}` };
+    const answer = await stage.post(path, { ...chat, model: 'gone' }, headers);
+    expect(answer.status).toBe(404);
+    expect((await errorOf(answer)).message).not.toMatch(/tiny|big-model/);
+    expect((await fetch(`${stage.url}/metrics`, { headers })).status).toBe(401);
+    const table = (await (await fetch(`${stage.url}/mesh/table`, { headers })).json()) as object;
+    expect(table).toEqual({ sessions: [], idle_nodes: [], workload: [] });
+    const all = { authorization: `Bearer ${stage.key}` };
+    expect((await fetch(`${stage.url}/metrics`, { headers: all })).status).toBe(200);
+    expect(await (await fetch(`${stage.url}/mesh/table`, { headers: all })).json()).toHaveProperty(
+      'gateways',
+    );
+  });
+
   it.each([
     ['none', undefined],
     ['unknown', 'Bearer hsk-0000000000000000000000000000000000000000000'],

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { bodyFor, parseRequest } from '../../gateway/relay/request-body.ts';
 import { RequestScan } from '../../gateway/relay/request-scan.ts';
 import { EventSplitter } from '../../gateway/relay/sse-events.ts';
-import { findFinishReason, findUsage } from '../../gateway/relay/usage.ts';
+import { findFinishReason, findUsage, findUsageAtHead } from '../../gateway/relay/usage.ts';
 import { AnswerParser } from '../../gateway/upstream/answer-parser.ts';
 
 /** A text cut into pieces at arbitrary places. */
@@ -154,6 +154,23 @@ describe('usage and finish reason', () => {
       ),
     );
     expect(findUsage(Buffer.from('{"usage":null,"x":"usage"}'))).toBeUndefined();
+    // What an engine gives back of the request is not what it says itself.
+    const echoed = (text: string, depth?: number): unknown =>
+      findUsage(Buffer.from(text), 0, text.length, depth);
+    const own = '"usage":{"input_tokens":7,"output_tokens":9}';
+    const made = '"metadata":{"a":[{}],"usage":{"input_tokens":0,"output_tokens":0}}';
+    for (const body of [`${own},${made}`, `${made},${own}`]) {
+      expect(echoed(`{"x":"}",${body},"y":[1]}`)).toEqual({ prompt_tokens: 7, completion_tokens: 9 });
+      expect(echoed(`data: {"response":{${body}}}\n\n`, 2)).toEqual({
+        prompt_tokens: 7,
+        completion_tokens: 9,
+      });
+      expect(findUsageAtHead(Buffer.from(`{${body},"cut": [1, `))).toEqual({
+        prompt_tokens: 7,
+        completion_tokens: 9,
+      });
+    }
+    expect(echoed(`{${made}}`)).toBeUndefined();
     expect(findFinishReason(Buffer.from('{"finish_reason":null}'))).toBeUndefined();
   });
 });

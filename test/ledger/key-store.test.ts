@@ -88,6 +88,19 @@ describe('a key', () => {
     for (const each of [store, unaware, await opened()]) expect(each.find(secret)).toBeUndefined();
   });
 
+  it('is not found by an old secret once its file has the hash of another', async () => {
+    const store = await opened();
+    const [one, two] = [store.create('alice'), store.create('bob')];
+    const file = (id: string): string => join(folder, `${id}.json`);
+    const read = (id: string): { hash: string } =>
+      JSON.parse(readFileSync(file(id), 'utf8')) as { hash: string };
+    const { hash } = read(two.key.id);
+    const edited = { ...read(one.key.id), hash: hash.replace(/^./, (first) => (first === '0' ? '1' : '0')) };
+    writeFileSync(file(one.key.id), JSON.stringify(edited), { mode: 0o600 });
+    await store.refresh();
+    expect([store.find(one.secret), store.find(two.secret)?.name]).toEqual([undefined, 'bob']);
+  });
+
   it('keeps what several gateways change of its settings', async () => {
     const store = await opened();
     const other = await opened();
