@@ -1,5 +1,5 @@
 /** Characters kept of a name that somebody made up. Lower: less to store; higher: longer typing errors can be told. */
-export const name_characters_max = 256;
+const name_characters_max = 256;
 /** Controls, what reverses or joins text, what no font shows, and halves of characters. */
 const unprintable = /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}]/gu;
 
