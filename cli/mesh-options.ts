@@ -15,7 +15,10 @@ export function addMeshOptions(command: Command): Command {
     .option('--gpu <name>', 'only with this GPU: GH200, A100, or any')
     .option('--memory-gb <number>', 'only with a device of at least so much memory', parseGb)
     .option('--model <name>', 'only what serves this model, by name or alias')
-    .option('--provider <name>', 'only of this provider: user@site, or *@site')
+    .option(
+      '--provider <name>',
+      'only of this provider: user@site, *@site, or the beginning of a fingerprint',
+    )
     .addOption(new Option('--tier <tier>', 'only of this tier').choices(['stable', 'scavenger']));
 }
 

@@ -37,6 +37,7 @@ const commands: Readonly<Record<string, () => Promise<Register>>> = {
   keys: async () => (await import('./commands/keys.ts')).registerKeys,
   usage: async () => (await import('./commands/usage.ts')).registerUsage,
   top: async () => (await import('./commands/top.ts')).registerTop,
+  provider: async () => (await import('./commands/provider.ts')).registerProvider,
   nodes: async () => (await import('./commands/nodes.ts')).registerNodes,
   sites: async () => (await import('./commands/sites.ts')).registerSites,
   doctor: async () => (await import('./commands/doctor.ts')).registerDoctor,

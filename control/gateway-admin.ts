@@ -130,6 +130,8 @@ const meshSessionSchema = z.looseObject({
   node: z.string(),
   site: z.string(),
   provider: z.string(),
+  /** Fingerprint of its key; absent where nothing proves it. */
+  provider_id: z.string().optional(),
   tier: z.string(),
   engine: z.string().optional(),
   job_end_time_ms: z.number().optional(),

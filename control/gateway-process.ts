@@ -1,7 +1,7 @@
 /** The gateway of a site as a process of this machine: looked at, started, stopped. */
 import { spawn } from 'node:child_process';
 import { closeSync, fstatSync, openSync, readFileSync, rmSync } from 'node:fs';
-import { hostname } from 'node:os';
+import { hostname, userInfo } from 'node:os';
 import { basename, join } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { gatewayFolderOf, listGatewayFolders } from '../spec/gateway-folders.ts';
@@ -14,9 +14,11 @@ import {
   type GatewayConfig,
   type GatewayEndpoint,
   gatewayFiles,
+  providerKeyFile,
   type StateLayout,
 } from '../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
+import { providerName } from './delegations.ts';
 import { askForText, reasonOf } from './gateway-client.ts';
 import { lastWords } from './log-files.ts';
 import {
@@ -263,7 +265,8 @@ export function writeGatewayConfig(
   const config: GatewayConfig = {
     format: 1,
     site: site.name,
-    provider: site.provider ?? site.name,
+    provider: providerName(site, userInfo().username),
+    provider_key_file: providerKeyFile(layout, process.getuid!()),
     host: address.host ?? before?.host ?? site.gateway.host,
     port: address.port ?? before?.port ?? (first ? site.gateway.port : 0),
     mesh_folder: layout.mesh_folder,

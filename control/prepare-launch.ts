@@ -9,6 +9,7 @@ import { type SiteConfig, slurmSettings } from '../spec/site.ts';
 import { expandSitePath } from '../spec/site-paths.ts';
 import { arrayTaskFolder, launchFiles } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
+import { type DelegatedLaunch, providerName } from './delegations.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { digestOf } from './digest.ts';
@@ -21,6 +22,9 @@ export interface PrepareFacts {
   user: string;
   environment: Readonly<Record<string, string | undefined>>;
 }
+
+/** Writes what the launch of this folder proves its provider with. */
+type Delegate = (launch: DelegatedLaunch) => void;
 
 /** The launch as it would be, without touching the disk; `render` shows exactly this. */
 export function describeLaunch(
@@ -39,7 +43,7 @@ export function describeLaunch(
     launch_id: launchId,
     deployment,
     site: site.name,
-    provider: `${facts.user}@${site.provider ?? site.name}`,
+    provider: providerName(site, facts.user),
     ...(site.region === undefined ? {} : { region: site.region }),
     tier: planned.tier,
     node_kind: planned.node_kind,
@@ -74,14 +78,16 @@ export function describeLaunch(
   };
 }
 
-/** How agents are reached, and how they take part in the mesh. */
+/** How agents are reached and by whom, and how they take part in the mesh. */
 export function networkOf({
   network,
   mesh,
-}: SiteConfig): Pick<LaunchSpec, 'network' | 'port_range' | 'mesh'> {
+}: SiteConfig): Pick<LaunchSpec, 'network' | 'port_range' | 'mesh' | 'users' | 'operators'> {
   return {
     ...(network.prefer ? { network: network.prefer } : {}),
     ...(network.port_range ? { port_range: network.port_range } : {}),
+    ...(mesh.users ? { users: mesh.users } : {}),
+    ...(mesh.operators ? { operators: mesh.operators } : {}),
     ...(mesh.gossip ? { mesh: { bootstrap: mesh.bootstrap, relay: mesh.relay } } : {}),
   };
 }
@@ -109,7 +115,7 @@ function enginePrefix(site: SiteConfig, planned: PlannedLaunch): string[] {
   return first;
 }
 
-/** Writes the folder of a launch, with its script. @throws E_STATE_FOLDER. */
+/** Writes the folder of a launch, with its script and what it proves its provider with. @throws E_STATE_FOLDER, E_PROVIDER_KEY */
 export function prepareLaunch(
   state: DeploymentState,
   record: LaunchRecord,
@@ -117,6 +123,7 @@ export function prepareLaunch(
   store: DeploymentStore,
   runner: JobRunner,
   facts: PrepareFacts,
+  delegate: Delegate,
   drain_s?: number,
 ): PreparedLaunch {
   const prepared = withDrain(
@@ -124,7 +131,7 @@ export function prepareLaunch(
     drain_s,
   );
   return written(prepared.launch_folder, () => {
-    writeLaunchFile(prepared);
+    writeLaunchFile(prepared, delegate);
     writeFileAtomically(join(prepared.launch_folder, launchFiles.script), runner.render(prepared), 0o700);
     return prepared;
   });
@@ -140,7 +147,7 @@ export function describeArray(
   return { array_id, folder: store.launchFolder(deployment, array_id), launches };
 }
 
-/** Writes the folders of launches that are submitted together, and one with their script. @throws E_STATE_FOLDER. */
+/** Writes the folders of launches that are submitted together, and one with their script. @throws as `prepareLaunch` */
 export function prepareArray(
   state: DeploymentState,
   records: readonly LaunchRecord[],
@@ -148,6 +155,7 @@ export function prepareArray(
   store: DeploymentStore,
   arrays: JobArrays,
   facts: PrepareFacts,
+  delegate: Delegate,
   drain_s?: number,
 ): PreparedArray {
   const array = describeArray(
@@ -162,7 +170,7 @@ export function prepareArray(
     makeFolders(folder);
     writeFileAtomically(join(folder, launchFiles.script), arrays.render(array), 0o700);
     for (const [task, prepared] of array.launches.entries()) {
-      writeLaunchFile(prepared);
+      writeLaunchFile(prepared, delegate);
       // A task finds its launch by its number, and who looks into a launch finds the script that ran.
       link(join('..', prepared.launch.launch_id), join(folder, arrayTaskFolder(task)));
       link(join('..', array_id, launchFiles.script), join(prepared.launch_folder, launchFiles.script));
@@ -175,8 +183,13 @@ function withDrain(described: PreparedLaunch, drain_s: number | undefined): Prep
   return { ...described, launch: { ...described.launch, ...(drain_s === undefined ? {} : { drain_s }) } };
 }
 
-function writeLaunchFile({ launch, launch_folder, launch_file }: PreparedLaunch): void {
+function writeLaunchFile(
+  { launch, planned, launch_folder, launch_file }: PreparedLaunch,
+  delegate: Delegate,
+): void {
   makeFolders(launch_folder);
+  const { time_limit_s } = planned;
+  delegate({ launch_id: launch.launch_id, launch_folder, time_limit_s });
   writeFileAtomically(launch_file, `${JSON.stringify(launch, null, 2)}\n`);
 }
 

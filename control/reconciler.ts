@@ -7,6 +7,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { type Action, type DecideTiming, decide, forceAfter_ms } from './decide.ts';
+import { type DelegatedLaunch, Delegations } from './delegations.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { diagnose, jobLog } from './diagnose.ts';
@@ -40,6 +41,8 @@ export class Reconciler {
   readonly #options: ReconcilerOptions;
   readonly #timing: DecideTiming;
   readonly #submissions: Submissions;
+  readonly #delegations: Delegations;
+  #saidNotRenewed = '';
   #poll: JobPoll | undefined;
   #polled_at_ms = 0;
   #previous: Observation | undefined;
@@ -49,7 +52,8 @@ export class Reconciler {
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
-    this.#submissions = new Submissions(options);
+    this.#delegations = new Delegations(options.store.layout, options.site, options.facts.user);
+    this.#submissions = new Submissions({ ...options, delegations: this.#delegations });
     this.#timing = { settle_ms: options.runner.settle_ms, force_after_ms: forceAfter_ms };
   }
 
@@ -66,6 +70,7 @@ export class Reconciler {
   ): Promise<{ state: DeploymentState; observation: Observation }> {
     const { store, command, signal } = this.#options;
     const state = store.require(name);
+    await this.#renewDelegations(state);
     const observation = await this.#look(state);
     const acts = (action: Action): boolean => action.do !== 'wait' && only.has(action.do);
     const decided = this.#decide(state, observation);
@@ -107,6 +112,31 @@ export class Reconciler {
     } finally {
       lock.release();
     }
+  }
+
+  /** A filesystem that is full or a key that is gone stops nothing: what is there proves enough for weeks. */
+  async #renewDelegations(state: DeploymentState): Promise<void> {
+    const { store, now_ms, emit } = this.#options;
+    const launches = state.launches.filter(({ phase }) => phase === 'submitted');
+    const reason = await this.#delegations
+      .renew(
+        launches.map((launch) => delegatedLaunch(state, launch, store)),
+        now_ms(),
+      )
+      .then(
+        () => '',
+        (thrown: unknown) => {
+          const { message, because } = HpcserveError.from(thrown);
+          return [message, ...because].join(': ');
+        },
+      );
+    if (reason !== '' && reason !== this.#saidNotRenewed)
+      emit({
+        at_ms: now_ms(),
+        kind: 'warning',
+        message: `what jobs prove their provider with was not renewed: ${reason}`,
+      });
+    this.#saidNotRenewed = reason;
   }
 
   #sayWhatIsLookedFor(): void {
@@ -229,6 +259,7 @@ export class Reconciler {
             observation.launches.get(launch.launch_id),
           ).toJSON();
         await this.#retire(launch, observation);
+        this.#delegations.remove(delegatedLaunch(state, launch, store));
         return store.save(state, now_ms());
     }
   }
@@ -272,6 +303,14 @@ export const records: ReadonlySet<Action['do']> = new Set(['adopt', 'record_news
 
 /** Actions after which a job does not change by our doing. */
 const quiet: ReadonlySet<Action['do']> = new Set(['record_end', 'record_news', 'wait']);
+
+function delegatedLaunch(
+  { name }: DeploymentState,
+  { launch_id, planned: { time_limit_s } }: LaunchRecord,
+  store: DeploymentStore,
+): DelegatedLaunch {
+  return { launch_id, launch_folder: store.launchFolder(name, launch_id), time_limit_s };
+}
 
 function endedAgents(observation: Observation | undefined): number {
   const launches = [...(observation?.launches.values() ?? [])];

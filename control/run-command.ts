@@ -8,6 +8,7 @@ import { makeFolders } from '../spec/make-folders.ts';
 import { modelSchema } from '../spec/model-yaml.ts';
 import { launchFiles, runFolder } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
+import { Delegations, providerName } from './delegations.ts';
 import { networkOf, type PrepareFacts } from './prepare-launch.ts';
 import type { LoadedSite } from './site-files.ts';
 
@@ -100,7 +101,7 @@ function requireMesh({ layout }: LoadedSite): void {
 
 function writeRun(
   { site, layout }: LoadedSite,
-  { user }: PrepareFacts,
+  { user, environment }: PrepareFacts,
   tier: LaunchSpec['tier'],
   units: (launchFolder: string) => UnitSpec[],
 ): PreparedRun {
@@ -111,7 +112,7 @@ function writeRun(
     launch_id,
     deployment: 'run',
     site: site.name,
-    provider: `${user}@${site.provider ?? site.name}`,
+    provider: providerName(site, user),
     ...(site.region === undefined ? {} : { region: site.region }),
     tier,
     node_kind: 'run',
@@ -124,6 +125,10 @@ function writeRun(
   });
   makeFolders(launch_folder);
   const launch_file = join(launch_folder, launchFiles.launch);
+  const end_s = Number(environment.SLURM_JOB_END_TIME);
+  const now_ms = Date.now();
+  const time_limit_s = end_s > 0 ? Math.max(0, Math.ceil(end_s - now_ms / 1000)) : undefined;
+  new Delegations(layout, site, user).write({ launch_id, launch_folder, time_limit_s }, now_ms);
   writeFileAtomically(launch_file, `${JSON.stringify(launch, null, 2)}\n`);
   return { launch, launch_file };
 }

@@ -8,6 +8,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { launchFiles } from '../spec/state-layout.ts';
+import type { DelegatedLaunch, Delegations } from './delegations.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import type { FolderLock } from './folder-lock.ts';
@@ -20,6 +21,7 @@ export interface SubmissionsOptions {
   store: DeploymentStore;
   runner: JobRunner;
   facts: PrepareFacts;
+  delegations: Delegations;
   now_ms: () => number;
   emit: (event: ProgressEvent) => void;
 }
@@ -88,10 +90,11 @@ export class Submissions {
     group: readonly LaunchRecord[],
     drain_s: number | undefined,
   ): () => Promise<{ job_ids: string[]; where: string }> {
-    const { site, store, runner, facts } = this.#options;
+    const { site, store, runner, facts, delegations, now_ms } = this.#options;
+    const delegate = (launch: DelegatedLaunch): void => delegations.write(launch, now_ms());
     const [first, ...others] = group as [LaunchRecord, ...LaunchRecord[]];
     if (others.length === 0) {
-      const prepared = prepareLaunch(state, first, site, store, runner, facts, drain_s);
+      const prepared = prepareLaunch(state, first, site, store, runner, facts, delegate, drain_s);
       delete first.array;
       return async () => {
         const { job_id, where } = await runner.submit(prepared);
@@ -99,7 +102,7 @@ export class Submissions {
       };
     }
     const arrays: JobArrays = runner.arrays!;
-    const array = prepareArray(state, group, site, store, arrays, facts, drain_s);
+    const array = prepareArray(state, group, site, store, arrays, facts, delegate, drain_s);
     for (const [task, launch] of group.entries()) launch.array = { array_id: array.array_id, task };
     return () => arrays.submit(array);
   }

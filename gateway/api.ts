@@ -24,6 +24,7 @@ import {
 import type { GatewayGossip } from './gateway-gossip.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
+import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
 import type { GatewayLog } from './log.ts';
 import { gatewayRows, idleNodeRows, sessionRows, tableQuery } from './mesh-table.ts';
@@ -49,6 +50,7 @@ export interface ApiServices {
   availability: Availability;
   admin_token: string;
   log: GatewayLog;
+  providers: KnownProviders;
 }
 
 type SleepingModel = Awaited<ReturnType<Availability['sleeping']>>[number];
@@ -122,7 +124,7 @@ export function createApi(
 
 function publicRoutes(app: FastifyInstance, services: ApiServices, door: FrontDoor): void {
   const { table, router, ledger, keys, metrics, availability, workload, admin_token } = services;
-  const filters = new RouteFilters();
+  const filters = new RouteFilters(services.providers);
   const keyFor = async (request: FastifyRequest): Promise<ApiKey> => {
     const key = await lookForKey(request.raw, keys);
     if (!key) throw keyError(request.raw);
@@ -182,7 +184,7 @@ function publicRoutes(app: FastifyInstance, services: ApiServices, door: FrontDo
 }
 
 function adminRoutes(app: FastifyInstance, services: ApiServices): void {
-  const { table, ledger, keys, keyLimits, admin_token, log } = services;
+  const { table, ledger, keys, keyLimits, providers, admin_token, log } = services;
   const onRequest = async (request: FastifyRequest): Promise<void> => {
     if (isAdmin(request.raw, admin_token)) return;
     throw new HpcserveError('E_REQUEST_ADMIN', {
@@ -195,8 +197,7 @@ function adminRoutes(app: FastifyInstance, services: ApiServices): void {
   };
   app.post('/hpcserve/v1/keys', { onRequest }, async (request, reply) => {
     const { name, settings = {} } = parseWith(keyBody, request.body);
-    checkSettings(settings);
-    const { key, secret } = keys.create(name, settings);
+    const { key, secret } = keys.create(name, checkedSettings(settings, providers));
     log.info({ key: key.id, name }, 'API key created');
     reply.code(201);
     return { ...key, key: secret };
@@ -207,9 +208,9 @@ function adminRoutes(app: FastifyInstance, services: ApiServices): void {
   });
   app.patch<{ Params: { id: string } }>('/hpcserve/v1/keys/:id', { onRequest }, async (request) => {
     const changes = parseWith(keyChangesSchema, request.body);
-    checkSettings(changes);
+    const checked = checkedSettings(changes, providers);
     await keys.lookForNew();
-    const key = keys.change(request.params.id, changes);
+    const key = keys.change(request.params.id, checked);
     log.info({ key: key.id, name: key.name, settings: Object.keys(key.settings) }, 'API key changed');
     return key;
   });
@@ -236,10 +237,19 @@ function adminRoutes(app: FastifyInstance, services: ApiServices): void {
   }));
 }
 
-/** What only shows when it is read: throws E_REQUEST_QOS, E_REQUEST_PROVIDERS. */
-function checkSettings({ qos, providers }: Pick<KeyChanges, 'qos' | 'providers'>): void {
+/**
+ * What only shows when it is read is checked, and names of providers become the fingerprints that they lead to now.
+ *
+ * @throws E_REQUEST_QOS, E_REQUEST_PROVIDERS
+ */
+function checkedSettings<T extends Pick<KeyChanges, 'qos' | 'providers'>>(
+  settings: T,
+  known: KnownProviders,
+): T {
+  const { qos, providers } = settings;
   if (qos) parseQos(qos);
-  for (const provider of providers ?? []) parseProviders(provider);
+  if (!providers) return settings;
+  return { ...settings, providers: known.resolve(providers.flatMap(parseProviders)) };
 }
 
 /** A model that answers when it is asked, after a while. */

@@ -22,6 +22,7 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   socket: z.string().min(1).optional(),
   deployments_folder: z.string().min(1),
   keys_folder: z.string().min(1).optional(),
+  provider_key_file: z.string().min(1).optional(),
   routing: z.enum(routingPolicyNames).optional(),
   wait_max_s: z.number().positive().optional(),
   body_bytes_max: z.int().min(1).optional(),

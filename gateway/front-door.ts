@@ -4,6 +4,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import { printableName, quoteName } from '../spec/printable-name.ts';
 import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.ts';
 import { sendError, sendErrorOpen } from './http-error.ts';
+import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
 import { announcedBytes, readBody } from './relay/body-reader.ts';
 import { type Endpoint, endpoints } from './relay/endpoints.ts';
@@ -31,6 +32,7 @@ type Admitted = Arrival & Pick<ExchangeRequest, 'reservation'> & { hold: BodyHol
 
 export interface FrontDoorServices extends ExchangeServices {
   keys: KeyStore;
+  providers: KnownProviders;
   bodies: BodyMemory;
   /** Largest body that is read, whatever the key. */
   body_bytes_max: number;
@@ -43,11 +45,12 @@ export interface FrontDoorServices extends ExchangeServices {
 export class FrontDoor {
   readonly #services: FrontDoorServices;
   readonly #scans = new ScanQueue();
-  readonly #filters = new RouteFilters();
+  readonly #filters: RouteFilters;
   #draining = false;
 
   constructor(services: FrontDoorServices) {
     this.#services = services;
+    this.#filters = new RouteFilters(services.providers);
   }
 
   /** From now on new requests are refused; those inside go on. */

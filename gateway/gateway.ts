@@ -28,9 +28,12 @@ import {
   writeTakenPort,
 } from './gateway-files.ts';
 import { GatewayGossip } from './gateway-gossip.ts';
+import { GatewayProvider } from './gateway-provider.ts';
 import type { HolderLink } from './holder/holder-link.ts';
 import type { HeldName } from './holder/messages.ts';
+import { adoptProviders } from './keys/adopt-providers.ts';
 import { KeyLimits } from './keys/key-limits.ts';
+import { KnownProviders } from './keys/known-providers.ts';
 import type { GatewayLog } from './log.ts';
 import { GatewayMetrics } from './metrics.ts';
 import { JournalMemory } from './relay/journal/journal-memory.ts';
@@ -145,8 +148,20 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     const gossip = new GatewayGossip(registry, config, log);
     undo.push(() => gossip.close());
     let sessions: Sessions | undefined;
-    const own = await OwnSession.join(registry, metadata(config), () => sessions?.relink());
+    const provider = new GatewayProvider(config, log, () => {
+      own.update({}).catch((error: unknown) => log.error(error));
+    });
+    undo.push(() => provider.close());
+    const own = await OwnSession.join(
+      registry,
+      metadata(config),
+      () => sessions?.relink(),
+      () => provider.delegation,
+    );
     undo.push(() => own.leave());
+    adoptProviders(keys, { name: config.provider, provider_id: provider.delegation?.provider_id }, log);
+    const providers = new KnownProviders(registry);
+    undo.push(() => providers.close());
     await retirePredecessor(config.gateway_folder, registry, own);
     const found = new Sessions(registry, () => own.identity, log, gossip.detour);
     sessions = found;
@@ -191,6 +206,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       router,
       ledger,
       keys,
+      providers,
       keyLimits,
       bodies: bodyMemory(config),
       body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
@@ -211,6 +227,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       mesh: gossip,
       ledger,
       keys,
+      providers,
       keyLimits,
       workload,
       metrics,
@@ -279,6 +296,8 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
         tls?.close();
         await api.close();
         await found.close();
+        provider.close();
+        providers.close();
         await own.leave();
         await gossip.close();
         await registry.close();

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import type { ApiKey } from '../ledger/index.ts';
-import { isDevice, isProvider } from '../solver/routing/filter.ts';
-import type { DeviceDescription, SessionRecord } from '../spec/session-record.ts';
+import { isDevice } from '../solver/routing/filter.ts';
+import { type DeviceDescription, provenProviderOf, type SessionRecord } from '../spec/session-record.ts';
 import { allowsModel } from './front-door.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
 import type { Replica } from './routing/replica.ts';
@@ -16,7 +16,7 @@ export const tableQuery = z.strictObject({
   memory_gb_min: z.coerce.number().positive().optional(),
   /** Name or alias of a model. */
   model: z.string().min(1).max(256).optional(),
-  /** `user@site`, or `*@site`. */
+  /** `user@site`, `*@site`, or the beginning of a fingerprint (8 digits at least). */
   provider: z.string().min(1).max(256).optional(),
   tier: z.enum(['stable', 'scavenger']).optional(),
 });
@@ -31,7 +31,7 @@ export function sessionRows(
 ): object[] {
   return table.sessions().flatMap(({ record, session, reachable, replicas }) => {
     const { metadata } = record;
-    if (!isAsked(record, query) || !isTrusted(metadata.provider, key)) return [];
+    if (!isAsked(record, query) || !isTrusted(record, key)) return [];
     const models = replicas.filter(({ served }) => maySee(served, key));
     if (models.length === 0 && replicas.length > 0) return [];
     return [
@@ -43,6 +43,7 @@ export function sessionRows(
         site: metadata.site,
         region: metadata.region,
         provider: metadata.provider,
+        provider_id: provenProviderOf(record, Date.now()),
         tier: metadata.tier,
         engine: metadata.engine,
         engine_version: metadata.engine_version,
@@ -78,9 +79,9 @@ export function idleNodeRows(
         record.lifecycle === 'SERVING' &&
         !busy.has(record.metadata.launch_id) &&
         isAsked(record, query) &&
-        isTrusted(record.metadata.provider, key),
+        isTrusted(record, key),
     )
-    .map(({ session_id, lifecycle, started_at_ms, metadata }) => ({
+    .map(({ session_id, lifecycle, started_at_ms, metadata, ...record }) => ({
       session_id,
       lifecycle,
       reachable: true,
@@ -88,6 +89,7 @@ export function idleNodeRows(
       site: metadata.site,
       region: metadata.region,
       provider: metadata.provider,
+      provider_id: provenProviderOf(record, Date.now()),
       tier: metadata.tier,
       job_id: metadata.job_id,
       job_end_time_ms: metadata.job_end_time_ms,
@@ -102,13 +104,14 @@ export function idleNodeRows(
 export function gatewayRows(records: readonly SessionRecord[], gossip: GatewayGossip): object[] {
   return records
     .filter(({ metadata, lifecycle }) => metadata.role === 'gateway' && lifecycle !== 'LEFT')
-    .map(({ session_id, lifecycle, started_at_ms, metadata: { node, site, provider, addresses } }) => ({
+    .map(({ session_id, lifecycle, started_at_ms, metadata, ...record }) => ({
       session_id,
       lifecycle,
-      node,
-      site,
-      provider,
-      addresses,
+      node: metadata.node,
+      site: metadata.site,
+      provider: metadata.provider,
+      provider_id: provenProviderOf(record, Date.now()),
+      addresses: metadata.addresses,
       started_at_ms,
       ...gossip.sight(session_id),
     }));
@@ -133,11 +136,11 @@ function modelRow({ served, ...load }: Replica<SessionLink>): object {
 }
 
 function isAsked(
-  { metadata }: SessionRecord,
+  { metadata, provider_id }: SessionRecord,
   { gpu, memory_gb_min, model, provider, tier }: TableQuery,
 ): boolean {
   if (tier !== undefined && metadata.tier !== tier) return false;
-  if (provider !== undefined && !isProvider(provider, metadata.provider)) return false;
+  if (provider !== undefined && !isProvider(provider, metadata.provider, provider_id)) return false;
   if (model !== undefined && !metadata.models.some(({ name, aliases }) => [name, ...aliases].includes(model)))
     return false;
   if (gpu === undefined && memory_gb_min === undefined) return true;
@@ -152,9 +155,17 @@ function isGpu(asked: string, device: DeviceDescription): boolean {
   return device.kind !== 'cpu' && (asked === 'any' || isDevice(asked, device));
 }
 
-function isTrusted(provider: string, key: ApiKey | undefined): boolean {
+/** For looking around, where a name will do. */
+function isProvider(asked: string, name: string, provider_id: string | undefined): boolean {
+  if (/^[0-9a-f]{8,32}$/.test(asked)) return provider_id?.startsWith(asked) === true;
+  return asked === name || (asked.startsWith('*@') && name.endsWith(asked.slice(1)));
+}
+
+function isTrusted(record: SessionRecord, key: ApiKey | undefined): boolean {
   const trusted = key?.settings.providers;
-  return trusted === undefined || trusted.some((one) => isProvider(one, provider));
+  if (trusted === undefined) return true;
+  const provider_id = provenProviderOf(record, Date.now());
+  return provider_id !== undefined && trusted.includes(provider_id);
 }
 
 function maySee({ name, aliases }: { name: string; aliases: string[] }, key: ApiKey | undefined): boolean {

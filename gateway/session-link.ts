@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Dispatcher } from 'undici';
 import { Pool } from 'undici';
+import { z } from 'zod';
 import type { SessionFacts } from '../ledger/index.ts';
 import {
   type Detour,
@@ -10,6 +11,7 @@ import {
   sessionOrigin,
 } from '../mesh/index.ts';
 import type { Heartbeat } from '../spec/agent-state.ts';
+import type { ErrorCode } from '../spec/errors/registry.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { agentPaths, headers, sessionServerName } from '../spec/wire.ts';
 import { SilenceTimer } from './silence-timer.ts';
@@ -23,8 +25,12 @@ const silence_ms = 3000;
 /** Allowed until the first heartbeat: a session may be busy with its start. */
 const firstSilence_ms = 10_000;
 const heartbeatBytes = 1024 * 1024;
+/** Reports of devices with many models are the largest. */
+const answerBytes_max = 16 * 1024 * 1024;
 const reconnectFirst_ms = 50;
 const reconnectLast_ms = 2000;
+/** Its provider does not let this gateway use it; that changes only when it is deployed anew. */
+const reconnectRefused_ms = 60_000;
 const finishPoll_ms = 100;
 /** Higher: a stall of either side is less likely to pass for a wrong clock; lower: a clock that was set right is seen sooner. */
 const comparedBeats = 5;
@@ -109,8 +115,8 @@ export class SessionLink {
       path,
       signal: AbortSignal.timeout(timeout_ms),
     });
-    const text = await answer.body.text();
-    if (answer.statusCode !== 200) throw new Error(`it answers ${answer.statusCode}: ${text.slice(0, 200)}`);
+    const text = await textOf(answer.body);
+    if (answer.statusCode !== 200) throw answerError(answer.statusCode, text);
     return JSON.parse(text);
   }
 
@@ -126,8 +132,8 @@ export class SessionLink {
       body: JSON.stringify(body),
       signal: AbortSignal.timeout(timeout_ms),
     });
-    const text = await answer.body.text();
-    if (answer.statusCode !== 200) throw new Error(`it answers ${answer.statusCode}: ${text.slice(0, 200)}`);
+    const text = await textOf(answer.body);
+    if (answer.statusCode !== 200) throw answerError(answer.statusCode, text);
     return JSON.parse(text);
   }
 
@@ -165,8 +171,9 @@ export class SessionLink {
         signal: this.#abort.signal,
       });
       if (answer.statusCode !== 200) {
-        await answer.body.dump();
-        throw new Error(`its watch path answers ${answer.statusCode}`);
+        const words = refusalWords(await textOf(answer.body));
+        if (answer.statusCode === 403 && words !== undefined) this.#retry_ms = reconnectRefused_ms;
+        throw new Error(words ?? `its watch path answers ${answer.statusCode}`);
       }
       this.#stream = answer.body;
       await this.#readHeartbeats(answer.body);
@@ -221,6 +228,43 @@ export class SessionLink {
     abandoned.destroy(error);
   }
 }
+
+/** @throws Error where it is longer than any answer of a session about itself */
+async function textOf(body: AsyncIterable<Buffer>): Promise<string> {
+  const chunks: Buffer[] = [];
+  let length = 0;
+  for await (const chunk of body) {
+    length += chunk.length;
+    if (length > answerBytes_max) throw new Error(`its answer is larger than ${answerBytes_max} bytes`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
+}
+
+/** That the provider of a session does not let this gateway do something with it; it will not change while both run. */
+export class AccessRefused extends Error {
+  override readonly name = 'AccessRefused';
+}
+
+function answerError(status: number, text: string): Error {
+  const words = status === 403 ? refusalWords(text) : undefined;
+  if (words !== undefined) return new AccessRefused(words);
+  return new Error(`it answers ${status}: ${text.slice(0, 200)}`);
+}
+
+/** What an agent says that lets us not in; undefined where it says something else. */
+function refusalWords(text: string): string | undefined {
+  try {
+    const parsed = refusalSchema.safeParse(JSON.parse(text));
+    return parsed.success ? parsed.data.error.message.slice(0, 500) : undefined;
+  } catch {
+    return undefined; // no JSON, so not in an agent's words
+  }
+}
+
+const refusalSchema = z.object({
+  error: z.object({ message: z.string(), code: z.literal('E_AGENT_ACCESS' satisfies ErrorCode) }),
+});
 
 const noWeights = { bytes: 0, resident_bytes: 0, load_bytes_per_s: 0 };
 

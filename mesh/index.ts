@@ -21,10 +21,13 @@
  * Who learns that a session can no longer say so itself (control sees its job end) tells the others:
  * `registry.retire(session_id, 'Slurm job 42 ended: NODE_FAIL', own.identity)`.
  */
+export { gateway_scope, launchScope } from './credential.ts';
+export { Delegation } from './delegation.ts';
 export { Detour } from './detour.ts';
 export { MeshPeer, type MeshPeerStatus, type SessionSight } from './mesh-peer.ts';
 export { loadOrCreateNetworkKey, networkKeyDigest } from './network-key.ts';
-export { OwnSession } from './own-session.ts';
+export { type CurrentDelegation, OwnSession } from './own-session.ts';
+export { ProviderKey } from './provider-key.ts';
 export type { Registry, RegistryChange } from './registry.ts';
 export { type RendezvousOptions, RendezvousRegistry } from './rendezvous-registry.ts';
 export { SessionIdentity } from './session-identity.ts';

@@ -1,4 +1,6 @@
 import type { Lifecycle, SessionMetadata, SessionRecord } from '../spec/session-record.ts';
+import type { Credential } from './credential.ts';
+import type { Delegation } from './delegation.ts';
 import type { RecordMark } from './record-codec.ts';
 import type { Registry } from './registry.ts';
 import { SessionIdentity } from './session-identity.ts';
@@ -10,6 +12,9 @@ import { SessionIdentity } from './session-identity.ts';
 const renewals_max = 3;
 const renewals_ms = 600_000;
 
+/** What signs the keys of own sessions now; undefined: they prove no provider. Asked before each publishing. */
+export type CurrentDelegation = () => Delegation | undefined;
+
 /**
  * A session of this process: its key, its current record, and the publishing of every change. Where members of the gossip
  * take it for gone though it lives (its node was cut off for a while), a later record shows them that it does; where its
@@ -18,6 +23,8 @@ const renewals_ms = 600_000;
 export class OwnSession {
   readonly #registry: Registry;
   readonly #onRenewed: (previousId: string) => void;
+  readonly #delegation: CurrentDelegation;
+  #certified: { by: Delegation; identity: SessionIdentity; credential: Credential } | undefined;
   readonly #unsubscribe: () => void;
   /** When it was renewed, ms. */
   #renewals: number[] = [];
@@ -29,8 +36,10 @@ export class OwnSession {
     identity: SessionIdentity,
     record: SessionRecord,
     onRenewed: (previousId: string) => void,
+    delegation: CurrentDelegation,
   ) {
     this.#registry = registry;
+    this.#delegation = delegation;
     this.#identity = identity;
     this.#record = record;
     this.#onRenewed = onRenewed;
@@ -62,11 +71,13 @@ export class OwnSession {
     registry: Registry,
     metadata: SessionMetadata,
     onRenewed: (previousId: string) => void = () => undefined,
+    delegation: CurrentDelegation = () => undefined,
   ): Promise<OwnSession> {
     const identity = await SessionIdentity.create();
-    const session = new OwnSession(registry, identity, firstRecord(identity, metadata), onRenewed);
+    const first = firstRecord(identity, metadata);
+    const session = new OwnSession(registry, identity, first, onRenewed, delegation);
     session.#record = session.#named(session.#record);
-    await registry.publish(session.#record, identity);
+    await session.#publish();
     return session;
   }
 
@@ -94,7 +105,7 @@ export class OwnSession {
       version: lifecycle === this.#record.lifecycle ? this.#record.version + 1 : 0,
       metadata: { ...this.#record.metadata, ...change.metadata },
     });
-    await this.#registry.publish(this.#record, this.#identity);
+    await this.#publish();
   }
 
   /** Publishes LEFT, with no models and no addresses, and stops listening to the registry. */
@@ -121,12 +132,28 @@ export class OwnSession {
     this.#renewals = [...this.#renewals.filter((at_ms) => now_ms - at_ms < renewals_ms), now_ms];
     this.#record = this.#named({ ...firstRecord(identity, metadata), lifecycle });
     this.#onRenewed(previous);
-    await this.#registry.publish(this.#record, identity);
+    await this.#publish();
   }
 
-  /** With the name of the peer that speaks for it. */
+  async #publish(): Promise<void> {
+    await this.#registry.publish(this.#record, this.#identity, this.#credential());
+  }
+
+  #credential(): Credential | undefined {
+    const by = this.#delegation();
+    if (!by) return undefined;
+    if (this.#certified?.by !== by || this.#certified.identity !== this.#identity) {
+      const credential = by.certify(this.#identity.public_key);
+      this.#certified = { by, identity: this.#identity, credential };
+    }
+    return this.#certified.credential;
+  }
+
+  /** With the name of the peer that speaks for it, and of the provider that vouches for it. */
   #named(record: SessionRecord): SessionRecord {
-    const { peer: _, ...metadata } = record.metadata;
+    const { peer: _, ...described } = record.metadata;
+    const name = this.#delegation()?.statement.name;
+    const metadata = name === undefined ? described : { ...described, provider: name };
     const { peer } = this.#registry;
     const speaks = peer !== undefined && this.#renewals.length < renewals_max;
     return { ...record, metadata: speaks ? { ...metadata, peer } : metadata };

@@ -7,6 +7,7 @@ import { createHmac, createPublicKey, timingSafeEqual, verify } from 'node:crypt
 import { decode, encode, rfc8949EncodeOptions } from 'cborg';
 import { z } from 'zod';
 import { type Lifecycle, lifecycles, type SessionRecord } from '../spec/session-record.ts';
+import { type Credential, credentialList, credentialSchema, provenProvider } from './credential.ts';
 import { sessionRecordSchema } from './record-schema.ts';
 import { type SessionIdentity, sessionIdOfKey } from './session-identity.ts';
 
@@ -67,21 +68,26 @@ type EnvelopeKind = z.infer<typeof envelopeSchema>['kind'];
 
 const encodeOptions = { ...rfc8949EncodeOptions, ignoreUndefinedProperties: true };
 
-/** Deterministic CBOR of a record: equal records have equal bytes. */
-export function encodeRecord(record: SessionRecord): Uint8Array {
-  return encode(record, encodeOptions);
+/** Deterministic CBOR of a record: equal records have equal bytes. What readers find out for themselves is not in it. */
+export function encodeRecord(record: SessionRecord, credential?: Credential): Uint8Array {
+  const { provider_id: _, proven_until_ms: __, ...said } = record;
+  return encode(credential ? { ...said, credential: credentialList(credential) } : said, encodeOptions);
 }
 
-/** @throws TypeError where the identity is not the record's own */
+/**
+ * @param credential proves whose session it is; without one nobody's
+ * @throws TypeError where the identity is not the record's own
+ */
 export function sealRecord(
   record: SessionRecord,
   identity: SessionIdentity,
   networkKey: Uint8Array,
+  credential?: Credential,
 ): Uint8Array {
   if (record.session_id !== identity.session_id) {
     throw new TypeError(`session ${identity.session_id} cannot write the record of ${record.session_id}`);
   }
-  return seal('record', encodeRecord(record), identity, networkKey);
+  return seal('record', encodeRecord(record, credential), identity, networkKey);
 }
 
 export function sealDeparture(
@@ -93,8 +99,9 @@ export function sealDeparture(
 }
 
 /**
- * The record in an envelope, after every check: size, form, membership (HMAC), signature, and that the session
- * id belongs to the signing key.
+ * The record in an envelope, after every check: size, form, membership (HMAC), signature, that the session id belongs
+ * to the signing key, and that a credential, where there is one, leads from a provider to this session. That it is not
+ * over is not looked at here: all members must take the same records, and their clocks differ.
  *
  * @throws RecordRejected
  */
@@ -109,6 +116,13 @@ export function openRecord(envelope: Uint8Array, networkKey: Uint8Array): Sessio
   ) {
     throw new RecordRejected('forged', `signed by a key that is not that of session ${record.session_id}`);
   }
+  const credential = credentialSchema.optional().safeParse((value as { credential?: unknown }).credential);
+  if (!credential.success) throw new RecordRejected('malformed', firstIssue(credential.error));
+  if (!credential.data) return record;
+  const proof = provenProvider(credential.data, signer, record.metadata);
+  if (!proof) throw new RecordRejected('forged', `${record.metadata.provider} did not vouch for this session`);
+  record.provider_id = kept(texts, texts_max, proof.provider_id, () => proof.provider_id);
+  record.proven_until_ms = proof.proven_until_ms;
   return record;
 }
 

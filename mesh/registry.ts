@@ -1,4 +1,5 @@
 import type { SessionMetadata, SessionRecord } from '../spec/session-record.ts';
+import type { Credential } from './credential.ts';
 import type { RecordMark, RejectReason } from './record-codec.ts';
 import type { SessionIdentity } from './session-identity.ts';
 
@@ -41,9 +42,10 @@ export interface Registry {
    * Makes a record of an own session known. Resolves when it is stored for others to see, or when a first
    * attempt failed; it is then repeated until it succeeds (see `status`), and local readers see it at once.
    *
+   * @param credential proves whose session it is; without one nobody's
    * @throws TypeError where `identity` is not the key of `record`
    */
-  publish(record: SessionRecord, identity: SessionIdentity): Promise<void>;
+  publish(record: SessionRecord, identity: SessionIdentity, credential?: Credential): Promise<void>;
   /**
    * Tells every member that a session is gone which can no longer say so itself (its job ended, its node died).
    * The session becomes LEFT everywhere; if it lives, it notices and comes back under a new id.

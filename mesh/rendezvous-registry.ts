@@ -3,6 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { systemMessage } from '../spec/errors/system-error.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
+import type { Credential } from './credential.ts';
 import { hasLeft, openEntry, travels } from './entry.ts';
 import { loadOrCreateNetworkKey, readNetworkKey } from './network-key.ts';
 import { type RecordMark, RecordRejected, sealDeparture, sealRecord } from './record-codec.ts';
@@ -153,8 +154,8 @@ export class RendezvousRegistry implements Registry {
     for (const callback of this.#disputeCallbacks) callback(session_id, seen);
   }
 
-  async publish(record: SessionRecord, identity: SessionIdentity): Promise<void> {
-    const envelope = sealRecord(record, identity, this.network_key);
+  async publish(record: SessionRecord, identity: SessionIdentity, credential?: Credential): Promise<void> {
+    const envelope = sealRecord(record, identity, this.network_key, credential);
     const session_id = record.session_id;
     // Read back what others will read: a record they would reject must fail here, where it is made.
     this.table.merge(openEntry({ record: envelope }, this.network_key), 'own');

@@ -14,7 +14,7 @@ export const privateCacheGroup = 'private';
 export const keySettingsSchema = z.strictObject({
   /** Names (or aliases) it may ask for. */
   models: z.array(z.string().min(1).max(256)).min(1).max(256).optional(),
-  /** Providers it trusts: `user@site`, or `*@site`. A request may only narrow them. */
+  /** Providers it trusts, by fingerprint (the gateway makes them of names). A request may only narrow them. */
   providers: z.array(z.string().min(1).max(256)).min(1).max(64).optional(),
   /** Quality of service where a request asks for none: see docs/gateway.md. Terms of a request go first. */
   qos: z.string().max(1024).optional(),

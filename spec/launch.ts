@@ -3,7 +3,7 @@
  * Paths and names only; never a secret.
  */
 import { z } from 'zod';
-import { meshSettingsSchema } from './mesh-settings.ts';
+import { meshSettingsSchema, providerId } from './mesh-settings.ts';
 import { engineNames, modelSchema } from './model-yaml.ts';
 import { sharingSchema } from './sharing-settings.ts';
 
@@ -49,7 +49,12 @@ export const launchSchema = z.strictObject({
   launch_id: z.string().regex(/^[0-9a-f]{16}$/),
   deployment: z.string(),
   site: z.string(),
+  /** `user@site`, a label; what proves it lies beside this file. */
   provider: z.string(),
+  /** Fingerprints of the providers whose gateways and nodes may use its sessions; absent: every member of the mesh. */
+  users: z.array(providerId).optional(),
+  /** Fingerprints of those whose gateways may operate them, beside the provider's own. */
+  operators: z.array(providerId).optional(),
   region: z.string().optional(),
   tier: z.enum(['stable', 'scavenger']),
   node_kind: z.string(),

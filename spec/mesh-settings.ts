@@ -1,10 +1,16 @@
 /** How a process takes part in the gossip of a mesh: in the site config, and what control hands to agents and gateways. */
 import { z } from 'zod';
+import { providerIdPattern } from './session-record.ts';
 
 /** Host and port of a member: `gateway.example.org:4001`, `10.0.0.1:4001`, `[fd00::1]:4001`. */
 const memberAddress = z
   .string()
   .regex(/^([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$/, 'HOST:PORT, with IPv6 addresses in brackets');
+
+/** Fingerprint of a provider's key. */
+export const providerId = z
+  .string()
+  .regex(providerIdPattern, 'the fingerprint of a provider: 32 hex digits, as `hpcserve provider` shows it');
 
 export const meshSettingsSchema = z.strictObject({
   bootstrap: z.array(memberAddress).max(16).default([]),
@@ -44,5 +50,19 @@ export const siteMeshSchema = z.strictObject({
     .default(0)
     .describe(
       'Port on which gateways listen for members; 0: any free one. Give one where other sites name this gateway.',
+    ),
+  users: z
+    .array(providerId)
+    .max(256)
+    .optional()
+    .describe(
+      'Fingerprints of the providers whose gateways and nodes may use what you start here, beside your own. Default: every member of the mesh. Others are refused with 403.',
+    ),
+  operators: z
+    .array(providerId)
+    .max(256)
+    .optional()
+    .describe(
+      'Fingerprints of the providers whose gateways may also operate it: move requests between devices, drain, ask for its state. Default: your own gateways alone.',
     ),
 });

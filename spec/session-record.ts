@@ -58,7 +58,7 @@ export interface SessionMetadata {
   site: string;
   /** Where the site is, as its config says: `eu`, `ch`. */
   region?: string;
-  /** Who provides the device: `user@site`. */
+  /** Who provides the device, `user@site`: a label. Who it really is, `provider_id` of the record says. */
   provider: string;
   tier: 'stable' | 'scavenger';
   engine?: string;
@@ -84,4 +84,27 @@ export interface SessionRecord {
   /** When the session began, Unix ms by its own clock; for people, never for decisions. */
   started_at_ms: number;
   metadata: SessionMetadata;
+  /**
+   * Found by the reader, never written: the fingerprint of the provider's key that vouches for the session, where its
+   * credential holds. See `provenProviderOf`.
+   */
+  provider_id?: string;
+  /** From then on it vouches no more, Unix ms. */
+  proven_until_ms?: number;
+}
+
+/** The fingerprint of a session's provider; undefined where the session proves none, or no more. */
+export function provenProviderOf(
+  { provider_id, proven_until_ms }: Pick<SessionRecord, 'provider_id' | 'proven_until_ms'>,
+  now_ms: number,
+): string | undefined {
+  return proven_until_ms !== undefined && now_ms < proven_until_ms ? provider_id : undefined;
+}
+
+/** Fingerprint of a provider's key: 32 hex digits. */
+export const providerIdPattern = /^[0-9a-f]{32}$/;
+
+/** For people: `alice@site (3f2a9c01)`. The name is a label that others may bear, too. */
+export function providerWords(name: string, provider_id: string | undefined): string {
+  return `${name} (${provider_id?.slice(0, 8) ?? 'unproven'})`;
 }

@@ -37,6 +37,11 @@ export function stateLayout(stateDir: string, site: string): StateLayout {
   };
 }
 
+/** The key that makes its user a provider of this site (0600): of each user one, where several share a state folder. */
+export function providerKeyFile(layout: Pick<StateLayout, 'root'>, uid: number): string {
+  return join(layout.root, `provider-${uid}.key`);
+}
+
 /** Folder of a launch that somebody started by hand (`hpcserve run`). */
 export function runFolder(layout: StateLayout, launchId: string): string {
   return join(layout.root, 'runs', launchId);
@@ -99,6 +104,8 @@ export const launchFiles = {
   record: 'job.json',
   /** Output of the batch script and of srun's tasks. */
   log: 'job.log',
+  /** By which its agents prove whose they are: a secret (0600). */
+  delegation: 'delegation.json',
   agentState: (node: string): string => `${node}.state.json`,
   agentLog: (node: string): string => `${node}.agent.log`,
   unitLog: (node: string, unit: string): string => `${node}.${unit}.log`,
@@ -125,6 +132,7 @@ export type GatewayTls =
 export interface GatewayConfig {
   format: 1;
   site: string;
+  /** `user@site`. */
   provider: string;
   host: string;
   /** 0: any free port; kept over restarts once chosen. */
@@ -141,6 +149,8 @@ export interface GatewayConfig {
   keys_folder?: string;
   /** Routing policy by name; see docs/gateway.md. Default: by-engine. */
   routing?: RoutingPolicyName;
+  /** Of who runs it; made where there is none. Absent: it proves no provider, and operates nobody's sessions. */
+  provider_key_file?: string;
   /** Absent: it takes no part in the gossip. */
   mesh?: MeshSettings;
   /** Longest expected wait for a place at a replica, beyond which requests are refused. Default: 120. */

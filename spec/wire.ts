@@ -26,6 +26,8 @@ export const headers = {
   precision: 'x-hpcserve-precision',
   device: 'x-hpcserve-device',
   provider: 'x-hpcserve-provider',
+  /** Fingerprint of the key that proves it, or `unproven`: the other is a label. */
+  provider_key: 'x-hpcserve-provider-key',
   site: 'x-hpcserve-site',
   /** Asked in a request: quality of service, and the providers it trusts; see docs/gateway.md. */
   qos: 'x-hpcserve-qos',

@@ -9,6 +9,7 @@ import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
 import { AgentGossip } from './agent-gossip.ts';
 import { type Allotment, allotDevices, type UnitGroup } from './allot.ts';
+import { LaunchProvider } from './launch-provider.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { oneLine } from './model-path.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
@@ -16,6 +17,7 @@ import { OrphanGuard } from './orphan-guard.ts';
 import { placeOf } from './part-board.ts';
 import { PeerWeights } from './peer-weights.ts';
 import { makeRuntimeFolder } from './runtime-folder.ts';
+import { type AccessRules, accessRefusal } from './session-access.ts';
 import { sessionRequestHandler } from './session-requests.ts';
 import { SessionServer } from './session-server.ts';
 import type { NodeIdentity } from './slurm-environment.ts';
@@ -53,6 +55,7 @@ export class NodeAgent {
   #devices: NodeDevices | undefined;
   #allotment: Allotment | undefined;
   #registry: RendezvousRegistry | undefined;
+  #provider: LaunchProvider | undefined;
   #gossip: AgentGossip | undefined;
   #weights: PeerWeights | undefined;
   #session: OwnSession | undefined;
@@ -215,6 +218,11 @@ export class NodeAgent {
     this.#guard = new OrphanGuard(runtime_folder);
     // Asked to stop meanwhile, it begins nothing more: a job that is preempted while it starts leaves at once.
     const asked = this.#stop.signal;
+    this.#provider = await LaunchProvider.open({
+      launch,
+      onRenewed: () => this.#publishAgain(),
+      onTrouble: (error) => this.#notice('provider', error),
+    });
     const registry = await this.#joinMesh();
     await this.#retirePredecessors(registry);
     asked.throwIfAborted();
@@ -246,6 +254,7 @@ export class NodeAgent {
         models: [],
       },
       () => this.#changed(),
+      () => this.#provider?.delegation,
     );
     asked.throwIfAborted();
     await this.#session.update({ lifecycle: 'SERVING' });
@@ -257,6 +266,7 @@ export class NodeAgent {
         place: placeOf(launch, group, this.#identity, choice.announced[0]!, this.#environment),
         failure_file: join(launch.launch_folder, launchFiles.unitFailure(this.#identity.node, group.name)),
         registry,
+        delegation: () => this.#provider?.delegation,
         metadata,
         runtime_folder: join(runtime_folder, `u${index}`),
         log_file: join(launch.launch_folder, launchFiles.unitLog(this.#identity.node, group.name)),
@@ -351,6 +361,7 @@ export class NodeAgent {
         node: this.#identity.node,
         heartbeat_ms: this.#launch.heartbeat_ms,
         unitOf: (sessionId) => this.#supervisors.find((unit) => unit.session?.id === sessionId),
+        refusal: (peer, path) => accessRefusal(this.#accessRules(), peer, path, Date.now()),
         state: () => this.state(),
         drain: (unit) => this.#drain(unit),
       }),
@@ -359,6 +370,19 @@ export class NodeAgent {
     this.#stop.signal.throwIfAborted();
     this.#log.info({ addresses: choice.announced, port }, 'listening');
     return { choice, port };
+  }
+
+  #accessRules(): AccessRules {
+    const { users, operators } = this.#launch;
+    return { own: this.#provider?.delegation?.provider_id, users, operators };
+  }
+
+  /** With what proves the provider now. */
+  #publishAgain(): void {
+    for (const session of [this.#session, ...this.#supervisors.map((supervisor) => supervisor.session)]) {
+      if (!session || session.record.lifecycle === 'LEFT') continue;
+      session.update({}).catch((error: unknown) => this.#log.error(error));
+    }
   }
 
   /** @returns where device workers ask for tensors of other nodes; undefined where the site does not want it, or none runs */
@@ -477,6 +501,7 @@ export class NodeAgent {
     await this.#weights?.close();
     await this.#gossip?.close();
     await this.#registry?.close();
+    this.#provider?.close();
     this.#guard?.close();
     this.#phase = this.#error ? 'failed' : 'stopped';
     if (this.#error) {

@@ -7,6 +7,7 @@ import {
 import { pipeline } from 'node:stream';
 import type { AgentState, Heartbeat } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths, headers } from '../../spec/wire.ts';
 import { answerError, answerJson } from './answers.ts';
 import { salted_paths, withCacheSalt } from './cache-salt.ts';
@@ -25,6 +26,8 @@ export interface SessionRequests {
   heartbeat_ms: number;
   /** The unit behind a session, undefined for the node agent's own. */
   unitOf(sessionId: string): UnitSupervisor | undefined;
+  /** Why a peer may not ask this, if it may not. */
+  refusal(peer: SessionRecord, path: string): HpcserveError | undefined;
   state(): AgentState;
   /** Drains one unit, or the whole node where none is given. Returns at once. */
   drain(unit: UnitSupervisor | undefined): void;
@@ -32,10 +35,20 @@ export interface SessionRequests {
 
 /** What a session answers over TLS: `spec/wire.ts` for its own paths, OpenAI's under /v1 passed on to its engine. */
 export function sessionRequestHandler(agent: SessionRequests) {
-  return (sessionId: string, request: IncomingMessage, response: ServerResponse): void => {
+  return (
+    sessionId: string,
+    request: IncomingMessage,
+    response: ServerResponse,
+    peer: SessionRecord,
+  ): void => {
     const unit = agent.unitOf(sessionId);
     const path = (request.url ?? '/').split('?', 1)[0]!;
-    if (path === agentPaths.state && request.method === 'GET') answerJson(response, 200, agent.state());
+    const refusal = agent.refusal(peer, path);
+    if (refusal) {
+      request.resume();
+      answerError(response, refusal);
+    } else if (path === agentPaths.state && request.method === 'GET')
+      answerJson(response, 200, agent.state());
     else if (path === agentPaths.watch && request.method === 'GET')
       watch(agent, sessionId, unit, request, response);
     else if (path === agentPaths.drain && request.method === 'POST') {

@@ -10,6 +10,7 @@ import {
   UnauthenticatedSockets,
 } from '../../mesh/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { SessionRecord } from '../../spec/session-record.ts';
 import { limits } from '../../spec/wire.ts';
 import { answerError, openAiError } from './answers.ts';
 
@@ -31,8 +32,11 @@ export interface SessionServerOptions {
   identityOf(sessionId: string): SessionIdentity | undefined;
   /** Time for a request's headers. Lower: less held by slow members; higher: slow links. */
   headers_timeout_ms?: number;
-  /** @param sessionId the session that the client asked for by server name */
-  handle(sessionId: string, request: IncomingMessage, response: ServerResponse): void;
+  /**
+   * @param sessionId the session that the client asked for by server name
+   * @param peer the client's own record, as it is now
+   */
+  handle(sessionId: string, request: IncomingMessage, response: ServerResponse, peer: SessionRecord): void;
 }
 
 /**
@@ -65,7 +69,7 @@ export class SessionServer {
         if (!peer || peer.lifecycle === 'LEFT') {
           const error = new HpcserveError('E_MESH_PEER', { what: 'the peer has left this mesh' });
           answerError(response, error, undefined, { connection: 'close' });
-        } else handle(sessionId, request, response);
+        } else handle(sessionId, request, response, peer);
       },
     );
     // What reads HTTP comes after the question who is there, not at once.

@@ -1,6 +1,6 @@
 import { mkdirSync, rmSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import { OwnSession, type Registry } from '../../mesh/index.ts';
+import { type CurrentDelegation, OwnSession, type Registry } from '../../mesh/index.ts';
 import type { ModelLoad, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
@@ -41,6 +41,7 @@ export interface BodyRules {
 
 export interface SupervisorOptions extends Omit<ProcessContext, 'onChange' | 'runtime_folder' | 'traffic'> {
   registry: Registry;
+  delegation: CurrentDelegation;
   /** What all sessions of this agent have in common. */
   metadata: Omit<SessionMetadata, 'role' | 'devices' | 'models' | 'unit' | 'engine'>;
   /** Beginning of the path of each start's folder, unique on the node. */
@@ -345,6 +346,7 @@ export class UnitSupervisor {
         models: this.#pendingModels(),
       },
       () => this.#options.onChange(),
+      this.#options.delegation,
     );
     if (this.#interrupted.signal.aborted) return { restartable: false };
     const runtime_folder = `${this.#options.runtime_folder}-${this.#starts++}`;

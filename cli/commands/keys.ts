@@ -35,7 +35,7 @@ Examples:
   $ hpcserve keys create alice
   $ hpcserve keys create me --save
   $ hpcserve keys create course --models small --requests-per-minute 60 --budget 5000000/month
-  $ hpcserve keys create careful --providers '*@juelich' --ask 'quantization>=8bit; tier=stable'`,
+  $ hpcserve keys create careful --providers alice@juelich --ask 'quantization>=8bit; tier=stable'`,
     )
     .action(async (name: string, options: SettingOptions & { save?: true }) => {
       const settings = changedSettings({}, changesOf(options));
@@ -133,7 +133,11 @@ interface SettingOptions {
 function addSettingOptions(command: Command): Command {
   return command
     .option('--models <names>', 'names it may ask for, with commas', orNone(parseNames))
-    .option('--providers <names>', 'providers it trusts, with commas: user@site, *@site', orNone(parseNames))
+    .option(
+      '--providers <names>',
+      'providers it trusts, with commas: fingerprints, or names that one key bears now',
+      orNone(parseNames),
+    )
     .option('--ask <terms>', 'quality of service where a request asks for none', orNone(String))
     .option('--requests-per-minute <n>', 'requests a minute', orNone(parseAmount))
     .option('--concurrent-requests <n>', 'requests at a time, at each gateway', orNone(parseAmount))

@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { listModels, type MeshSession, type ModelEntry, meshSessions } from '../../control/gateway-admin.ts';
+import { providerWords } from '../../spec/session-record.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
 import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
@@ -92,7 +93,7 @@ function rowOf(entry: ModelEntry, replicas: readonly Replica[]): string[] {
       ),
     ).join(', '),
     distinct(replicas.map(({ session }) => session.engine ?? '-')).join(', '),
-    distinct(replicas.map(({ session }) => session.provider)).join(', '),
+    distinct(replicas.map(({ session }) => providerWords(session.provider, session.provider_id))).join(', '),
   ];
 }
 

@@ -7,6 +7,7 @@ import { offersOf } from '../../control/site-offers.ts';
 import { isDevice } from '../../solver/routing/filter.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { NodeKindOffer } from '../../spec/plan.ts';
+import { providerWords } from '../../spec/session-record.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import type { StateLayout } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
@@ -102,6 +103,7 @@ interface MeshNode {
   node: string;
   site: string;
   provider: string;
+  provider_id?: string | undefined;
   tier: string;
   devices: MeshSession['devices'];
   models: { name: string; state: string; precision: string; reachable: boolean }[];
@@ -128,11 +130,21 @@ async function nodesInMesh(
     const door = await openDoor(context);
     const byNode = new Map<string, MeshNode>();
     for (const session of await meshSessions(door, door.key, query, context.signal)) {
-      const { node, site, provider, tier, devices, models, reachable, job_end_time_ms, clock_ahead_ms } =
-        session;
-      const id = `${node} ${site} ${provider}`;
+      const {
+        node,
+        site,
+        provider,
+        provider_id,
+        tier,
+        devices,
+        models,
+        reachable,
+        job_end_time_ms,
+        clock_ahead_ms,
+      } = session;
+      const id = `${node} ${site} ${provider} ${provider_id}`;
       const nothing = { devices: [], models: [], running: 0, waiting: 0, sources: [] };
-      const known: MeshNode = byNode.get(id) ?? { node, site, provider, tier, ...nothing };
+      const known: MeshNode = byNode.get(id) ?? { node, site, provider, provider_id, tier, ...nothing };
       known.devices.push(...devices);
       known.models.push(
         ...models.map(({ name, state, precision }) => ({ name, state, precision, reachable })),
@@ -157,7 +169,7 @@ async function nodesInMesh(
 }
 
 function nodeRow(found: MeshNode): string[] {
-  const { node, site, provider, tier, devices, models, job_end_time_ms, heard_ms_ago } = found;
+  const { node, site, provider, provider_id, tier, devices, models, job_end_time_ms, heard_ms_ago } = found;
   const counts = new Map<string, number>();
   for (const { model, memory_bytes, isa, emulated } of devices) {
     const sets = isaWords(isa);
@@ -167,7 +179,7 @@ function nodeRow(found: MeshNode): string[] {
   return [
     node,
     site,
-    provider,
+    providerWords(provider, provider_id),
     tier,
     [...counts].map(([words, count]) => `${count}× ${words}`).join(', ') || '-',
     models

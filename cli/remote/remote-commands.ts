@@ -15,6 +15,7 @@ export const remoteCommands: ReadonlySet<string> = new Set([
   'endpoint',
   'keys',
   'usage',
+  'provider',
   'nodes',
   'doctor',
   'gateway',

@@ -1,7 +1,12 @@
 import { type Candidate, requestsAt } from '../../solver/routing/candidate.ts';
 import type { FilteredFacts } from '../../solver/routing/filter.ts';
 import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
-import type { DeviceDescription, ServedModel, SessionRecord } from '../../spec/session-record.ts';
+import {
+  type DeviceDescription,
+  provenProviderOf,
+  type ServedModel,
+  type SessionRecord,
+} from '../../spec/session-record.ts';
 import { headers } from '../../spec/wire.ts';
 
 /** One model on one session, as the router sees it. `T` is what the gateway keeps of a session. */
@@ -37,7 +42,14 @@ export class Replica<T> implements Candidate {
     this.served = served;
     this.modelField = encodeURI(served.name);
     this.state = served.state;
-    this.facts = { site, region, provider, tier, devices, precision: served.precision };
+    const { precision } = served;
+    this.facts = {
+      ...{ site, region, provider, tier, devices, precision },
+      // What vouches for it may be over while it serves.
+      get provider_id() {
+        return provenProviderOf(record, Date.now());
+      },
+    };
     this.native = engine === 'native';
     this.cpu = devices.length > 0 && devices.every(({ kind, emulated }) => kind === 'cpu' && !emulated);
     this.job_end_time_ms = metadata.job_end_time_ms;
@@ -49,6 +61,7 @@ export class Replica<T> implements Candidate {
       [headers.model, this.modelField],
       [headers.device, deviceWords(devices)],
       [headers.provider, provider],
+      [headers.provider_key, provenProviderOf(record, Date.now()) ?? 'unproven'],
       [headers.site, site],
     ] as const;
     this.answerHeaders = fields.flatMap(([name, value]) => [name, fieldText(value)]);

@@ -6,7 +6,12 @@ import { type SharedDeviceView, sharedDeviceViewSchema } from '../../spec/device
 import { agentPaths } from '../../spec/wire.ts';
 import type { GatewayLog } from '../log.ts';
 import type { RoutingTable } from '../routing/table.ts';
-import type { SessionLink } from '../session-link.ts';
+import { AccessRefused, type SessionLink } from '../session-link.ts';
+
+/** A provider that does not let this gateway see what its devices do is not asked again for so long. */
+const refused_ms = 60_000;
+/** Until when, by the link to a session. */
+const refused = new WeakMap<SessionLink, number>();
 
 /** A worker answers between two iterations; one that takes longer is left out. */
 const answer_ms = 2000;
@@ -37,12 +42,19 @@ export async function seeDevices(
     if (!reachable || record.metadata.engine !== 'native' || !replica) return [];
     if (near && !replicas.some(({ served }) => models.has(served.name))) return [];
     const { session: link, cpu } = replica;
+    if (performance.now() < (refused.get(link) ?? 0)) return [];
     try {
       const told = sharedDeviceViewSchema.parse(await link.ask(agentPaths.sharing, answer_ms));
       const compute = record.metadata.devices.map(({ model }) => model).join(' + ');
       const settings = { ...defaultSharingSettings, ...told.settings } as SharingSettings;
       return [{ link, settings, view: viewOf(record.session_id, cpu ? 'cpu' : 'gpu', compute, told) }];
     } catch (error) {
+      if (error instanceof AccessRefused) {
+        const facts = { session: record.session_id, reason: error.message };
+        if (!refused.has(link)) log.warn(facts, 'a device takes no part in moves');
+        refused.set(link, performance.now() + refused_ms);
+        return [];
+      }
       // It ended meanwhile, or computes for longer: it takes no part in this look.
       log.info({ session: record.session_id, reason: (error as Error).message }, 'a device was not seen');
       return [];

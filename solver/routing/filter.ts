@@ -1,7 +1,7 @@
 /** Who may answer at all: what a request, and the key it comes with, ask of a replica. */
 
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { DeviceDescription } from '../../spec/session-record.ts';
+import { type DeviceDescription, providerWords } from '../../spec/session-record.ts';
 import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
 import type { Qos } from './qos.ts';
 
@@ -9,15 +9,17 @@ import type { Qos } from './qos.ts';
 export interface FilteredFacts {
   readonly site: string;
   readonly region?: string | undefined;
-  /** `user@site` */
+  /** `user@site`, a label. */
   readonly provider: string;
+  /** Fingerprint of the provider's key; undefined where nothing proves it now. */
+  readonly provider_id: string | undefined;
   readonly tier: 'stable' | 'scavenger';
   readonly devices: readonly Pick<DeviceDescription, 'kind' | 'model'>[];
   readonly precision: string;
 }
 
 export interface RouteFilter {
-  /** Trusted providers; each list must have the replica's, and no list is no condition. See `parseProviders`. */
+  /** Fingerprints of trusted providers; each list must have the replica's, and no list is no condition. */
   providers: readonly (readonly string[])[];
   qos: Qos;
 }
@@ -32,7 +34,7 @@ export interface Exclusion {
 const providersMax = 64;
 
 /**
- * Trusted providers, separated by commas: `user@site`, or `*@site` for everybody of a site.
+ * Trusted providers, separated by commas: fingerprints, or names (`user@site`, `*@site`) that the caller looks up.
  *
  * @throws E_REQUEST_PROVIDERS
  */
@@ -45,15 +47,16 @@ export function parseProviders(text: string): string[] {
       bad === undefined
         ? `more than ${providersMax} providers are named`
         : `${JSON.stringify(bad.slice(0, 80))} is no provider`,
-    because: 'providers are written user@site, or *@site for everybody of a site, with commas between them',
+    because: 'providers are written as fingerprints (32 hex digits) or as user@site, with commas between them',
     details: { param: 'x-hpcserve-providers' },
   });
 }
 
 /** Undefined where the replica may answer, else the first term that forbids it. */
 export function exclusion(facts: FilteredFacts, { providers, qos }: RouteFilter): Exclusion | undefined {
-  if (!providers.every((list) => list.some((one) => isProvider(one, facts.provider))))
-    return { term: 'providers', is: `provider ${facts.provider}` };
+  const { provider, provider_id } = facts;
+  if (!providers.every((list) => provider_id !== undefined && list.includes(provider_id)))
+    return { term: 'providers', is: `provider ${providerWords(provider, provider_id)}` };
   if (qos.tier !== undefined && qos.tier !== facts.tier) return { term: 'tier', is: `tier ${facts.tier}` };
   if (qos.regions && !qos.regions.some((name) => isRegion(name, facts)))
     return { term: 'region', is: `site ${facts.site}${facts.region ? ` in region ${facts.region}` : ''}` };
@@ -114,11 +117,6 @@ export function isDevice(asked: string, { kind, model }: Pick<DeviceDescription,
 
 function areDevices(asked: readonly string[], devices: FilteredFacts['devices']): boolean {
   return devices.length > 0 && devices.every((device) => asked.some((name) => isDevice(name, device)));
-}
-
-/** Whether a trusted provider, `user@site` or `*@site`, is this one. */
-export function isProvider(trusted: string, provider: string): boolean {
-  return trusted === provider || (trusted.startsWith('*@') && provider.endsWith(trusted.slice(1)));
 }
 
 function isRegion(name: string, { site, region }: FilteredFacts): boolean {

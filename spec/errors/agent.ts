@@ -32,6 +32,25 @@ export const agentErrors = defineErrors({
     http_status: 502,
     exit_code: 7,
   },
+  E_PROVIDER_KEY: {
+    cause: 'The key that proves who provides sessions cannot be read, written or trusted.',
+    fix: 'check owner and mode (0600) of provider-<uid>.key in the state folder of the site; removed, a new one is made at the next deploy, and who trusts the old one has to be told the new fingerprint',
+    http_status: 500,
+    exit_code: 12,
+  },
+  E_DELEGATION: {
+    cause:
+      'What a job proves its provider with is missing, damaged, over, or of another launch; it serves on, as nobody’s.',
+    fix: 'the keeper writes it anew (`hpcserve keep --once` does it now), and the job reads it again within five minutes',
+    http_status: 500,
+    exit_code: 12,
+  },
+  E_AGENT_ACCESS: {
+    cause: 'The provider of a session does not let this member of the mesh use or operate it.',
+    fix: 'ask the provider to list your fingerprint (`hpcserve provider`) in mesh.users or mesh.operators of its site config, and to deploy again',
+    http_status: 403,
+    exit_code: 7,
+  },
   E_AGENT_LAUNCH: {
     cause: 'The launch file of a job cannot be read, or is not what this version understands.',
     fix: 'deploy again with the same version of hpcserve on login and compute nodes; do not edit launch.json',

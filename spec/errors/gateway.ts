@@ -83,8 +83,9 @@ export const gatewayErrors = defineErrors({
     exit_code: 2,
   },
   E_REQUEST_PROVIDERS: {
-    cause: 'The trusted providers that a request or a key names (`x-hpcserve-providers`) cannot be read.',
-    fix: 'name them as user@site, or *@site for everybody of a site, with commas between them',
+    cause:
+      'The trusted providers that a request (`x-hpcserve-providers`) or a key names cannot be read, or a name does not lead to one key.',
+    fix: 'name them by fingerprint, or as user@site where one key alone bears that name, with commas between them; `hpcserve nodes` shows both',
     http_status: 400,
     exit_code: 2,
   },
@@ -178,6 +179,12 @@ export const gatewayErrors = defineErrors({
   E_KEY_MODEL: {
     cause: 'An API key may not be used for the model that is asked for.',
     fix: 'use one of the models that GET /v1/models lists for this key, or ask the operator of the gateway',
+    http_status: 403,
+    exit_code: 12,
+  },
+  E_KEY_PROVIDERS: {
+    cause: 'An API key from before providers had keys trusts names alone, which any member of the mesh can bear.',
+    fix: 'the operator of the gateway names the providers anew: hpcserve keys set ID --providers FINGERPRINT (`hpcserve nodes` shows them)',
     http_status: 403,
     exit_code: 12,
   },

@@ -17,8 +17,11 @@ import type { AgentState } from '../../spec/agent-state.ts';
 import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
 import { type ModelSpec, modelSchema } from '../../spec/model-yaml.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
+import { launchFiles } from '../../spec/state-layout.ts';
 import { eventually, metadata, scratchFolder } from '../mesh/fixtures.ts';
+import { providerKeyFileOf, type TestProvider, testProvider } from '../mesh/providers.ts';
 
+const providerName = 'someone@local';
 const agentModule = fileURLToPath(new URL('../../dist/agent/main.js', import.meta.url));
 export const fixtureEngine = fileURLToPath(new URL('fixture-engine.mjs', import.meta.url));
 
@@ -58,6 +61,8 @@ export class Site implements AsyncDisposable {
   readonly folder: string;
   readonly mesh_folder: string;
   readonly registry: RendezvousRegistry;
+  /** Whose the gateway and the agents are. */
+  readonly provider: TestProvider;
   readonly gateway: OwnSession;
   readonly #scratch: AsyncDisposable;
   readonly #agents: RunningAgent[] = [];
@@ -67,7 +72,9 @@ export class Site implements AsyncDisposable {
     scratch: AsyncDisposable & { path: string },
     registry: RendezvousRegistry,
     gateway: OwnSession,
+    provider: TestProvider,
   ) {
+    this.provider = provider;
     this.#scratch = scratch;
     this.folder = scratch.path;
     this.mesh_folder = join(scratch.path, 'mesh');
@@ -89,8 +96,18 @@ export class Site implements AsyncDisposable {
       poll_ms: 50,
       refresh_min_ms: 10,
     });
-    const gateway = await OwnSession.join(registry, { ...metadata, role: 'gateway', addresses: [] });
-    return new Site(scratch, registry, gateway);
+    const provider = testProvider(scratch.path, providerName);
+    const gateway = await OwnSession.join(
+      registry,
+      { ...metadata, role: 'gateway', addresses: [] },
+      undefined,
+      provider.gateway,
+    );
+    return new Site(scratch, registry, gateway, provider);
+  }
+
+  get provider_key_file(): string {
+    return providerKeyFileOf(this.folder, providerName);
   }
 
   async start(
@@ -109,7 +126,7 @@ export class Site implements AsyncDisposable {
       launch_id,
       deployment: 'test',
       site: 'local',
-      provider: 'someone@local',
+      provider: providerName,
       tier: 'stable',
       node_kind: 'cpu',
       node_count: 1,
@@ -123,6 +140,8 @@ export class Site implements AsyncDisposable {
     };
     const launch_file = join(launch_folder, 'launch.json');
     await writeFile(launch_file, JSON.stringify(spec));
+    const delegation = this.provider.launch(launch_id).toText();
+    await writeFile(join(launch_folder, launchFiles.delegation), delegation, { mode: 0o600 });
     const agent = new RunningAgent(spec, launch_file, environment, prefix);
     this.#agents.push(agent);
     return agent;

@@ -102,8 +102,12 @@ describe('a quality of service', () => {
   });
 });
 
+const alice = 'a'.repeat(32);
+const bob = 'b'.repeat(32);
+
 describe('trusted providers', () => {
-  it('are users of sites, or everybody of one', () => {
+  it('are fingerprints, or names that lead to some', () => {
+    expect(parseProviders(`${alice}, alice@juelich`)).toEqual([alice, 'alice@juelich']);
     expect(parseProviders('alice@juelich, *@cscs')).toEqual(['alice@juelich', '*@cscs']);
     for (const bad of ['', 'a,,b', 'a b@c', '*', 'a*@b', '*@', '*@a*', 'x'.repeat(300), 'a,'.repeat(99)])
       expect(() => parseProviders(bad), bad).toThrow(
@@ -136,6 +140,7 @@ describe('a filter', () => {
     site: 'juelich',
     region: 'eu',
     provider: 'alice@juelich',
+    provider_id: alice,
     tier: 'stable',
     devices: [
       { kind: 'gpu', model: 'A100-40GB' },
@@ -154,9 +159,16 @@ describe('a filter', () => {
 
   it('lets everybody through that it says nothing about, and names what it does not', () => {
     expect(excluded({})).toBeUndefined();
-    expect(excluded({ providers: [['bob@juelich']] })).toBe('providers: provider alice@juelich');
-    expect(excluded({ providers: [['*@juelich'], ['alice@juelich', 'bob@x']] })).toBeUndefined();
-    expect(excluded({ providers: [['*@juelich'], ['*@lich']] })).toBe('providers: provider alice@juelich');
+    const isAlice = 'providers: provider alice@juelich (aaaaaaaa)';
+    expect(excluded({ providers: [[bob]] })).toBe(isAlice);
+    expect(excluded({ providers: [[alice], [alice, bob]] })).toBeUndefined();
+    expect(excluded({ providers: [[alice], [bob]] })).toBe(isAlice);
+    // A name is no proof, whatever it is.
+    for (const name of ['alice@juelich', '*@juelich', 'undefined', ''])
+      expect(excluded({ providers: [[name]] })).toBe(isAlice);
+    const unproven = { provider_id: undefined };
+    expect(excluded({ providers: [[alice]] }, unproven)).toBe('providers: provider alice@juelich (unproven)');
+    expect(excluded({}, unproven)).toBeUndefined();
     expect(excluded({ qos: { tier: 'scavenger' } })).toBe('tier: tier stable');
     expect(excluded({ qos: { regions: ['us', 'eu'] } })).toBeUndefined();
     expect(excluded({ qos: { regions: ['juelich'] } }, { region: undefined })).toBeUndefined();
@@ -175,7 +187,8 @@ describe('a filter', () => {
   it('keeps exactly those that no term excludes, and counts the others once each', () => {
     const some = fc.record({
       site: fc.constantFrom('a', 'b'),
-      provider: fc.constantFrom('u@a', 'u@b', 'v@a'),
+      provider: fc.constantFrom('u@a', 'u@b'),
+      provider_id: fc.constantFrom(alice, bob, undefined),
       tier: fc.constantFrom('stable' as const, 'scavenger' as const),
       devices: fc.constantFrom(
         [{ kind: 'cpu' as const, model: 'Xeon-8480' }],
@@ -184,7 +197,7 @@ describe('a filter', () => {
       precision: fc.constantFrom('f16', 'q4_0', 'auto'),
     });
     const filters = fc.record({
-      providers: fc.constantFrom<string[][]>([], [['u@a']], [['*@a'], ['u@a', 'u@b']]),
+      providers: fc.constantFrom<string[][]>([], [[alice]], [[alice], [alice, bob]]),
       qos: fc.record(
         {
           quantization_bits_min: fc.constantFrom(4, 8),

@@ -1,4 +1,5 @@
 /** A gateway in this process, and sessions beside it that speak OpenAI's protocol over the mesh's own TLS. */
+import { randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer as createHttpsServer, type Server } from 'node:https';
@@ -8,12 +9,19 @@ import { join } from 'node:path';
 import type { TLSSocket } from 'node:tls';
 import { pino } from 'pino';
 import { type GatewayTimes, type RunningGateway, startGateway } from '../../gateway/gateway.ts';
-import { authorizePeer, OwnSession, RendezvousRegistry, sessionTlsServerOptions } from '../../mesh/index.ts';
+import {
+  authorizePeer,
+  type Delegation,
+  OwnSession,
+  RendezvousRegistry,
+  sessionTlsServerOptions,
+} from '../../mesh/index.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
 import { agentPaths } from '../../spec/wire.ts';
+import { providerKeyFileOf, testProvider } from '../mesh/providers.ts';
 
 export interface UpstreamRequest {
   path: string;
@@ -56,13 +64,18 @@ export class TestSession {
     registry: RendezvousRegistry,
     answer: Answer,
     { name = 'tiny', node = 'node1', engine = 'native', metadata = {}, ...model }: TestModel = {},
+    delegate?: (provider: string, launch_id: string) => Delegation,
   ): Promise<TestSession> {
-    const own = await OwnSession.join(registry, {
+    const { provider = 'tester@test' } = metadata;
+    const launch_id = randomBytes(8).toString('hex');
+    const delegation = delegate?.(provider, launch_id);
+    const described: SessionMetadata = {
       role: 'engine',
       node,
       hostname: node,
       site: 'test',
-      provider: 'tester@test',
+      provider,
+      launch_id,
       tier: 'stable',
       engine,
       deployment: 'demo',
@@ -71,7 +84,8 @@ export class TestSession {
       models: [{ name, aliases: [], state: 'serving', precision: 'f16', context_tokens: 2048, ...model }],
       addresses: [],
       ...metadata,
-    });
+    };
+    const own = await OwnSession.join(registry, described, undefined, () => delegation);
     const server = createHttpsServer(
       sessionTlsServerOptions((id) => (id === own.id ? own.identity : undefined)),
     );
@@ -184,6 +198,8 @@ export interface Stage {
   /** JSON lines the gateway logged so far. */
   logged: string[];
   session(answer: Answer, model?: TestModel): Promise<TestSession>;
+  /** Fingerprint of the key that sessions of this provider prove. */
+  fingerprint(provider: string): string;
   /** A further API key. */
   newKey(settings: KeySettings): Promise<{ id: string; key: string }>;
   admin(path: string, init?: { method?: string; body?: unknown }): Promise<Response>;
@@ -200,6 +216,7 @@ export async function startStage(
     format: 1,
     site: 'test',
     provider: 'tester@test',
+    provider_key_file: providerKeyFileOf(folder, 'tester@test'),
     host: '127.0.0.1',
     port: 0,
     mesh_folder: join(folder, 'mesh'),
@@ -246,8 +263,11 @@ export async function startStage(
       if (answer.status !== 201) throw new Error(`no key was made: ${await answer.text()}`);
       return (await answer.json()) as { id: string; key: string };
     },
+    fingerprint: (provider) => testProvider(folder, provider).id,
     session: async (answer, model) => {
-      const session = await TestSession.start(registry, answer, model);
+      const session = await TestSession.start(registry, answer, model, (provider, launch_id) =>
+        testProvider(folder, provider).launch(launch_id),
+      );
       sessions.push(session);
       if ((model?.state ?? 'serving') === 'serving') await untilReachable(admin, session.own.id);
       return session;

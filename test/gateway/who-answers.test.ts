@@ -78,6 +78,7 @@ describe('an answer', () => {
       'x-hpcserve-model': 'tiny',
       'x-hpcserve-device': '2x GH200',
       'x-hpcserve-provider': 'alice@juelich',
+      'x-hpcserve-provider-key': stage.fingerprint('alice@juelich'),
       'x-hpcserve-site': 'juelich',
     });
   });
@@ -169,7 +170,13 @@ describe('filters', () => {
     expect(await ask({ 'x-hpcserve-qos': 'quantization>=8bit' })).toBe('good');
     expect(await ask({ 'x-hpcserve-qos': 'devices=gpu; tier=stable; region=eu' })).toBe('good');
     expect(await ask({ 'x-hpcserve-qos': 'region=ch,us' })).toBe('cheap');
-    expect(await ask({ 'x-hpcserve-providers': '*@juelich' })).toBe('good');
+    expect(await ask({ 'x-hpcserve-providers': 'alice@juelich' })).toBe('good');
+    expect(await ask({ 'x-hpcserve-providers': stage.fingerprint('alice@juelich') })).toBe('good');
+    expect(await ask({ 'x-hpcserve-providers': 'nobody@juelich' })).toMatch(/^404/);
+    // A site is no key: who is known there is said.
+    expect(await ask({ 'x-hpcserve-providers': '*@juelich' })).toMatch(
+      new RegExp(`^400 E_REQUEST_PROVIDERS: .*alice@juelich ${stage.fingerprint('alice@juelich')}`),
+    );
     expect(await ask({ 'x-hpcserve-qos': 'qantization>=8bit' })).toMatch(
       /^400 E_REQUEST_QOS: .*did you mean quantization/,
     );
@@ -180,13 +187,14 @@ describe('filters', () => {
     await three();
     const answer = await stage.post(path, chat, {
       'x-hpcserve-qos': 'quantization>=8bit; devices=cpu',
-      'x-hpcserve-providers': '*@cscs',
+      'x-hpcserve-providers': 'bob@cscs',
     });
     expect(answer.status).toBe(404);
     expect(answer.headers.get('retry-after')).toBeNull();
     const { error } = (await answer.json()) as { error: { message: string } };
     expect(error.message).toContain('quantization excludes precision q4_0 (1 of 2)');
-    expect(error.message).toContain('providers excludes provider alice@juelich (1 of 2)');
+    const alice = stage.fingerprint('alice@juelich').slice(0, 8);
+    expect(error.message).toContain(`providers excludes provider alice@juelich (${alice}) (1 of 2)`);
   });
 
   it('that leave only replicas that do not serve yet ask for patience', async () => {
@@ -207,10 +215,10 @@ describe('filters', () => {
 
   it('of a key hold for all its requests; a request narrows providers and replaces terms', async () => {
     await three();
-    const { key, id } = await stage.newKey({ providers: ['*@juelich'], qos: 'tier=stable; devices=gpu' });
+    const { key, id } = await stage.newKey({ providers: ['alice@juelich'], qos: 'tier=stable; devices=gpu' });
     const as = { authorization: `Bearer ${key}` };
     expect(await ask(as)).toBe('good');
-    expect(await ask({ ...as, 'x-hpcserve-providers': '*@cscs' })).toMatch(/^404/);
+    expect(await ask({ ...as, 'x-hpcserve-providers': 'bob@cscs' })).toMatch(/^404/);
     expect(await ask({ ...as, 'x-hpcserve-qos': 'devices=cpu' })).toMatch(/^404/);
     const seen = await (await fetch(`${stage.url}/mesh/table`, { headers: as })).json();
     expect((seen as Table).sessions.map(({ node }) => node)).toEqual(['good']);

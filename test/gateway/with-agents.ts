@@ -39,7 +39,8 @@ export async function gatewayOf(site: Site, times: Partial<GatewayTimes> = {}): 
     {
       format: 1,
       site: 'local',
-      provider: 'someone@local',
+      provider: site.provider.name,
+      provider_key_file: site.provider_key_file,
       host: '127.0.0.1',
       port: 0,
       mesh_folder: site.mesh_folder,

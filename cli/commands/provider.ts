@@ -1,0 +1,31 @@
+import { userInfo } from 'node:os';
+import type { Command } from 'commander';
+import { ownProvider } from '../../control/delegations.ts';
+import type { CliContext } from '../context.ts';
+import { openSite } from '../site-session.ts';
+
+export function registerProvider(program: Command, context: CliContext): void {
+  program
+    .command('provider')
+    .description('Show who you are to others of the mesh: your name and the fingerprint of your key')
+    .addHelpText(
+      'after',
+      `
+What you deploy is signed in the name of a key of yours, which is made when it is first needed. Others give the
+fingerprint where they trust you: \`hpcserve keys create NAME --providers FINGERPRINT\`, and \`mesh.users\` and
+\`mesh.operators\` of a site config. The name is a label that anybody may bear.
+
+Examples:
+  $ hpcserve provider
+  $ hpcserve provider --json`,
+    )
+    .action(() => {
+      const { site, layout } = openSite(context);
+      const own = ownProvider(layout, site, userInfo().username);
+      if (context.json) context.out(JSON.stringify(own));
+      else {
+        context.out(`${own.fingerprint}  ${own.name}`);
+        context.note(`the key lies in ${own.key_file}`);
+      }
+    });
+}
