@@ -3,7 +3,17 @@
  * same name. It stays in the state folder of the site; jobs get delegations.
  */
 import { createPrivateKey, generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto';
-import { closeSync, constants, fstatSync, fsyncSync, linkSync, openSync, readSync, rmSync, writeSync } from 'node:fs';
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  fsyncSync,
+  linkSync,
+  openSync,
+  readSync,
+  rmSync,
+  writeSync,
+} from 'node:fs';
 import { dirname } from 'node:path';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { makeFolders } from '../spec/make-folders.ts';
@@ -115,8 +125,12 @@ function readPrivately(path: string): string | undefined {
     const found = fstatSync(file);
     if (!found.isFile() || found.size > file_bytes_max) throw unusable(path, 'it is no file of a key');
     if ((found.mode & 0o077) !== 0)
-      throw unusable(path, `its mode is ${(found.mode & 0o777).toString(8)}: others could have read or written it`);
-    if (found.uid !== process.getuid!()) throw unusable(path, `it belongs to user id ${found.uid}, not to you`);
+      throw unusable(
+        path,
+        `its mode is ${(found.mode & 0o777).toString(8)}: others could have read or written it`,
+      );
+    if (found.uid !== process.getuid!())
+      throw unusable(path, `it belongs to user id ${found.uid}, not to you`);
     const bytes = Buffer.alloc(found.size);
     const length = readSync(file, bytes, 0, bytes.length, 0);
     return bytes.toString('utf8', 0, length);

@@ -120,7 +120,8 @@ export function openRecord(envelope: Uint8Array, networkKey: Uint8Array): Sessio
   if (!credential.success) throw new RecordRejected('malformed', firstIssue(credential.error));
   if (!credential.data) return record;
   const proof = provenProvider(credential.data, signer, record.metadata);
-  if (!proof) throw new RecordRejected('forged', `${record.metadata.provider} did not vouch for this session`);
+  if (!proof)
+    throw new RecordRejected('forged', `${record.metadata.provider} did not vouch for this session`);
   record.provider_id = kept(texts, texts_max, proof.provider_id, () => proof.provider_id);
   record.proven_until_ms = proof.proven_until_ms;
   return record;

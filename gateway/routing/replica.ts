@@ -22,6 +22,8 @@ export class Replica<T> implements Candidate {
   readonly native: boolean;
   readonly cpu: boolean;
   readonly job_end_time_ms: number | undefined;
+  /** Until when its provider is proved, Unix ms. */
+  readonly proven_until_ms: number | undefined;
   state: ServedModel['state'];
   running = 0;
   waiting = 0;
@@ -52,6 +54,7 @@ export class Replica<T> implements Candidate {
     };
     this.native = engine === 'native';
     this.cpu = devices.length > 0 && devices.every(({ kind, emulated }) => kind === 'cpu' && !emulated);
+    this.proven_until_ms = record.proven_until_ms;
     this.job_end_time_ms = metadata.job_end_time_ms;
     const fields = [
       [headers.node, node],

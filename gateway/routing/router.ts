@@ -41,11 +41,17 @@ export interface Refusal {
 
 type Link = Replica<SessionLink>;
 
+interface Allowed {
+  kept: Link[];
+  /** Then one of them may be out; Unix ms. */
+  until_ms?: number;
+}
+
 /** Brings table, filters and policy together: who is to answer a request. */
 export class Router {
   readonly #parts: RouterParts;
   /** Who may answer, by route and filter: a table that changes has new routes. */
-  readonly #allowed = new WeakMap<Route<SessionLink>, WeakMap<RouteFilter, Link[]>>();
+  readonly #allowed = new WeakMap<Route<SessionLink>, WeakMap<RouteFilter, Allowed>>();
 
   constructor(parts: RouterParts) {
     this.#parts = parts;
@@ -139,11 +145,15 @@ export class Router {
       this.#allowed.set(route, byFilter);
     }
     let allowed = byFilter.get(filter);
-    if (!allowed) {
-      allowed = filtered(route.candidates, ({ facts }) => facts, filter).kept;
+    if (!allowed || (allowed.until_ms !== undefined && Date.now() >= allowed.until_ms)) {
+      const { kept } = filtered(route.candidates, ({ facts }) => facts, filter);
+      const ends_ms = kept.flatMap(({ proven_until_ms }) => proven_until_ms ?? []);
+      // Only where providers are asked for it matters that what proves them ends.
+      const ends = filter.providers.length > 0 && ends_ms.length > 0;
+      allowed = { kept, ...(ends ? { until_ms: Math.min(...ends_ms) } : {}) };
       byFilter.set(filter, allowed);
     }
-    return allowed;
+    return allowed.kept;
   }
 
   #ask(

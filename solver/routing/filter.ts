@@ -47,7 +47,8 @@ export function parseProviders(text: string): string[] {
       bad === undefined
         ? `more than ${providersMax} providers are named`
         : `${JSON.stringify(bad.slice(0, 80))} is no provider`,
-    because: 'providers are written as fingerprints (32 hex digits) or as user@site, with commas between them',
+    because:
+      'providers are written as fingerprints (32 hex digits) or as user@site, with commas between them',
     details: { param: 'x-hpcserve-providers' },
   });
 }

@@ -183,7 +183,8 @@ export const gatewayErrors = defineErrors({
     exit_code: 12,
   },
   E_KEY_PROVIDERS: {
-    cause: 'An API key from before providers had keys trusts names alone, which any member of the mesh can bear.',
+    cause:
+      'An API key from before providers had keys trusts names alone, which any member of the mesh can bear.',
     fix: 'the operator of the gateway names the providers anew: hpcserve keys set ID --providers FINGERPRINT (`hpcserve nodes` shows them)',
     http_status: 403,
     exit_code: 12,

@@ -15,14 +15,14 @@ export interface TestProvider {
   id: string;
   /** What a gateway of this provider proves itself with. */
   gateway: CurrentDelegation;
-  /** What a job of this provider gets; it ends in an hour unless told otherwise. */
+  /** What a job of this provider gets; it ends in two days unless told otherwise. */
   launch(launch_id: string, ends_in_s?: number): Delegation;
 }
 
 /** @param folder where its key lies, or is made */
 export function testProvider(folder: string, name: string): TestProvider {
   const key = ProviderKey.loadOrCreate(providerKeyFileOf(folder, name));
-  const delegate = (scope: string, ends_in_s = 3600): Delegation =>
+  const delegate = (scope: string, ends_in_s = 172_800): Delegation =>
     key.delegate({ name, scope, not_after_s: Math.floor(Date.now() / 1000) + ends_in_s });
   const gateway = delegate(gateway_scope);
   return {
