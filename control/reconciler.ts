@@ -36,13 +36,16 @@ export interface ReconcilerOptions {
 
 /** How long to wait for another command that works on the same deployment, ms: a slow sbatch holds it. */
 const lockWait_ms = 120_000;
+/** Between two tries to renew what jobs prove their provider with, where that fails, ms. */
+const renewAgain_ms = 60_000;
 
 export class Reconciler {
   readonly #options: ReconcilerOptions;
   readonly #timing: DecideTiming;
   readonly #submissions: Submissions;
   readonly #delegations: Delegations;
-  #saidNotRenewed = '';
+  /** Not before, since it failed. */
+  #renewals_from_ms = 0;
   #poll: JobPoll | undefined;
   #polled_at_ms = 0;
   #previous: Observation | undefined;
@@ -117,26 +120,20 @@ export class Reconciler {
   /** A filesystem that is full or a key that is gone stops nothing: what is there proves enough for weeks. */
   async #renewDelegations(state: DeploymentState): Promise<void> {
     const { store, now_ms, emit } = this.#options;
+    if (now_ms() < this.#renewals_from_ms) return;
     const launches = state.launches.filter(({ phase }) => phase === 'submitted');
-    const reason = await this.#delegations
-      .renew(
-        launches.map((launch) => delegatedLaunch(state, launch, store)),
-        now_ms(),
-      )
-      .then(
-        () => '',
-        (thrown: unknown) => {
-          const { message, because } = HpcserveError.from(thrown);
-          return [message, ...because].join(': ');
-        },
-      );
-    if (reason !== '' && reason !== this.#saidNotRenewed)
-      emit({
-        at_ms: now_ms(),
-        kind: 'warning',
-        message: `what jobs prove their provider with was not renewed: ${reason}`,
-      });
-    this.#saidNotRenewed = reason;
+    const delegated = launches.map((launch) => delegatedLaunch(state, launch, store));
+    const failure = await this.#delegations.renew(delegated, now_ms()).then(
+      () => undefined,
+      (thrown: unknown) => HpcserveError.from(thrown),
+    );
+    if (!failure) return;
+    const again = this.#renewals_from_ms > 0;
+    this.#renewals_from_ms = now_ms() + renewAgain_ms;
+    if (again) return;
+    const reason = [failure.message, ...failure.because].join(': ');
+    const message = `what jobs prove their provider with was not renewed: ${reason}`;
+    emit({ at_ms: now_ms(), kind: 'warning', message });
   }
 
   #sayWhatIsLookedFor(): void {

@@ -98,10 +98,10 @@ export function isDelegated(statement: DelegationStatement, signature: Uint8Arra
   return isSigned(delegationBytes(statement), statement.provider_key, signature);
 }
 
-/** Chains that hold, by a digest of all that they say: versions of a record and sessions of a launch share theirs. */
-const proven = new Set<string>();
+/** Delegations that hold, by a digest of all that they say: every session of a launch shows the same one, in each version. */
+const delegated = new Set<string>();
 /** Higher: fewer signatures are verified again in large meshes; 100 bytes each. */
-const proven_max = 16_384;
+const delegated_max = 256;
 
 /**
  * What a record's credential proves, by every check but that of time: who asks compares `proven_until_ms` with its clock.
@@ -118,24 +118,18 @@ export function provenProvider(
   if (scope === undefined) return undefined;
   const { provider_key, launch_key, not_after_s, delegation, certificate } = credential;
   const statement = { provider_key, launch_key, name: metadata.provider, scope, not_after_s };
-  const isProven =
-    isKnown([delegationBytes(statement), delegation], () => isDelegated(statement, delegation)) &&
-    isKnown([certificateBytes(session_key), launch_key, certificate], () =>
-      isSigned(certificateBytes(session_key), launch_key, certificate),
-    );
-  if (!isProven) return undefined;
+  if (!isKnownDelegation(statement, delegation)) return undefined;
+  if (!isSigned(certificateBytes(session_key), launch_key, certificate)) return undefined;
   return { provider_id: providerFingerprint(provider_key), proven_until_ms: not_after_s * 1000 };
 }
 
-/** @param said all of fixed length but the first */
-function isKnown(said: readonly Uint8Array[], check: () => boolean): boolean {
-  const hash = createHash('sha256');
-  for (const part of said) hash.update(part);
+function isKnownDelegation(statement: DelegationStatement, signature: Uint8Array): boolean {
+  const hash = createHash('sha256').update(signature).update(delegationBytes(statement));
   const digest = hash.digest('base64');
-  if (proven.has(digest)) return true;
-  if (!check()) return false;
-  if (proven.size >= proven_max) proven.clear();
-  proven.add(digest);
+  if (delegated.has(digest)) return true;
+  if (!isDelegated(statement, signature)) return false;
+  if (delegated.size >= delegated_max) delegated.clear();
+  delegated.add(digest);
   return true;
 }
 

@@ -7,7 +7,13 @@ import { createHmac, createPublicKey, timingSafeEqual, verify } from 'node:crypt
 import { decode, encode, rfc8949EncodeOptions } from 'cborg';
 import { z } from 'zod';
 import { type Lifecycle, lifecycles, type SessionRecord } from '../spec/session-record.ts';
-import { type Credential, credentialList, credentialSchema, provenProvider } from './credential.ts';
+import {
+  type Credential,
+  credentialList,
+  credentialSchema,
+  type ProvenProvider,
+  provenProvider,
+} from './credential.ts';
 import { sessionRecordSchema } from './record-schema.ts';
 import { type SessionIdentity, sessionIdOfKey } from './session-identity.ts';
 
@@ -109,22 +115,28 @@ export function openRecord(envelope: Uint8Array, networkKey: Uint8Array): Sessio
   const { value, signer } = open('record', envelope, networkKey);
   const parsed = sessionRecordSchema.safeParse(value);
   if (!parsed.success) throw new RecordRejected('malformed', firstIssue(parsed.error));
-  const record = compact(parsed.data);
+  const record = parsed.data;
   if (
     record.session_id !== sessionIdOfKey(signer) ||
     record.public_key !== Buffer.from(signer).toString('base64')
   ) {
     throw new RecordRejected('forged', `signed by a key that is not that of session ${record.session_id}`);
   }
-  const credential = credentialSchema.optional().safeParse((value as { credential?: unknown }).credential);
-  if (!credential.success) throw new RecordRejected('malformed', firstIssue(credential.error));
-  if (!credential.data) return record;
-  const proof = provenProvider(credential.data, signer, record.metadata);
-  if (!proof)
-    throw new RecordRejected('forged', `${record.metadata.provider} did not vouch for this session`);
-  record.provider_id = kept(texts, texts_max, proof.provider_id, () => proof.provider_id);
-  record.proven_until_ms = proof.proven_until_ms;
-  return record;
+  return compact({ ...record, ...proofOf(value as { credential?: unknown }, signer, record) });
+}
+
+/** @throws RecordRejected where there is a credential that leads from no provider to this session */
+function proofOf(
+  { credential }: { credential?: unknown },
+  signer: Uint8Array,
+  { metadata }: SessionRecord,
+): ProvenProvider | undefined {
+  if (credential === undefined) return undefined;
+  const parsed = credentialSchema.safeParse(credential);
+  if (!parsed.success) throw new RecordRejected('malformed', firstIssue(parsed.error));
+  const proof = provenProvider(parsed.data, signer, metadata);
+  if (!proof) throw new RecordRejected('forged', `${metadata.provider} did not vouch for this session`);
+  return proof;
 }
 
 /**
@@ -233,6 +245,7 @@ const repeated = new Set([
   'site',
   'region',
   'provider',
+  'provider_id',
   'tier',
   'engine',
   'engine_version',

@@ -3,7 +3,13 @@ import { createServer } from 'node:net';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { OwnSession, RendezvousRegistry } from '../../mesh/index.ts';
+import {
+  type Delegation,
+  launchScope,
+  OwnSession,
+  ProviderKey,
+  RendezvousRegistry,
+} from '../../mesh/index.ts';
 import type { Heartbeat } from '../../spec/agent-state.ts';
 import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
@@ -38,13 +44,12 @@ const requestBody = JSON.stringify({
 const streamBodyOf = (name: string): string =>
   JSON.stringify({ ...JSON.parse(requestBody), model: name, stream: true });
 
-/** A key with every limit there is, none of which is reached. */
+/** A key with every limit there is, none of which is reached; it also trusts the bench's provider alone. */
 const keySettings: KeySettings = {
   requests_per_minute: 1e9,
   tokens_per_minute: 1e9,
   budget: { tokens: 1e15, window: 'month' },
   qos: 'tier=stable',
-  providers: ['*@bench'],
 };
 
 const answer = JSON.stringify({
@@ -141,8 +146,16 @@ async function setUp(
   const registry = await RendezvousRegistry.open(mesh_folder, { create: true });
   closers.push(() => registry.close());
 
+  const provider_key_file = join(folder, 'provider.key');
+  const provider = ProviderKey.loadOrCreate(provider_key_file);
+  const delegation = delegationOf(provider);
   const upstreamPort = await freePort();
-  const session = await OwnSession.join(registry, metadata('bench', upstreamPort));
+  const session = await OwnSession.join(
+    registry,
+    metadata('bench', upstreamPort),
+    undefined,
+    () => delegation,
+  );
   const heartbeat = JSON.stringify(beat(session.id, 'bench', 1));
   const upstreamConfig = writeUpstreamConfig(folder, {
     port: upstreamPort,
@@ -154,14 +167,15 @@ async function setUp(
   await start('the upstream', loadCores, [programs.nginx, '-c', upstreamConfig, '-p', folder], upstreamPort);
   await session.update({ lifecycle: 'SERVING' });
 
-  const paced = await pacedSession(registry, 'bench-stream', sse, closers);
-  await pacedSession(registry, 'bench-many', manyStreams, closers);
+  const paced = await pacedSession(registry, 'bench-stream', delegation, sse, closers);
+  await pacedSession(registry, 'bench-many', delegation, manyStreams, closers);
 
   const gatewayPort = await freePort();
   const config: GatewayConfig = {
     format: 1,
     site: 'bench',
     provider: 'bench@bench',
+    provider_key_file,
     host: '127.0.0.1',
     port: gatewayPort,
     mesh_folder,
@@ -207,7 +221,7 @@ async function setUp(
   const made = await fetch(`${origin}/hpcserve/v1/keys`, {
     method: 'POST',
     headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ name: 'bench', settings: keySettings }),
+    body: JSON.stringify({ name: 'bench', settings: { ...keySettings, providers: [provider.id] } }),
   });
   const { key } = (await made.json()) as { key: string };
   await untilServed(origin, key, ['bench', 'bench-stream', 'bench-many']);
@@ -228,11 +242,12 @@ async function setUp(
 async function pacedSession(
   registry: RendezvousRegistry,
   model: string,
+  delegation: Delegation,
   pace: { events: number; pause_ms: number },
   closers: (() => Promise<unknown> | unknown)[],
 ): Promise<{ port: number; session_id: string }> {
   let sequence = 0;
-  const session = await OwnSession.join(registry, metadata(model, 1));
+  const session = await OwnSession.join(registry, metadata(model, 1), undefined, () => delegation);
   const paced = await startPacedUpstream(
     session.identity,
     () => JSON.stringify(beat(session.id, model, sequence++)),
@@ -410,6 +425,14 @@ function loadOf(stage: Stage, url: string): Load {
   };
 }
 
+/** Of all sessions of the bench. */
+const launch_id = '0123456789abcdef';
+
+function delegationOf(provider: ProviderKey): Delegation {
+  const not_after_s = Math.floor(Date.now() / 1000) + 86_400;
+  return provider.delegate({ name: 'bench@bench', scope: launchScope(launch_id), not_after_s });
+}
+
 function metadata(model: string, port: number): SessionMetadata {
   return {
     role: 'engine',
@@ -417,6 +440,7 @@ function metadata(model: string, port: number): SessionMetadata {
     hostname: 'bench',
     site: 'bench',
     provider: 'bench@bench',
+    launch_id,
     tier: 'stable',
     engine: 'bench',
     devices: [],

@@ -1,15 +1,21 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { openEntry } from '../../mesh/entry.ts';
-import { SessionIdentity } from '../../mesh/index.ts';
+import { launchScope, ProviderKey, SessionIdentity } from '../../mesh/index.ts';
 import { sealRecord } from '../../mesh/record-codec.ts';
 import { SessionTable } from '../../mesh/session-table.ts';
 
 /** What a table keeps for one session with a GPU and a model: envelope, opened record, row; heap and buffers, bytes. */
 export async function bytesPerRecord(records: number): Promise<number> {
   const networkKey = new Uint8Array(32).fill(1);
+  const folder = mkdtempSync(join(tmpdir(), 'hpcserve-bench-'));
+  const provider = ProviderKey.loadOrCreate(join(folder, 'provider.key'));
+  rmSync(folder, { recursive: true });
   const seal = (from: number, count: number): Promise<Uint8Array[]> =>
-    Promise.all(Array.from({ length: count }, (_, at) => sealed(from + at, networkKey)));
+    Promise.all(Array.from({ length: count }, (_, at) => sealed(from + at, networkKey, provider)));
   const envelopes = await seal(0, records);
   const collect = garbageCollector();
   const used = async (): Promise<number> => {
@@ -32,7 +38,7 @@ export async function bytesPerRecord(records: number): Promise<number> {
 }
 
 /** The signed record of a replica of a model; no two are of the same node. */
-async function sealed(at: number, networkKey: Uint8Array): Promise<Uint8Array> {
+async function sealed(at: number, networkKey: Uint8Array, provider: ProviderKey): Promise<Uint8Array> {
   const identity = await SessionIdentity.create();
   const public_key = Buffer.from(identity.public_key).toString('base64');
   const host = `10.0.${at >> 8}.${at & 255 || 1}`;
@@ -72,7 +78,14 @@ async function sealed(at: number, networkKey: Uint8Array): Promise<Uint8Array> {
       },
     },
   };
-  return Uint8Array.from(sealRecord(record, identity, networkKey));
+  // One launch of a provider is a replica, or some of them.
+  const delegation = provider.delegate({
+    name: record.metadata.provider,
+    scope: launchScope(record.metadata.launch_id),
+    not_after_s: 1_800_000_000,
+  });
+  const credential = delegation.certify(identity.public_key);
+  return Uint8Array.from(sealRecord(record, identity, networkKey, credential));
 }
 
 function fill(table: SessionTable, envelopes: readonly Uint8Array[], networkKey: Uint8Array): void {

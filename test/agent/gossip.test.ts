@@ -96,7 +96,10 @@ it('an agent whose port cannot be reached is reached through its peer', async ()
   await using site = await Site.open();
   await using other = await Site.open(site.registry.network_key);
   await using gateway = await speak(other);
-  await site.start([fixtureUnit('m')], { mesh: { ...mesh, bootstrap: [`127.0.0.1:${portOf(other)}`] } });
+  await site.start([fixtureUnit('m')], {
+    mesh: { ...mesh, bootstrap: [`127.0.0.1:${portOf(other)}`] },
+    operators: [other.provider.id],
+  });
   const { session_id } = await site.serving('m');
   const record = await eventually(() => {
     const known = other.registry.get(session_id);

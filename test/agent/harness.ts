@@ -141,7 +141,7 @@ export class Site implements AsyncDisposable {
     const launch_file = join(launch_folder, 'launch.json');
     await writeFile(launch_file, JSON.stringify(spec));
     const delegation = this.provider.launch(launch_id).toText();
-    await writeFile(join(launch_folder, launchFiles.delegation), delegation, { mode: 0o600 });
+    await writeFile(join(spec.launch_folder, launchFiles.delegation), delegation, { mode: 0o600 });
     const agent = new RunningAgent(spec, launch_file, environment, prefix);
     this.#agents.push(agent);
     return agent;

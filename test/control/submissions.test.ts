@@ -161,7 +161,7 @@ it.each(['E_SLURM_ARRAY', 'E_SLURM_LIMIT'] as const)(
     const ids = place.store.require('demo').launches.map(({ launch_id }) => launch_id);
     const folder = (id: string): string => place.store.launchFolder('demo', id);
     expect(readdirSync(join(folder(ids[0]!), '..')).toSorted()).toEqual(ids);
-    expect(readdirSync(folder(ids[0]!))).toEqual([launchFiles.launch]);
+    expect(readdirSync(folder(ids[0]!)).toSorted()).toEqual([launchFiles.delegation, launchFiles.launch]);
     const { state } = await loop.pass('demo');
     expect(jobIds(state).toSorted()).toEqual(['1', '2', '3', '4', '5']);
     expect(state.launches.every(({ array, phase }) => array === undefined && phase === 'submitted')).toBe(

@@ -49,7 +49,8 @@ beforeAll(async () => {
     {
       format: 1,
       site: 'local',
-      provider: 'someone@local',
+      provider: site.provider.name,
+      provider_key_file: site.provider_key_file,
       host: '127.0.0.1',
       port: 0,
       mesh_folder: site.mesh_folder,
