@@ -62,7 +62,7 @@ export function credentialList(credential: Credential): z.input<typeof credentia
 }
 
 /** The launch that sessions with this metadata belong to, or that they are gateways; undefined where they are neither. */
-export function scopeOf({
+function scopeOf({
   role,
   launch_id,
 }: Pick<SessionMetadata, 'role' | 'launch_id'>): string | undefined {
