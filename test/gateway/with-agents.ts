@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import OpenAI, { type ClientOptions } from 'openai';
 import { pino } from 'pino';
 import { type GatewayTimes, startGateway } from '../../gateway/gateway.ts';
+import type { GatewayConfig } from '../../spec/state-layout.ts';
 import type { Site } from '../agent/harness.ts';
 import { eventually } from '../mesh/fixtures.ts';
 
@@ -31,7 +32,11 @@ export interface SiteGateway extends AsyncDisposable {
   continuations(): Promise<number>;
 }
 
-export async function gatewayOf(site: Site, times: Partial<GatewayTimes> = {}): Promise<SiteGateway> {
+export async function gatewayOf(
+  site: Site,
+  times: Partial<GatewayTimes> = {},
+  change: Partial<GatewayConfig> = {},
+): Promise<SiteGateway> {
   const logged: string[] = [];
   const deployments_folder = join(site.folder, 'deployments');
   mkdirSync(deployments_folder, { recursive: true });
@@ -46,6 +51,7 @@ export async function gatewayOf(site: Site, times: Partial<GatewayTimes> = {}): 
       mesh_folder: site.mesh_folder,
       gateway_folder: join(site.folder, 'gateway'),
       deployments_folder,
+      ...change,
     },
     {
       log: pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) }),
