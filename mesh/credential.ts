@@ -62,10 +62,7 @@ export function credentialList(credential: Credential): z.input<typeof credentia
 }
 
 /** The launch that sessions with this metadata belong to, or that they are gateways; undefined where they are neither. */
-function scopeOf({
-  role,
-  launch_id,
-}: Pick<SessionMetadata, 'role' | 'launch_id'>): string | undefined {
+function scopeOf({ role, launch_id }: Pick<SessionMetadata, 'role' | 'launch_id'>): string | undefined {
   if (role === 'gateway') return gateway_scope;
   return launch_id === undefined ? undefined : launchScope(launch_id);
 }
