@@ -19,7 +19,7 @@ export interface TableBounds {
    * short; higher: one member that makes up sessions costs more, `rows_max` links of a gateway.
    */
   member: Usage;
-  /** What names one provider: all nodes of a user at a site. Lower: large users are cut short; higher: one takes more of what is for all. */
+  /** What proves one provider, or none: all nodes of a user at a site. Lower: large users are cut short; higher: one takes more of what is for all. */
   provider: Usage;
   /** All that came by gossip. Lower: smaller meshes; higher: more memory, about 3 bytes for each byte of an envelope. */
   all: Usage;
@@ -120,10 +120,12 @@ export class TableAccounts {
   }
 }
 
-/** Who is charged for an entry: the member that it names, and its provider. */
+/**
+ * Who is charged for an entry: the member that it names, and the provider that it proves. Those that prove none share what
+ * is for one: nobody uses up another's by his name.
+ */
 function originsOf({ record }: Entry): [member: string, provider: string] {
-  const metadata = record?.value.metadata;
-  return [`member ${metadata?.peer?.id ?? ''}`, `provider ${metadata?.provider ?? ''}`];
+  return [`member ${record?.value.metadata.peer?.id ?? ''}`, `provider ${record?.value.provider_id ?? ''}`];
 }
 
 function bytesOf({ record, departure }: Entry): number {

@@ -10,7 +10,8 @@ function entryOf(peer: string, provider: string, bytes: number, session = ++coun
   const session_id = session.toString(16).padStart(32, '0');
   const value = {
     ...{ session_id, public_key: '', lifecycle: 'SERVING' as const, version, started_at_ms: 0 },
-    metadata: { ...metadata, provider, peer: { id: peer, addresses: [] } },
+    provider_id: provider,
+    metadata: { ...metadata, peer: { id: peer, addresses: [] } },
   };
   return { session_id, record: { value, envelope: new Uint8Array(bytes), fingerprint: ++count } };
 }
