@@ -199,13 +199,18 @@ function parse(text: string): Holder | 'damaged' {
   return result.success ? result.data : 'damaged';
 }
 
-/** Field 22 of /proc/PID/stat; undefined where there is no such process. */
+/**
+ * Field 22 of /proc/PID/stat; undefined where no such process runs. A zombie does not: whose parent was killed too waits for
+ * process 1 to ask after it, which in a container may take long.
+ */
 function processStart(pid: number): string | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19];
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    return fields[0] === 'Z' ? undefined : fields[19];
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'ENOENT' || code === 'ESRCH') return undefined;
     throw error;
   }
 }
