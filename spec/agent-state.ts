@@ -81,6 +81,11 @@ export interface ModelLoad {
   weights?: ModelWeights;
 }
 
+/** Whether a further request would wait there. */
+export function isFull({ running, waiting, max_sequences }: ModelLoad): boolean {
+  return running + waiting >= max_sequences;
+}
+
 /**
  * What lies in the device's memory of a model's weights, and how fast the rest comes: S, S′ and B of Tangram's Equation 3.
  * Gateways send requests for a model without an instance where it comes back soonest.

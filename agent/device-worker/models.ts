@@ -1,5 +1,5 @@
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
-import type { ModelLoad } from '../../spec/agent-state.ts';
+import { isFull, type ModelLoad } from '../../spec/agent-state.ts';
 import type { DeviceReport } from '../../spec/device-report.ts';
 import { type ErrorJson, HpcserveError } from '../../spec/errors/error.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
@@ -402,8 +402,11 @@ export class Models {
   private takeStep(step: FromCompute & { type: 'step' }): void {
     const model = this.models.get(step.name);
     if (!model) return;
+    const wasFull = isFull(model.load);
     model.stats = step.stats;
     this.metrics.step(step);
+    // Between two heartbeats gateways would go on sending requests to a batch that has no place, and leave others empty.
+    if (isFull(model.load) !== wasFull) this.tell({ type: 'load_report', models: this.loads });
     for (const output of step.outputs) {
       const live = this.live.get(output.id);
       if (!live) continue;

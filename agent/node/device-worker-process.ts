@@ -3,7 +3,7 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
-import type { ModelLoad } from '../../spec/agent-state.ts';
+import { isFull, type ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import { packageRoot } from '../../spec/package-root.ts';
@@ -180,7 +180,7 @@ export class DeviceWorkerProcess implements ServingProcess {
         this.#context.onChange();
         break;
       case 'load_report':
-        this.#loads = message.models;
+        this.#takeLoads(message.models);
         break;
       case 'drained':
         break; // the agent counts what it passed on itself
@@ -189,6 +189,13 @@ export class DeviceWorkerProcess implements ServingProcess {
         this.#onFatal();
         break;
     }
+  }
+
+  #takeLoads(loads: ModelLoad[]): void {
+    const full = (all: ModelLoad[]) => all.map((load) => `${load.name} ${isFull(load)}`).join();
+    const changed = full(loads) !== full(this.#loads);
+    this.#loads = loads;
+    if (changed) this.#context.onFullness();
   }
 
   #load(unit: UnitSpec): void {

@@ -101,4 +101,6 @@ export interface ProcessContext {
   traffic: Readonly<Traffic>;
   /** A model's state or progress changed. */
   onChange(): void;
+  /** A model has no place left, or has one again: who places requests is to know at once. */
+  onFullness(): void;
 }

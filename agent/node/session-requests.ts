@@ -252,14 +252,19 @@ function watch(
   };
   beat();
   const timer = setInterval(beat, agent.heartbeat_ms);
+  const unwatch = unit?.onFullness(beat);
+  const quiet = (): void => {
+    clearInterval(timer);
+    unwatch?.();
+  };
   const forget = unit?.onSessionEnd(() => {
     // The connection may take a while to close, and a beat after the end would be an error.
-    clearInterval(timer);
+    quiet();
     response.end();
   });
   // An answer that waits behind another one of its connection is told nothing when that is gone.
   request.socket.once('close', () => {
-    clearInterval(timer);
+    quiet();
     forget?.();
   });
 }

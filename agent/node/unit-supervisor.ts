@@ -39,7 +39,8 @@ export interface BodyRules {
   takes_cache_salt: boolean;
 }
 
-export interface SupervisorOptions extends Omit<ProcessContext, 'onChange' | 'runtime_folder' | 'traffic'> {
+export interface SupervisorOptions
+  extends Omit<ProcessContext, 'onChange' | 'onFullness' | 'runtime_folder' | 'traffic'> {
   registry: Registry;
   delegation: CurrentDelegation;
   /** What all sessions of this agent have in common. */
@@ -83,6 +84,7 @@ export class UnitSupervisor {
   #published_ms = Number.NEGATIVE_INFINITY;
   #publish_timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
+  readonly #watchers = new Set<() => void>();
   readonly #endings = new Set<(error: HpcserveError) => void>();
 
   constructor(options: SupervisorOptions) {
@@ -231,6 +233,12 @@ export class UnitSupervisor {
     return () => this.#hand_overs.delete(callback);
   }
 
+  /** Runs where loads are to be told before the next heartbeat; returns its removal. */
+  onFullness(callback: () => void): () => void {
+    this.#watchers.add(callback);
+    return () => this.#watchers.delete(callback);
+  }
+
   /** Runs when the current session ends (its watchers' streams are closed then), with why; returns its removal. */
   onSessionEnd(callback: (error: HpcserveError) => void): () => void {
     this.#endings.add(callback);
@@ -357,6 +365,9 @@ export class UnitSupervisor {
       runtime_folder,
       traffic,
       onChange: () => this.#changed(),
+      onFullness: () => {
+        for (const tell of this.#watchers) tell();
+      },
     };
     const process = startProcess(context);
     this.#process = process;

@@ -7,6 +7,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { parseArgs } from 'node:util';
 import Database from 'better-sqlite3';
 import { gatewayFolderOf } from '../../spec/gateway-folders.ts';
 import { packageRoot } from '../../spec/package-root.ts';
@@ -27,6 +28,7 @@ const step_ms = 20;
 const max_sequences = 16;
 /** Acts a second of each kind of attacker. */
 const acts_per_s: Record<AttackKind, number> = { strangers: 20, broken: 8, huge: 0.25, malicious: 1.5 };
+const attackKinds = ['strangers', 'broken', 'huge', 'malicious'] as const satisfies readonly AttackKind[];
 /** The other user of the machine: `nobody`. */
 const stranger_uid = 65_534;
 const pss_growth_max = 0.05;
@@ -36,8 +38,13 @@ export const soakBench: Bench = {
   name: 'soak',
   describe:
     'ordinary, broken, huge and malicious clients against two gateways and four paced replicas (root, for a Slurm cluster and another user)',
-  run: async (options) => toResults(await runSoak(minutesOf(options.args), options.log), options),
+  run: async (options) => toResults(await runSoak(optionsOf(options.args), options.log), options),
 };
+
+interface SoakOptions {
+  minutes: number;
+  kinds: readonly AttackKind[];
+}
 
 interface SoakOutcome {
   minutes: number;
@@ -53,15 +60,21 @@ interface SoakOutcome {
   twice: number;
 }
 
-function minutesOf(args: readonly string[]): number {
-  if (args.length === 0) return 60;
-  const minutes = Number(args[1]);
-  if (args.length !== 2 || args[0] !== '--minutes' || !(minutes > 0))
-    throw new Error(`usage: npm run bench -- soak [--minutes N], not ${args.join(' ')}`);
-  return minutes;
+/** `--minutes N`, and `--attackers broken,huge` to see what some of them do. */
+function optionsOf(args: readonly string[]): SoakOptions {
+  const { values } = parseArgs({
+    args: [...args],
+    options: { minutes: { type: 'string', default: '60' }, attackers: { type: 'string' } },
+  });
+  const minutes = Number(values.minutes);
+  if (!(minutes > 0)) throw new Error(`--minutes ${values.minutes} is no time`);
+  const kinds = values.attackers?.split(',') ?? attackKinds;
+  const unknown = kinds.find((kind) => !(attackKinds as readonly string[]).includes(kind));
+  if (unknown !== undefined) throw new Error(`no attacker is called ${unknown}: ${attackKinds.join(', ')}`);
+  return { minutes, kinds: kinds as AttackKind[] };
 }
 
-async function runSoak(minutes: number, log: BenchOptions['log']): Promise<SoakOutcome> {
+async function runSoak(options: SoakOptions, log: BenchOptions['log']): Promise<SoakOutcome> {
   const stage = await Stage.open({ replicas, step_ms, max_sequences });
   try {
     log(`deploying ${replicas} replicas`);
@@ -69,29 +82,38 @@ async function runSoak(minutes: number, log: BenchOptions['log']): Promise<SoakO
     for (const name of stage.deployments)
       await stage.must('deploy', stage.deploymentFile(name), '--timeout', '90s');
     const gateways = await Gateways.open(stage);
-    const tenant = await tenantKey(stage);
+    const keys = await tenantKeys(stage);
     const questions = await knownAnswers(gateways.doors[0]!.url, gateways.key, model);
-    return await measure(minutes, { stage, gateways, tenant, questions, log });
+    return await measure(options, { stage, gateways, keys, questions, log });
   } finally {
     await stage.close();
   }
 }
 
-async function tenantKey(stage: Stage): Promise<string> {
-  const made = await stage.must('keys', 'create', 'tenant', '--tokens-per-minute', '20000', '--json');
-  return (JSON.parse(made) as { key: string }).key;
+/** A key for each kind of attacker that has one. What cheats has a limit to cheat; the others send what they like. */
+async function tenantKeys(stage: Stage): Promise<Run['keys']> {
+  const keys: Run['keys'] = new Map();
+  for (const [kind, options] of [
+    ['broken', []],
+    ['huge', []],
+    ['malicious', ['--tokens-per-minute', '20000']],
+  ] as const) {
+    const made = await stage.must('keys', 'create', kind, ...options, '--json');
+    keys.set(kind, (JSON.parse(made) as { key: string }).key);
+  }
+  return keys;
 }
 
 interface Run {
   stage: Stage;
   gateways: Gateways;
-  tenant: string;
+  keys: Map<AttackKind, string>;
   questions: readonly Question[];
   log: BenchOptions['log'];
 }
 
-async function measure(minutes: number, run: Run): Promise<SoakOutcome> {
-  const { stage, gateways, tenant, log } = run;
+async function measure({ minutes, kinds }: SoakOptions, run: Run): Promise<SoakOutcome> {
+  const { stage, gateways, keys, log } = run;
   const processes = ownProcesses(stage.folder);
   log(`${processes.length} processes: ${[...new Set(processes.map(({ what }) => what))].join(', ')}`);
   const doors = gateways.doors.map(({ url }) => new URL(url));
@@ -101,8 +123,8 @@ async function measure(minutes: number, run: Run): Promise<SoakOutcome> {
   const began_ms = performance.now();
   const end_ms = began_ms + 60_000 * minutes;
   const attacked = honestRecord();
-  const attackers = attackKinds.map((kind) =>
-    attack(kind, kind === 'strangers' ? target : { ...target, key: tenant }),
+  const attackers = kinds.map((kind) =>
+    attack(kind, { ...target, ...(keys.has(kind) && { key: keys.get(kind)! }) }),
   );
   const asking = ask(run, attacked, end_ms);
   await until(began_ms + 10_000 * minutes);
@@ -112,9 +134,7 @@ async function measure(minutes: number, run: Run): Promise<SoakOutcome> {
   const ended = processes.filter((one) => !isAlive(one)).map(({ what, pid }) => `${what} ${pid}`);
   const late = processes.map((one) => (isAlive(one) ? pssBytes(one) : 0));
   const reports = await Promise.all(attackers.map((attacker) => attacker.stop()));
-  const attacks = Object.fromEntries(
-    attackKinds.map((kind, at) => [kind, reports[at]!]),
-  ) as SoakOutcome['attacks'];
+  const attacks = Object.fromEntries(kinds.map((kind, at) => [kind, reports[at]!])) as SoakOutcome['attacks'];
   const attackers_share = reports.reduce((sum, { cpu_s }) => sum + cpu_s, 0) / wall_s;
   log(`attackers took ${attackers_share.toFixed(2)} cores; the same share for idle loops now`);
   // What attackers left under way comes to its end.
@@ -138,8 +158,6 @@ async function measure(minutes: number, run: Run): Promise<SoakOutcome> {
     ...ledgerCounts(stage, [...attacked.request_ids, ...undisturbed.request_ids]),
   };
 }
-
-const attackKinds: readonly AttackKind[] = ['strangers', 'broken', 'huge', 'malicious'];
 
 function ask({ gateways, questions }: Run, record: HonestRecord, end_ms: number): Promise<unknown> {
   const clients = Array.from({ length: honest_clients }, (_, index) =>

@@ -108,6 +108,7 @@ async function contextOf(folder: string, rank: number): Promise<ProcessContext> 
     environment: { PATH: process.env.PATH },
     traffic: { in_flight: 0, streams: 0, answer_bytes: 0, unanswered: new Set() },
     onChange: () => undefined,
+    onFullness: () => undefined,
   };
 }
 
