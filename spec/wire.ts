@@ -34,6 +34,8 @@ export const headers = {
   providers: 'x-hpcserve-providers',
   /** Whose prompts this one may meet in a prefix cache: requests of the same scope. Absent: those that have none. */
   cache_scope: 'x-hpcserve-cache-scope',
+  /** `1`: a native replica whose batch is full refuses at once (`E_WORKER_BUSY`) and lets the request not wait. */
+  at_once: 'x-hpcserve-at-once',
   /** `1` asks a native replica for the token ids of every chunk, in `hpcserve_token_ids`; the gateway removes them again. */
   token_ids: 'x-hpcserve-token-ids',
   /** Of a native replica that refuses a request for its level: a `RefusedRequest`; clients do not see it. */

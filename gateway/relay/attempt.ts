@@ -1,3 +1,4 @@
+import { requestsAt } from '../../solver/routing/candidate.ts';
 import type { RefusedRequest } from '../../spec/device-view.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers } from '../../spec/wire.ts';
@@ -37,6 +38,8 @@ export interface AttemptOwner {
   readonly of: ExchangeRequest;
   /** The stream that the client is being sent; it outlives the attempts that feed it. */
   readonly stream: StreamRelay | undefined;
+  /** The request waits where a batch is full; else another replica is looked for first. */
+  readonly may_wait: boolean;
   openStream(attempt: Attempt, options: Pick<StreamRelayOptions, 'onFirst' | 'onReplicaFailed'>): StreamRelay;
   /** The first bytes of an answer are about to go to the client. */
   firstByte(): void;
@@ -75,6 +78,7 @@ export class Attempt implements AnswerReceiver {
   #json: JsonRelay | undefined;
   #stream: StreamRelay | undefined;
   /** What a replica says that was asked to go on with a stream and does not. */
+  #atOnce = false;
   #refusal: Buffer | undefined;
   /** What it refused the request with inside a stream that had begun, as an answer of its own. */
   #refusedInStream: Buffer | undefined;
@@ -91,6 +95,8 @@ export class Attempt implements AnswerReceiver {
     const scope = cacheScopeOf(key);
     const link = this.replica.session;
     const body = this.#continued?.body ?? bodyFor(parsed, link.facts.engine);
+    // Another gateway may have filled the batch since the replica last said how full it is.
+    this.#atOnce = !this.#owner.may_wait && !this.#continued && hasFreePlace(this.replica);
     this.replica.unreported++;
     const { traceparent } = request.headers;
     const asksTokens = parsed.stream && endpoint.dialect === 'completions' && link.facts.engine === 'native';
@@ -100,9 +106,15 @@ export class Attempt implements AnswerReceiver {
       `${headers.model}: ${this.replica.modelField}\r\n` +
       `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
       `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
+      `${this.#atOnce ? `${headers.at_once}: 1\r\n` : ''}` +
       `${scope === undefined ? '' : `${headers.cache_scope}: ${scope}\r\n`}` +
       `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`;
     this.#call = link.requests.send(head, body, this);
+  }
+
+  /** It was not to wait there: where the replica was busy, it had no place in its batch. */
+  get wasAtOnce(): boolean {
+    return this.#atOnce;
   }
 
   /** Of the answer; 0 before there is one. */
@@ -346,4 +358,9 @@ function readEnvelope(body: Buffer): { code: string } | undefined {
   } catch {
     return undefined;
   }
+}
+
+/** As far as this gateway knows, a native replica computes one sequence more at once. */
+function hasFreePlace(replica: Replica<SessionLink>): boolean {
+  return replica.native && requestsAt(replica) < replica.max_sequences;
 }

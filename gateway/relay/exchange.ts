@@ -52,6 +52,8 @@ const retries = 2;
 const ended_max = 2;
 /** Replicas asked at most, those included that are full: being asked in vain costs each a little. */
 const mostAsked = 16;
+/** After so many that had no place it waits where the next one has none. Lower: fewer questions; higher: shorter waits. */
+const full_max = 4;
 const tooManyRequests = 429;
 /** A client that takes no bytes for so long is cut off; its replica could compute for others. */
 const stall_ms = 60_000;
@@ -80,6 +82,9 @@ export class Exchange implements AttemptOwner {
   #stall: NodeJS.Timeout | undefined;
   /** The model it counts for as demand. */
   #demanded: string | undefined;
+  /** Native replicas whose batches were full when they were asked, by session. */
+  readonly #full: string[] = [];
+  #waits = false;
   /** Replicas that failed; those that were only full do not count. */
   #failures = 0;
   /** Of those that ended under it. */
@@ -117,6 +122,10 @@ export class Exchange implements AttemptOwner {
     return this.#continuations?.possible ?? false;
   }
 
+  get may_wait(): boolean {
+    return this.#waits || this.#full.length >= full_max;
+  }
+
   get progress(): TokenUsage | undefined {
     return this.#continuations?.journal?.progress;
   }
@@ -141,6 +150,14 @@ export class Exchange implements AttemptOwner {
   #choose(): Replica<SessionLink> | undefined {
     if (this.#failures > retries || this.#ended >= ended_max || this.#attempts >= mostAsked) return undefined;
     return this.#services.router.choose(this.#route, this.#tried);
+  }
+
+  /** Where all batches were full: one of them, in whose queue it waits. */
+  #chooseToWait(): Replica<SessionLink> | undefined {
+    if (this.#waits || this.#full.length === 0) return undefined;
+    this.#waits = true;
+    this.#mayBeAsked(this.#full);
+    return this.#choose();
   }
 
   #begin(attempt: Attempt): void {
@@ -285,7 +302,8 @@ export class Exchange implements AttemptOwner {
       this.#sentAway = true;
       this.#tried = [attempt.replica.session_id];
     }
-    const next = this.#choose();
+    if (attempt.wasAtOnce && attempt.status === 429) this.#full.push(attempt.replica.session_id);
+    const next = this.#choose() ?? this.#chooseToWait();
     // Before an instance more is made for it, or nobody takes it (LLM-Mesh §4).
     if (refused && !this.#askedForRoom && (!next || next.weights?.resting === true)) {
       this.#askedForRoom = true;
@@ -320,11 +338,15 @@ export class Exchange implements AttemptOwner {
   }
 
   #retry(attempt: Attempt, next: Replica<SessionLink>): void {
-    this.#services.log.warn(
-      { request_id: this.#of.request_id, session: attempt.replica.session_id, status: attempt.status },
-      'replica answered with an error; asked another',
-    );
-    this.#services.metrics.retried(attempt.replica.served.name);
+    const { session_id, served } = attempt.replica;
+    // That a batch was full is no failure.
+    if (!this.#full.includes(session_id)) {
+      this.#services.log.warn(
+        { request_id: this.#of.request_id, session: session_id, status: attempt.status },
+        'replica answered with an error; asked another',
+      );
+      this.#services.metrics.retried(served.name);
+    }
     this.#begin(new Attempt(this, next));
   }
 

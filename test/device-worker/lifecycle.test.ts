@@ -226,6 +226,21 @@ describe('the end of a worker', () => {
     expect((await worker.post('/v1/completions', body)).status).toBe(200);
   });
 
+  it('a full batch is said at once, and what is not to wait is refused though others may', async () => {
+    await start({}, { step_ms_min: 20 });
+    const body = { model: 'm', prompt: 'x', max_tokens: 2 };
+    const asked_ms = performance.now();
+    const running = worker.stream('/v1/chat/completions', { ...endless, max_tokens: 200, n: 8 });
+    await worker.report('m', (load) => load.running === 8);
+    const refused = await worker.post('/v1/completions', body, { 'x-hpcserve-at-once': '1' });
+    expect([refused.status, JSON.parse(refused.text).error.type]).toEqual([429, 'rate_limit_error']);
+    expect(performance.now() - asked_ms).toBeLessThan(200 * 20);
+    // It waits for one of the eight.
+    expect((await worker.post('/v1/completions', body)).status).toBe(200);
+    await running;
+    expect((await worker.post('/v1/completions', body, { 'x-hpcserve-at-once': '1' })).status).toBe(200);
+  });
+
   it('an idle worker sleeps', async () => {
     await start();
     await worker.post('/v1/completions', { model: 'm', prompt: 'x', max_tokens: 4 });

@@ -151,7 +151,7 @@ export class WorkerServer {
       token_ids: request.headers[headerNames.token_ids] === '1',
       cache_scope: typeof scope === 'string' ? scope : undefined,
       slow_client_ms: this.workerLimits.slow_client_ms,
-      admit: (sequences) => this.admit(model, sequences),
+      admit: (sequences) => this.admit(model, sequences, request.headers[headerNames.at_once] === '1'),
     });
   }
 
@@ -162,12 +162,16 @@ export class WorkerServer {
     return bodyBytesMax(Math.max(0, ...models.map(({ config }) => config.context_tokens)));
   }
 
-  /** @throws HpcserveError E_WORKER_BUSY where the queue is too full, E_REQUEST_INVALID where it could never hold so many */
-  private admit({ config }: ServedModel, sequences: number): void {
-    const most = config.max_sequences + this.workerLimits.waiting_sequences;
-    if (sequences > most)
+  /**
+   * @param at_once who asks knows of other replicas: nothing waits here
+   * @throws HpcserveError E_WORKER_BUSY where the queue is too full, E_REQUEST_INVALID where it could never hold so many
+   */
+  private admit({ config }: ServedModel, sequences: number, at_once: boolean): void {
+    const longest = config.max_sequences + this.workerLimits.waiting_sequences;
+    const most = at_once ? config.max_sequences : longest;
+    if (sequences > longest)
       throw new HpcserveError('E_REQUEST_INVALID', {
-        what: `The request asks for ${sequences} answers at once, and ${config.name} takes at most ${most}`,
+        what: `The request asks for ${sequences} answers at once, and ${config.name} takes at most ${longest}`,
       });
     const live = this.models.liveOf(config.name);
     if (live + sequences > most)
