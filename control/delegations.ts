@@ -9,6 +9,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import type { SiteConfig } from '../spec/site.ts';
 import { launchFiles, providerKeyFile, type StateLayout } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
+import { providerName } from './provider-name.ts';
 
 const day_s = 86_400;
 /**
@@ -20,11 +21,6 @@ const queue_s = 30 * day_s;
 const grace_s = day_s;
 /** Of what has no time limit (the local site, nodes that joined): it ends a year after anybody last looked. */
 const unlimited_s = 365 * day_s;
-
-/** `user@site`: how a provider is called. Its key is what it is. */
-export function providerName(site: Pick<SiteConfig, 'name' | 'provider'>, user: string): string {
-  return `${user}@${site.provider ?? site.name}`;
-}
 
 /** Who a user is to others of the mesh; the key is made where there is none. @throws HpcserveError E_PROVIDER_KEY */
 export function ownProvider(

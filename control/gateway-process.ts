@@ -18,7 +18,6 @@ import {
   type StateLayout,
 } from '../spec/state-layout.ts';
 import { readJsonIfThere, writeFileAtomically } from './atomic-file.ts';
-import { providerName } from './delegations.ts';
 import { askForText, reasonOf } from './gateway-client.ts';
 import { lastWords } from './log-files.ts';
 import {
@@ -28,6 +27,7 @@ import {
   readProcessStat,
   signalProcess,
 } from './process-identity.ts';
+import { providerName } from './provider-name.ts';
 import { waitUntil } from './wait-until.ts';
 
 /** How long a gateway may take until it answers, ms. Opening a ledger on a slow network filesystem counts. */

@@ -9,12 +9,13 @@ import { type SiteConfig, slurmSettings } from '../spec/site.ts';
 import { expandSitePath } from '../spec/site-paths.ts';
 import { arrayTaskFolder, launchFiles } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
-import { type DelegatedLaunch, providerName } from './delegations.ts';
+import type { DelegatedLaunch } from './delegations.ts';
 import type { DeploymentState, LaunchRecord } from './deployment-state.ts';
 import type { DeploymentStore } from './deployment-store.ts';
 import { digestOf } from './digest.ts';
 import type { JobArrays, JobRunner, PreparedArray, PreparedLaunch } from './job-runner.ts';
 import { isJoinedKind } from './joined-node/joined-nodes.ts';
+import { providerName } from './provider-name.ts';
 
 /** What a launch takes from the person and place that submit it. */
 export interface PrepareFacts {

@@ -8,8 +8,9 @@ import { makeFolders } from '../spec/make-folders.ts';
 import { modelSchema } from '../spec/model-yaml.ts';
 import { launchFiles, runFolder } from '../spec/state-layout.ts';
 import { writeFileAtomically } from './atomic-file.ts';
-import { Delegations, providerName } from './delegations.ts';
+import { Delegations } from './delegations.ts';
 import { networkOf, type PrepareFacts } from './prepare-launch.ts';
+import { providerName } from './provider-name.ts';
 import type { LoadedSite } from './site-files.ts';
 
 export interface RunRequest {
