@@ -93,7 +93,8 @@ describe('npm run quickstart', () => {
       });
       expect(run.status, run.stderr).toBe(8);
       expect(run.stderr).toMatch(/▸ no answer came; hpcserve doctor --site local says\nPASSED {3}node: /);
-      expect(run.stderr).toMatch(/^(FAILED|WARNING) {1,2}.*no numbers/m);
+      // Whether the replicas are known to have failed by then, or the keeper is at it, a moment decides.
+      expect(run.stderr).toMatch(/^(PASSED|WARNING|FAILED) {2,3}deployment quickstart: /m);
       expect(run.stderr).toMatch(
         /error: the model is deployed, .*E_QUICKSTART\]\n {2}because: .*no numbers.*E_REPLICA_FAILED\]/,
       );
