@@ -82,6 +82,13 @@ const device = (changes: Partial<SharedDevice>): SharedDevice => ({
 });
 
 describe('a device as text', () => {
+  it('says which kernels are left out, below what the device is', () => {
+    const left_out = ['the AMX kernel for Q8_0 matrices is wrong on this CPU: plain kernels take its place'];
+    const changed = report({ device: { name: 'Xeon', threads: 8, isa: ['AMX_INT8'], left_out } });
+    const lines = deviceLines(device({ report: changed }), options);
+    expect(lines[1]).toBe(`  left out: ${left_out[0]}`);
+  });
+
   it('shows memory, models with their promises, and the last decision with its reason', () => {
     const lines = deviceLines(device({ deployment: 'demo', job_id: '42', report: report() }), options);
     expect(lines).toEqual([

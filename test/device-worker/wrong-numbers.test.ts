@@ -1,23 +1,19 @@
 /** Kernels that compute wrongly, and weights that are no numbers: real workers, which find out themselves. */
-import { execFileSync, spawnSync } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { closeSync, copyFileSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import { readGguf } from '../../native/formats/gguf-reader.ts';
-import { folderWithOneCpu, runnableCpuLibraries } from '../engine/cpu-library-folders.ts';
+import { folderWithOneCpu, lackingForWrongKernels, wrongKernelCpu } from '../engine/cpu-library-folders.ts';
 import { model } from '../engine/support.ts';
 import { WorkerHarness } from './harness.ts';
 
 const ask = { model: 'm', prompt: 'Ships float because', max_tokens: 24, temperature: 0 };
 const source = fileURLToPath(new URL('wrong-kernels.c', import.meta.url));
-const cpu = 'haswell';
-const missing = [
-  ...(spawnSync('cc', ['--version']).status === 0 ? [] : ['a C compiler']),
-  ...(runnableCpuLibraries().includes(cpu) ? [] : ['a CPU with AVX2']),
-];
-const needs = missing.length === 0 ? '' : ` [skipped: needs ${missing.join(' and ')}]`;
+const lacking = lackingForWrongKernels();
+const needs = lacking && ` [skipped: needs ${lacking}]`;
 
 const scratch = mkdtempSync(join(tmpdir(), 'hpcw-wrong-'));
 const workers: WorkerHarness[] = [];
@@ -47,11 +43,11 @@ function damaged(path: string, name: string, at_bytes: number, bytes: Uint8Array
   return copy;
 }
 
-describe.skipIf(missing.length > 0)(`a kernel that is wrong on this CPU${needs}`, () => {
+describe.skipIf(lacking !== '')(`a kernel that is wrong on this CPU${needs}`, () => {
   it('is left out, said, and answered without', async () => {
     const library = join(scratch, 'wrong.so');
     execFileSync('cc', ['-shared', '-fPIC', '-O2', '-o', library, source]);
-    const library_dir = folderWithOneCpu(join(scratch, 'libraries'), cpu);
+    const library_dir = folderWithOneCpu(join(scratch, 'libraries'), wrongKernelCpu);
     const path = await model('tiny-llama', 'Q4_0');
     const right = start({ XDG_CACHE_HOME: join(scratch, 'right') });
     const wrong = start({ XDG_CACHE_HOME: join(scratch, 'wrong'), LD_PRELOAD: library });

@@ -1,4 +1,5 @@
 /** ggml's libraries for different CPUs, each to be used alone. */
+import { spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import koffi from 'koffi';
@@ -16,6 +17,18 @@ export function runnableCpuLibraries(): string[] {
     const score = koffi.load(join(folder, file)).func('int ggml_backend_score()');
     return (score() as number) > 0 ? [name] : [];
   });
+}
+
+/** The library whose kernels `test/device-worker/wrong-kernels.c` stands before. */
+export const wrongKernelCpu = 'haswell';
+
+/** What this machine lacks to put a wrong kernel before a right one; empty: nothing. */
+export function lackingForWrongKernels(): string {
+  const missing = [
+    ...(spawnSync('cc', ['--version']).status === 0 ? [] : ['a C compiler']),
+    ...(runnableCpuLibraries().includes(wrongKernelCpu) ? [] : ['a CPU with AVX2']),
+  ];
+  return missing.join(' and ');
 }
 
 /** Makes a folder with all libraries but those of other CPUs. @returns its path */
