@@ -9,7 +9,7 @@
  */
 import koffi from 'koffi';
 import { ggmlRowBytes, ggmlTypeByName } from '../../native/formats/ggml-types.ts';
-import { addressOf, type Ggml, GgmlType, ggmlStatusSuccess, memoryAt } from '../../native/ggml.ts';
+import { addressOf, type Ggml, GgmlType, ggmlStatusSuccess, memoryAt, tensorLayout } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { convertedRowBytes, row_group } from './row-groups.ts';
 
@@ -187,7 +187,7 @@ class Proof {
     const ggml = this.#ggml;
     const { width, use } = this.#kernel;
     const input = this.#activations.subarray(0, columns * width);
-    const rows = Number(koffi.decode(matrix, 16 + 8, 'int64_t'));
+    const rows = Number(koffi.decode(matrix, tensorLayout.ne + 8, 'int64_t'));
     if (use === 'matrix') {
       const x = ggml.ggml_new_tensor_2d(this.#context, GgmlType.F32, width, columns)!;
       return this.#compute(ggml.ggml_mul_mat(this.#context, matrix, x)!, [[x, input]], rows * columns);

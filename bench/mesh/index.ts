@@ -105,7 +105,7 @@ async function memory(records: number): Promise<BenchResult> {
     `memory of one record in a table of ${records}, signed and opened`,
     bytes,
     'B',
-    '< 2.25 KB',
-    bytes < 2304,
+    '< 2 KB',
+    bytes < 2048,
   );
 }
