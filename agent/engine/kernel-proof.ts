@@ -9,7 +9,14 @@
  */
 import koffi from 'koffi';
 import { ggmlRowBytes, ggmlTypeByName } from '../../native/formats/ggml-types.ts';
-import { addressOf, type Ggml, GgmlType, ggmlStatusSuccess, memoryAt, tensorLayout } from '../../native/ggml.ts';
+import {
+  addressOf,
+  type Ggml,
+  GgmlType,
+  ggmlStatusSuccess,
+  memoryAt,
+  tensorLayout,
+} from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { convertedRowBytes, row_group } from './row-groups.ts';
 
