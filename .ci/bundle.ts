@@ -6,7 +6,7 @@
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { join, resolve, sep } from 'node:path';
 import { type Plugin, rolldown } from 'rolldown';
-import { packageRoot } from '../spec/package-root.ts';
+import { packageRoot } from '../host/package-root.ts';
 
 /** Plain JavaScript that nearly every command loads. All else stays a package, addons among it. */
 const inlined = ['commander', 'eta', 'yaml', 'zod'];

@@ -1,7 +1,7 @@
 /** `npm run check`: formatting and lint (biome), dead code and unlisted packages (knip). */
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { packageRoot } from '../spec/package-root.ts';
+import { packageRoot } from '../host/package-root.ts';
 
 const checks: { name: string; argv: [string, ...string[]] }[] = [
   { name: 'biome', argv: ['@biomejs/biome/bin/biome', 'ci', '--config-path=.ci/biome-rules.json', '.'] },

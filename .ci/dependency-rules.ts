@@ -1,5 +1,5 @@
 /**
- * The direction of dependencies: processes → libraries → spec. `test/house/dependencies.test.ts` runs
+ * The direction of dependencies: processes → libraries → host → spec. `test/repo-rules/dependencies.test.ts` runs
  * dependency-cruiser with these rules and checks that it saw the modules.
  */
 import type { IForbiddenRuleType } from 'dependency-cruiser';
@@ -7,7 +7,26 @@ import type { IForbiddenRuleType } from 'dependency-cruiser';
 export const processes = ['cli', 'control', 'gateway', 'agent'] as const;
 export const libraries = ['solver', 'mesh', 'slurm', 'ledger', 'native'] as const;
 
+/**
+ * The floors of `control/`, the lowest first: what stands on one floor may call what stands below it. `''` are the operations
+ * at the top of the room (deploy, stop, status, shell), which commands call.
+ */
+export const controlFloors = [
+  ['state'],
+  ['runner'],
+  ['model-source'],
+  ['plan'],
+  ['gateway'],
+  ['reconcile'],
+  ['joined-node', 'scaler', 'scavenger'],
+  ['keeper'],
+  [''],
+] as const;
+
 const all = (rooms: readonly string[]): string => `^(${rooms.join('|')})/`;
+
+/** Files of one folder of `control/`; those at its top for `''`. */
+const inControl = (folder: string): string => `^control/${folder ? `${folder}/` : '[^/]+$'}`;
 
 export const dependencyRules: IForbiddenRuleType[] = [
   // `control` runs inside a CLI command, so the CLI may call it; nothing else crosses between processes.
@@ -26,10 +45,16 @@ export const dependencyRules: IForbiddenRuleType[] = [
     to: { path: all([...processes, ...libraries.filter((other) => other !== room)]) },
   })),
   {
+    name: 'host-imports-only-spec',
+    severity: 'error',
+    from: { path: '^host/' },
+    to: { path: all([...processes, ...libraries]) },
+  },
+  {
     name: 'spec-imports-nothing-of-the-house',
     severity: 'error',
     from: { path: '^spec/' },
-    to: { path: all([...processes, ...libraries]) },
+    to: { path: all([...processes, ...libraries, 'host']) },
   },
   {
     name: 'solver-is-pure',
@@ -39,16 +64,38 @@ export const dependencyRules: IForbiddenRuleType[] = [
     to: { dependencyTypes: ['core'] },
   },
   {
+    name: 'solver-uses-no-effects',
+    severity: 'error',
+    from: { path: '^solver/' },
+    to: { path: '^host/' },
+  },
+  // The uppermost floor may call all.
+  ...controlFloors.slice(0, -1).flatMap((floor, at) =>
+    floor.map((folder) => ({
+      name: `control-${folder || 'operations'}-calls-only-what-is-below`,
+      severity: 'error' as const,
+      from: { path: inControl(folder) },
+      to: {
+        path: controlFloors
+          .slice(at)
+          .flat()
+          .filter((other) => other !== folder)
+          .map(inControl)
+          .join('|'),
+      },
+    })),
+  ),
+  {
     name: 'product-imports-no-tests',
     severity: 'error',
-    from: { path: all([...processes, ...libraries, 'spec']) },
+    from: { path: all([...processes, ...libraries, 'host', 'spec']) },
     to: { path: '^(test|bench|\\.ci)/' },
   },
   { name: 'no-cycles', severity: 'error', from: { pathNot: '^spec/errors/' }, to: { circular: true } },
   {
     name: 'product-uses-no-development-packages',
     severity: 'error',
-    from: { path: all([...processes, ...libraries, 'spec']) },
+    from: { path: all([...processes, ...libraries, 'host', 'spec']) },
     to: { dependencyTypes: ['npm-dev'], dependencyTypesNot: ['type-only'] },
   },
 ];

@@ -1,8 +1,8 @@
 /** `npm run bench -- NAME [--json]`: runs one bench, prints its table, ends with 1 where a bar does not hold. */
 import { execFileSync } from 'node:child_process';
 import { cpus, totalmem } from 'node:os';
+import { packageRoot } from '../host/package-root.ts';
 import { nearest } from '../spec/nearest.ts';
-import { packageRoot } from '../spec/package-root.ts';
 import { benches } from './list.ts';
 import type { BenchReport, BenchResult } from './result.ts';
 

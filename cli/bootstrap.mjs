@@ -22,6 +22,7 @@ const sourceFolders = [
     'slurm',
     'ledger',
     'native',
+    'host',
     'spec',
     'test',
     'bench',

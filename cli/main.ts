@@ -5,7 +5,7 @@ import { Configuration } from './config/configuration.ts';
 import type { CliContext } from './context.ts';
 import { printable, style, wantsColour } from './format/style.ts';
 import { buildProgram } from './program.ts';
-import { RanElsewhere } from './remote/ran-elsewhere.ts';
+import { RemoteExit } from './remote/remote-exit.ts';
 
 const interruption = new AbortController();
 
@@ -75,7 +75,7 @@ async function main(): Promise<number> {
     await program.parseAsync(process.argv);
     return 0;
   } catch (thrown) {
-    if (thrown instanceof RanElsewhere) return thrown.exit_code;
+    if (thrown instanceof RemoteExit) return thrown.exit_code;
     if (thrown instanceof CommanderError) {
       if (thrown.exitCode === 0) return 0;
       const error = usageError(thrown);

@@ -1,12 +1,12 @@
 /** The command tree: global options here, one file a command in `commands/`. */
 import { Command, Option } from 'commander';
-import type { LoadedSite } from '../control/site-files.ts';
-import { version } from '../control/version.ts';
+import type { LoadedSite } from '../control/state/site-files.ts';
+import { version } from '../host/version.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ConfigKey } from './config/config-schema.ts';
 import type { CliContext } from './context.ts';
-import { RanElsewhere } from './remote/ran-elsewhere.ts';
 import { remoteCommands } from './remote/remote-commands.ts';
+import { RemoteExit } from './remote/remote-exit.ts';
 import { openSite, readSpec } from './site-session.ts';
 
 type Register = (program: Command, context: CliContext) => void;
@@ -62,7 +62,7 @@ const flagKeys: Readonly<Record<string, { key: ConfigKey; flag: string }>> = {
   timeout: { key: 'deploy_timeout_s', flag: '--timeout' },
 };
 
-/** A site over ssh: the command runs on its login node. @throws RanElsewhere with its exit code */
+/** A site over ssh: the command runs on its login node. @throws RemoteExit with its exit code */
 async function elsewhere(context: CliContext, command: Command): Promise<void> {
   const top = topCommand(command);
   // With a URL the gateway is asked as it is; nothing of the site is needed.
@@ -72,7 +72,7 @@ async function elsewhere(context: CliContext, command: Command): Promise<void> {
   const loaded = siteOfCommand(context, top);
   if (loaded?.site.slurm?.ssh === undefined) return;
   const { runThere } = await import('./remote/run-there.ts');
-  throw new RanElsewhere(await runThere(context, loaded, command, process.argv.slice(2)));
+  throw new RemoteExit(await runThere(context, loaded, command, process.argv.slice(2)));
 }
 
 /** `keys` of `keys create`. */

@@ -6,8 +6,8 @@ import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { packageRoot } from '../host/package-root.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { packageRoot } from '../spec/package-root.ts';
 
 const command = join(packageRoot, 'cli/hpcserve.mjs');
 const model = join(packageRoot, 'examples/quickstart.gguf');

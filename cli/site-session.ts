@@ -1,12 +1,12 @@
 /** From the command line to the things control works with: the site, its state and runner, the specification. */
 import { userInfo } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
-import { CredentialFile } from '../control/credentials.ts';
-import type { GatewayAddress } from '../control/gateway-client.ts';
-import { type GatewaySight, lookAtGateway, lookAtGateways } from '../control/gateway-process.ts';
-import { baseUrl, type GatewayWays, waysOf } from '../control/gateway-url.ts';
-import { type Operations, openOperations } from '../control/operations.ts';
-import { type LoadedSite, loadSite, type SitePlaces } from '../control/site-files.ts';
+import type { GatewayAddress } from '../control/gateway/gateway-client.ts';
+import { type GatewayStatus, inspectGateway, inspectGateways } from '../control/gateway/gateway-process.ts';
+import { baseUrl, type GatewayWays, waysOf } from '../control/gateway/gateway-url.ts';
+import { type Operations, openOperations } from '../control/runner/operations.ts';
+import { CredentialFile } from '../control/state/credentials.ts';
+import { type LoadedSite, loadSite, type SitePlaces } from '../control/state/site-files.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import {
@@ -121,18 +121,20 @@ export function credentialFile(context: CliContext): CredentialFile {
 }
 
 /** The first gateway of the site that answers, with the layout as it sees it; else how the first of all is. */
-export async function anyGateway(layout: StateLayout): Promise<{ layout: StateLayout; sight: GatewaySight }> {
-  const gateways = await lookAtGateways(layout);
+export async function anyGateway(
+  layout: StateLayout,
+): Promise<{ layout: StateLayout; sight: GatewayStatus }> {
+  const gateways = await inspectGateways(layout);
   return (
     gateways.find(({ sight }) => sight.state === 'running') ?? {
       layout,
-      sight: gateways[0]?.sight ?? (await lookAtGateway(layout)),
+      sight: gateways[0]?.sight ?? (await inspectGateway(layout)),
     }
   );
 }
 
 /** Where to send requests, and with which key. */
-export interface Door extends GatewayAddress, GatewayWays {
+export interface Endpoint extends GatewayAddress, GatewayWays {
   key: string;
 }
 
@@ -140,11 +142,11 @@ export interface Door extends GatewayAddress, GatewayWays {
  * The gateway to talk to: `url` of the configuration, else that of the site; and the key for it:
  * HPCSERVE_API_KEY, else the kept one.
  */
-export async function openDoor(context: CliContext): Promise<Door> {
+export async function openEndpoint(context: CliContext): Promise<Endpoint> {
   const credentials = credentialFile(context);
   const configured = context.configuration.get('url');
   const fromEnvironment = context.environment.HPCSERVE_API_KEY;
-  const withKey = (url: string, key: string | undefined): Door => {
+  const withKey = (url: string, key: string | undefined): Endpoint => {
     const found = fromEnvironment || key;
     if (found) return { url, key: found };
     throw new HpcserveError('E_CREDENTIALS', {

@@ -12,7 +12,7 @@ export function addSlurmOptions(command: Command): Command {
 }
 
 /** Those that were given, as words again. */
-export function slurmWords(options: Readonly<Record<string, unknown>>): string[] {
+export function slurmArguments(options: Readonly<Record<string, unknown>>): string[] {
   return ['partition', 'account', 'qos', 'reservation', 'constraint', 'time'].flatMap((name) =>
     options[name] === undefined ? [] : [`--${name}`, String(options[name])],
   );

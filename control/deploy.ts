@@ -1,37 +1,30 @@
 /** `deploy`: from a specification to a serving deployment, or to the reason why not. */
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { copyPrivately } from '../host/copy-privately.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { DeploymentSpec, ModelSpec, Objective } from '../spec/model-yaml.ts';
-import type { PlacementModel, Plan, RunningReplicas } from '../spec/plan.ts';
+import type { DeploymentSpec, Objective } from '../spec/model-yaml.ts';
+import type { Plan } from '../spec/plan.ts';
 import { deploymentFiles, type GatewayEndpoint } from '../spec/state-layout.ts';
-import { assess } from './assess.ts';
-import { copyPrivately } from './copy-privately.ts';
-import type { CredentialFile } from './credentials.ts';
-import { mergePlan } from './decide.ts';
-import { type DeploymentState, forgetOldest, liveLaunches, wantedLaunches } from './deployment-state.ts';
-import { diagnose } from './diagnose.ts';
-import { ensureGateway, ensureKey, waitForModels } from './gateway.ts';
-import { baseUrl, type GatewayWays, waysOf } from './gateway-url.ts';
-import { warningLines } from './gateway-warnings.ts';
-import { inspectModel } from './inspect-model.ts';
-import { joinedOffers } from './joined-node/joined-offers.ts';
+import { ensureGateway, ensureKey, waitForModels } from './gateway/gateway.ts';
+import { baseUrl, type GatewayWays, waysOf } from './gateway/gateway-url.ts';
+import { warningLines } from './gateway/gateway-warnings.ts';
 import { ensureKeeper } from './keeper/keeper-process.ts';
-import { measuredWorkloads } from './measured-workload.ts';
-import { type AskSlurm, factsToPlanWith, type Operations } from './operations.ts';
+import { planNow } from './plan/plan-now.ts';
+import { launchIds, type PlannedDeployment, requireFeasible, useFresh } from './plan/planning.ts';
+import { assess } from './reconcile/assess.ts';
+import { mergePlan } from './reconcile/decide.ts';
+import { diagnose } from './reconcile/diagnose.ts';
+import { bookkeepingActions, Reconciler } from './reconcile/reconciler.ts';
+import { forgetPrevious, previousOf, rollBack } from './reconcile/roll-back.ts';
+import type { Operations } from './runner/operations.ts';
+import type { CredentialFile } from './state/credentials.ts';
 import {
-  launchIds,
-  type PlannedDeployment,
-  type PlanningInput,
-  planDeployment,
-  requireFeasible,
-  useFresh,
-} from './planning.ts';
-import { withQueueWaits } from './queue-wait.ts';
-import { Reconciler, records } from './reconciler.ts';
-import { forgetPrevious, previousOf, rollBack } from './roll-back.ts';
-import { searchDeadline } from './search-deadline.ts';
-import { offersOf } from './site-offers.ts';
+  type DeploymentState,
+  forgetOldest,
+  liveLaunches,
+  wantedLaunches,
+} from './state/deployment-state.ts';
 import { endSuperseded, stopDeployment } from './stop.ts';
 
 export interface DeployRequest {
@@ -66,86 +59,6 @@ export interface DeployResult extends GatewayWays {
 /** Time between two looks at state files while following, ms. Lower: news sooner; higher: less load on the filesystem. */
 const follow_ms = 500;
 
-export interface PlanNowOptions {
-  ask?: AskSlurm;
-  /** Instead of the one in model.yaml. */
-  objective?: Objective;
-  /** How long a better plan is looked for, ms. */
-  search_ms?: number;
-}
-
-/** The search for a better plan ends after this long unless told otherwise; most end by proof in a tenth of it. */
-export const search_ms = 5000;
-
-/** Makes the plan for a specification as things are now. @throws E_MODEL_… before anything is submitted. */
-export async function planNow(
-  operations: Operations,
-  spec: DeploymentSpec,
-  specFile: string,
-  options: PlanNowOptions = {},
-): Promise<PlannedDeployment> {
-  return planDeployment(await planningInput(operations, spec, specFile, options));
-}
-
-/** All that the plan of a specification is made from, as things are now. */
-export async function planningInput(
-  operations: Operations,
-  spec: DeploymentSpec,
-  specFile: string,
-  options: PlanNowOptions,
-): Promise<PlanningInput> {
-  const { ask = 'must', objective } = options;
-  const { loaded, facts, emit, now_ms, store } = operations;
-  const checking = (what: string): void => emit({ at_ms: now_ms(), kind: 'checking', what });
-  const inspect = async (model: ModelSpec, folder: string): Promise<PlacementModel> => {
-    checking(`model ${model.name}: ${model.source}`);
-    return (await inspectModel(model, folder, loaded.site, loaded.path, facts.environment)).placement;
-  };
-  if (operations.slurm && ask !== 'never') checking('what the nodes of the cluster offer');
-  const { live, unasked } = await factsToPlanWith(operations, ask);
-  if (unasked !== undefined)
-    emit({
-      at_ms: now_ms(),
-      kind: 'warning',
-      message: `Slurm was not asked; this is from the site config alone (${unasked})`,
-    });
-  const offline = unasked !== undefined;
-  const offered = offersOf(loaded.site, live, facts.environment);
-  const before = store.load(spec.name);
-  const own = new Set(before?.launches.map(({ launch_id }) => launch_id));
-  const offers = [
-    ...(offline ? offered : await withQueueWaits(operations, offered)),
-    ...joinedOffers(loaded.site, loaded.layout, facts.environment, own, now_ms()),
-  ];
-  return {
-    spec,
-    spec_file: specFile,
-    site: loaded.site,
-    offers,
-    inspect,
-    now_ms: now_ms(),
-    offline,
-    limits: searchDeadline(options.search_ms ?? search_ms, () => performance.now()),
-    measured: measuredWorkloads(store.layout.root),
-    ...(objective ? { objective } : {}),
-    ...(before?.desired === 'serving' ? { running: runningOf(before) } : {}),
-  };
-}
-
-/** Replicas of a deployment that run or are on their way, by where they are. */
-function runningOf(state: DeploymentState): RunningReplicas[] {
-  return wantedLaunches(state)
-    .filter((launch) => launch.phase !== 'ended')
-    .flatMap(({ planned }) =>
-      planned.units.map((unit) => ({
-        model: unit.model.name,
-        node_kind: planned.node_kind,
-        replicas: 1,
-        device_count: unit.device_count * (unit.nodes ?? 1),
-      })),
-    );
-}
-
 export async function deploy(operations: Operations, request: DeployRequest): Promise<DeployResult> {
   const { spec } = request;
   const { store, emit, now_ms } = operations;
@@ -168,7 +81,7 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   store.prepareDeployment(spec.name);
   const isNew = store.load(spec.name) === undefined;
   // Jobs may have ended while nobody looked: what is started anew depends on it.
-  if (!isNew) await reconciler.pass(spec.name, records);
+  if (!isNew) await reconciler.pass(spec.name, bookkeepingActions);
   await accept(operations, request, planned).catch((error: unknown) => {
     if (isNew && store.load(spec.name) === undefined) store.remove(spec.name);
     throw error;

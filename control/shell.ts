@@ -2,10 +2,10 @@
 import { expandHostlist } from '../slurm/hostlist.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { nearest } from '../spec/nearest.ts';
-import { liveLaunches } from './deployment-state.ts';
-import { isJoinedKind } from './joined-node/joined-nodes.ts';
-import { pollJobs } from './observe.ts';
-import type { Operations } from './operations.ts';
+import { pollJobs } from './reconcile/observe.ts';
+import type { Operations } from './runner/operations.ts';
+import { liveLaunches } from './state/deployment-state.ts';
+import { isJoinedKind } from './state/joined-nodes.ts';
 
 /** A node of a job that runs now. */
 export interface ShellPlace {

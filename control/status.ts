@@ -2,23 +2,24 @@
 
 import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
 import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
-import { type Assessment, assess } from './assess.ts';
-import { type ActualUnit, differences, type PlannedUnit, plannedUnit } from './confirm.ts';
-import { type DeploymentState, type LaunchRecord, liveLaunches } from './deployment-state.ts';
-import type { DeploymentStore } from './deployment-store.ts';
-import { jobLog } from './diagnose.ts';
-import { lookAtGateway } from './gateway-process.ts';
-import { baseUrl } from './gateway-url.ts';
-import type { JobSnapshot } from './job-runner.ts';
+import { inspectGateway } from './gateway/gateway-process.ts';
+import { baseUrl } from './gateway/gateway-url.ts';
+import { liveFacts } from './plan/live-facts.ts';
+import { kindsOfNodes } from './plan/site-offers.ts';
+import { type Assessment, assess } from './reconcile/assess.ts';
+import { type ActualUnit, differences, type PlannedUnit, plannedUnit } from './reconcile/confirm.ts';
+import { jobLog } from './reconcile/diagnose.ts';
 import {
   describeDevices,
   type Observation,
   observe,
   pollJobsIfReachable,
-  type UnitSight,
-} from './observe.ts';
-import { liveFacts, type Operations } from './operations.ts';
-import { kindsOfNodes } from './site-offers.ts';
+  type UnitStatus,
+} from './reconcile/observe.ts';
+import type { JobSnapshot } from './runner/job-runner.ts';
+import type { Operations } from './runner/operations.ts';
+import { type DeploymentState, type LaunchRecord, liveLaunches } from './state/deployment-state.ts';
+import type { DeploymentStore } from './state/deployment-store.ts';
 
 export interface GatewayReport {
   state: 'running' | 'elsewhere' | 'silent' | 'not_running';
@@ -50,7 +51,7 @@ export interface LaunchReport {
 }
 
 /** A replica as it stands, as it was planned, and whether the two agree. */
-export interface UnitReport extends Omit<UnitSight, 'given'> {
+export interface UnitReport extends Omit<UnitStatus, 'given'> {
   planned: PlannedUnit;
   /** Absent until its agent says what it was given, and after its end. */
   actual?: ActualUnit;
@@ -188,7 +189,7 @@ function reportDeployment(
 
 function unitReport(
   { planned: launch }: LaunchRecord,
-  { given, ...sight }: UnitSight,
+  { given, ...sight }: UnitStatus,
   kinds: Awaited<ReturnType<NodeKinds>>,
 ): UnitReport {
   const planned = plannedUnit(launch, launch.units.find((unit) => unit.unit === sight.unit)!);
@@ -211,7 +212,7 @@ function unitReport(
 }
 
 export async function reportGateway(operations: Operations): Promise<GatewayReport> {
-  const sight = await lookAtGateway(operations.store.layout);
+  const sight = await inspectGateway(operations.store.layout);
   if (sight.state === 'not_running') return { state: sight.state, because: sight.because };
   return {
     state: sight.state,

@@ -1,13 +1,13 @@
 /** `stop`: no job, no process is left, or an error says which. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { type DeploymentState, type LaunchRecord, liveLaunches } from './deployment-state.ts';
-import type { DeploymentStore } from './deployment-store.ts';
-import { isGatewayNeeded, stopGateway } from './gateway.ts';
-import type { JobRunner } from './job-runner.ts';
+import { isGatewayNeeded, stopGateway } from './gateway/gateway.ts';
 import { stopKeeper } from './keeper/keeper-process.ts';
-import type { Operations } from './operations.ts';
-import { Reconciler } from './reconciler.ts';
+import { Reconciler } from './reconcile/reconciler.ts';
+import type { JobRunner } from './runner/job-runner.ts';
+import type { Operations } from './runner/operations.ts';
+import { type DeploymentState, type LaunchRecord, liveLaunches } from './state/deployment-state.ts';
+import type { DeploymentStore } from './state/deployment-store.ts';
 
 export interface StopOptions {
   keep_gateway: boolean;

@@ -9,8 +9,8 @@ import {
 import { createServer as createHttpsServer, type Server as HttpsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import { dirname } from 'node:path';
+import { makeFolders } from '../host/make-folders.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { makeFolders } from '../spec/make-folders.ts';
 import { limits } from '../spec/wire.ts';
 import type { ClientConnections } from './client-connections.ts';
 import type { ClientTls } from './client-tls.ts';

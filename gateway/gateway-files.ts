@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import { chmodSync, existsSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { makeFolders } from '../host/make-folders.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { makeFolders } from '../spec/make-folders.ts';
 import { type GatewayEndpoint, gatewayFiles, type TakenPort } from '../spec/state-layout.ts';
 
 /** Makes the gateway's folder, for its owner alone. Throws E_GATEWAY_FOLDER. */

@@ -1,16 +1,16 @@
 import { networkInterfaces } from 'node:os';
 import {
-  Detour,
   MeshPeer,
   type MeshPeerStatus,
+  RelayFallback,
   type RendezvousRegistry,
-  type SessionSight,
+  type SessionStatus,
 } from '../mesh/index.ts';
 import type { GatewayConfig } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';
 
 /** What members told and were refused, of the folder and of the gossip. */
-export interface MeshSight {
+export interface MeshStatus {
   /** Absent where the gateway takes no part in the gossip, or not yet. */
   gossip?: MeshPeerStatus;
   /** Files of the folder that did not count, by reason. */
@@ -25,7 +25,7 @@ export class GatewayGossip {
   readonly #registry: RendezvousRegistry;
   readonly #joining: Promise<void>;
   /** To sessions of other sites that cannot be reached directly. */
-  readonly detour = new Detour((record) => {
+  readonly detour = new RelayFallback((record) => {
     return (
       this.#peer?.tunnel(record) ?? Promise.reject(new Error('this gateway takes no part in the gossip'))
     );
@@ -37,11 +37,11 @@ export class GatewayGossip {
     this.#joining = this.#join(config, log);
   }
 
-  sight(session_id: string): SessionSight {
+  sight(session_id: string): SessionStatus {
     return this.#peer?.sight(session_id) ?? { sources: this.#registry.table.sourcesOf(session_id) };
   }
 
-  status(): MeshSight {
+  status(): MeshStatus {
     const folder_rejected = this.#registry.status().rejected;
     return { ...(this.#peer ? { gossip: this.#peer.status() } : {}), folder_rejected };
   }

@@ -1,7 +1,7 @@
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { KeyStore, openLedger } from '../ledger/index.ts';
-import { OwnSession, RendezvousRegistry } from '../mesh/index.ts';
+import { LocalSession, RendezvousRegistry } from '../mesh/index.ts';
 import { routingPolicy } from '../solver/routing/policies.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import {
@@ -152,7 +152,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       own.update({}).catch((error: unknown) => log.error(error));
     });
     undo.push(() => provider.close());
-    const own = await OwnSession.join(
+    const own = await LocalSession.join(
       registry,
       metadata(config),
       () => sessions?.relink(),
@@ -334,7 +334,7 @@ function bodyMemory({
 async function retirePredecessor(
   folder: string,
   registry: RendezvousRegistry,
-  own: OwnSession,
+  own: LocalSession,
 ): Promise<void> {
   const before = readEndpoint(folder)?.session_id;
   const record = before === undefined ? undefined : registry.get(before);
@@ -369,7 +369,7 @@ async function listenAsBefore(front: FrontPort, config: GatewayConfig, log: Gate
   }
 }
 
-function metadata(config: GatewayConfig): Parameters<typeof OwnSession.join>[1] {
+function metadata(config: GatewayConfig): Parameters<typeof LocalSession.join>[1] {
   return {
     role: 'gateway',
     node: process.env.SLURMD_NODENAME ?? hostname(),

@@ -1,7 +1,7 @@
 import type { AddressInfo, ListenOptions, Server } from 'node:net';
+import { othersOnPort } from '../host/listeners-of-port.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { TakenPort } from '../spec/state-layout.ts';
-import { othersOnPort } from './listeners-of-port.ts';
 import type { GatewayLog } from './log.ts';
 
 /** Ports tried above a wanted one that is taken, before any free one will do. */

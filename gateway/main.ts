@@ -4,8 +4,8 @@
  */
 import { parseArgs } from 'node:util';
 import { pino } from 'pino';
+import { LogOutput } from '../host/log-output.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { LogOutput } from '../spec/log-output.ts';
 import { readGatewayConfig } from './config.ts';
 import { startGateway } from './gateway.ts';
 import { writeHolder } from './gateway-files.ts';

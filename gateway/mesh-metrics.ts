@@ -1,8 +1,8 @@
 import { Counter, Gauge, type Registry } from 'prom-client';
-import type { MeshSight } from './gateway-gossip.ts';
+import type { MeshStatus } from './gateway-gossip.ts';
 
 /** Series of the mesh; reasons of refusals are a fixed few, see docs/mesh.md. */
-export function registerMeshMetrics(registry: Registry, sight: () => MeshSight): void {
+export function registerMeshMetrics(registry: Registry, sight: () => MeshStatus): void {
   const registers = [registry];
   new Gauge({
     name: 'hpcserve_mesh_members',

@@ -1,7 +1,7 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { RequestRecord } from '../ledger/index.ts';
 import type { MeasuredWorkload } from '../spec/workload.ts';
-import type { MeshSight } from './gateway-gossip.ts';
+import type { MeshStatus } from './gateway-gossip.ts';
 import { registerMeshMetrics } from './mesh-metrics.ts';
 
 /** Upper bounds of the time buckets, seconds: from an instant answer to a long generation. */
@@ -31,7 +31,7 @@ export interface MetricsSource {
   /** What this gateway measured of the load. */
   workloads(): MeasuredWorkload[];
   /** What the folder and the gossip of the mesh brought and refused. */
-  mesh(): MeshSight;
+  mesh(): MeshStatus;
   /** 1 while requests are refused because the ledger cannot be written. */
   ledgerFailing(): boolean;
 }

@@ -4,9 +4,9 @@ import { Pool } from 'undici';
 import { z } from 'zod';
 import type { SessionFacts } from '../ledger/index.ts';
 import {
-  type Detour,
   pinnedConnect,
   pinnedConnector,
+  type RelayFallback,
   type SessionIdentity,
   sessionOrigin,
 } from '../mesh/index.ts';
@@ -50,7 +50,7 @@ export class SessionLink {
   readonly host: string;
   #record: SessionRecord;
   readonly #own: SessionIdentity;
-  readonly #detour: Detour;
+  readonly #detour: RelayFallback;
   readonly #events: LinkEvents;
   #requests: UpstreamPool;
   readonly #watch: Pool;
@@ -63,7 +63,7 @@ export class SessionLink {
   /** By how much its clock was ahead of ours, as its last heartbeats came. */
   #ahead_ms: number[] = [];
 
-  constructor(record: SessionRecord, own: SessionIdentity, detour: Detour, events: LinkEvents) {
+  constructor(record: SessionRecord, own: SessionIdentity, detour: RelayFallback, events: LinkEvents) {
     this.#record = record;
     this.#own = own;
     this.#detour = detour;
@@ -171,7 +171,7 @@ export class SessionLink {
         signal: this.#abort.signal,
       });
       if (answer.statusCode !== 200) {
-        const words = refusalWords(await textOf(answer.body));
+        const words = describeRefusal(await textOf(answer.body));
         if (answer.statusCode === 403 && words !== undefined) this.#retry_ms = reconnectRefused_ms;
         throw new Error(words ?? `its watch path answers ${answer.statusCode}`);
       }
@@ -247,13 +247,13 @@ export class AccessRefused extends Error {
 }
 
 function answerError(status: number, text: string): Error {
-  const words = status === 403 ? refusalWords(text) : undefined;
+  const words = status === 403 ? describeRefusal(text) : undefined;
   if (words !== undefined) return new AccessRefused(words);
   return new Error(`it answers ${status}: ${text.slice(0, 200)}`);
 }
 
 /** What an agent says that lets us not in; undefined where it says something else. */
-function refusalWords(text: string): string | undefined {
+function describeRefusal(text: string): string | undefined {
   try {
     const parsed = refusalSchema.safeParse(JSON.parse(text));
     return parsed.success ? parsed.data.error.message.slice(0, 500) : undefined;

@@ -1,4 +1,4 @@
-import type { Detour, Registry, RegistryChange, SessionIdentity } from '../mesh/index.ts';
+import type { Registry, RegistryChange, RelayFallback, SessionIdentity } from '../mesh/index.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import type { GatewayLog } from './log.ts';
 import { RoutingTable } from './routing/table.ts';
@@ -14,11 +14,11 @@ export class Sessions {
   readonly #registry: Registry;
   readonly #identity: () => SessionIdentity;
   readonly #log: GatewayLog;
-  readonly #detour: Detour;
+  readonly #detour: RelayFallback;
   readonly #unsubscribe: () => void;
 
   /** @param identity what the gateway shows to sessions; asked for each new link, since it may be renewed */
-  constructor(registry: Registry, identity: () => SessionIdentity, log: GatewayLog, detour: Detour) {
+  constructor(registry: Registry, identity: () => SessionIdentity, log: GatewayLog, detour: RelayFallback) {
     this.#registry = registry;
     this.#identity = identity;
     this.#log = log;

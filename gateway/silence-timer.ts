@@ -1,4 +1,4 @@
-import { ownPause_ms } from '../spec/own-pause.ts';
+import { ownPause_ms } from '../host/own-pause.ts';
 
 /** A timer that is later than this was held up by this process itself. */
 const tolerance_ms = 100;

@@ -2,7 +2,7 @@ import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import type Database from 'better-sqlite3';
-import { packageRoot } from '../spec/package-root.ts';
+import { packageRoot } from '../host/package-root.ts';
 
 const workerFile = join(packageRoot, 'dist/ledger/checkpoint-worker.js');
 /** Records between two looks at the log's size. */

@@ -1,4 +1,4 @@
-export { filesystemOf, filesystemOfMagic } from './filesystem.ts';
+export { filesystemOf, filesystemOfMagic } from '../host/filesystem.ts';
 export { KeyStore } from './key-store.ts';
 export type { ApiKey } from './keys.ts';
 export { dayOf, type Ledger, openLedger } from './ledger.ts';

@@ -2,6 +2,7 @@ import { chmodSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { makeFolders } from '../host/make-folders.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import {
   changedSettings,
@@ -9,7 +10,6 @@ import {
   type KeySettings,
   keySettingsSchema,
 } from '../spec/key-settings.ts';
-import { makeFolders } from '../spec/make-folders.ts';
 import { type ApiKey, generateKey, generateKeyId, hashKey } from './keys.ts';
 
 const fileSchema = z.object({

@@ -1,9 +1,9 @@
 import { chmodSync, closeSync, existsSync, openSync } from 'node:fs';
 import { dirname } from 'node:path';
 import Database from 'better-sqlite3';
+import { type Filesystem, filesystemOf } from '../host/filesystem.ts';
 import type { HpcserveError } from '../spec/errors/error.ts';
 import { Checkpointer } from './checkpointer.ts';
-import { type Filesystem, filesystemOf } from './filesystem.ts';
 import type { ApiKey } from './keys.ts';
 import { ledgerError } from './ledger-error.ts';
 import type { RequestRecord, SessionFacts } from './record.ts';

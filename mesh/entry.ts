@@ -1,11 +1,11 @@
 import { createHash } from 'node:crypto';
 import { lifecycles, type SessionRecord } from '../spec/session-record.ts';
 import {
-  type Departure,
-  openDeparture,
   openRecord,
+  openTombstone,
   type RecordMark,
   RecordRejected,
+  type Tombstone,
 } from './record-codec.ts';
 
 /** A record or a departure, opened and checked, with the envelope that proves it. */
@@ -24,7 +24,7 @@ export interface Signed<T> {
 export interface Entry {
   readonly session_id: string;
   readonly record?: Signed<SessionRecord>;
-  readonly departure?: Signed<Departure>;
+  readonly departure?: Signed<Tombstone>;
 }
 
 /** An entry as it travels and lies in files. */
@@ -36,7 +36,7 @@ export interface SealedEntry {
 /** Checks everything there is to check about an entry. @throws RecordRejected */
 export function openEntry({ record, departure }: SealedEntry, networkKey: Uint8Array): Entry {
   const signedRecord = record && signed(openRecord(record, networkKey), record);
-  const signedDeparture = departure && signed(openDeparture(departure, networkKey), departure);
+  const signedDeparture = departure && signed(openTombstone(departure, networkKey), departure);
   const session_id = (signedRecord ?? signedDeparture)?.value.session_id;
   if (session_id === undefined) throw new TypeError('an entry holds a record, a departure, or both');
   const ofTheSame = signedDeparture?.value.session_id === session_id ? signedDeparture : undefined;
@@ -81,7 +81,7 @@ export function sealedEntry({ record, departure }: Entry): SealedEntry {
  * by their bytes, so that every member chooses the same one; of departures the one wins that is about the later
  * record, and none is left where the record is later still. Commutative, associative, idempotent. Returns `a` itself where `b` adds nothing.
  */
-export function joinEntries(a: Entry, b: Entry): Entry {
+export function mergeRecords(a: Entry, b: Entry): Entry {
   if (a.session_id !== b.session_id) {
     throw new TypeError(`entries of two sessions cannot be joined: ${a.session_id}, ${b.session_id}`);
   }
@@ -108,12 +108,12 @@ export function hasLeft({ record, departure }: Entry): boolean {
 }
 
 /** Whether gossip carries it: sessions that no peer speaks for stay in their folder. */
-export function travels({ record }: Entry): boolean {
+export function isGossiped({ record }: Entry): boolean {
   return record?.value.metadata.peer !== undefined;
 }
 
 /** The record as members believe it: LEFT where a peer said so. */
-export function believed({ record, departure }: Entry): SessionRecord | undefined {
+export function effectiveRecord({ record, departure }: Entry): SessionRecord | undefined {
   if (!record) return undefined;
   return departure === undefined || record.value.lifecycle === 'LEFT'
     ? record.value
@@ -163,7 +163,7 @@ function compareMarks(a: RecordMark, b: RecordMark): number {
 }
 
 /** Of those that are about all records, and of those about the same one, the bytes decide. */
-function compareDepartures(a: Signed<Departure>, b: Signed<Departure>): number {
+function compareDepartures(a: Signed<Tombstone>, b: Signed<Tombstone>): number {
   const [one, other] = [a.value.seen, b.value.seen];
   if (one && other) return compareMarks(one, other) || compareBytes(a, b);
   return Number(other !== undefined) - Number(one !== undefined) || compareBytes(a, b);

@@ -3,7 +3,7 @@
  *
  * ```ts
  * const registry = await RendezvousRegistry.open(config.mesh_folder, { create: true });
- * const own = await OwnSession.join(registry, { role: 'gateway', ...metadata });   // so that agents let it in
+ * const own = await LocalSession.join(registry, { role: 'gateway', ...metadata });   // so that agents let it in
  * await own.update({ lifecycle: 'SERVING' });
  *
  * registry.snapshot();                       // every session's record; filter by lifecycle, role and models
@@ -23,12 +23,12 @@
  */
 export { gateway_scope, launchScope } from './credential.ts';
 export { Delegation } from './delegation.ts';
-export { Detour } from './detour.ts';
-export { MeshPeer, type MeshPeerStatus, type SessionSight } from './mesh-peer.ts';
+export { type CurrentDelegation, LocalSession } from './local-session.ts';
+export { MeshPeer, type MeshPeerStatus, type SessionStatus } from './mesh-peer.ts';
 export { loadOrCreateNetworkKey, networkKeyDigest } from './network-key.ts';
-export { type CurrentDelegation, OwnSession } from './own-session.ts';
 export { ProviderKey } from './provider-key.ts';
 export type { Registry, RegistryChange } from './registry.ts';
+export { RelayFallback } from './relay-fallback.ts';
 export { type RendezvousOptions, RendezvousRegistry } from './rendezvous-registry.ts';
 export { SessionIdentity } from './session-identity.ts';
 export { SiteAuthority } from './site-authority.ts';

@@ -6,7 +6,7 @@ import { GossipMember } from './gossip/member.ts';
 import type { PeerName, SessionLoad } from './gossip/messages.ts';
 import { defaultGossipSettings } from './gossip/settings.ts';
 import type { Libp2pTransport } from './libp2p/libp2p-transport.ts';
-import { sealDeparture } from './record-codec.ts';
+import { sealTombstone } from './record-codec.ts';
 import type { RendezvousRegistry } from './rendezvous-registry.ts';
 import { SessionIdentity } from './session-identity.ts';
 import type { EntrySource } from './session-table.ts';
@@ -33,7 +33,7 @@ export interface MeshPeerOptions {
 }
 
 /** What the gossip knows of a session beside its record. */
-export interface SessionSight {
+export interface SessionStatus {
   sources: EntrySource[];
   /** Time since its last sign of life came here, ms; absent where none did. */
   heard_ms_ago?: number;
@@ -103,7 +103,7 @@ export class MeshPeer {
       table,
       departure: (session_id, evidence, seen) => {
         const departure = { session_id, evidence, ...(seen ? { seen } : {}) };
-        return openEntry({ departure: sealDeparture(departure, witness, network_key) }, network_key);
+        return openEntry({ departure: sealTombstone(departure, witness, network_key) }, network_key);
       },
       refute: (session_id, seen) => registry.dispute(session_id, seen),
       settings: defaultGossipSettings,
@@ -132,7 +132,7 @@ export class MeshPeer {
     this.#driver.member.setLoad(session_id, load);
   }
 
-  sight(session_id: string): SessionSight {
+  sight(session_id: string): SessionStatus {
     const sources = this.#registry.table.sourcesOf(session_id);
     const beat = this.#driver.member.lastBeat(session_id);
     if (!beat) return { sources };

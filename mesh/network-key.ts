@@ -6,8 +6,8 @@ import { createHash, randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
 import { link, open, stat, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
+import { makeFolders } from '../host/make-folders.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { makeFolders } from '../spec/make-folders.ts';
 
 const networkKeyFile = 'network.key';
 const key_bytes = 32;

@@ -15,8 +15,8 @@ import {
   writeSync,
 } from 'node:fs';
 import { dirname } from 'node:path';
+import { makeFolders } from '../host/make-folders.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { makeFolders } from '../spec/make-folders.ts';
 import { delegationBytes, providerFingerprint, rawPublicKey } from './credential.ts';
 import { Delegation } from './delegation.ts';
 

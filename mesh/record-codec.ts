@@ -46,7 +46,7 @@ export interface RecordMark {
 }
 
 /** A peer's word that a session is gone, with what it saw; the session itself cannot say so any more. */
-export interface Departure {
+export interface Tombstone {
   session_id: string;
   /** The newest record that it is about: a later one shows that the session lives. Absent: it is about all of them. */
   seen?: RecordMark;
@@ -54,7 +54,7 @@ export interface Departure {
   evidence: string;
 }
 
-const departureSchema: z.ZodType<Departure> = z.object({
+const departureSchema: z.ZodType<Tombstone> = z.object({
   session_id: z.string().regex(/^[0-9a-f]{32}$/),
   seen: z
     .object({ lifecycle: z.enum(lifecycles), version: z.number().int().min(0).max(Number.MAX_SAFE_INTEGER) })
@@ -96,8 +96,8 @@ export function sealRecord(
   return seal('record', encodeRecord(record, credential), identity, networkKey);
 }
 
-export function sealDeparture(
-  departure: Departure,
+export function sealTombstone(
+  departure: Tombstone,
   witness: SessionIdentity,
   networkKey: Uint8Array,
 ): Uint8Array {
@@ -144,7 +144,7 @@ function proofOf(
  *
  * @throws RecordRejected
  */
-export function openDeparture(envelope: Uint8Array, networkKey: Uint8Array): Departure {
+export function openTombstone(envelope: Uint8Array, networkKey: Uint8Array): Tombstone {
   const parsed = departureSchema.safeParse(open('departure', envelope, networkKey).value);
   if (!parsed.success) throw new RecordRejected('malformed', firstIssue(parsed.error));
   return parsed.data;

@@ -4,9 +4,9 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import { systemMessage } from '../spec/errors/system-error.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import type { Credential } from './credential.ts';
-import { hasLeft, openEntry, travels } from './entry.ts';
+import { hasLeft, isGossiped, openEntry } from './entry.ts';
 import { loadOrCreateNetworkKey, readNetworkKey } from './network-key.ts';
-import { type RecordMark, RecordRejected, sealDeparture, sealRecord } from './record-codec.ts';
+import { type RecordMark, RecordRejected, sealRecord, sealTombstone } from './record-codec.ts';
 import type { PeerDescription, Registry, RegistryChange, RegistryStatus } from './registry.ts';
 import { RendezvousFolder } from './rendezvous-folder.ts';
 import { SessionIdentity } from './session-identity.ts';
@@ -166,7 +166,7 @@ export class RendezvousRegistry implements Registry {
 
   async retire(sessionId: string, evidence: string, witness: SessionIdentity): Promise<void> {
     const departure = { session_id: sessionId, evidence: evidence.slice(0, 1024) };
-    const envelope = sealDeparture(departure, witness, this.network_key);
+    const envelope = sealTombstone(departure, witness, this.network_key);
     // Stored as every departure that this process makes; see the constructor.
     this.table.merge(openEntry({ departure: envelope }, this.network_key), 'own');
     await this.#running;
@@ -331,7 +331,7 @@ export class RendezvousRegistry implements Registry {
     this.#ended_again_ms.set(session_id, this.#options.now_ms());
     this.#witness ??= await SessionIdentity.create();
     const departure = { session_id, evidence: 'it was over, and had been compacted' };
-    await this.#folder.write(session_id, 'left', sealDeparture(departure, this.#witness, this.network_key));
+    await this.#folder.write(session_id, 'left', sealTombstone(departure, this.#witness, this.network_key));
   }
 
   /** Forgets what is over, and removes its files; any member may, for a LEFT record changes no more. */
@@ -351,7 +351,7 @@ export class RendezvousRegistry implements Registry {
         present.has(`${session_id}.rec`) ||
         this.#own.has(session_id) ||
         // Of another site: its watchers say when it leaves.
-        (this.#peer && travels(entry) && this.table.sourcesOf(session_id).includes('gossip'))
+        (this.#peer && isGossiped(entry) && this.table.sourcesOf(session_id).includes('gossip'))
       ) {
         delete notice.left_since_ms; // it may have been taken for gone, and lived
         delete notice.missing_since_ms;

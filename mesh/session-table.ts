@@ -1,13 +1,13 @@
 import type { SessionRecord } from '../spec/session-record.ts';
 import {
-  believed,
   type Entry,
+  effectiveRecord,
   fingerprintOf,
   hasLeft,
+  isGossiped,
   isLater,
-  joinEntries,
   markOf,
-  travels,
+  mergeRecords,
 } from './entry.ts';
 import type { RecordMark } from './record-codec.ts';
 import type { RegistryChange } from './registry.ts';
@@ -106,7 +106,7 @@ export class SessionTable {
       if (!mark || !entry.record || !isLater(entry.record.value, mark)) return 'forgotten';
       this.#tombstones.delete(entry.session_id); // it lives, and had only been taken for gone
     }
-    const joined = row ? joinEntries(row.entry, entry) : entry;
+    const joined = row ? mergeRecords(row.entry, entry) : entry;
     const ways = (row?.ways ?? 0) | bitOf[source];
     if (row) row.ways = ways;
     if (row && joined === row.entry) return isPartOf(entry, row.entry) ? 'known' : 'stale';
@@ -185,7 +185,7 @@ export class SessionTable {
 }
 
 function weightOf(entry: Entry | undefined): number {
-  return entry && travels(entry) ? fingerprintOf(entry) : 0;
+  return entry && isGossiped(entry) ? fingerprintOf(entry) : 0;
 }
 
 /** @param session_id 32 hex digits */
@@ -194,7 +194,7 @@ export function bucketOf(session_id: string): number {
 }
 
 function believedOf(row: Row): SessionRecord | undefined {
-  row.believed ??= believed(row.entry);
+  row.believed ??= effectiveRecord(row.entry);
   return row.believed;
 }
 

@@ -16,8 +16,8 @@ import {
   X509Certificate as X509,
   X509CertificateGenerator,
 } from '@peculiar/x509';
+import { makeFolders } from '../host/make-folders.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { makeFolders } from '../spec/make-folders.ts';
 import { tlsFiles } from '../spec/state-layout.ts';
 
 /** What every TLS client knows. */

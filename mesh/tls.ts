@@ -9,8 +9,8 @@ import type { buildConnector } from 'undici';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { sessionServerName } from '../spec/wire.ts';
-import type { Detour } from './detour.ts';
 import type { Registry } from './registry.ts';
+import type { RelayFallback } from './relay-fallback.ts';
 import { type SessionIdentity, sessionIdOfKey } from './session-identity.ts';
 
 /**
@@ -75,7 +75,7 @@ export interface PinnedOptions {
    */
   timeout_ms?: number;
   /** A way where the addresses of the record lead nowhere. */
-  detour?: Detour;
+  detour?: RelayFallback;
   /**
    * Takes what arrives, in place of the socket's `data` events; the bytes are valid during the call only. They come in
    * one buffer that all such sockets share, since a buffer and a turn of the stream machinery for each arrival cost

@@ -10,8 +10,8 @@ import { createRequire } from 'node:module';
 import { cpus, homedir, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { makeFolders } from '../host/make-folders.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { makeFolders } from '../spec/make-folders.ts';
 import { findNativeLibraries, type NativeLibraries } from './libraries.ts';
 
 export interface ProbeResult {

@@ -30,7 +30,7 @@ import {
   type Reservation,
   startsFormat,
 } from './promised-nodes.ts';
-import { refusalError, slurmWords } from './refusals.ts';
+import { refusalError, refusalLines } from './refusals.ts';
 import { parseUtcTime_ms, sacctDelimiter, utcPrefix } from './text-format.ts';
 import { atLeast, oldestSlurm, parseSlurmVersion, type SlurmVersion } from './version.ts';
 
@@ -152,14 +152,14 @@ export class SlurmCommandClient implements SlurmClient {
     if (line === undefined)
       throw new HpcserveError('E_SLURM_ANSWER', {
         what: 'sbatch succeeded but printed no job number',
-        because: [result.stdout.trim(), ...slurmWords(result.stderr)].filter((text) => text !== ''),
+        because: [result.stdout.trim(), ...refusalLines(result.stderr)].filter((text) => text !== ''),
         details: { may_have_been_submitted: true },
       });
     const [job_id = '', cluster] = line.split(';');
     return {
       job_id,
       ...(cluster === undefined ? {} : { cluster }),
-      warnings: slurmWords(result.stderr),
+      warnings: refusalLines(result.stderr),
     };
   }
 
@@ -173,7 +173,7 @@ export class SlurmCommandClient implements SlurmClient {
     if (match === null || start_time_ms === undefined)
       throw new HpcserveError('E_SLURM_ANSWER', {
         what: 'the estimated start could not be read',
-        because: slurmWords(result.stderr),
+        because: refusalLines(result.stderr),
       });
     return {
       start_time_ms,
@@ -265,7 +265,7 @@ export class SlurmCommandClient implements SlurmClient {
       ...(options.batch === true ? ['--batch'] : []),
     ];
     const result = await this.#run(['scancel', ...flags, ...wanted]);
-    const words = slurmWords(result.stderr).filter((line) => !isGoneMessage(line));
+    const words = refusalLines(result.stderr).filter((line) => !isGoneMessage(line));
     if (result.code === 0 || words.length === 0) return;
     throw words.some((line) => /access\/permission denied/i.test(line))
       ? new HpcserveError('E_SLURM_NOT_ALLOWED', {
@@ -392,7 +392,7 @@ function programOf(argv: readonly string[]): string {
 }
 
 function commandFailed(argv: readonly string[], result: CommandResult): HpcserveError {
-  const words = slurmWords(result.stderr);
+  const words = refusalLines(result.stderr);
   const error = refusalError(result.stderr, []);
   const program = programOf(argv);
   const details = { argv: [...argv], code: result.code };

@@ -1,4 +1,6 @@
 /** A first site config for an unknown cluster, from what its commands and filesystems say. */
+
+import { filesystemOf, type HostFacts, isSharedFilesystem } from '../host/host-facts.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { NodeKind, SiteInput } from '../spec/site.ts';
 import { formatSlurmDuration } from '../spec/slurm-types.ts';
@@ -6,7 +8,6 @@ import type { SlurmClient } from './client.ts';
 import { isSupported } from './client.ts';
 import type { ControllerConfig, NodeGroup, Partition } from './cluster-facts.ts';
 import { recognizeDevice } from './gpu-memory.ts';
-import { filesystemOf, type HostFacts, isSharedFilesystem } from './host-facts.ts';
 import type { Permissions } from './permissions.ts';
 
 type NodeKindInput = NonNullable<SiteInput['node_kinds']>[number];

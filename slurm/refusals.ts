@@ -128,7 +128,7 @@ const refusals: readonly Refusal[] = [
  * @param directives the options of the script, each with the place that set it
  */
 export function refusalError(stderr: string, directives: readonly Directive[]): HpcserveError {
-  const words = slurmWords(stderr);
+  const words = refusalLines(stderr);
   const text = words.join('\n');
   const refusal = refusals.find((candidate) => candidate.pattern.test(text));
   const named = optionsNamedIn(text);
@@ -156,7 +156,7 @@ export function refusalError(stderr: string, directives: readonly Directive[]): 
 }
 
 /** Slurm's words without the name of the command in front: `sbatch: error: …`, `allocation failure: …`. */
-export function slurmWords(stderr: string): string[] {
+export function refusalLines(stderr: string): string[] {
   const words = stderr
     .split('\n')
     .map((line) =>

@@ -1,7 +1,7 @@
 /** Writes job scripts from the templates in sbatch-templates/. */
 import { join } from 'node:path';
 import { Eta } from 'eta';
-import { packageRoot } from '../spec/package-root.ts';
+import { packageRoot } from '../host/package-root.ts';
 import type { Directive } from '../spec/slurm-types.ts';
 import type { JobScript } from './job-script.ts';
 import { commentText, directiveLine, shellQuote, verbatimDirectiveLine } from './quote.ts';

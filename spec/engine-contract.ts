@@ -80,7 +80,7 @@ export interface SequenceRequest {
 export type FinishReason = 'stop' | 'length' | 'cancelled' | 'error';
 
 /** What an iteration is to compute. */
-export interface Turn {
+export interface IterationPlan {
   /** A token of every sequence that decodes. */
   decode: boolean;
   /** Prompt tokens at most; 0 for none, and never more than `prefill_chunk_tokens`. */
@@ -158,7 +158,7 @@ export interface Engine {
   /** Frees the sequence's KV before it returns; unknown ids are ignored (it may have just finished). */
   cancel(id: number): void;
   /** One iteration. @param turn absent: every running decode plus at most one budget of prefill chunks */
-  step(turn?: Turn): StepReport;
+  step(turn?: IterationPlan): StepReport;
   /** Live sequences: those that run, then those that wait, each in the order in which they came. */
   progress(): SequenceProgress[];
   /** True while a step would do work. */

@@ -105,6 +105,6 @@ export function provenProviderOf(
 export const providerIdPattern = /^[0-9a-f]{32}$/;
 
 /** For people: `alice@site (3f2a9c01)`. The name is a label that others may bear, too. */
-export function providerWords(name: string, provider_id: string | undefined): string {
+export function describeProvider(name: string, provider_id: string | undefined): string {
   return `${name} (${provider_id?.slice(0, 8) ?? 'unproven'})`;
 }

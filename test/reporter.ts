@@ -5,7 +5,7 @@
 import { writeFileSync } from 'node:fs';
 import { relative } from 'node:path';
 import type { Reporter, SerializedError, TestModule } from 'vitest/node';
-import { packageRoot } from '../spec/package-root.ts';
+import { packageRoot } from '../host/package-root.ts';
 
 export interface TestReport {
   tests: { file: string; name: string; state: 'passed' | 'failed' | 'skipped' | 'pending' }[];

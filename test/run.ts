@@ -10,8 +10,8 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { packageRoot } from '../host/package-root.ts';
 import { loadGgml } from '../native/ggml.ts';
-import { packageRoot } from '../spec/package-root.ts';
 import { ensureShellcheckInstalled, ensureSlurmInstalled } from './cluster/install.ts';
 import { acquireCluster } from './cluster/shared.ts';
 import type { TestReport } from './reporter.ts';
@@ -77,7 +77,7 @@ process.exit(failures.length > 0 || ranNothing || (inCi && unlisted.length > 0) 
 /** What the engine was tried on: this CPU, and each library of ggml for another one that it can run. */
 function instructionSets(): string[] {
   const names = tests.flatMap(({ file, name, state }) => {
-    const of = file === 'test/engine/cpu-libraries.test.ts' ? /^CPU library (\w+)/.exec(name) : null;
+    const of = file === 'test/agent/engine/cpu-libraries.test.ts' ? /^CPU library (\w+)/.exec(name) : null;
     return of && state === 'passed' ? [of[1]!] : [];
   });
   if (names.length === 0) return [];

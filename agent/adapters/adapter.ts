@@ -18,10 +18,10 @@ export interface AdapterContext {
   probed?: EngineProbe;
   emulated: boolean;
   /** Where the replica is on several nodes; absent: all of it is on this one. */
-  part?: EnginePartPlace;
+  part?: EngineRankPlace;
 }
 
-export interface EnginePartPlace {
+export interface EngineRankPlace {
   /** 0: the first, which answers requests. */
   rank: number;
   nodes: number;

@@ -7,7 +7,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import {
   chosenChunk,
   type EngineAdapter,
-  type EnginePartPlace,
+  type EngineRankPlace,
   loadOf,
   metricSum,
   metricValue,
@@ -44,7 +44,7 @@ const sleep_option = '--enable-sleep-mode';
 const nowhere = 'none.invalid';
 
 /** One process a node, without Ray (https://docs.vllm.ai/en/latest/serving/parallelism_scaling/). */
-function acrossNodes({ rank, nodes, leader }: EnginePartPlace): string[] {
+function acrossNodes({ rank, nodes, leader }: EngineRankPlace): string[] {
   return [
     ...['--distributed-executor-backend', 'mp'],
     ...option('--nnodes', nodes),

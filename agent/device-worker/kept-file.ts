@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname } from 'node:path';
-import { makeFolders } from '../../spec/make-folders.ts';
+import { makeFolders } from '../../host/make-folders.ts';
 
 /** So much of a model file tells it apart: its header with all names and shapes, and its first weights. */
 const fingerprint_bytes = 1024 * 1024;

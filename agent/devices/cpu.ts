@@ -5,8 +5,8 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { totalmem } from 'node:os';
 import { join } from 'node:path';
+import { cgroupMemoryLimit } from '../../host/cgroup.ts';
 import type { DeviceDescription } from '../../spec/session-record.ts';
-import { cgroupMemoryLimit } from './cgroup.ts';
 import { parseNumberList } from './lists.ts';
 
 /** Instruction sets that decide which kernels run, from slow to fast; x86 and aarch64. */

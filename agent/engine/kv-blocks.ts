@@ -91,7 +91,7 @@ export class KvBlocks {
 
   /** Gives up all that is only kept for prompts that begin alike. */
   forgetIdle(): void {
-    this.#slabs.giveUp(Number.POSITIVE_INFINITY);
+    this.#slabs.reclaim(Number.POSITIVE_INFINITY);
   }
 
   /**

@@ -52,7 +52,7 @@ export class KvSlabs implements KvUser {
     return this.#inForce * this.#storage.slab_bytes;
   }
 
-  giveUp(bytes: number): void {
+  reclaim(bytes: number): void {
     this.#releaseIdle(Math.ceil(bytes / this.#storage.slab_bytes));
   }
 

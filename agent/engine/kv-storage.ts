@@ -31,7 +31,7 @@ export interface KvUser {
   readonly cached_bytes: number;
   readonly budget_bytes: number;
   /** Others need memory: as many bytes as that, of what is kept for later. */
-  giveUp(bytes: number): void;
+  reclaim(bytes: number): void;
 }
 
 /** Rows of all matrices together. Slab `i` is the rows from `i` × `slab_rows` on. */

@@ -10,12 +10,12 @@ import type {
   EngineOptions,
   EngineStats,
   FinishReason,
+  IterationPlan,
   ModelInfo,
   SequenceOutput,
   SequenceProgress,
   SequenceRequest,
   StepReport,
-  Turn,
 } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { finishPooled, poolRows } from './embedding.ts';
@@ -24,10 +24,10 @@ import { KvBlocks } from './kv-blocks.ts';
 import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import { logprobsOf } from './logprobs.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
-import { type ParkedKv, parkKv, unparkKv } from './parked-kv.ts';
 import type { ScratchSource } from './scratch.ts';
 import { Sequence } from './sequence.ts';
 import { type BatchSegment, Stage, type StageResult } from './stage.ts';
+import { type SwappedKv, swapInKv, swapOutKv } from './swapped-kv.ts';
 import type { LoadedWeights } from './weights.ts';
 
 /** Prompt rows per iteration of a sequence whose every row needs logits: n_vocab floats each. */
@@ -59,7 +59,7 @@ export class NativeEngine implements Engine {
   /** In the order of admission. */
   readonly #running: Sequence[] = [];
   /** Taken out of the running ones with what they had computed. */
-  readonly #parked = new Map<number, { sequence: Sequence; kv: ParkedKv }>();
+  readonly #parked = new Map<number, { sequence: Sequence; kv: SwappedKv }>();
   readonly #cancelled: number[] = [];
   #admissions = 0;
 
@@ -132,7 +132,9 @@ export class NativeEngine implements Engine {
     }
   }
 
-  step(turn: Turn = { decode: true, prefill_tokens: this.#options.prefill_chunk_tokens }): StepReport {
+  step(
+    turn: IterationPlan = { decode: true, prefill_tokens: this.#options.prefill_chunk_tokens },
+  ): StepReport {
     const started = performance.now();
     const outputs: SequenceOutput[] = this.#cancelled
       .splice(0)
@@ -220,7 +222,7 @@ export class NativeEngine implements Engine {
   parkSequence(id: number): number | undefined {
     const sequence = this.#running.find((candidate) => candidate.id === id);
     if (!sequence?.kv) return undefined;
-    const kv = parkKv(this.#stage.kv, sequence.kv.blocks, sequence.n_computed);
+    const kv = swapOutKv(this.#stage.kv, sequence.kv.blocks, sequence.n_computed);
     this.#releaseKv(sequence);
     this.#running.splice(this.#running.indexOf(sequence), 1);
     this.#parked.set(id, { sequence, kv });
@@ -240,7 +242,7 @@ export class NativeEngine implements Engine {
     sequence.kv = list;
     this.#running.push(sequence);
     try {
-      unparkKv(this.#stage.kv, list.blocks, kv);
+      swapInKv(this.#stage.kv, list.blocks, kv);
     } catch (error) {
       // It is computed again from its tokens.
       this.#preempt(sequence);
@@ -318,7 +320,7 @@ export class NativeEngine implements Engine {
   }
 
   /** The segments of one iteration: every decoding sequence, then prompt chunks up to the budget. */
-  #plan(turn: Turn): Planned[] {
+  #plan(turn: IterationPlan): Planned[] {
     const planned: Planned[] = [];
     for (const sequence of turn.decode ? [...this.#running] : []) {
       if (sequence.pending !== 1 || sequence.n_generated === 0) continue;

@@ -16,8 +16,8 @@ import {
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
+import { makeFolders } from '../../host/make-folders.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
 import { type FileVersion, fileVersion, sharedVersionText, versionChanges } from './file-version.ts';
 import type { FileRange } from './load/pieces.ts';
 

@@ -219,7 +219,7 @@ export class DevicePool {
     const before = this.#regions.free_bytes;
     for (const cache of this.#caches) {
       const missing = bytes - (this.#regions.free_bytes - before);
-      if (cache !== except && missing > 0) cache.user?.giveUp(missing);
+      if (cache !== except && missing > 0) cache.user?.reclaim(missing);
     }
     return this.#regions.free_bytes > before;
   }

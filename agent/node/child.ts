@@ -1,7 +1,7 @@
 /** A child process of the agent in a process group of its own, with its output in a file. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
-import { cgroupOomKills } from '../devices/cgroup.ts';
+import { cgroupOomKills } from '../../host/cgroup.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
 
 export interface ChildOptions {
@@ -106,7 +106,7 @@ export class Child {
       };
       this.process.once('error', (error) => finish(null, null, `could not be started (${error.message})`));
       this.process.once('exit', (code, signal) =>
-        finish(code, signal, endInWords(code, signal, options.memory_limit_bytes)),
+        finish(code, signal, describeEnd(code, signal, options.memory_limit_bytes)),
       );
     });
   }
@@ -158,7 +158,7 @@ const exit_by_sigkill = 137;
  * The kernel ends what has no memory left by SIGKILL and leaves no other trace in the process; people can
  * send it too, so it is only a guess, said as one.
  */
-function endInWords(
+function describeEnd(
   code: number | null,
   signal: NodeJS.Signals | null,
   memory_limit_bytes: number | undefined,

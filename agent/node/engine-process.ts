@@ -24,7 +24,7 @@ import { fetchText } from './engine-request.ts';
 import { EngineSleep } from './engine-sleep.ts';
 import { engineEnvironment, freePort, prepareFiles } from './engine-start.ts';
 import { checkModelPath, pendingModel } from './model-path.ts';
-import { whyEnded } from './part-board.ts';
+import { whyEnded } from './rank-rendezvous.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 
 /** How long an engine may take to become ready, s. Lower: hangs are found sooner; higher: huge models on slow disks load. */

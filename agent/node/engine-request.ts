@@ -1,8 +1,8 @@
 import { Agent, type IncomingMessage, request } from 'node:http';
 import { connect } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { peerOf } from '../../host/loopback-peer.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { peerOf } from './loopback-peer.ts';
 import type { Upstream } from './serving-process.ts';
 
 /** Largest answer of `fetchText`; metrics of the largest engines are some hundred KiB. */

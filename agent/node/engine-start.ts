@@ -2,9 +2,9 @@
 import { readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { dirname } from 'node:path';
+import { makeFolders } from '../../host/make-folders.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
 import type { CommandLine } from '../adapters/adapter.ts';
 import { environmentFor } from './device-visibility.ts';
 import type { ProcessContext } from './serving-process.ts';

@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { OwnSession, type Registry, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
+import { LocalSession, type Registry, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
 import type { AgentPhase, AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type LaunchSpec, type UnitSpec, unitsOnNode } from '../../spec/launch.ts';
@@ -8,14 +8,14 @@ import type { SessionMetadata } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
 import { AgentGossip } from './agent-gossip.ts';
-import { type Allotment, allotDevices, type UnitGroup } from './allot.ts';
+import { type Allotment, assignDevices, type UnitGroup } from './assign-devices.ts';
 import { LaunchProvider } from './launch-provider.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { oneLine } from './model-path.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
 import { OrphanGuard } from './orphan-guard.ts';
-import { placeOf } from './part-board.ts';
 import { PeerWeights } from './peer-weights.ts';
+import { placeOf } from './rank-rendezvous.ts';
 import { makeRuntimeFolder } from './runtime-folder.ts';
 import { type AccessRules, accessRefusal } from './session-access.ts';
 import { sessionRequestHandler } from './session-requests.ts';
@@ -58,7 +58,7 @@ export class NodeAgent {
   #provider: LaunchProvider | undefined;
   #gossip: AgentGossip | undefined;
   #weights: PeerWeights | undefined;
-  #session: OwnSession | undefined;
+  #session: LocalSession | undefined;
   #server: SessionServer | undefined;
   #supervisors: UnitSupervisor[] = [];
   #guard: OrphanGuard | undefined;
@@ -210,7 +210,7 @@ export class NodeAgent {
     const { node_index } = this.#identity;
     this.#devices = discoverDevices(launch, node_index, this.#environment);
     const units = unitsOnNode(launch.units, node_index);
-    this.#allotment = allotDevices(units, this.#devices);
+    this.#allotment = assignDevices(units, this.#devices);
     this.#noticeDevices(this.#devices, this.#allotment);
     this.#changed();
 
@@ -243,7 +243,7 @@ export class NodeAgent {
         : { job_end_time_ms: this.#identity.job_end_time_ms }),
       addresses,
     };
-    this.#session = await OwnSession.join(
+    this.#session = await LocalSession.join(
       registry,
       {
         ...metadata,
@@ -402,7 +402,7 @@ export class NodeAgent {
     return socket;
   }
 
-  #sessionById(sessionId: string): OwnSession | undefined {
+  #sessionById(sessionId: string): LocalSession | undefined {
     const sessions = [this.#session, ...this.#supervisors.map((supervisor) => supervisor.session)];
     return sessions.find((session) => session?.id === sessionId);
   }
@@ -450,7 +450,7 @@ export class NodeAgent {
     for (const [index, other] of this.#supervisors.entries()) {
       const shared = this.#allotment!.groups[index]!.devices.some((device) => devices.includes(device));
       if (!shared || other.name === group.name) continue;
-      other.condemn(
+      other.failPermanently(
         new HpcserveError('E_AGENT_DEVICE_FAILED', {
           what: `${names} of ${this.#identity.node} failed under ${group.name}`,
           because: [error.message, ...error.because.slice(0, 3)],

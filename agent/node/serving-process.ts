@@ -3,10 +3,10 @@ import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
-import type { UnitGroup } from './allot.ts';
+import type { UnitGroup } from './assign-devices.ts';
 import type { AgentLog } from './log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
-import type { PartPlace } from './part-board.ts';
+import type { PartPlace } from './rank-rendezvous.ts';
 
 /** Where a process answers OpenAI's paths; on this host only. */
 export type Upstream =

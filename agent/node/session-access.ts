@@ -1,6 +1,6 @@
 /** Who may do what with the sessions of a launch: a decision about a peer whose key was proved, and one request. */
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { provenProviderOf, providerWords, type SessionRecord } from '../../spec/session-record.ts';
+import { describeProvider, provenProviderOf, type SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
 
 /** `use`: have something computed, or read weights; `operate`: change what it does, or see what it does for others. */
@@ -34,7 +34,7 @@ export function accessRefusal(
   const provider = provenProviderOf(peer, now_ms);
   if (right === 'operate' ? mayOperate(rules, peer, provider) : mayUse(rules, provider)) return undefined;
   const who = `${peer.metadata.role} on ${peer.metadata.node}`;
-  const whose = providerWords(peer.metadata.provider, provider);
+  const whose = describeProvider(peer.metadata.provider, provider);
   return new HpcserveError('E_AGENT_ACCESS', {
     what: `the ${who} of ${whose} may not ${right} this session`,
     because: because(rules, peer, right, provider),

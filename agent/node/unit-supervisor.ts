@@ -1,14 +1,14 @@
 import { mkdirSync, rmSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import { type CurrentDelegation, OwnSession, type Registry } from '../../mesh/index.ts';
+import { type CurrentDelegation, LocalSession, type Registry } from '../../mesh/index.ts';
 import type { ModelLoad, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
-import { EnginePart } from './engine-part.ts';
 import { EngineProcess } from './engine-process.ts';
+import { EngineRank } from './engine-rank.ts';
 import { shipFailure } from './failure-report.ts';
 import { oneLine, pendingModel } from './model-path.ts';
 import type { HandOver } from './proxy.ts';
@@ -70,7 +70,7 @@ export class UnitSupervisor {
   #condemned: HpcserveError | undefined;
   readonly #reasons = new Map<string, boolean>();
   readonly traffic: Traffic = { in_flight: 0, streams: 0, answer_bytes: 0, unanswered: new Set() };
-  #session: OwnSession | undefined;
+  #session: LocalSession | undefined;
   #process: ServingProcess | undefined;
   #error: HpcserveError | undefined;
   /** Between the end of a process and the next start, or for good. */
@@ -92,7 +92,7 @@ export class UnitSupervisor {
     this.name = options.group.name;
   }
 
-  get session(): OwnSession | undefined {
+  get session(): LocalSession | undefined {
     return this.#session;
   }
 
@@ -209,7 +209,7 @@ export class UnitSupervisor {
   }
 
   /** Its device failed under another unit: it ends at once, and for good. */
-  condemn(error: HpcserveError): void {
+  failPermanently(error: HpcserveError): void {
     if (this.#given_up || this.#stopped.signal.aborted) return;
     this.#condemned ??= error;
     this.#interrupted.abort();
@@ -343,7 +343,7 @@ export class UnitSupervisor {
 
   async #runOnce(): Promise<ProcessEnd> {
     const { group, metadata, registry } = this.#options;
-    this.#session = await OwnSession.join(
+    this.#session = await LocalSession.join(
       registry,
       {
         ...metadata,
@@ -445,5 +445,5 @@ export class UnitSupervisor {
 function startProcess(context: ProcessContext): ServingProcess {
   if (context.group.engine === 'native') return new DeviceWorkerProcess(context);
   const { place } = context;
-  return place !== undefined && place.rank > 0 ? new EnginePart(context, place) : new EngineProcess(context);
+  return place !== undefined && place.rank > 0 ? new EngineRank(context, place) : new EngineProcess(context);
 }

@@ -1,5 +1,5 @@
 import { join } from 'node:path';
-import { packageRoot } from '../../spec/package-root.ts';
+import { packageRoot } from '../../host/package-root.ts';
 import type { CommandLine } from '../adapters/adapter.ts';
 
 /** What runs in a network namespace of its own; see main.ts. */

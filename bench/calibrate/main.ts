@@ -4,13 +4,13 @@
  */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { packageRoot } from '../../host/package-root.ts';
 import type { DeviceFamily } from '../../solver/catalog/device-spec.ts';
 import type {
   DeviceConstants,
   EngineConstants,
   SimulatedEngine,
 } from '../../solver/simulator/calibration.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import {
   fitIterations,
   fitOperators,

@@ -1,7 +1,7 @@
 /** The measured tables, as typed rows. They are others' work; see docs/simulator.md for what each holds. */
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { packageRoot } from '../../spec/package-root.ts';
+import { packageRoot } from '../../host/package-root.ts';
 
 /** Where the tables lie: `HPCSERVE_TRUTH`, or `shared/truth` beside the project. */
 export function truthFolder(): string | undefined {

@@ -1,8 +1,8 @@
 /** The real parts of the run: a private Slurm cluster, one deployment a replica, as an ordinary user types it. */
 import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { packageRoot } from '../../host/package-root.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../../test/cluster/cluster.ts';
 import { acquireCluster, type ClusterLease, testClusterName } from '../../test/cluster/shared.ts';
 

@@ -3,17 +3,17 @@ import { createServer } from 'node:net';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { packageRoot } from '../../host/package-root.ts';
 import {
   type Delegation,
+  LocalSession,
   launchScope,
-  OwnSession,
   ProviderKey,
   RendezvousRegistry,
 } from '../../mesh/index.ts';
 import type { Heartbeat } from '../../spec/agent-state.ts';
 import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { SessionMetadata } from '../../spec/session-record.ts';
 import { type GatewayConfig, gatewayFiles } from '../../spec/state-layout.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
@@ -150,7 +150,7 @@ async function setUp(
   const provider = ProviderKey.loadOrCreate(provider_key_file);
   const delegation = delegationOf(provider);
   const upstreamPort = await freePort();
-  const session = await OwnSession.join(
+  const session = await LocalSession.join(
     registry,
     metadata('bench', upstreamPort),
     undefined,
@@ -247,7 +247,7 @@ async function pacedSession(
   closers: (() => Promise<unknown> | unknown)[],
 ): Promise<{ port: number; session_id: string }> {
   let sequence = 0;
-  const session = await OwnSession.join(registry, metadata(model, 1), undefined, () => delegation);
+  const session = await LocalSession.join(registry, metadata(model, 1), undefined, () => delegation);
   const paced = await startPacedUpstream(
     session.identity,
     () => JSON.stringify(beat(session.id, model, sequence++)),

@@ -1,9 +1,9 @@
 /** Requests for the comparison: drawn by seed, or those that the paper's authors publish, where they are given. */
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { packageRoot } from '../../host/package-root.ts';
 import { drawWorkload, type WorkloadRequest } from '../../solver/sharing-simulator/workload.ts';
 import { parseTrace } from '../../solver/simulator/trace.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 
 const minutes = 30;
 const tokens_max = 4096;

@@ -3,8 +3,8 @@ import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_pr
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { packageRoot } from '../../host/package-root.ts';
 import type { AssignmentProblem } from '../../solver/assignment/problem.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 
 export interface PeerAnswer {
   status: string;

@@ -1,12 +1,12 @@
 import { text as readAll } from 'node:stream/consumers';
 import { type Command, InvalidArgumentError } from 'commander';
 import { z } from 'zod';
-import { refusal } from '../../control/gateway-admin.ts';
-import { askOverHttp, type GatewayAddress, reasonOf } from '../../control/gateway-client.ts';
+import { refusal } from '../../control/gateway/gateway-admin.ts';
+import { askOverHttp, type GatewayAddress, reasonOf } from '../../control/gateway/gateway-client.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { printable } from '../format/style.ts';
-import { openDoor } from '../site-session.ts';
+import { openEndpoint } from '../site-session.ts';
 
 interface ChatOptions {
   system?: string;
@@ -47,7 +47,7 @@ Examples:
     )
     .action(async (model: string, words: string[], options: ChatOptions) => {
       const prompt = words.length > 0 ? words.join(' ') : await promptFromStdin(context);
-      const door = await openDoor(context);
+      const door = await openEndpoint(context);
       const body = {
         model,
         stream: true,

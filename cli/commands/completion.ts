@@ -1,6 +1,6 @@
 import { Argument, type Command } from 'commander';
-import { DeploymentStore } from '../../control/deployment-store.ts';
-import { listSites } from '../../control/site-files.ts';
+import { DeploymentStore } from '../../control/state/deployment-store.ts';
+import { listSites } from '../../control/state/site-files.ts';
 import type { CliContext } from '../context.ts';
 import { openSite, sitePlaces } from '../site-session.ts';
 

@@ -3,14 +3,14 @@ import { join } from 'node:path';
 import { pipeline } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
-import { writeFileAtomically } from '../../control/atomic-file.ts';
+import { makeFolders } from '../../host/make-folders.ts';
+import { writeFileAtomically } from '../../host/whole-file.ts';
 import type { SshConnection } from '../../slurm/ssh/connection.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
 import type { CliContext } from '../context.ts';
 import { wayLines } from '../format/gateway-ways.ts';
-import { Luggage } from '../remote/bring-files.ts';
 import { connectTo, openRemoteSite } from '../remote/remote-site.ts';
+import { UploadSet } from '../remote/upload-set.ts';
 import { openSite } from '../site-session.ts';
 
 /** Pauses between attempts to connect again, ms: doubled each time. */
@@ -41,7 +41,7 @@ Examples:
       const remote = await openRemoteSite(context, loaded.site);
       let door: { url: string; key: string; ca?: string };
       try {
-        using luggage = new Luggage(remote.connection, remote.folder, context);
+        using luggage = new UploadSet(remote.connection, remote.folder, context);
         const site = await luggage.site(loaded.path);
         const asked = await remote.connection.exec([...remote.program, 'endpoint', '--json', '--site', site]);
         if (asked.code !== 0) {

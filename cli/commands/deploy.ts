@@ -1,7 +1,8 @@
 import type { Command } from 'commander';
-import { deploy, planNow } from '../../control/deploy.ts';
-import { readPlanFile } from '../../control/plan-file.ts';
-import { requireFeasible, useFresh } from '../../control/planning.ts';
+import { deploy } from '../../control/deploy.ts';
+import { readPlanFile } from '../../control/plan/plan-file.ts';
+import { planNow } from '../../control/plan/plan-now.ts';
+import { requireFeasible, useFresh } from '../../control/plan/planning.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
@@ -13,7 +14,7 @@ import { parseSeconds } from '../parse-seconds.ts';
 import { progressView } from '../progress/view.ts';
 import { credentialFile, openSession, readSpec } from '../site-session.ts';
 import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
-import { addSlurmOptions, slurmWords } from '../slurm-options.ts';
+import { addSlurmOptions, slurmArguments } from '../slurm-options.ts';
 
 interface DeployOptions {
   yes?: true;
@@ -64,7 +65,7 @@ Examples:
       if (sites !== undefined) {
         const { deployOverSites } = await import('../sites/deploy-sites.ts');
         return deployOverSites(context, read, sites, {
-          slurm: slurmWords(command.opts()),
+          slurm: slurmArguments(command.opts()),
           offline: false,
           ...(options.objective === undefined ? {} : { objective: options.objective }),
           ...(options.plan === undefined ? {} : { plan: options.plan }),

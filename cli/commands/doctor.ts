@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import type { Operations } from '../../control/operations.ts';
+import type { Operations } from '../../control/runner/operations.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import type { CliContext } from '../context.ts';

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import type { CliContext } from '../context.ts';
-import { openDoor } from '../site-session.ts';
+import { openEndpoint } from '../site-session.ts';
 
 /** Where clients look for further authorities: those of Python (OpenSSL) and of Node. */
 const caVariables = ['SSL_CERT_FILE', 'NODE_EXTRA_CA_CERTS'];
@@ -20,7 +20,7 @@ Examples:
   $ eval "$(hpcserve endpoint --env)" && python my_client.py`,
     )
     .action(async (options: { env?: true }) => {
-      const { url, key, ca_file, socket } = await openDoor(context);
+      const { url, key, ca_file, socket } = await openEndpoint(context);
       if (context.json) {
         // Its text too: who asks may be on another machine.
         const trust = ca_file === undefined ? {} : { ca_file, ca: readFileSync(ca_file, 'utf8') };

@@ -1,8 +1,8 @@
 import { type Command, InvalidArgumentError } from 'commander';
-import { ensureGateway, stopGateway } from '../../control/gateway.ts';
-import { layoutOf, lookAtGateways } from '../../control/gateway-process.ts';
-import { baseUrl, waysOf } from '../../control/gateway-url.ts';
-import { warningLines } from '../../control/gateway-warnings.ts';
+import { ensureGateway, stopGateway } from '../../control/gateway/gateway.ts';
+import { inspectGateways, layoutOf } from '../../control/gateway/gateway-process.ts';
+import { baseUrl, waysOf } from '../../control/gateway/gateway-url.ts';
+import { warningLines } from '../../control/gateway/gateway-warnings.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { wayLines } from '../format/gateway-ways.ts';
@@ -47,7 +47,7 @@ Examples:
           command: 'hpcserve gateway start',
           emit: (event) => view.show(event),
         });
-        const number = options.number ?? firstFree(await lookAtGateways(operations.store.layout));
+        const number = options.number ?? firstFree(await inspectGateways(operations.store.layout));
         const { endpoint, started } = await ensureGateway(operations, number, {
           host: options.host,
           port: options.port,
@@ -73,7 +73,7 @@ Examples:
     .addHelpText('after', '\nExamples:\n  $ hpcserve gateway list\n  $ hpcserve gateway list --json')
     .action(async () => {
       const operations = openSession(context, { command: 'hpcserve gateway list' });
-      const gateways = (await lookAtGateways(operations.store.layout)).map(({ number, layout, sight }) => ({
+      const gateways = (await inspectGateways(operations.store.layout)).map(({ number, layout, sight }) => ({
         number,
         state: sight.state,
         ...(sight.state === 'not_running'
@@ -107,7 +107,7 @@ Examples:
     .action(async (text: string) => {
       const number = parseNumber(text);
       const operations = openSession(context, { command: 'hpcserve gateway stop' });
-      const known = await lookAtGateways(operations.store.layout);
+      const known = await inspectGateways(operations.store.layout);
       if (!known.some((each) => each.number === number))
         throw new HpcserveError('E_USAGE', {
           what: `there is no gateway ${number}`,
@@ -120,7 +120,7 @@ Examples:
     });
 }
 
-function firstFree(gateways: Awaited<ReturnType<typeof lookAtGateways>>): number {
+function firstFree(gateways: Awaited<ReturnType<typeof inspectGateways>>): number {
   const taken = new Set(
     gateways.filter(({ sight }) => sight.state !== 'not_running').map(({ number }) => number),
   );

@@ -1,15 +1,15 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import type { Command } from 'commander';
-import { programOnPath } from '../../control/site-files.ts';
+import { programOnPath } from '../../control/state/site-files.ts';
+import { readHostFacts } from '../../host/host-facts.ts';
+import { makeFolders } from '../../host/make-folders.ts';
+import { packageRoot } from '../../host/package-root.ts';
 import { SlurmCommandClient } from '../../slurm/client.ts';
 import { LocalCommandRunner } from '../../slurm/command-runner.ts';
 import { discoverSite } from '../../slurm/discover.ts';
-import { readHostFacts } from '../../slurm/host-facts.ts';
 import { renderSiteDraft } from '../../slurm/site-draft-yaml.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { CliContext } from '../context.ts';
 
 interface InitOptions {

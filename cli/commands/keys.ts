@@ -1,5 +1,5 @@
 import { type Command, InvalidArgumentError } from 'commander';
-import type { KeyFacts } from '../../control/gateway-admin.ts';
+import type { KeyFacts } from '../../control/gateway/gateway-admin.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { changedSettings, type KeyChanges, type KeySettings } from '../../spec/key-settings.ts';
 import { limits } from '../../spec/wire.ts';
@@ -80,7 +80,7 @@ Examples:
       const { admin } = await openAdmin(context);
       const key = await admin.changeKey(id, changes);
       if (context.json) context.out(JSON.stringify(key));
-      else context.note(`${key.id} of ${key.name}: ${settingWords(key.settings) || 'no limits'}`);
+      else context.note(`${key.id} of ${key.name}: ${describeSettings(key.settings) || 'no limits'}`);
     });
   keys
     .command('list')
@@ -99,8 +99,8 @@ Examples:
           key.name,
           date(key.created_at_ms),
           key.revoked_at_ms === undefined ? 'valid' : `revoked ${date(key.revoked_at_ms)}`,
-          settingWords(key.settings),
-          usedWords(key),
+          describeSettings(key.settings),
+          describeSpending(key),
         ]),
       ))
         context.out(line);
@@ -213,7 +213,7 @@ function parseBudget(text: string): NonNullable<KeySettings['budget']> {
   return { tokens: parseAmount(match[1]!), window: match[2] as 'day' | 'month' | 'total' };
 }
 
-function settingWords(settings: KeySettings): string {
+function describeSettings(settings: KeySettings): string {
   const { models, providers, qos, requests_per_minute, tokens_per_minute, budget, cache_group } = settings;
   const { concurrent_requests, body_bytes_max } = settings;
   return [
@@ -231,6 +231,6 @@ function settingWords(settings: KeySettings): string {
     .join(', ');
 }
 
-function usedWords({ settings: { budget }, spent }: KeyFacts): string {
+function describeSpending({ settings: { budget }, spent }: KeyFacts): string {
   return budget && spent ? `${spent[`${budget.window}_tokens`]} tokens` : '';
 }

@@ -1,10 +1,15 @@
 import type { Command } from 'commander';
-import { listModels, type MeshSession, type ModelEntry, meshSessions } from '../../control/gateway-admin.ts';
-import { providerWords } from '../../spec/session-record.ts';
+import {
+  listModels,
+  type MeshSession,
+  type ModelEntry,
+  meshSessions,
+} from '../../control/gateway/gateway-admin.ts';
+import { describeProvider } from '../../spec/session-record.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
 import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
-import { openDoor } from '../site-session.ts';
+import { openEndpoint } from '../site-session.ts';
 
 export function registerModels(program: Command, context: CliContext): void {
   addMeshOptions(
@@ -24,7 +29,7 @@ Examples:
   $ HPCSERVE_API_KEY=hsk-… hpcserve models --url http://gw:8000/v1 --json`,
     )
     .action(async (options: MeshOptions) => {
-      const door = await openDoor(context);
+      const door = await openEndpoint(context);
       const { url, key } = door;
       const query = meshQuery(options);
       const [listed, sessions] = await Promise.all([
@@ -93,7 +98,9 @@ function rowOf(entry: ModelEntry, replicas: readonly Replica[]): string[] {
       ),
     ).join(', '),
     distinct(replicas.map(({ session }) => session.engine ?? '-')).join(', '),
-    distinct(replicas.map(({ session }) => providerWords(session.provider, session.provider_id))).join(', '),
+    distinct(replicas.map(({ session }) => describeProvider(session.provider, session.provider_id))).join(
+      ', ',
+    ),
   ];
 }
 

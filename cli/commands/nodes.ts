@@ -1,21 +1,21 @@
 import type { Command } from 'commander';
-import { type MeshQuery, type MeshSession, meshSessions } from '../../control/gateway-admin.ts';
-import { lookAtGateways } from '../../control/gateway-process.ts';
-import { joinedOffers } from '../../control/joined-node/joined-offers.ts';
-import { liveFacts } from '../../control/operations.ts';
-import { offersOf } from '../../control/site-offers.ts';
+import { type MeshQuery, type MeshSession, meshSessions } from '../../control/gateway/gateway-admin.ts';
+import { inspectGateways } from '../../control/gateway/gateway-process.ts';
+import { joinedOffers } from '../../control/plan/joined-offers.ts';
+import { liveFacts } from '../../control/plan/live-facts.ts';
+import { offersOf } from '../../control/plan/site-offers.ts';
 import { isDevice } from '../../solver/routing/filter.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { NodeKindOffer } from '../../spec/plan.ts';
-import { providerWords } from '../../spec/session-record.ts';
+import { describeProvider } from '../../spec/session-record.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import type { StateLayout } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
-import { isaWords } from '../format/isa.ts';
+import { describeIsa } from '../format/isa.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { formatTable } from '../format/table.ts';
 import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
-import { openDoor, openSession } from '../site-session.ts';
+import { openEndpoint, openSession } from '../site-session.ts';
 
 export function registerNodes(program: Command, context: CliContext): void {
   addMeshOptions(
@@ -124,10 +124,10 @@ async function nodesInMesh(
   layout: StateLayout,
   query: MeshQuery,
 ): Promise<{ nodes?: MeshNode[]; because?: string }> {
-  const gateways = await lookAtGateways(layout);
+  const gateways = await inspectGateways(layout);
   if (gateways.every(({ sight }) => sight.state === 'not_running')) return { nodes: [] };
   try {
-    const door = await openDoor(context);
+    const door = await openEndpoint(context);
     const byNode = new Map<string, MeshNode>();
     for (const session of await meshSessions(door, door.key, query, context.signal)) {
       const {
@@ -172,14 +172,14 @@ function nodeRow(found: MeshNode): string[] {
   const { node, site, provider, provider_id, tier, devices, models, job_end_time_ms, heard_ms_ago } = found;
   const counts = new Map<string, number>();
   for (const { model, memory_bytes, isa, emulated } of devices) {
-    const sets = isaWords(isa);
+    const sets = describeIsa(isa);
     const words = `${model} ${formatBytes(memory_bytes)}${emulated ? ' (emulated)' : sets === '' ? '' : ` (${sets})`}`;
     counts.set(words, (counts.get(words) ?? 0) + 1);
   }
   return [
     node,
     site,
-    providerWords(provider, provider_id),
+    describeProvider(provider, provider_id),
     tier,
     [...counts].map(([words, count]) => `${count}× ${words}`).join(', ') || '-',
     models

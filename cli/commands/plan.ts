@@ -1,11 +1,11 @@
 import type { Command } from 'commander';
-import { planNow } from '../../control/deploy.ts';
-import { isJoinedKind } from '../../control/joined-node/joined-nodes.ts';
-import type { Operations } from '../../control/operations.ts';
-import { writePlanFile } from '../../control/plan-file.ts';
-import { launchIds, type PlannedDeployment, requireFeasible } from '../../control/planning.ts';
-import { describeLaunch } from '../../control/prepare-launch.ts';
-import { questionNow } from '../../control/site-question.ts';
+import { writePlanFile } from '../../control/plan/plan-file.ts';
+import { planNow } from '../../control/plan/plan-now.ts';
+import { launchIds, type PlannedDeployment, requireFeasible } from '../../control/plan/planning.ts';
+import { questionNow } from '../../control/plan/site-question.ts';
+import type { Operations } from '../../control/runner/operations.ts';
+import { describeLaunch } from '../../control/runner/prepare-launch.ts';
+import { isJoinedKind } from '../../control/state/joined-nodes.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
@@ -16,7 +16,7 @@ import { formatWhen } from '../progress/describe-event.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession, type ReadSpec, readSpec } from '../site-session.ts';
 import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
-import { addSlurmOptions, slurmWords } from '../slurm-options.ts';
+import { addSlurmOptions, slurmArguments } from '../slurm-options.ts';
 
 /** When a job of a plan could start, or what Slurm would answer instead. */
 interface StartEstimate {
@@ -81,7 +81,7 @@ Examples:
       if (sites !== undefined) {
         const { planOverSites } = await import('../sites/plan-sites.ts');
         return planOverSites(context, read, sites, {
-          slurm: slurmWords(command.opts()),
+          slurm: slurmArguments(command.opts()),
           offline: options.offline === true,
           explain: explain === true,
           ...(objective === undefined ? {} : { objective }),
@@ -169,7 +169,7 @@ function estimateLines(estimates: readonly StartEstimate[], now_ms: number): str
   const lines: { first: number; last: number; words: string }[] = [];
   for (const estimate of estimates) {
     const number = estimate.launch + 1;
-    const words = estimateWords(estimate, now_ms);
+    const words = describeEstimate(estimate, now_ms);
     const before = lines.at(-1);
     if (before?.words === words) before.last = number;
     else lines.push({ first: number, last: number, words });
@@ -179,7 +179,7 @@ function estimateLines(estimates: readonly StartEstimate[], now_ms: number): str
   );
 }
 
-function estimateWords({ start_time_ms, refused, unknown }: StartEstimate, now_ms: number): string {
+function describeEstimate({ start_time_ms, refused, unknown }: StartEstimate, now_ms: number): string {
   if (unknown !== undefined) return `nobody knows when it could start: ${unknown}`;
   if (refused !== undefined) return `Slurm would refuse it: ${refused}`;
   return `could start ${formatWhen(start_time_ms!, now_ms)} (Slurm's estimate)`;

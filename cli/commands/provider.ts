@@ -1,6 +1,6 @@
 import { userInfo } from 'node:os';
 import type { Command } from 'commander';
-import { ownProvider } from '../../control/delegations.ts';
+import { ownProvider } from '../../control/state/delegations.ts';
 import type { CliContext } from '../context.ts';
 import { openSite } from '../site-session.ts';
 

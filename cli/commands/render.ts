@@ -1,10 +1,10 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Command } from 'commander';
-import { mergePlan } from '../../control/decide.ts';
-import { planNow } from '../../control/deploy.ts';
-import { launchIds, requireFeasible } from '../../control/planning.ts';
-import { renderLaunches } from '../../control/render-launches.ts';
+import { planNow } from '../../control/plan/plan-now.ts';
+import { launchIds, requireFeasible } from '../../control/plan/planning.ts';
+import { mergePlan } from '../../control/reconcile/decide.ts';
+import { renderLaunches } from '../../control/reconcile/render-launches.ts';
 import type { CliContext } from '../context.ts';
 import { describeEvent } from '../progress/describe-event.ts';
 import { openSession, readSpec } from '../site-session.ts';

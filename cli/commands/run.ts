@@ -4,19 +4,19 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { readJsonIfThere } from '../../control/atomic-file.ts';
 import { type AgentProcess, JoinedHost } from '../../control/joined-node/joined-host.ts';
-import type { PrepareFacts } from '../../control/prepare-launch.ts';
-import { readableLine } from '../../control/readable-line.ts';
-import { prepareJoin, prepareRun, visibleGpus } from '../../control/run-command.ts';
-import type { LoadedSite } from '../../control/site-files.ts';
+import { prepareJoin, prepareRun, visibleGpus } from '../../control/joined-node/own-server.ts';
+import type { PrepareFacts } from '../../control/runner/prepare-launch.ts';
+import { readableLine } from '../../control/state/readable-line.ts';
+import type { LoadedSite } from '../../control/state/site-files.ts';
+import { packageRoot } from '../../host/package-root.ts';
+import { readJsonIfThere } from '../../host/whole-file.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
 import { printable } from '../format/style.ts';
-import { RanElsewhere } from '../remote/ran-elsewhere.ts';
+import { RemoteExit } from '../remote/remote-exit.ts';
 import { openSession } from '../site-session.ts';
 
 interface RunOptions {
@@ -72,7 +72,7 @@ Examples:
         command.length > 0
           ? await serveCommand(context, command, options, loaded, facts, node)
           : await lendNode(context, options, loaded, facts, node);
-      if (code !== 0) throw new RanElsewhere(code);
+      if (code !== 0) throw new RemoteExit(code);
     });
 }
 

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { choosePlace, shellPlaces, stepCommand } from '../../control/shell.ts';
 import type { CliContext } from '../context.ts';
-import { RanElsewhere } from '../remote/ran-elsewhere.ts';
+import { RemoteExit } from '../remote/remote-exit.ts';
 import { openSession } from '../site-session.ts';
 import { runAttached, runInTerminal } from '../terminal.ts';
 
@@ -48,6 +48,6 @@ Examples:
             ? context.environment
             : { ...command_environment, TERM: context.environment.TERM },
       });
-      if (code !== 0) throw new RanElsewhere(code);
+      if (code !== 0) throw new RemoteExit(code);
     });
 }

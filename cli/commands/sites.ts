@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { listSites, readSite } from '../../control/site-files.ts';
+import { listSites, readSite } from '../../control/state/site-files.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';

@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
-import type { DeploymentState } from '../../control/deployment-state.ts';
-import { type KeeperSight, lookAtKeeper } from '../../control/keeper/keeper-process.ts';
-import type { Operations } from '../../control/operations.ts';
+import { inspectKeeper, type KeeperStatus } from '../../control/keeper/keeper-process.ts';
+import type { Operations } from '../../control/runner/operations.ts';
 import { readHistory } from '../../control/scavenger/history.ts';
+import type { DeploymentState } from '../../control/state/deployment-state.ts';
 import {
   type DeploymentReport,
   type GatewayReport,
@@ -73,7 +73,7 @@ Examples:
 interface Report {
   site: string;
   gateway: GatewayReport;
-  keeper: KeeperSight;
+  keeper: KeeperStatus;
   /** Whether a model wants replicas on idle nodes, and when somebody last looked for such nodes. */
   scavenger: { wanted: boolean; looked_ms?: number };
   deployments: DeploymentReport[];
@@ -91,7 +91,7 @@ async function look(operations: Operations, name: string | undefined, nodeKinds:
   return {
     site: loaded.site.name,
     gateway,
-    keeper: lookAtKeeper(store.layout),
+    keeper: inspectKeeper(store.layout),
     scavenger: {
       wanted: states.some(wantsIdleNodes),
       ...(looked_ms === undefined ? {} : { looked_ms }),
@@ -208,7 +208,7 @@ function backfillLine({ wanted, looked_ms }: Report['scavenger'], now_ms: number
 const lately_ms = 20 * 60_000;
 
 /** Silent where nothing wants to be kept: then nobody misses it. */
-function keeperLine(keeper: KeeperSight, deployments: readonly DeploymentReport[]): string[] {
+function keeperLine(keeper: KeeperStatus, deployments: readonly DeploymentReport[]): string[] {
   if (keeper.state === 'running')
     return [`keeper: process ${keeper.pid} on ${keeper.host} replaces and renews jobs`];
   const wanted = deployments.some(({ phase }) => phase !== 'stopped' && phase !== 'failed');

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
-import { isGatewayMeant, isGatewayNeeded, stopGateway } from '../../control/gateway.ts';
-import { lookAtGateways } from '../../control/gateway-process.ts';
-import type { Operations } from '../../control/operations.ts';
+import { isGatewayDesired, isGatewayNeeded, stopGateway } from '../../control/gateway/gateway.ts';
+import { inspectGateways } from '../../control/gateway/gateway-process.ts';
+import type { Operations } from '../../control/runner/operations.ts';
 import { stopDeployment } from '../../control/stop.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
@@ -83,10 +83,10 @@ Examples:
             ...(options.timeout === undefined ? {} : { timeout_ms: options.timeout * 1000 }),
           });
         if (name !== undefined && !context.json) noteOtherShares(context, operations, name);
-        const gateways = await lookAtGateways(store.layout);
+        const gateways = await inspectGateways(store.layout);
         // One that was being started a moment ago, by a keeper that has ended since, does not answer yet.
         const running = gateways.some(
-          ({ layout, sight }) => sight.state !== 'not_running' || isGatewayMeant(layout),
+          ({ layout, sight }) => sight.state !== 'not_running' || isGatewayDesired(layout),
         );
         if (!options.keepGateway && !isGatewayNeeded(store) && running) await stopGateway(operations);
       } finally {

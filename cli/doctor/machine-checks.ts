@@ -4,11 +4,11 @@ import { randomBytes } from 'node:crypto';
 import { existsSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import type { LoadedSite } from '../../control/site-files.ts';
-import { filesystemOf, isSharedFilesystem, readHostFacts } from '../../slurm/host-facts.ts';
+import type { LoadedSite } from '../../control/state/site-files.ts';
+import { filesystemOf, isSharedFilesystem, readHostFacts } from '../../host/host-facts.ts';
+import { makeFolders } from '../../host/make-folders.ts';
+import { packageRoot } from '../../host/package-root.ts';
 import { quotaAdvice, systemMessage } from '../../spec/errors/system-error.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { type CheckResult, failed, passed, warning } from './check.ts';
 

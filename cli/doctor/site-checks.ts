@@ -2,13 +2,18 @@
 import { randomBytes } from 'node:crypto';
 import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { sentenceOf } from '../../control/findings.ts';
-import { GatewayAdmin, type MeshSession, type MeshSight, meshSessions } from '../../control/gateway-admin.ts';
-import { lookAtGateways, readAdminToken } from '../../control/gateway-process.ts';
-import { warningsOf } from '../../control/gateway-warnings.ts';
-import type { Operations } from '../../control/operations.ts';
-import { liveFacts } from '../../control/operations.ts';
-import { offersOf } from '../../control/site-offers.ts';
+import {
+  GatewayAdmin,
+  type MeshSession,
+  type MeshStatus,
+  meshSessions,
+} from '../../control/gateway/gateway-admin.ts';
+import { inspectGateways, readAdminToken } from '../../control/gateway/gateway-process.ts';
+import { warningsOf } from '../../control/gateway/gateway-warnings.ts';
+import { liveFacts } from '../../control/plan/live-facts.ts';
+import { offersOf } from '../../control/plan/site-offers.ts';
+import type { Operations } from '../../control/runner/operations.ts';
+import { sentenceOf } from '../../control/state/findings.ts';
 import { type DeploymentReport, reportDeployments, reportGateway } from '../../control/status.ts';
 import { isSupported } from '../../slurm/client.ts';
 import { FirecrestClient } from '../../slurm/firecrest/client.ts';
@@ -82,7 +87,7 @@ function judgeController(told_at_ms: number | undefined, now_ms: number): CheckR
   return [
     warning(
       'clock of Slurm',
-      `Slurm's controller is ${aheadWords(told_at_ms - now_ms)} this host: jobs are renewed so much too ${told_at_ms > now_ms ? 'late' : 'early'}`,
+      `Slurm's controller is ${describeClockLead(told_at_ms - now_ms)} this host: jobs are renewed so much too ${told_at_ms > now_ms ? 'late' : 'early'}`,
       'set this host right; check with: timedatectl',
     ),
   ];
@@ -97,7 +102,7 @@ function judgeClocks(sessions: readonly MeshSession[]): CheckResult[] {
       : [
           warning(
             `clock of ${node}`,
-            `${aheadWords(ahead_ms)} the gateway's host; requests and jobs go on, times in the logs of that node are wrong by as much`,
+            `${describeClockLead(ahead_ms)} the gateway's host; requests and jobs go on, times in the logs of that node are wrong by as much`,
             `tell the operator of ${node}; check there with: timedatectl`,
           ),
         ],
@@ -107,7 +112,7 @@ function judgeClocks(sessions: readonly MeshSession[]): CheckResult[] {
 /** Clocks that differ by less differ in nothing that people see. */
 const clockDoubt_ms = 5000;
 
-function aheadWords(ahead_ms: number): string {
+function describeClockLead(ahead_ms: number): string {
   return `${formatDuration(Math.abs(ahead_ms))} ${ahead_ms > 0 ? 'ahead of' : 'behind'}`;
 }
 
@@ -215,7 +220,7 @@ export async function checkGateway(operations: Operations): Promise<CheckResult>
 /** What clients send, and to whom it may have gone. */
 export async function checkWayToGateways({ loaded }: Operations): Promise<CheckResult[]> {
   const results: CheckResult[] = [];
-  for (const { number, layout, sight } of await lookAtGateways(loaded.layout)) {
+  for (const { number, layout, sight } of await inspectGateways(loaded.layout)) {
     if (sight.state !== 'running') continue;
     const check = number === 1 ? 'gateway' : `gateway ${number}`;
     try {
@@ -231,7 +236,7 @@ export async function checkWayToGateways({ loaded }: Operations): Promise<CheckR
 /** What the mesh refused, as its gateways count it. */
 export async function checkMesh({ loaded }: Operations): Promise<CheckResult[]> {
   const results: CheckResult[] = [];
-  for (const { number, layout, sight } of await lookAtGateways(loaded.layout)) {
+  for (const { number, layout, sight } of await inspectGateways(loaded.layout)) {
     if (sight.state !== 'running') continue;
     const check = number === 1 ? 'mesh' : `mesh of gateway ${number}`;
     try {
@@ -246,7 +251,7 @@ export async function checkMesh({ loaded }: Operations): Promise<CheckResult[]> 
   return results;
 }
 
-function judgeMesh(check: string, { gossip, folder_rejected }: MeshSight, wanted: boolean): CheckResult[] {
+function judgeMesh(check: string, { gossip, folder_rejected }: MeshStatus, wanted: boolean): CheckResult[] {
   const rejected = [
     ...Object.entries(gossip?.rejected ?? {}).map(([reason, count]) => [`gossip: ${reason}`, count] as const),
     ...Object.entries(folder_rejected).map(([reason, count]) => [`folder: ${reason}`, count] as const),

@@ -26,9 +26,9 @@ export function confirmationLines(
   if (known.length === 0) return [];
   const rows = known.map((unit) => [
     unit.unit,
-    plannedWords(unit),
-    nodeWords(unit),
-    printable(devicesWords(unit.actual!.devices)),
+    describePlanned(unit),
+    describeNodes(unit),
+    printable(describeGivenDevices(unit.actual!.devices)),
     unit.matches ? 'as planned' : 'DIFFERS',
   ]);
   const titles = ['REPLICA', 'PLANNED', 'NODE', 'RUNS ON', ''];
@@ -67,7 +67,7 @@ export function expectationLines({ models }: DeploymentReport, width: number): s
 }
 
 /** `2× A100 (emulated), tensor 2, on a100`. */
-function plannedWords({ planned }: UnitReport): string {
+function describePlanned({ planned }: UnitReport): string {
   const { device_count, device_model, emulated, nodes, tensor, pipeline, node_kind } = planned;
   return [
     `${device_count}× ${device_model}${emulated ? ' (emulated)' : ''}`,
@@ -78,14 +78,14 @@ function plannedWords({ planned }: UnitReport): string {
 }
 
 /** The node; with its kinds where the planned one is not among them. */
-function nodeWords({ planned, actual }: UnitReport): string {
+function describeNodes({ planned, actual }: UnitReport): string {
   const { node, node_kinds } = actual!;
   const known = node_kinds === undefined || node_kinds.includes(planned.node_kind);
   return printable(known ? node : `${node} (${node_kinds.join(', ') || 'of no known kind'})`);
 }
 
 /** `gpu 0: GH200 (emulated on cores 0-1)`, `gpu 1: A100-40GB GPU-5a3c…`. */
-function devicesWords(devices: readonly GivenDevice[]): string {
+function describeGivenDevices(devices: readonly GivenDevice[]): string {
   if (devices.length === 0) return 'no device';
   return devices
     .map(({ kind, index, model, emulated, cores, uuid }) => {

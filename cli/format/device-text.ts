@@ -1,7 +1,7 @@
 /** One shared device as lines of text, for `hpcserve top`. */
-import type { SharedDevice } from '../../control/gateway-admin.ts';
+import type { SharedDevice } from '../../control/gateway/gateway-admin.ts';
 import type { DeviceReport, InstanceReport, MemoryReport } from '../../spec/device-report.ts';
-import { isaWords } from './isa.ts';
+import { describeIsa } from './isa.ts';
 import { formatBytes } from './quantities.ts';
 import { printable, type StyleName, style } from './style.ts';
 import { type Column, formatTable, plainLength } from './table.ts';
@@ -24,7 +24,7 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
   const name = `${printable(names)}  ${where.filter(Boolean).join(', ')}`;
   const title = style('bold', name, options.colour);
   if (!report) return [title, `  ${style('red', printable(error ?? 'it says nothing'), options.colour)}`];
-  const isa = isaWords(report.device.isa);
+  const isa = describeIsa(report.device.isa);
   const { threads } = report.device;
   const words = `${threads} ${threads === 1 ? 'thread' : 'threads'}${isa === '' ? '' : `, ${isa}`}${times(report, options.before)}`;
   const [first, ...more] = wrap(`${name}  ${words}`, options.width);

@@ -8,7 +8,7 @@ const families: readonly [words: string, flags: RegExp][] = [
 ];
 
 /** `AMX, AVX-512`: the two most able that are there; empty where none is known. */
-export function isaWords(isa: readonly string[]): string {
+export function describeIsa(isa: readonly string[]): string {
   return families
     .filter(([, flags]) => isa.some((flag) => flags.test(flag)))
     .slice(0, 2)

@@ -1,5 +1,5 @@
 /** A plan as people read it: jobs, what each model may expect, and what else could have been. */
-import { rejectionLines } from '../../control/planning.ts';
+import { rejectionLines } from '../../control/plan/planning.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ModelSpec, Objective } from '../../spec/model-yaml.ts';
 import {
@@ -52,12 +52,12 @@ export function printPlan(context: CliContext, plan: Plan, { explain }: { explai
       for (const sentence of modelSentences(model, slos.get(model.model))) say(sentence, 2);
       const shown = explain ? model.runners_up : model.runners_up.slice(0, runners_up_shown);
       if (shown.length > 0) context.out('  not chosen:');
-      for (const runner of shown) say(runnerWords(runner), 4);
+      for (const runner of shown) say(describeRunnerUp(runner), 4);
     }
   }
   if (plan.launches.length > 0 && plan.unplaced.length === 0) {
     context.out('');
-    say(`plan: ${searchWords(plan)}`);
+    say(`plan: ${describeSearch(plan)}`);
   }
   for (const warning of plan.warnings)
     for (const line of wrap(`warning: ${warning}`, textWidth(context))) context.note(line);
@@ -160,14 +160,14 @@ function rate(per_s: number): string {
   return `${number(per_s)} ${per_s === 1 ? 'request' : 'requests'}/s`;
 }
 
-function runnerWords(runner: RunnerUp): string {
+function describeRunnerUp(runner: RunnerUp): string {
   const expected = runner.predicted
     ? ` (TTFT ${milliseconds(runner.predicted.ttft_ms)}, TPOT ${milliseconds(runner.predicted.tpot_ms)})`
     : '';
-  return `${groupName(runner)} (${runner.device}), ${costWords(runner.cost_ratio)}: ${runner.because}${expected}`;
+  return `${groupName(runner)} (${runner.device}), ${describeCost(runner.cost_ratio)}: ${runner.because}${expected}`;
 }
 
-function costWords(ratio: number): string {
+function describeCost(ratio: number): string {
   return ratio > 100 ? 'over 100 times the cost' : `${ratio.toFixed(2)} times the cost`;
 }
 
@@ -178,7 +178,7 @@ const objectiveWords: Record<Objective, string> = {
   energy: 'the fewest watts that keep the SLO',
 };
 
-function searchWords(plan: Plan): string {
+function describeSearch(plan: Plan): string {
   const { status, gap = 0, nodes, because, repairs = 0 } = plan.search;
   const tried =
     because === 'no_time'

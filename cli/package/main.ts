@@ -16,14 +16,25 @@ import {
 import { tmpdir } from 'node:os';
 import { basename, join, relative, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
+import { packageRoot } from '../../host/package-root.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { glibcNeeded } from './glibc.ts';
 import { launcherScript } from './launcher.ts';
 import { installTarget, run, type TargetArchitecture, targetArchitectures } from './target.ts';
 
 /** Rooms whose compiled code its processes run; what people type comes as a bundle, tests and benches stay behind. */
-const builtRooms = ['control', 'gateway', 'agent', 'solver', 'mesh', 'slurm', 'ledger', 'native', 'spec'];
+const builtRooms = [
+  'control',
+  'gateway',
+  'agent',
+  'solver',
+  'mesh',
+  'slurm',
+  'ledger',
+  'native',
+  'host',
+  'spec',
+];
 /** Folders and files that travel as they are. */
 const plain = [
   'cli/hpcserve.mjs',

@@ -5,8 +5,8 @@
 import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
+import { packageRoot } from '../../host/package-root.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 
 export const targetArchitectures = ['x64', 'arm64'] as const;
 export type TargetArchitecture = (typeof targetArchitectures)[number];

@@ -1,5 +1,5 @@
 /** Progress events in words: one line each, the same in the plain view and in the log of the terminal view. */
-import { endWords } from '../../control/agent-end.ts';
+import { describeJobEnd } from '../../control/runner/agent-end.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 
@@ -40,7 +40,7 @@ export function describeEvent(event: ProgressEvent): string {
       return `serving ${event.models.join(', ')} at ${event.url}`;
     case 'job_ended': {
       const log = event.log_file ? ` (log: ${event.log_file})` : '';
-      return `job ${event.job_id} ended: ${endWords(event)}${log}`;
+      return `job ${event.job_id} ended: ${describeJobEnd(event)}${log}`;
     }
     case 'kept': {
       const acts = {

@@ -1,6 +1,6 @@
 /** A site whose login node is reached over ssh: where it is, and hpcserve as it is installed there. */
 import { posix } from 'node:path';
-import { version } from '../../control/version.ts';
+import { version } from '../../host/version.ts';
 import { SshConnection } from '../../slurm/ssh/connection.ts';
 import { targetOf } from '../../slurm/ssh/target.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';

@@ -2,12 +2,12 @@
 import { writeFileSync } from 'node:fs';
 import { isAbsolute, resolve } from 'node:path';
 import type { Command } from 'commander';
-import type { LoadedSite } from '../../control/site-files.ts';
+import type { LoadedSite } from '../../control/state/site-files.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
-import { Luggage } from './bring-files.ts';
 import { openRemoteSite } from './remote-site.ts';
 import { useRemoteTerminal } from './remote-terminal.ts';
+import { UploadSet } from './upload-set.ts';
 
 /** Those that a person uses at a terminal, which must be theirs there too. */
 const terminalCommands: ReadonlySet<string> = new Set(['shell', 'top']);
@@ -29,7 +29,7 @@ export async function runThere(
 ): Promise<number> {
   const { connection, program, folder } = await openRemoteSite(context, loaded.site);
   try {
-    using luggage = new Luggage(connection, folder, context);
+    using luggage = new UploadSet(connection, folder, context);
     const site = await luggage.site(loaded.path);
     const fetched: { there: string; here: string }[] = [];
     const words: string[] = [];

@@ -1,8 +1,8 @@
 /** `deploy --sites`: one plan, a share for each site, and one URL. */
 import { z } from 'zod';
-import { search_ms } from '../../control/deploy.ts';
-import { sealPlan } from '../../control/plan-file.ts';
-import { requireFeasible } from '../../control/planning.ts';
+import { sealPlan } from '../../control/plan/plan-file.ts';
+import { search_ms } from '../../control/plan/plan-now.ts';
+import { requireFeasible } from '../../control/plan/planning.ts';
 import { checkPlacement } from '../../solver/placement/check.ts';
 import { placementOfSite } from '../../solver/sites/split-placement.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -21,12 +21,12 @@ import {
   type AskOptions,
   askSite,
   askSites,
+  describeShare,
   digestOfWhole,
   planWhole,
   requireDivisible,
   requireOneMesh,
   SeveralSites,
-  shareWords,
   standingShare,
   type WholePlan,
 } from './several-sites.ts';
@@ -83,7 +83,7 @@ export async function deployOverSites(
   const made = standing ? undefined : planWhole(asked, spec, of, { search_ms, now_ms: context.now_ms() });
   if (made) announce(context, made.plan, options.dry_run, doubts);
   const share = standing ?? made!.share;
-  for (const line of shareWords(share)) (options.dry_run ? context.out : context.note)(line);
+  for (const line of describeShare(share)) (options.dry_run ? context.out : context.note)(line);
   noteUnnamed(context, asked, spec.name);
   if (options.dry_run) return;
   if (standing) context.note(`${spec.name} was divided like this before, and nothing has changed since`);
@@ -311,7 +311,7 @@ function report(
   context.out(`URL     ${bold(url)}`);
   context.out(`key     ${key}`);
   context.out(`models  ${models.join(', ')}`);
-  for (const line of shareWords({ of: '', sites: [...share] })) context.out(`        ${line}`);
+  for (const line of describeShare({ of: '', sites: [...share] })) context.out(`        ${line}`);
   const names = share.map(({ site }) => site).join(',');
   const { name, host } = work[0]!.commands;
   if (host !== undefined)

@@ -1,6 +1,6 @@
 /** Which sites a command is for, where it is for several. */
 import { type Command, InvalidArgumentError } from 'commander';
-import { type LoadedSite, loadSite } from '../../control/site-files.ts';
+import { type LoadedSite, loadSite } from '../../control/state/site-files.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { DeploymentSpec } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';

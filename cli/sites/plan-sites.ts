@@ -1,6 +1,6 @@
 /** `plan --sites`. */
-import { search_ms } from '../../control/deploy.ts';
-import { requireFeasible } from '../../control/planning.ts';
+import { search_ms } from '../../control/plan/plan-now.ts';
+import { requireFeasible } from '../../control/plan/planning.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { printPlan } from '../format/plan-text.ts';
@@ -10,12 +10,12 @@ import { loadSites } from './named-sites.ts';
 import {
   type AskOptions,
   askSites,
+  describeShare,
   digestOfWhole,
   planWhole,
   requireDivisible,
   requireOneMesh,
   SeveralSites,
-  shareWords,
   standingShare,
 } from './several-sites.ts';
 
@@ -58,12 +58,12 @@ export async function planOverSites(
   if (context.json) context.out(JSON.stringify({ ...plan, shares: share.sites, mesh_warnings: apart }));
   else {
     printPlan(context, plan, { explain: options.explain });
-    if (plan.unplaced.length === 0) for (const line of shareWords(share)) context.out(line);
+    if (plan.unplaced.length === 0) for (const line of describeShare(share)) context.out(line);
     for (const line of apart) context.note(`warning: ${line}`);
     const standing = standingShare(asked, of);
     if (standing)
       context.note(
-        `${spec.name} is deployed and nothing has changed since: deploy leaves it as it is (${shareWords(standing).join('; ')})`,
+        `${spec.name} is deployed and nothing has changed since: deploy leaves it as it is (${describeShare(standing).join('; ')})`,
       );
   }
   requireFeasible(plan);

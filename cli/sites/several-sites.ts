@@ -1,10 +1,11 @@
 /** One plan over several sites: every site is asked, one search decides, and each site gets its share. */
-import { digestOf } from '../../control/digest.ts';
-import { sealPlan } from '../../control/plan-file.ts';
-import { modelsWithoutEffect } from '../../control/planning.ts';
-import { searchDeadline } from '../../control/search-deadline.ts';
-import type { LoadedSite } from '../../control/site-files.ts';
-import { unusedDevices } from '../../control/whole-nodes.ts';
+
+import { sealPlan } from '../../control/plan/plan-file.ts';
+import { modelsWithoutEffect } from '../../control/plan/planning.ts';
+import { searchDeadline } from '../../control/plan/search-deadline.ts';
+import { unusedDevices } from '../../control/plan/whole-nodes.ts';
+import { digestOf } from '../../control/state/digest.ts';
+import type { LoadedSite } from '../../control/state/site-files.ts';
 import { place } from '../../solver/placement/placement.ts';
 import { kindOfSite } from '../../solver/sites/kind-names.ts';
 import { mergeQuestions } from '../../solver/sites/merge-questions.ts';
@@ -213,7 +214,7 @@ export function standingShare(asked: readonly AskedSite[], of: string): Share | 
 }
 
 /** `near: 2 replicas of toy, 1 of other`. */
-export function shareWords({ sites }: Share): string[] {
+export function describeShare({ sites }: Share): string[] {
   return sites.map(({ site, models }) => {
     const words = models.map(({ name, replicas }, at) =>
       at === 0

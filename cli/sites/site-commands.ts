@@ -6,14 +6,14 @@ import { spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { writeFileAtomically } from '../../control/atomic-file.ts';
-import { findingOf } from '../../control/findings.ts';
-import type { LoadedSite } from '../../control/site-files.ts';
+import { findingOf } from '../../control/state/findings.ts';
+import type { LoadedSite } from '../../control/state/site-files.ts';
+import { writeFileAtomically } from '../../host/whole-file.ts';
 import { type ErrorJson, HpcserveError } from '../../spec/errors/error.ts';
 import { sharesFolder } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
-import { Luggage } from '../remote/bring-files.ts';
 import { openRemoteSite } from '../remote/remote-site.ts';
+import { UploadSet } from '../remote/upload-set.ts';
 import { sourcesFromHere } from './share-document.ts';
 
 export interface SiteCommands {
@@ -101,7 +101,7 @@ function onThisMachine(context: CliContext, loaded: LoadedSite): SiteCommands {
 async function overSsh(context: CliContext, loaded: LoadedSite): Promise<SiteCommands> {
   const { name } = loaded.site;
   const { connection, program, folder } = await openRemoteSite(context, loaded.site);
-  const luggage = new Luggage(connection, folder, context);
+  const luggage = new UploadSet(connection, folder, context);
   const close = (): void => {
     luggage[Symbol.dispose]();
     connection.close();

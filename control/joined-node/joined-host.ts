@@ -9,6 +9,9 @@
 import { lstatSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { FolderLock } from '../../host/folder-lock.ts';
+import { makeFolders } from '../../host/make-folders.ts';
+import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import {
@@ -20,12 +23,9 @@ import {
   orderSchema,
 } from '../../spec/joined-node.ts';
 import { type LaunchSpec, launchSchema } from '../../spec/launch.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
 import { deploymentFiles, launchFiles, type StateLayout } from '../../spec/state-layout.ts';
-import { readJsonIfThere, writeFileAtomically } from '../atomic-file.ts';
-import { FolderLock } from '../folder-lock.ts';
-import type { PreparedRun } from '../run-command.ts';
-import { forgetOldNodes, freeKindName, openOrders } from './joined-nodes.ts';
+import { forgetOldNodes, freeKindName, openOrders } from '../state/joined-nodes.ts';
+import type { PreparedRun } from './own-server.ts';
 
 /** A node agent that was started. */
 export interface AgentProcess {

@@ -2,12 +2,12 @@
 import { type KeepAction, type KeepSettings, keep } from '../../solver/keeping/keep.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
-import { type DeploymentState, forgetOldest, type LaunchRecord } from '../deployment-state.ts';
-import type { DeploymentStore } from '../deployment-store.ts';
-import { digestOf } from '../digest.ts';
-import type { Observation } from '../observe.ts';
-import type { Reconciler } from '../reconciler.ts';
-import { allServe, keptLaunches } from './kept-launch.ts';
+import { allServe, keptLaunches } from '../reconcile/kept-launch.ts';
+import type { Observation } from '../reconcile/observe.ts';
+import type { Reconciler } from '../reconcile/reconciler.ts';
+import { type DeploymentState, forgetOldest, type LaunchRecord } from '../state/deployment-state.ts';
+import type { DeploymentStore } from '../state/deployment-store.ts';
+import { digestOf } from '../state/digest.ts';
 
 export interface KeepingDeployment {
   store: DeploymentStore;

@@ -1,9 +1,9 @@
 /** One process a site for each service, whichever login node it is on. */
 import { dirname, join } from 'node:path';
+import { FolderLock } from '../../host/folder-lock.ts';
+import { makeFolders } from '../../host/make-folders.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
 import { keeperFiles, type StateLayout, scavengerFiles } from '../../spec/state-layout.ts';
-import { FolderLock } from '../folder-lock.ts';
 
 /** @throws E_KEEPER_RUNNING with where the other one is */
 export function withKeeperLock<T>(layout: StateLayout, command: string, work: () => Promise<T>): Promise<T> {

@@ -3,17 +3,17 @@ import { spawn } from 'node:child_process';
 import { closeSync, fstatSync, openSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
+import { holderOf } from '../../host/folder-lock.ts';
+import { makeFolders } from '../../host/make-folders.ts';
+import { packageRoot } from '../../host/package-root.ts';
+import { isAlive, signalProcess } from '../../host/process-identity.ts';
+import { waitUntil } from '../../host/wait-until.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
-import { holderOf } from '../folder-lock.ts';
-import { lastWords } from '../log-files.ts';
-import { isAlive, signalProcess } from '../process-identity.ts';
-import type { LoadedSite } from '../site-files.ts';
-import { waitUntil } from '../wait-until.ts';
+import { explainFromLog } from '../state/log-files.ts';
+import type { LoadedSite } from '../state/site-files.ts';
 
-export type KeeperSight =
+export type KeeperStatus =
   | { state: 'running'; host: string; pid: number }
   /** Nobody looks after deployments but the commands people type. */
   | { state: 'not_running' };
@@ -22,7 +22,7 @@ export type KeeperSight =
 const start_ms = 15_000;
 const stop_ms = 75_000;
 
-export function lookAtKeeper(layout: StateLayout): KeeperSight {
+export function inspectKeeper(layout: StateLayout): KeeperStatus {
   const holder = holderOf(join(layout.keeper_folder, keeperFiles.lock));
   return holder ? { state: 'running', host: holder.host, pid: holder.pid } : { state: 'not_running' };
 }
@@ -34,7 +34,7 @@ export function lookAtKeeper(layout: StateLayout): KeeperSight {
  */
 export async function ensureKeeper(loaded: LoadedSite, signal: AbortSignal): Promise<boolean> {
   const { layout } = loaded;
-  if (lookAtKeeper(layout).state === 'running') return false;
+  if (inspectKeeper(layout).state === 'running') return false;
   makeFolders(layout.keeper_folder);
   const logPath = join(layout.keeper_folder, keeperFiles.log);
   const log = openSync(logPath, 'a', 0o600);
@@ -63,13 +63,13 @@ export async function ensureKeeper(loaded: LoadedSite, signal: AbortSignal): Pro
   }
   const up = await waitUntil(
     () => {
-      if (lookAtKeeper(layout).state === 'running') return { running: true };
+      if (inspectKeeper(layout).state === 'running') return { running: true };
       return exit === undefined ? undefined : { running: false };
     },
     { timeout_ms: start_ms, interval_ms: 50, signal },
   );
   if (up?.running) return true;
-  const words = lastWords(logPath, before);
+  const words = explainFromLog(logPath, before);
   throw new HpcserveError('E_KEEPER_START', {
     what: 'the process that keeps deployments alive did not start',
     because: [

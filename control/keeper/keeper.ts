@@ -9,14 +9,14 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { slurmSettings } from '../../spec/site.ts';
-import type { DeploymentState } from '../deployment-state.ts';
-import { isGatewayMeant, isGatewayNeeded, reviveGateway } from '../gateway.ts';
-import { layoutOf } from '../gateway-process.ts';
-import { type Operations, type OperationsInput, openOperations } from '../operations.ts';
-import { Reconciler } from '../reconciler.ts';
+import { isGatewayDesired, isGatewayNeeded, restartGateway } from '../gateway/gateway.ts';
+import { layoutOf } from '../gateway/gateway-process.ts';
+import { Reconciler } from '../reconcile/reconciler.ts';
+import { type Operations, type OperationsInput, openOperations } from '../runner/operations.ts';
 import { Scaler } from '../scaler/scaler.ts';
+import type { DeploymentState } from '../state/deployment-state.ts';
 import { keepDeployment } from './keep-deployment.ts';
-import { WaitingMover } from './move-waiting.ts';
+import { PendingJobMigrator } from './pending-job-migrator.ts';
 
 export interface KeeperOptions {
   input: Omit<OperationsInput, 'emit' | 'overrides' | 'overrideSource'>;
@@ -42,7 +42,7 @@ export class Keeper {
   readonly #options: KeeperOptions;
   readonly #operations: Operations;
   readonly #scaler: Scaler;
-  readonly #mover: WaitingMover;
+  readonly #mover: PendingJobMigrator;
   readonly #kept = new Map<string, Kept>();
   readonly #said = new Map<string, string>();
 
@@ -50,7 +50,7 @@ export class Keeper {
     this.#options = options;
     this.#operations = openOperations({ ...options.input, emit: options.emit });
     this.#scaler = new Scaler(this.#operations, options.emit);
-    this.#mover = new WaitingMover(this.#operations, options.emit);
+    this.#mover = new PendingJobMigrator(this.#operations, options.emit);
   }
 
   /** Keeps until the signal aborts, or nothing is left to keep. */
@@ -125,8 +125,8 @@ export class Keeper {
       if (!any || !isGatewayNeeded(store)) return;
       for (const { number } of listGatewayFolders(store.layout.root)) {
         if (number === 1 && this.#options.leaves_first_gateway) continue;
-        if (!isGatewayMeant(layoutOf(store.layout, number))) continue;
-        const started = await reviveGateway(this.#operations, number);
+        if (!isGatewayDesired(layoutOf(store.layout, number))) continue;
+        const started = await restartGateway(this.#operations, number);
         if (started && 'url' in started)
           this.#options.emit({ at_ms: now_ms(), kind: 'gateway_up', url: started.url });
         else if (started)

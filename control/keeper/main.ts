@@ -5,11 +5,11 @@
 import { userInfo } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
+import { LogOutput } from '../../host/log-output.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { LogOutput } from '../../spec/log-output.ts';
-import { type Operations, type OperationsInput, openOperations } from '../operations.ts';
-import { readSite } from '../site-files.ts';
-import { GatewayBeside } from './gateway-beside.ts';
+import { type Operations, type OperationsInput, openOperations } from '../runner/operations.ts';
+import { readSite } from '../state/site-files.ts';
+import { ColocatedGateway } from './colocated-gateway.ts';
 import { Keeper } from './keeper.ts';
 import { withKeeperLock } from './keeper-lock.ts';
 
@@ -66,7 +66,7 @@ async function besideGateway(
   operations: Operations,
   keep: () => Promise<void>,
 ): Promise<number> {
-  const gateway = new GatewayBeside(config, interruption.signal, say);
+  const gateway = new ColocatedGateway(config, interruption.signal, say);
   const { SLURM_JOB_ID: job_id } = process.env;
   warn = () => {
     if (job_id !== undefined) void gateway.renew(operations, job_id);

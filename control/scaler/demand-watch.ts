@@ -4,11 +4,11 @@
  */
 import { join } from 'node:path';
 import { z } from 'zod';
+import { makeFolders } from '../../host/make-folders.ts';
+import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
 import type { DemandSample } from '../../solver/scaling/scale.ts';
 import { type DemandFile, demandFileSchema, type ModelDemand, readDemand } from '../../spec/demand.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
 import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
-import { readJsonIfThere, writeFileAtomically } from '../atomic-file.ts';
 
 interface Watched {
   samples: DemandSample[];

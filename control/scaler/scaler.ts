@@ -7,17 +7,17 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import { alwaysOn } from '../../spec/scaling.ts';
-import { planNow } from '../deploy.ts';
+import { planNow } from '../plan/plan-now.ts';
+import { requireFeasible } from '../plan/planning.ts';
+import type { Observation } from '../reconcile/observe.ts';
+import type { Operations } from '../runner/operations.ts';
 import {
   type DeploymentState,
   forgetOldest,
   type LaunchRecord,
   wantedLaunches,
-} from '../deployment-state.ts';
-import { digestOf } from '../digest.ts';
-import type { Observation } from '../observe.ts';
-import type { Operations } from '../operations.ts';
-import { requireFeasible } from '../planning.ts';
+} from '../state/deployment-state.ts';
+import { digestOf } from '../state/digest.ts';
 import { DemandWatch } from './demand-watch.ts';
 
 /** Demand is averaged over so long before it counts, ms; on a short reclamation window over less. */

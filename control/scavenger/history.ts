@@ -4,13 +4,13 @@
  */
 import { join } from 'node:path';
 import { z } from 'zod';
+import { makeFolders } from '../../host/make-folders.ts';
+import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
 import type { PreemptionHistory } from '../../solver/scavenging/preemption-history.ts';
-import { makeFolders } from '../../spec/make-folders.ts';
 import { type StateLayout, scavengerFiles } from '../../spec/state-layout.ts';
-import { readJsonIfThere, writeFileAtomically } from '../atomic-file.ts';
-import type { LaunchSight } from '../decide.ts';
-import type { LaunchRecord } from '../deployment-state.ts';
-import { allServe } from '../keeper/kept-launch.ts';
+import type { LaunchStatus } from '../reconcile/decide.ts';
+import { allServe } from '../reconcile/kept-launch.ts';
+import type { LaunchRecord } from '../state/deployment-state.ts';
 
 const runSchema = z.object({
   launch_id: z.string(),
@@ -75,7 +75,7 @@ export function recordLaunch(
   history: ScavengerHistory,
   deployment: string,
   launch: LaunchRecord,
-  sight: LaunchSight | undefined,
+  sight: LaunchStatus | undefined,
   now_ms: number,
 ): void {
   const job = launch.phase === 'ended' ? launch.last : (sight?.job ?? launch.last);

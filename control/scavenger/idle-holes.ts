@@ -1,7 +1,8 @@
 /** Idle nodes of preemptible kinds, and until when they are idle as far as Slurm knows. */
 import type { IdleHole } from '../../solver/scavenging/scavenge.ts';
 import type { NodeKind, SiteConfig } from '../../spec/site.ts';
-import { freeNodes, type LiveFacts } from '../site-offers.ts';
+import type { LiveFacts } from '../plan/live-facts.ts';
+import { freeNodes } from '../plan/site-offers.ts';
 
 /** What Slurm says of the nodes that others are to get. */
 export interface Promises {

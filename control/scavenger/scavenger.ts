@@ -15,18 +15,19 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import { parseSlurmDuration_s } from '../../spec/slurm-types.ts';
+import { liveFacts } from '../plan/live-facts.ts';
+import type { Observation } from '../reconcile/observe.ts';
+import { Reconciler } from '../reconcile/reconciler.ts';
+import { type Operations, type OperationsInput, openOperations } from '../runner/operations.ts';
+import { describeLaunch } from '../runner/prepare-launch.ts';
+import type { SlurmRunner } from '../runner/slurm-runner.ts';
 import {
   type DeploymentState,
   forgetOldest,
   type LaunchRecord,
   scavengedLaunches,
-} from '../deployment-state.ts';
-import { digestOf } from '../digest.ts';
-import type { Observation } from '../observe.ts';
-import { liveFacts, type Operations, type OperationsInput, openOperations } from '../operations.ts';
-import { describeLaunch } from '../prepare-launch.ts';
-import { Reconciler } from '../reconciler.ts';
-import type { SlurmRunner } from '../slurm-runner.ts';
+} from '../state/deployment-state.ts';
+import { digestOf } from '../state/digest.ts';
 import {
   devicesOf,
   loadTime_s,

@@ -6,11 +6,11 @@ import type { ReplicaShape } from '../../solver/scavenging/scavenge.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch, PlannedModel } from '../../spec/plan.ts';
-import { planNow } from '../deploy.ts';
-import type { DeploymentState } from '../deployment-state.ts';
-import { digestOf } from '../digest.ts';
-import type { Operations } from '../operations.ts';
-import { rejectionLines } from '../planning.ts';
+import { planNow } from '../plan/plan-now.ts';
+import { rejectionLines } from '../plan/planning.ts';
+import type { Operations } from '../runner/operations.ts';
+import type { DeploymentState } from '../state/deployment-state.ts';
+import { digestOf } from '../state/digest.ts';
 import { scavengerKinds } from './idle-holes.ts';
 
 export interface Shape {

@@ -3,7 +3,7 @@
  * `--adopt PID` it is a child of the gateway, whose first holder was killed. Logs JSON lines on stdout, as the gateway does.
  */
 import { parseArgs } from 'node:util';
-import { LogOutput } from '../../spec/log-output.ts';
+import { LogOutput } from '../../host/log-output.ts';
 import { Holder } from './holder.ts';
 
 const log = new LogOutput(1);

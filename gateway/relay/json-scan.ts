@@ -250,7 +250,7 @@ export abstract class JsonScan {
   }
 
   #wrong(at: number, state: State): HpcserveError {
-    const found = at >= this.bytes.length ? 'it ends there' : `there is ${byteWords(this.bytes, at)}`;
+    const found = at >= this.bytes.length ? 'it ends there' : `there is ${describeByte(this.bytes, at)}`;
     return this.#because(at, `${expected[state]} must come, and ${found}`);
   }
 
@@ -258,12 +258,12 @@ export abstract class JsonScan {
     const { bytes } = this;
     return new HpcserveError('E_REQUEST_JSON', {
       what: bytes.length === 0 ? 'the request has no body' : 'the body of the request is not valid JSON',
-      because: `at ${placeWords(bytes, at)}: ${why}`,
+      because: `at ${describePlace(bytes, at)}: ${why}`,
     });
   }
 }
 
-function byteWords(bytes: Buffer, at: number): string {
+function describeByte(bytes: Buffer, at: number): string {
   const byte = bytes[at]!;
   return byte > 32 && byte < 127
     ? String.fromCharCode(byte)
@@ -271,7 +271,7 @@ function byteWords(bytes: Buffer, at: number): string {
 }
 
 /** Lines are counted in small bodies, which people write; in others their place in bytes must do. */
-function placeWords(bytes: Buffer, at: number): string {
+function describePlace(bytes: Buffer, at: number): string {
   if (at > 65_536) return `byte ${at + 1}`;
   const before = bytes.toString('latin1', 0, at);
   const line = before.split('\n').length;

@@ -13,7 +13,7 @@ import {
 } from '../../spec/workload.ts';
 import type { GatewayLog } from '../log.ts';
 import { replaceFile } from '../replace-file.ts';
-import { DecayingMean, window_s } from './decaying-mean.ts';
+import { Ewma, window_s } from './ewma.ts';
 import { LengthQuantiles } from './length-quantiles.ts';
 
 /** A rate over less time would make ten requests a second of one. */
@@ -29,16 +29,16 @@ const measuredLeast = 20;
 const longAnswerPrior_tokens = 1024;
 
 const lengthsSchema = z.object({
-  input: DecayingMean.schema,
-  output: DecayingMean.schema,
+  input: Ewma.schema,
+  output: Ewma.schema,
   requests: z.number().min(0),
 });
 const stateSchema = z.object({
   since_ms: z.number(),
   expected_tokens: z.number().min(0),
   answer_lengths: LengthQuantiles.schema.optional(),
-  arrivals: DecayingMean.schema,
-  refusals: DecayingMean.schema,
+  arrivals: Ewma.schema,
+  refusals: Ewma.schema,
   plain: lengthsSchema,
   reasoning: lengthsSchema,
 });
@@ -46,8 +46,8 @@ const stateSchema = z.object({
 const ownFileSchema = workloadFileSchema.extend({ state: z.record(z.string(), stateSchema) });
 
 interface Lengths {
-  input: DecayingMean;
-  output: DecayingMean;
+  input: Ewma;
+  output: Ewma;
   requests: number;
 }
 
@@ -57,8 +57,8 @@ interface ModelLoad {
   expected_tokens: number;
   /** Of both classes. */
   answer_lengths: LengthQuantiles;
-  arrivals: DecayingMean;
-  refusals: DecayingMean;
+  arrivals: Ewma;
+  refusals: Ewma;
   plain: Lengths;
   reasoning: Lengths;
 }
@@ -149,10 +149,10 @@ export class WorkloadMeter {
         since_ms: this.#now_ms(),
         expected_tokens: 0,
         answer_lengths: new LengthQuantiles(),
-        arrivals: new DecayingMean(),
-        refusals: new DecayingMean(),
-        plain: { input: new DecayingMean(), output: new DecayingMean(), requests: 0 },
-        reasoning: { input: new DecayingMean(), output: new DecayingMean(), requests: 0 },
+        arrivals: new Ewma(),
+        refusals: new Ewma(),
+        plain: { input: new Ewma(), output: new Ewma(), requests: 0 },
+        reasoning: { input: new Ewma(), output: new Ewma(), requests: 0 },
       };
       this.#models.set(model, load);
     }
@@ -190,8 +190,8 @@ export class WorkloadMeter {
           since_ms: load.since_ms,
           expected_tokens: load.expected_tokens,
           answer_lengths: new LengthQuantiles(load.answer_lengths),
-          arrivals: new DecayingMean(load.arrivals),
-          refusals: new DecayingMean(load.refusals),
+          arrivals: new Ewma(load.arrivals),
+          refusals: new Ewma(load.refusals),
           plain: lengthsFrom(load.plain),
           reasoning: lengthsFrom(load.reasoning),
         },
@@ -226,7 +226,7 @@ function stateOf({
 }
 
 function lengthsFrom({ input, output, requests }: z.infer<typeof lengthsSchema>): Lengths {
-  return { input: new DecayingMean(input), output: new DecayingMean(output), requests };
+  return { input: new Ewma(input), output: new Ewma(output), requests };
 }
 
 /** Whether an arrival will be of one class or the other shows at its end: their shares are those of the answers. */

@@ -1,5 +1,5 @@
 /** Comparing the tables of two members: first sums of buckets, then marks of what is in those that differ. */
-import { type Entry, fingerprintOf, travels } from '../entry.ts';
+import { type Entry, fingerprintOf, isGossiped } from '../entry.ts';
 import { bucket_count, bucketOf, type SessionTable } from '../session-table.ts';
 import type { Mark } from './messages.ts';
 
@@ -34,5 +34,5 @@ export function difference(
 
 function inBuckets(table: SessionTable, buckets: readonly number[]): Entry[] {
   const asked = new Set(buckets);
-  return [...table.entries()].filter((entry) => travels(entry) && asked.has(bucketOf(entry.session_id)));
+  return [...table.entries()].filter((entry) => isGossiped(entry) && asked.has(bucketOf(entry.session_id)));
 }

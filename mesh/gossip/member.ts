@@ -8,19 +8,19 @@
  * lives shows it by a later record. After SWIM (Das et al., 2002), with fixed watchers instead
  * of random ones, so that silence is seen in a bounded time.
  */
-import { ownPause_ms } from '../../spec/own-pause.ts';
-import { type Entry, hasLeft, isLater, markOf, type Signed, travels } from '../entry.ts';
-import type { Departure, RecordMark } from '../record-codec.ts';
+import { ownPause_ms } from '../../host/own-pause.ts';
+import { type Entry, hasLeft, isGossiped, isLater, markOf, type Signed } from '../entry.ts';
+import type { RecordMark, Tombstone } from '../record-codec.ts';
 import type { MergeOutcome, SessionTable } from '../session-table.ts';
 import { batches } from './batches.ts';
 import { difference, differingBuckets, marksOf } from './comparison.ts';
-import { type DepartureClaim, DepartureClaims } from './departure-claims.ts';
 import { LeftMembers } from './left-members.ts';
 import { everyone, type GossipMessage, type Outgoing, type PeerName, type SessionLoad } from './messages.ts';
 import { PeerRing } from './peer-ring.ts';
 import { RelayedProbes } from './relayed-probes.ts';
 import { SenderRates } from './sender-rates.ts';
 import type { GossipSettings } from './settings.ts';
+import { type TombstoneClaim, TombstoneClaims } from './tombstone-claims.ts';
 import { Watch } from './watch.ts';
 
 export interface GossipMemberOptions {
@@ -72,7 +72,7 @@ export class GossipMember {
   readonly #left = new LeftMembers();
   readonly #rates: SenderRates;
   readonly #relayed = new RelayedProbes();
-  readonly #claims: DepartureClaims;
+  readonly #claims: TombstoneClaims;
   /** Own sessions that were shown to live, and when. */
   readonly #refuted_ms = new Map<string, number>();
   /** Until then it takes the word of others that it was gone: it stood still for so long that they had to think so. */
@@ -91,14 +91,14 @@ export class GossipMember {
     this.#table = options.table;
     this.#self = options.self;
     const now_ms = options.now_ms();
-    const { beat_ms, load_ms, compare_ms } = options.settings;
-    this.#beat_at_ms = now_ms + options.random() * beat_ms;
+    const { heartbeat_interval_ms, load_ms, push_pull_interval_ms } = options.settings;
+    this.#beat_at_ms = now_ms + options.random() * heartbeat_interval_ms;
     this.#load_at_ms = now_ms + options.random() * load_ms;
-    this.#compare_at_ms = now_ms + options.random() * compare_ms;
+    this.#compare_at_ms = now_ms + options.random() * push_pull_interval_ms;
     this.ring = new PeerRing(options.table);
     this.#watch = new Watch(this.ring, options.self, options.settings);
     this.#rates = new SenderRates(options.settings);
-    this.#claims = new DepartureClaims(options.settings, now_ms);
+    this.#claims = new TombstoneClaims(options.settings, now_ms);
     options.table.onStep(({ session_id, before, after }) => {
       if (!after) {
         this.#beats.delete(session_id);
@@ -116,7 +116,7 @@ export class GossipMember {
       // A second departure adds nothing that anybody needs to know soon.
       if (before && before.record === after.record && hasLeft(before)) return;
       if (this.#announced) return;
-      if (this.#fresh.size === 0) this.#tell_at_ms = options.now_ms() + options.settings.gather_ms;
+      if (this.#fresh.size === 0) this.#tell_at_ms = options.now_ms() + options.settings.broadcast_batch_ms;
       this.#fresh.add(session_id);
     });
   }
@@ -169,16 +169,16 @@ export class GossipMember {
     this.#forgiveOwnPause(now_ms);
     const out: Outgoing[] = [];
     if (now_ms >= this.#beat_at_ms) {
-      this.#beat_at_ms = now_ms + settings.beat_ms;
+      this.#beat_at_ms = now_ms + settings.heartbeat_interval_ms;
       this.#beat(now_ms, out);
       this.#watch.update(now_ms);
-      this.#relayed.forget(now_ms - settings.compare_ms);
+      this.#relayed.forget(now_ms - settings.push_pull_interval_ms);
     }
     this.#check(now_ms, out);
     this.#believe(this.#claims.tick(now_ms, (peer) => this.#probe(peer, out)));
     if (now_ms >= this.#tell_at_ms) this.#tell(out);
     if (now_ms >= this.#compare_at_ms) {
-      this.#compare_at_ms = now_ms + settings.compare_ms * (0.5 + random());
+      this.#compare_at_ms = now_ms + settings.push_pull_interval_ms * (0.5 + random());
       const to = this.#someoneToCompareWith();
       if (to !== undefined) out.push({ to, message: this.#sums() });
     }
@@ -243,7 +243,7 @@ export class GossipMember {
         return this.#compareMarks(from, message);
       case 'want': {
         const entries = message.session_ids.flatMap((id) => this.#table.entry(id) ?? []);
-        return this.#batches(from, entries.filter(travels));
+        return this.#batches(from, entries.filter(isGossiped));
       }
     }
   }
@@ -332,7 +332,7 @@ export class GossipMember {
   #probe(peer: PeerName, out: Outgoing[]): number {
     const nonce = ++this.#nonce;
     out.push({ to: peer, message: { kind: 'probe', nonce } });
-    for (const to of this.#some(this.#options.settings.helpers, peer)) {
+    for (const to of this.#some(this.#options.settings.indirect_probes, peer)) {
       out.push({ to, message: { kind: 'probe_for', nonce, peer } });
     }
     return nonce;
@@ -346,7 +346,7 @@ export class GossipMember {
 
   /** Where this process itself stood still, others were not silent: nobody listened. */
   #forgiveOwnPause(now_ms: number): void {
-    const late_ms = ownPause_ms(this.nextTick_ms(), now_ms, this.#options.settings.beat_ms);
+    const late_ms = ownPause_ms(this.nextTick_ms(), now_ms, this.#options.settings.heartbeat_interval_ms);
     if (late_ms === 0) return;
     this.#claims.forgive(late_ms);
     this.#watch.forgive(late_ms);
@@ -354,9 +354,9 @@ export class GossipMember {
 
   /** Who stood still until others had to take it for gone is not surprised to hear it. */
   #noticeOwnPause(now_ms: number): void {
-    const { silence_ms, check_ms, beat_ms } = this.#options.settings;
+    const { suspicion_timeout_ms, probe_timeout_ms, heartbeat_interval_ms } = this.#options.settings;
     // Its last sign of life, and its next, were up to one beat away from where it stopped.
-    if (now_ms - this.nextTick_ms() >= silence_ms + check_ms - 2 * beat_ms)
+    if (now_ms - this.nextTick_ms() >= suspicion_timeout_ms + probe_timeout_ms - 2 * heartbeat_interval_ms)
       this.#away_until_ms = now_ms + away_ms;
   }
 
@@ -374,7 +374,7 @@ export class GossipMember {
   }
 
   /** Somebody says that a session is gone. @returns whether it is worth passing on */
-  #hearDeparture(entry: Entry, departure: Signed<Departure>, now_ms: number): boolean {
+  #hearDeparture(entry: Entry, departure: Signed<Tombstone>, now_ms: number): boolean {
     const { session_id } = entry;
     const known = this.#table.entry(session_id);
     const newest = (known ?? entry).record?.value;
@@ -406,7 +406,7 @@ export class GossipMember {
   }
 
   /** What was claimed of members that do not answer. */
-  #believe(claims: readonly DepartureClaim[]): void {
+  #believe(claims: readonly TombstoneClaim[]): void {
     for (const { entry, announced } of claims) {
       this.#announced = announced;
       const { session_id, record, departure } = entry;
@@ -473,7 +473,7 @@ export class GossipMember {
   /** Where something was missing, more may be: much is new now. */
   #compareSoon(): void {
     const { now_ms, random, settings } = this.#options;
-    const soon_ms = now_ms() + settings.compare_soon_ms * (0.5 + random());
+    const soon_ms = now_ms() + settings.push_pull_soon_ms * (0.5 + random());
     this.#compare_at_ms = Math.min(this.#compare_at_ms, soon_ms);
   }
 

@@ -1,8 +1,8 @@
 export interface GossipSettings {
   /** How long news is gathered before it is told to all. Lower: sooner by as much; higher: fewer messages when much happens at once. */
-  gather_ms: number;
+  broadcast_batch_ms: number;
   /** Time between signs of life. Lower: silence is seen sooner; a member sends `watchers` of them each time. */
-  beat_ms: number;
+  heartbeat_interval_ms: number;
   /** Time between signs of life to gateways, which show load. Higher: less to read where thousands of members send to a few gateways. */
   load_ms: number;
   /** Members that watch over a member: the next ones on the ring of names. Higher: safer against lost ones. */
@@ -12,17 +12,17 @@ export interface GossipSettings {
    * watcher wait, so that mostly one speaks. Until all know of a death: at most
    * silence + check + (watchers − 1) · stagger + the way of the news.
    */
-  silence_ms: number;
-  check_ms: number;
+  suspicion_timeout_ms: number;
+  probe_timeout_ms: number;
   stagger_ms: number;
   /** Silence that is allowed to a member that this one never heard: it may be just beginning. Lower: those who died before anybody heard them are found sooner. */
   unheard_ms: number;
   /** Members that are asked to ask too. A false alarm needs all ways to fail: loss^2 directly, loss^4 each way around. */
-  helpers: number;
+  indirect_probes: number;
   /** Time between two comparisons with another member: what news missed is found so. */
-  compare_ms: number;
+  push_pull_interval_ms: number;
   /** The same after one that found a difference. Lower: what much news at once has missed is found sooner; more comparisons while members come and go. */
-  compare_soon_ms: number;
+  push_pull_soon_ms: number;
   /** Share of comparisons with members that are thought to have left: this is how the halves of a partition meet again. */
   compare_with_left: number;
   /** Of the others, the share with any member instead of one that is linked anyway. Higher: more connections. */
@@ -46,17 +46,17 @@ export interface GossipSettings {
 }
 
 export const defaultGossipSettings: GossipSettings = {
-  gather_ms: 20,
-  beat_ms: 500,
+  broadcast_batch_ms: 20,
+  heartbeat_interval_ms: 500,
   load_ms: 2000,
   watchers: 3,
-  silence_ms: 1500,
-  check_ms: 600,
+  suspicion_timeout_ms: 1500,
+  probe_timeout_ms: 600,
   stagger_ms: 150,
   unheard_ms: 3000,
-  helpers: 3,
-  compare_ms: 2000,
-  compare_soon_ms: 300,
+  indirect_probes: 3,
+  push_pull_interval_ms: 2000,
+  push_pull_soon_ms: 300,
   compare_with_left: 0.3,
   compare_far: 0.25,
   claim_check_ms: 400,

@@ -91,9 +91,9 @@ export class Watch {
   }
 
   #dueOf(peer: PeerName, { heard_ms, ever, asked }: Watched): number {
-    const { silence_ms, unheard_ms, check_ms, stagger_ms, watchers } = this.#settings;
-    if (asked === undefined) return heard_ms + (ever ? silence_ms : unheard_ms);
+    const { suspicion_timeout_ms, unheard_ms, probe_timeout_ms, stagger_ms, watchers } = this.#settings;
+    if (asked === undefined) return heard_ms + (ever ? suspicion_timeout_ms : unheard_ms);
     const rank = this.#ring.neighbours(peer, watchers).indexOf(this.#self);
-    return asked.at_ms + check_ms + Math.max(0, rank) * stagger_ms;
+    return asked.at_ms + probe_timeout_ms + Math.max(0, rank) * stagger_ms;
   }
 }

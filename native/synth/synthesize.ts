@@ -6,9 +6,9 @@
 import { open, rename, rm, statfs } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
+import { packageRoot } from '../../host/package-root.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { isOutOfRoom, systemCode } from '../../spec/errors/system-error.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { modelFileError } from '../formats/file-window.ts';
 import { type GgufLayout, layoutGguf } from '../formats/gguf-writer.ts';
 import { type ChunkWork, runChunks } from './chunks.ts';

@@ -74,7 +74,7 @@ export class FirecrestApi {
         continue;
       }
       if (response.ok) return response;
-      const words = await errorWords(response);
+      const words = await describeErrorAnswer(response);
       // A token that ended on the way: nothing was done with the request.
       if (response.status === 401 && !renewed) {
         renewed = true;
@@ -166,7 +166,7 @@ function retryAfter_ms(response: Response): number | undefined {
 }
 
 /** FirecREST's message with its causes; of a proxy in front of it, the status alone. */
-async function errorWords(response: Response): Promise<string> {
+async function describeErrorAnswer(response: Response): Promise<string> {
   const read = errorSchema.safeParse(await response.json().catch(() => undefined));
   if (!read.success) return `${response.status} ${response.statusText}`.trim();
   return [read.data.message, ...(read.data.causedBy ?? [])].join('\n');

@@ -13,7 +13,12 @@ import type {
   ParsedKey,
 } from 'ssh2';
 import { agentIdentities, signByAgent } from './agent-keys.ts';
-import { certificateWords, parseCertificate, readCertificate, type UserCertificate } from './certificate.ts';
+import {
+  describeCertificate,
+  parseCertificate,
+  readCertificate,
+  type UserCertificate,
+} from './certificate.ts';
 import { certifiedKey, type Sign, signByKey } from './certified-key.ts';
 import { ssh2 } from './library.ts';
 
@@ -117,7 +122,7 @@ function agentWays({ user, agent_socket, certificate_files }: AuthenticationOpti
 function certifiedWay(user: string, key: string, certificate: UserCertificate, sign: Sign): Way {
   return {
     type: 'publickey',
-    describe: `${key} ${certificateWords(certificate, Date.now())}`,
+    describe: `${key} ${describeCertificate(certificate, Date.now())}`,
     method: async () => ({
       type: 'publickey',
       username: user,

@@ -69,7 +69,7 @@ export function readCertificate(path: string): UserCertificate | undefined {
 }
 
 /** For people: `certificate, which ended at …`. */
-export function certificateWords({ valid_before_s }: UserCertificate, now_ms: number): string {
+export function describeCertificate({ valid_before_s }: UserCertificate, now_ms: number): string {
   if (!Number.isFinite(valid_before_s)) return 'with its certificate';
   const end = new Date(valid_before_s * 1000);
   const when = Number.isNaN(end.getTime()) ? `${valid_before_s} s after 1970` : end.toISOString();

@@ -1,6 +1,6 @@
 /** Why a plan is infeasible although each model alone has a place: the smallest set of models that clashes. */
 import type { PlacementClash } from '../../spec/plan.ts';
-import { type Competitor, devicesTaken, deviceTypes, type QuotaQuestion, suffices } from './quotas.ts';
+import { devicesTaken, deviceTypes, type ModelDemand, type QuotaQuestion, suffices } from './allocation.ts';
 
 const nodes_max = 2000;
 
@@ -9,11 +9,11 @@ const nodes_max = 2000;
  * at the end is minimal). Undefined where no set can be shown to clash.
  */
 export function findClash(
-  models: readonly Competitor[],
+  models: readonly ModelDemand[],
   asked: Omit<QuotaQuestion, 'costOf'>,
 ): PlacementClash | undefined {
   const { question } = asked;
-  const clashes = (set: readonly Competitor[]): boolean => suffices(set, asked, nodes_max) === false;
+  const clashes = (set: readonly ModelDemand[]): boolean => suffices(set, asked, nodes_max) === false;
   let set = models.filter(({ options, replicas }) => options.length > 0 && replicas !== 0);
   if (!clashes(set)) return undefined;
   for (const model of set) {
@@ -21,8 +21,8 @@ export function findClash(
     if (clashes(rest)) set = rest;
   }
   const offers = [...new Set(set.flatMap(({ options }) => options.map(({ offer }) => offer)))];
-  const count = ({ replicas }: Competitor): number => (replicas === 'auto' ? 1 : replicas);
-  const least = (model: Competitor): number =>
+  const count = ({ replicas }: ModelDemand): number => (replicas === 'auto' ? 1 : replicas);
+  const least = (model: ModelDemand): number =>
     Math.ceil(count(model) * Math.min(...model.options.map((option) => devicesTaken(option, question))));
   const needed = set.reduce((sum, model) => sum + least(model), 0);
   const available = deviceTypes({ ...question, node_kinds: offers }).reduce(

@@ -7,10 +7,10 @@ import type {
   Prediction,
   RunnerUp,
 } from '../../spec/plan.ts';
+import { type Allocation, devicesTaken } from './allocation.ts';
+import { type LatencyEstimator, workloadOf } from './latency-estimator.ts';
 import { type OptionCost, penalty, replicasAtOnce } from './objective.ts';
 import type { PlacementOption } from './options.ts';
-import { type Performance, workloadOf } from './performance.ts';
-import { devicesTaken, type Quotas } from './quotas.ts';
 
 /** Runners-up that are listed: more are noise. */
 const runners_up_max = 6;
@@ -20,12 +20,12 @@ export interface PlacedModel {
   /** All that were possible. */
   options: readonly PlacementOption[];
   /** What was taken: replicas and their share of the requests, in the order of first use. */
-  placed: Quotas;
+  placed: Allocation;
 }
 
 export interface Describing {
   question: PlacementQuestion;
-  performance: Performance;
+  performance: LatencyEstimator;
   costOf: OptionCost;
   /** Devices of each node kind that nobody took. */
   devices_left: ReadonlyMap<PlacementOption['offer'], number>;
@@ -66,7 +66,7 @@ function groupOf(
   option: PlacementOption,
   replicas: number,
   share: number,
-  performance: Performance,
+  performance: LatencyEstimator,
 ): PlannedGroup {
   const predicted = performance.predict(option, replicas, share);
   return {
@@ -134,13 +134,13 @@ function replicasFor(
   option: PlacementOption,
   model: PlacementModel,
   chosen: number,
-  performance: Performance,
+  performance: LatencyEstimator,
 ): number {
   return model.spec.replicas !== 'auto' ? chosen : replicasThatKeepUp(option, performance);
 }
 
 /** Replicas that sustain the workload, with some room. */
-export function replicasThatKeepUp(option: PlacementOption, performance: Performance): number {
+export function replicasThatKeepUp(option: PlacementOption, performance: LatencyEstimator): number {
   const sustained = performance.maxRate(option);
   if (sustained === undefined) return 1;
   return Math.max(1, Math.ceil(workloadOf(option.model).rate_per_s / (0.85 * sustained)));
@@ -186,7 +186,7 @@ function whyDearer(
 }
 
 /** What a person should know of a model's placement before it is deployed. */
-export function warningsOf(planned: PlannedModel, placed: Quotas, model: PlacementModel): string[] {
+export function warningsOf(planned: PlannedModel, placed: Allocation, model: PlacementModel): string[] {
   const { name, slo } = model.spec;
   const warnings: string[] = [];
   for (const { memory, offer, engine, device_note } of placed.keys()) {

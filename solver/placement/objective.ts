@@ -5,8 +5,8 @@
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { PlacementQuestion, Prediction } from '../../spec/plan.ts';
 import { onRealGpu } from './engine-choice.ts';
+import { type LatencyEstimator, workloadOf } from './latency-estimator.ts';
 import type { PlacementOption } from './options.ts';
-import { type Performance, workloadOf } from './performance.ts';
 
 /** What `replicas` replicas of one option cost that carry `share` (0 to 1) of their model's requests; not negative. */
 export type OptionCost = (option: PlacementOption, replicas: number, share: number) => number;
@@ -33,7 +33,7 @@ const unknown_cpu_slowdown = 20;
  */
 export function objectiveCost(
   question: PlacementQuestion,
-  performance: Performance,
+  performance: LatencyEstimator,
   byModel: ReadonlyMap<string, readonly PlacementOption[]>,
 ): OptionCost {
   const objective: Objective = question.objective ?? 'slo';

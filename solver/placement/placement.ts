@@ -11,29 +11,29 @@ import type {
   PlacementSearch,
   RejectedOption,
 } from '../../spec/plan.ts';
+import {
+  type Allocation,
+  chooseAllocation,
+  devicesTaken,
+  deviceTypes,
+  type ModelDemand,
+  type SearchLimits,
+  typeOf,
+} from './allocation.ts';
 import { checkPlacement } from './check.ts';
 import { findClash } from './clash.ts';
 import { type PlacedModel, plannedModel, replicasThatKeepUp, warningsOf } from './describe.ts';
+import { LatencyEstimator, shapeOf } from './latency-estimator.ts';
 import { type OptionCost, objectiveCost } from './objective.ts';
 import { optionsOf, type PlacementOption } from './options.ts';
 import { Packing } from './packing.ts';
-import { Performance, shapeOf } from './performance.ts';
-import {
-  type Competitor,
-  chooseQuotas,
-  devicesTaken,
-  deviceTypes,
-  type Quotas,
-  type SearchLimits,
-  typeOf,
-} from './quotas.ts';
 import { tooLarge } from './too-large.ts';
 
 export interface PlaceOptions extends SearchLimits {
   /** What is minimised; default: the objective of the question. */
   costOf?: OptionCost;
   /** What earlier questions learned of speeds; for a process that plans again and again. */
-  performance?: Performance;
+  performance?: LatencyEstimator;
 }
 
 /** Rounds in which what did not pack into nodes is counted as not there. */
@@ -42,13 +42,13 @@ const packing_rounds = 4;
 interface AskedModel {
   model: PlacementModel;
   options: readonly PlacementOption[];
-  competitor: Competitor;
+  competitor: ModelDemand;
 }
 
 /** Replicas that found a node, by model and option. */
 interface Packed {
   packing: Packing;
-  placed: Map<AskedModel, Quotas>;
+  placed: Map<AskedModel, Allocation>;
   unplaced: { model: AskedModel; option?: PlacementOption; replicas: number }[];
 }
 
@@ -60,7 +60,7 @@ interface Packed {
  */
 export function place(question: PlacementQuestion, options: PlaceOptions = {}): Placement {
   const rejected: RejectedOption[] = [];
-  const performance = options.performance ?? new Performance();
+  const performance = options.performance ?? new LatencyEstimator();
   const asked = [...question.models]
     .sort((a, b) => b.weight_bytes - a.weight_bytes || (a.spec.name < b.spec.name ? -1 : 1))
     .map((model): AskedModel => {
@@ -117,7 +117,7 @@ function feasibleOptions(
 }
 
 /** Kinds that were listed by name take turns: the person asked for that mix. */
-function competitorOf({ spec, workload }: PlacementModel, options: readonly PlacementOption[]): Competitor {
+function competitorOf({ spec, workload }: PlacementModel, options: readonly PlacementOption[]): ModelDemand {
   const unknown = workload === undefined || workload.source === 'assumed';
   // Nothing is known that would need more than one; so many must be stable anyway.
   const few = Math.max(1, spec.min_stable_replicas);
@@ -135,16 +135,16 @@ function competitorOf({ spec, workload }: PlacementModel, options: readonly Plac
   return { ...base, mix };
 }
 
-interface Weighing {
+interface CostInputs {
   question: PlacementQuestion;
-  performance: Performance;
+  performance: LatencyEstimator;
   costOf: OptionCost;
 }
 
 /** Without `packed` where the optimiser has no answer whose replicas all find a node. */
 function optimise(
   competing: readonly AskedModel[],
-  weighing: Weighing,
+  weighing: CostInputs,
   limits: SearchLimits,
 ): { packed: Packed; search: PlacementSearch } | Pick<PlacementSearch, 'because' | 'nodes' | 'repairs'> {
   if (competing.length === 0)
@@ -156,7 +156,7 @@ function optimise(
     const types = deviceTypes(weighing.question);
     const counts = types.map(({ count }) => count);
     for (let round = 0; round < packing_rounds; round++) {
-      const result = chooseQuotas(competitors, { ...weighing, counts, sharing }, limits);
+      const result = chooseAllocation(competitors, { ...weighing, counts, sharing }, limits);
       nodes += result.nodes;
       if (!('quotas' in result)) {
         if (result.status === 'unknown') repairs = (repairs ?? 0) + result.repairs;
@@ -187,7 +187,7 @@ function emptyPacking(question: PlacementQuestion): Packed {
 /** Replicas of many devices first: they need whole nodes. Within a model they are numbered in the order of its options. */
 function pack(
   asked: readonly AskedModel[],
-  quotas: Quotas,
+  quotas: Allocation,
   question: PlacementQuestion,
   sharing: boolean,
 ): Packed {
@@ -223,7 +223,7 @@ function pack(
 }
 
 /** Every replica takes the best option that is left; the largest models first. */
-function firstFit(asked: readonly AskedModel[], { question, performance, costOf }: Weighing): Packed {
+function firstFit(asked: readonly AskedModel[], { question, performance, costOf }: CostInputs): Packed {
   const packed = emptyPacking(question);
   for (const model of asked) {
     const { options, competitor } = model;
@@ -272,7 +272,7 @@ function note(
   option: PlacementOption,
   { replicas, share }: { replicas: number; share: number },
 ): void {
-  const own: Quotas = placed.get(model) ?? new Map();
+  const own: Allocation = placed.get(model) ?? new Map();
   const before = own.get(option);
   own.set(option, {
     replicas: replicas + (before?.replicas ?? 0),
@@ -285,7 +285,7 @@ function placementOf(
   asked: readonly AskedModel[],
   { packing, placed, unplaced }: Packed,
   search: PlacementSearch,
-  weighing: Weighing & { rejected: RejectedOption[] },
+  weighing: CostInputs & { rejected: RejectedOption[] },
 ): Placement {
   const { question, rejected } = weighing;
   const launches = packing.launches();

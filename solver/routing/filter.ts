@@ -1,7 +1,7 @@
 /** Who may answer at all: what a request, and the key it comes with, ask of a replica. */
 
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { type DeviceDescription, providerWords } from '../../spec/session-record.ts';
+import { type DeviceDescription, describeProvider } from '../../spec/session-record.ts';
 import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
 import type { Qos } from './qos.ts';
 
@@ -57,7 +57,7 @@ export function parseProviders(text: string): string[] {
 export function exclusion(facts: FilteredFacts, { providers, qos }: RouteFilter): Exclusion | undefined {
   const { provider, provider_id } = facts;
   if (!providers.every((list) => provider_id !== undefined && list.includes(provider_id)))
-    return { term: 'providers', is: `provider ${providerWords(provider, provider_id)}` };
+    return { term: 'providers', is: `provider ${describeProvider(provider, provider_id)}` };
   if (qos.tier !== undefined && qos.tier !== facts.tier) return { term: 'tier', is: `tier ${facts.tier}` };
   if (qos.regions && !qos.regions.some((name) => isRegion(name, facts)))
     return { term: 'region', is: `site ${facts.site}${facts.region ? ` in region ${facts.region}` : ''}` };

@@ -8,10 +8,10 @@ export interface ServiceLevel {
 }
 
 /** What a model's deployment promises; absent members are those of an interactive request. */
-export type PromisedLevel = Partial<ServiceLevel>;
+export type Slo = Partial<ServiceLevel>;
 
 /** The level of a request of `input_tokens`: what its deployment says, else an interactive request's. */
-export function levelOf(promised: PromisedLevel, input_tokens: number): ServiceLevel {
+export function levelOf(promised: Slo, input_tokens: number): ServiceLevel {
   return { ...interactiveLevel(input_tokens), ...promised };
 }
 

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { LaunchProvider } from '../../agent/node/launch-provider.ts';
 import {
   type CurrentDelegation,
-  OwnSession,
+  LocalSession,
   pinnedConnector,
   RendezvousRegistry,
   SessionIdentity,
@@ -18,9 +18,9 @@ import type { LaunchSpec } from '../../spec/launch.ts';
 import type { SessionRecord, SessionRole } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { agentPaths } from '../../spec/wire.ts';
-import { eventually, metadata } from '../mesh/fixtures.ts';
 import { type TestProvider, testProvider } from '../mesh/providers.ts';
-import { fixtureUnit, type RunningAgent, Site } from './harness.ts';
+import { eventually, metadata } from '../mesh/support.ts';
+import { fixtureUnit, type RunningAgent, Site } from './support.ts';
 
 let site: Site;
 let mallory: TestProvider;
@@ -50,7 +50,7 @@ async function member(
 ): Promise<(record: SessionRecord, method: 'GET' | 'POST', path: string) => Promise<Answer>> {
   const registry = await RendezvousRegistry.open(site.mesh_folder, { create: false, poll_ms: 50 });
   closing.push(() => registry.close());
-  const own = await OwnSession.join(
+  const own = await LocalSession.join(
     registry,
     {
       ...metadata,

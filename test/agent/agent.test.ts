@@ -7,8 +7,8 @@ import { describe, expect, test } from 'vitest';
 import { pinnedConnect, SessionIdentity } from '../../mesh/index.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { agentPaths, headers } from '../../spec/wire.ts';
-import { eventually } from '../mesh/fixtures.ts';
-import { alive, fixtureUnit, Site, unitOf } from './harness.ts';
+import { eventually } from '../mesh/support.ts';
+import { alive, fixtureUnit, Site, unitOf } from './support.ts';
 
 async function textOf(answer: { body: { text(): Promise<string> } }): Promise<string> {
   return answer.body.text();

@@ -10,8 +10,8 @@ import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { agentPaths } from '../../spec/wire.ts';
-import { eventually } from '../mesh/fixtures.ts';
-import { fixtureUnit, type RunningAgent, Site, unitOf } from './harness.ts';
+import { eventually } from '../mesh/support.ts';
+import { fixtureUnit, type RunningAgent, Site, unitOf } from './support.ts';
 
 const mark_variable = 'HPCSERVE_TEST_MARK';
 

@@ -7,9 +7,9 @@ import type { FailureReport } from '../../agent/node/failure-report.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
-import { eventually } from '../mesh/fixtures.ts';
-import { alive, type RunningAgent, Site, unitOf } from './harness.ts';
+import { eventually } from '../mesh/support.ts';
 import { lacking, stopComputingThread, threadStopper } from './stop-thread.ts';
+import { alive, type RunningAgent, Site, unitOf } from './support.ts';
 
 const engine = fileURLToPath(new URL('fragile-engine.mjs', import.meta.url));
 const quick = { first_token_s: 60, between_tokens_s: 60, total_s: 600, health_s: 0.9, stall_s: 1 };

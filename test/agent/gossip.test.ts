@@ -1,10 +1,10 @@
 /** Node agents as real processes that know each other by gossip alone, or by gossip beside their folder. */
 import { once } from 'node:events';
 import { describe, expect, it } from 'vitest';
-import { Detour, MeshPeer, pinnedConnect, RendezvousRegistry } from '../../mesh/index.ts';
+import { MeshPeer, pinnedConnect, RelayFallback, RendezvousRegistry } from '../../mesh/index.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
-import { eventually } from '../mesh/fixtures.ts';
-import { fixtureUnit, Site } from './harness.ts';
+import { eventually } from '../mesh/support.ts';
+import { fixtureUnit, Site } from './support.ts';
 
 const mesh: NonNullable<LaunchSpec['mesh']> = { bootstrap: [], relay: [] };
 
@@ -108,7 +108,7 @@ it('an agent whose port cannot be reached is reached through its peer', async ()
   const walled = { ...record, metadata: { ...record.metadata, addresses: [{ host: '127.0.0.1', port: 1 }] } };
   const own = other.gateway.identity;
   await expect(pinnedConnect(walled, own)).rejects.toThrow('cannot be reached');
-  const detour = new Detour((to) => gateway.peer.tunnel(to));
+  const detour = new RelayFallback((to) => gateway.peer.tunnel(to));
   const socket = await pinnedConnect(walled, own, { detour });
   expect(detour.isPreferred(walled)).toBe(true);
   socket.write(`GET /hpcserve/v1/state HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n`);

@@ -8,8 +8,8 @@ import { parseNumberList } from '../../agent/devices/lists.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { agentPaths } from '../../spec/wire.ts';
-import { eventually } from '../mesh/fixtures.ts';
-import { alive, Site, unitOf } from './harness.ts';
+import { eventually } from '../mesh/support.ts';
+import { alive, Site, unitOf } from './support.ts';
 
 async function toyModel(site: Site): Promise<string> {
   const path = join(site.folder, 'toy.gguf');
@@ -217,7 +217,7 @@ describe('the native engine on a node', () => {
     const agent = await site.start([
       unitOf(
         { name: 'toy' },
-        { engine: 'native', model_path: fileURLToPath(new URL('harness.ts', import.meta.url)) },
+        { engine: 'native', model_path: fileURLToPath(new URL('support.ts', import.meta.url)) },
       ),
     ]);
     expect((await agent.ended).code).toBe(8);

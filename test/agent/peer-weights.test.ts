@@ -11,11 +11,11 @@ import { SessionIdentity } from '../../mesh/index.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
-import { model } from '../engine/support.ts';
-import { forgetFile } from '../memory/page-cache.ts';
-import { eventually } from '../mesh/fixtures.ts';
-import { type RunningAgent, Site, unitOf } from './harness.ts';
+import { eventually } from '../mesh/support.ts';
+import { model } from './engine/support.ts';
+import { forgetFile } from './memory/page-cache.ts';
 import { SlowReads } from './slow-reads.ts';
+import { type RunningAgent, Site, unitOf } from './support.ts';
 
 const deadline_ms = 60_000;
 /** So that a load takes seconds, whatever the disk. */

@@ -9,8 +9,8 @@ import { sharedDeviceViewSchema } from '../../spec/device-view.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths, headers } from '../../spec/wire.ts';
-import { eventually } from '../mesh/fixtures.ts';
-import { fixtureUnit, Site, unitOf } from './harness.ts';
+import { eventually } from '../mesh/support.ts';
+import { fixtureUnit, Site, unitOf } from './support.ts';
 
 const models = [
   // Room for the prompts of four, and not for all their answers.

@@ -4,8 +4,8 @@ import { delimiter, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
-import { eventually } from '../mesh/fixtures.ts';
-import { type RunningAgent, Site, unitOf } from './harness.ts';
+import { eventually } from '../mesh/support.ts';
+import { type RunningAgent, Site, unitOf } from './support.ts';
 
 /** Programs and Python packages as an installation of vLLM has them, with a server that keeps to its rules. */
 async function installed(site: Site): Promise<Record<string, string>> {
@@ -15,7 +15,7 @@ async function installed(site: Site): Promise<Record<string, string>> {
   await writeFile(join(folder, 'vllm-0.18.0.dist-info/METADATA'), 'Name: vllm\nVersion: 0.18.0\n');
   await writeFile(join(folder, 'vllm/__init__.py'), '');
   await writeFile(join(folder, 'vllm/entrypoints/openai/cli_args.py'), 'uds: str | None = None\n');
-  const server = fileURLToPath(new URL('vllm-rules.mjs', import.meta.url));
+  const server = fileURLToPath(new URL('adapters/vllm-rules.mjs', import.meta.url));
   await mkdir(join(folder, 'bin'));
   await writeFile(join(folder, 'bin/vllm'), `#!/bin/sh\nexec '${process.execPath}' '${server}' "$@"\n`);
   await chmod(join(folder, 'bin/vllm'), 0o755);

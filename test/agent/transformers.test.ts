@@ -8,7 +8,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import { headers } from '../../spec/wire.ts';
-import { Site, unitOf } from './harness.ts';
+import { Site, unitOf } from './support.ts';
 
 const python = process.env.HPCSERVE_TEST_PYTHON ?? 'python3';
 const asked = spawnSync(

@@ -3,11 +3,11 @@ import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
-import { folderWithOneCpu, lackingForWrongKernels, wrongKernelCpu } from '../engine/cpu-library-folders.ts';
-import { model } from '../engine/support.ts';
-import { Site, unitOf } from './harness.ts';
+import { folderWithOneCpu, lackingForWrongKernels, wrongKernelCpu } from './engine/cpu-library-folders.ts';
+import { model } from './engine/support.ts';
+import { Site, unitOf } from './support.ts';
 
-const source = fileURLToPath(new URL('../device-worker/wrong-kernels.c', import.meta.url));
+const source = fileURLToPath(new URL('./device-worker/wrong-kernels.c', import.meta.url));
 const lacking = lackingForWrongKernels();
 
 describe.skipIf(lacking !== '')(

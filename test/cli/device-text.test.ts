@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { type DeviceTextOptions, deviceLines } from '../../cli/format/device-text.ts';
-import { isaWords } from '../../cli/format/isa.ts';
-import type { SharedDevice } from '../../control/gateway-admin.ts';
+import { describeIsa } from '../../cli/format/isa.ts';
+import type { SharedDevice } from '../../control/gateway/gateway-admin.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 
 const MiB = 2 ** 20;
@@ -130,10 +130,10 @@ describe('a device as text', () => {
   });
 
   it('names instruction sets as people do, the two most able', () => {
-    expect(isaWords(['sse4_2', 'avx2', 'avx512_vnni', 'amx_int8'])).toBe('AMX, AVX-512');
-    expect(isaWords(['AVX2', 'FMA'])).toBe('AVX2');
-    expect(isaWords(['asimd', 'sve2'])).toBe('SVE, NEON');
-    expect(isaWords([])).toBe('');
+    expect(describeIsa(['sse4_2', 'avx2', 'avx512_vnni', 'amx_int8'])).toBe('AMX, AVX-512');
+    expect(describeIsa(['AVX2', 'FMA'])).toBe('AVX2');
+    expect(describeIsa(['asimd', 'sve2'])).toBe('SVE, NEON');
+    expect(describeIsa([])).toBe('');
   });
 
   it('says how far a load is, and how fast', () => {

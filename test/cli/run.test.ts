@@ -3,9 +3,9 @@ import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { packageRoot } from '../../spec/package-root.ts';
+import { packageRoot } from '../../host/package-root.ts';
 import type { GatewayEndpoint } from '../../spec/state-layout.ts';
-import { fixtureEngine } from '../agent/harness.ts';
+import { fixtureEngine } from '../agent/support.ts';
 import { type Home, temporaryHome } from './process.ts';
 
 let home: Home;

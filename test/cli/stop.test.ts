@@ -2,7 +2,7 @@
 import { readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { isAlive, type ProcessIdentity } from '../../control/process-identity.ts';
+import { isAlive, type ProcessIdentity } from '../../host/process-identity.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import { type Home, temporaryHome } from './process.ts';
 

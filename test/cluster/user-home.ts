@@ -2,8 +2,8 @@
 import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
+import { packageRoot } from '../../host/package-root.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from './cluster.ts';
 import { acquireCluster, type ClusterLease, testClusterName } from './shared.ts';
 

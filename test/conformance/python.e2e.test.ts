@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { packageRoot } from '../../spec/package-root.ts';
+import { packageRoot } from '../../host/package-root.ts';
 import { openStage, type Stage } from './stage.ts';
 
 const python = process.env.HPCSERVE_TEST_PYTHON ?? 'python3';

@@ -10,7 +10,7 @@ import type { ClientOptions } from 'openai';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { Vocabulary } from '../../native/vocabulary.ts';
-import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
+import { type RunningAgent, Site, unitOf } from '../agent/support.ts';
 import { gatewayOf } from '../gateway/with-agents.ts';
 
 const engineProgram = fileURLToPath(new URL('foreign-engine.mjs', import.meta.url));

@@ -2,12 +2,12 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { FolderLock } from '../../control/folder-lock.ts';
-import { type Operations, openOperations } from '../../control/operations.ts';
+import { type Operations, openOperations } from '../../control/runner/operations.ts';
 import { shellPlaces, stepCommand } from '../../control/shell.ts';
+import { FolderLock } from '../../host/folder-lock.ts';
 import { joinedNodeFiles, joinedNodesFolder } from '../../spec/joined-node.ts';
 import { siteSchema } from '../../spec/site.ts';
-import { deploymentState, launchRecord, temporaryStore } from './fixtures.ts';
+import { deploymentState, launchRecord, temporaryStore } from './support.ts';
 
 let place: ReturnType<typeof temporaryStore>;
 beforeEach(() => {

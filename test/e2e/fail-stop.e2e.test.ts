@@ -6,7 +6,7 @@ import OpenAI from 'openai';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import { UserHome } from '../cluster/user-home.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { eventually } from '../mesh/support.ts';
 
 const engine = fileURLToPath(new URL('../agent/fragile-engine.mjs', import.meta.url));
 

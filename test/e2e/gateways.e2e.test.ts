@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { packageRoot } from '../../spec/package-root.ts';
+import { packageRoot } from '../../host/package-root.ts';
 import type { GatewayEndpoint } from '../../spec/state-layout.ts';
 import { type Home, temporaryHome } from '../cli/process.ts';
 import { hpcserveProgram } from '../cluster/user-home.ts';

@@ -7,7 +7,7 @@ import type { CommandResult } from '../../slurm/command-runner.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { deploymentFiles, launchFiles } from '../../spec/state-layout.ts';
 import { UserHome } from '../cluster/user-home.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { eventually } from '../mesh/support.ts';
 
 let home: UserHome;
 

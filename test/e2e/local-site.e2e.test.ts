@@ -3,7 +3,7 @@ import { mkdirSync, readFileSync, renameSync, rmSync, statSync, truncateSync, wr
 import { join } from 'node:path';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { processesWithArgument } from '../../control/process-identity.ts';
+import { processesWithArgument } from '../../host/process-identity.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { type Home, temporaryHome } from '../cli/process.ts';

@@ -9,7 +9,7 @@ import type { AgentState } from '../../spec/agent-state.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { UserHome } from '../cluster/user-home.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { eventually } from '../mesh/support.ts';
 
 const engine = fileURLToPath(new URL('../agent/spread-engine.mjs', import.meta.url));
 

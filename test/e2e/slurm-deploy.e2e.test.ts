@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import { spawn as spawnPty } from 'node-pty';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { packageRoot } from '../../host/package-root.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { hpcserveProgram, UserHome } from '../cluster/user-home.ts';
 

@@ -7,10 +7,10 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
-import { Site, unitOf } from '../agent/harness.ts';
-import { WorkerHarness } from '../device-worker/harness.ts';
+import { WorkerHarness } from '../agent/device-worker/support.ts';
+import { Site, unitOf } from '../agent/support.ts';
 import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { eventually } from '../mesh/support.ts';
 
 const names = ['shared', 'other'];
 let site: Site;

@@ -1,7 +1,7 @@
 /** What a node says to streams that its end cuts off: gateways recognise it and go on elsewhere. */
 import { describe, expect, test } from 'vitest';
-import { fixtureUnit, Site } from '../agent/harness.ts';
-import { tinyModel, WorkerHarness } from '../device-worker/harness.ts';
+import { tinyModel, WorkerHarness } from '../agent/device-worker/support.ts';
+import { fixtureUnit, Site } from '../agent/support.ts';
 
 /** The error that the last event of a stream carries. */
 function lastError(text: string): { code: string; type: string } {

@@ -5,10 +5,10 @@ import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
-import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
 import { lacking, stopComputingThread, threadStopper } from '../agent/stop-thread.ts';
+import { type RunningAgent, Site, unitOf } from '../agent/support.ts';
 import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { eventually } from '../mesh/support.ts';
 
 const engine = fileURLToPath(new URL('../agent/fragile-engine.mjs', import.meta.url));
 const timeouts = { first_token_s: 60, between_tokens_s: 60, total_s: 600, health_s: 4.5, stall_s: 2 };

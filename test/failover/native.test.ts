@@ -9,9 +9,9 @@ import { TokenJournal } from '../../gateway/relay/journal/token-journal.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
-import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
+import { type RunningAgent, Site, unitOf } from '../agent/support.ts';
 import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { eventually } from '../mesh/support.ts';
 
 const messages = [{ role: 'user' as const, content: 'Go on and on.' }];
 type Body = Partial<OpenAI.ChatCompletionCreateParamsStreaming> & Record<string, unknown>;

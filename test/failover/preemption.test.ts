@@ -10,9 +10,9 @@ import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
-import { Site, unitOf } from '../agent/harness.ts';
-import { WorkerHarness } from '../device-worker/harness.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { WorkerHarness } from '../agent/device-worker/support.ts';
+import { Site, unitOf } from '../agent/support.ts';
+import { eventually } from '../mesh/support.ts';
 
 /** Answers are so long that none ends by itself before all is over. */
 const lengths = {

@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { ContinuedChoice } from '../../spec/wire.ts';
-import { tinyModel, WorkerHarness } from '../device-worker/harness.ts';
+import { tinyModel, WorkerHarness } from '../agent/device-worker/support.ts';
 
 const messages = [{ role: 'user', content: 'Go on and on.' }];
 const header = { 'x-hpcserve-token-ids': '1' };

@@ -6,7 +6,7 @@ import type { ServerResponse } from 'node:http';
 import OpenAI from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { UsageRow } from '../../ledger/index.ts';
-import type { TestSession } from '../gateway/fixture.ts';
+import type { TestSession } from '../gateway/support.ts';
 import {
   type Answer,
   chunkEvent,
@@ -15,7 +15,7 @@ import {
   startStage,
   stream,
   until,
-} from '../gateway/fixture.ts';
+} from '../gateway/support.ts';
 
 const path = '/v1/chat/completions';
 const chat = { model: 'tiny', messages: [{ role: 'user' as const, content: 'count' }], max_tokens: 12 };

@@ -1,7 +1,7 @@
 import { connect, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { limits } from '../../spec/wire.ts';
-import { chatAnswer, json, type Stage, startStage, type TestSession, writeDeployment } from './fixture.ts';
+import { chatAnswer, json, type Stage, startStage, type TestSession, writeDeployment } from './support.ts';
 
 let stage: Stage;
 let upstream: TestSession;

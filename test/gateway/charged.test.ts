@@ -16,7 +16,7 @@ import {
   stream,
   type TestSession,
   until,
-} from './fixture.ts';
+} from './support.ts';
 
 let stage: Stage;
 let sessions: TestSession[] = [];

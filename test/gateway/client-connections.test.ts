@@ -6,7 +6,7 @@ import { type AddressInfo, connect, type Socket } from 'node:net';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { ClientConnections } from '../../gateway/client-connections.ts';
 import { limits } from '../../spec/wire.ts';
-import { chatAnswer, json, type Stage, startStage, until } from './fixture.ts';
+import { chatAnswer, json, type Stage, startStage, until } from './support.ts';
 
 let stage: Stage;
 const strangers: ChildProcess[] = [];

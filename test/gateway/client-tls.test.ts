@@ -8,12 +8,12 @@ import { connect } from 'node:tls';
 import { promisify } from 'node:util';
 import { Agent, fetch as fetchBy } from 'undici';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { GatewayAdmin, listModels } from '../../control/gateway-admin.ts';
+import { GatewayAdmin, listModels } from '../../control/gateway/gateway-admin.ts';
 import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
+import { packageRoot } from '../../host/package-root.ts';
 import { RendezvousRegistry, SiteAuthority } from '../../mesh/index.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
-import { chatAnswer, json, TestSession, until } from './fixture.ts';
+import { chatAnswer, json, TestSession, until } from './support.ts';
 
 const run = promisify(execFile);
 let folder: string;

@@ -1,7 +1,7 @@
 /** Batches that another gateway has filled: a request looks for a free place first, and waits only where there is none. */
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { headers } from '../../spec/wire.ts';
-import { type Answer, chatAnswer, json, type Stage, startStage, type TestSession } from './fixture.ts';
+import { type Answer, chatAnswer, json, type Stage, startStage, type TestSession } from './support.ts';
 
 let stage: Stage;
 const sessions: TestSession[] = [];

@@ -6,16 +6,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { packageRoot } from '../../host/package-root.ts';
 import { RendezvousRegistry } from '../../mesh/index.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import {
   type GatewayConfig,
   type GatewayEndpoint,
   gatewayFiles,
   stateLayout,
 } from '../../spec/state-layout.ts';
-import { chatAnswer, chunkEvent, doneEvent, TestSession, until } from './fixture.ts';
+import { chatAnswer, chunkEvent, doneEvent, TestSession, until } from './support.ts';
 
 const mib = 2 ** 20;
 const path = '/v1/chat/completions';

@@ -12,7 +12,7 @@ import {
   type TestSession,
   until,
   writeDeployment,
-} from './fixture.ts';
+} from './support.ts';
 
 let stage: Stage;
 let sessions: TestSession[] = [];

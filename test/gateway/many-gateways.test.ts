@@ -6,10 +6,10 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import Database from 'better-sqlite3';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { packageRoot } from '../../host/package-root.ts';
 import { RendezvousRegistry } from '../../mesh/index.ts';
 import { gatewayFolderOf } from '../../spec/gateway-folders.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import {
   type GatewayConfig,
   type GatewayEndpoint,
@@ -17,7 +17,7 @@ import {
   stateLayout,
 } from '../../spec/state-layout.ts';
 import { readMeasuredWorkload } from '../../spec/workload.ts';
-import { TestSession, until } from './fixture.ts';
+import { TestSession, until } from './support.ts';
 
 const prompt_tokens = 12;
 const completion_tokens = 8;

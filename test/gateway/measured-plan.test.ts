@@ -6,7 +6,7 @@ import type { Plan, PlannedWorkload } from '../../spec/plan.ts';
 import { stateLayout } from '../../spec/state-layout.ts';
 import { hollowLlama } from '../cli/hollow-model.ts';
 import { type Home, temporaryHome } from '../cli/process.ts';
-import { json, startStage } from './fixture.ts';
+import { json, startStage } from './support.ts';
 
 /** Two models of the same files: one is asked often, the other seldom and with long prompts. */
 const asked = {

@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { SiteWorkload } from '../../spec/workload.ts';
-import { chatAnswer, type Stage, startStage, type TestSession, until, writeDeployment } from './fixture.ts';
+import { chatAnswer, type Stage, startStage, type TestSession, until, writeDeployment } from './support.ts';
 
 const path = '/v1/chat/completions';
 const chat = { model: 'tiny', messages: [{ role: 'user', content: 'x' }] };

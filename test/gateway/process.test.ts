@@ -7,11 +7,11 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import Database from 'better-sqlite3';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { packageRoot } from '../../host/package-root.ts';
 import { openLedgerReader } from '../../ledger/index.ts';
 import { RendezvousRegistry } from '../../mesh/index.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../../spec/state-layout.ts';
-import { chatAnswer, json, TestSession, until } from './fixture.ts';
+import { chatAnswer, json, TestSession, until } from './support.ts';
 
 let folder: string;
 let config: GatewayConfig;

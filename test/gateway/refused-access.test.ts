@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { agentPaths } from '../../spec/wire.ts';
-import { fixtureUnit, Site } from '../agent/harness.ts';
+import { fixtureUnit, Site } from '../agent/support.ts';
 import { providerKeyFileOf } from '../mesh/providers.ts';
-import { chatAnswer, json, startStage, until } from './fixture.ts';
+import { chatAnswer, json, startStage, until } from './support.ts';
 import { gatewayOf } from './with-agents.ts';
 
 const chat = { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] };

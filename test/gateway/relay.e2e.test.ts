@@ -10,16 +10,16 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type Dispatcher, Pool } from 'undici';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { packageRoot } from '../../spec/package-root.ts';
+import { packageRoot } from '../../host/package-root.ts';
 import {
   type GatewayConfig,
   type GatewayEndpoint,
   gatewayFiles,
   stateLayout,
 } from '../../spec/state-layout.ts';
-import { type RunningAgent, Site, unitOf } from '../agent/harness.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { type RunningAgent, Site, unitOf } from '../agent/support.ts';
 import { lackingForNamespaces, NetworkHost } from '../mesh/namespaces.ts';
+import { eventually } from '../mesh/support.ts';
 
 const lacking = lackingForNamespaces();
 const engine = fileURLToPath(new URL('gathering-engine.mjs', import.meta.url));

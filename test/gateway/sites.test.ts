@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, expect, it } from 'vitest';
 import { MeshPeer } from '../../mesh/index.ts';
-import { eventually } from '../mesh/fixtures.ts';
-import { chatAnswer, type Stage, startStage } from './fixture.ts';
+import { eventually } from '../mesh/support.ts';
+import { chatAnswer, type Stage, startStage } from './support.ts';
 
 const closing: (() => Promise<void> | void)[] = [];
 afterEach(async () => {

@@ -10,7 +10,7 @@ import {
   startStage,
   stream,
   type TestSession,
-} from './fixture.ts';
+} from './support.ts';
 
 let stage: Stage;
 let sessions: TestSession[] = [];

@@ -14,7 +14,7 @@ import {
   type TestSession,
   until,
   usageEvent,
-} from './fixture.ts';
+} from './support.ts';
 
 const path = '/v1/chat/completions';
 const chat = { model: 'tiny', messages: [{ role: 'user' as const, content: 'x' }] };

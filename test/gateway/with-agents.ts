@@ -5,8 +5,8 @@ import OpenAI, { type ClientOptions } from 'openai';
 import { pino } from 'pino';
 import { type GatewayTimes, startGateway } from '../../gateway/gateway.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
-import type { Site } from '../agent/harness.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import type { Site } from '../agent/support.ts';
+import { eventually } from '../mesh/support.ts';
 
 export interface SessionRow {
   session_id: string;

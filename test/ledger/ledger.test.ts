@@ -6,6 +6,7 @@ import { createInterface } from 'node:readline';
 import Database from 'better-sqlite3';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { packageRoot } from '../../host/package-root.ts';
 import {
   addUsage,
   dayOf,
@@ -16,7 +17,6 @@ import {
   openLedgerReader,
   type RequestRecord,
 } from '../../ledger/index.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 
 const network = { name: 'NFS', network: true, shared_memory: false };
 let folder: string;

@@ -7,8 +7,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Delegation, launchScope, ProviderKey, SessionIdentity } from '../../mesh/index.ts';
 import { encodeRecord, openRecord, sealRecord } from '../../mesh/record-codec.ts';
 import { provenProviderOf, type SessionMetadata } from '../../spec/session-record.ts';
-import { metadata, recordOf, scratchFolder } from './fixtures.ts';
 import { providerKeyFileOf, type TestProvider, testProvider } from './providers.ts';
+import { metadata, recordOf, scratchFolder } from './support.ts';
 
 const networkKey = new Uint8Array(32).fill(7);
 const launch_id = '0123456789abcdef';

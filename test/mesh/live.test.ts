@@ -5,11 +5,11 @@ import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { afterEach, describe, expect, test } from 'vitest';
 import { openEntry } from '../../mesh/entry.ts';
 import { decodeMessage, encodeMessage } from '../../mesh/gossip/codec.ts';
-import { MeshPeer, OwnSession, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
+import { LocalSession, MeshPeer, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
 import { Libp2pTransport } from '../../mesh/libp2p/libp2p-transport.ts';
-import { sealDeparture, sealRecord } from '../../mesh/record-codec.ts';
+import { sealRecord, sealTombstone } from '../../mesh/record-codec.ts';
 import { SessionTable } from '../../mesh/session-table.ts';
-import { eventually, metadata, recordOf, scratchFolder } from './fixtures.ts';
+import { eventually, metadata, recordOf, scratchFolder } from './support.ts';
 
 const key = new Uint8Array(32).fill(9);
 const closing: (() => Promise<unknown>)[] = [];
@@ -21,7 +21,7 @@ afterEach(async () => {
 interface Member {
   registry: RendezvousRegistry;
   peer: MeshPeer;
-  session: OwnSession;
+  session: LocalSession;
   /** Ends its part of the network without a word, as a process that is killed. */
   die(): Promise<void>;
 }
@@ -42,7 +42,7 @@ async function member(bootstrap: string[] = [], networkKey = key, troubles: stri
     relays: false,
     onTrouble: (message) => troubles.push(message),
   });
-  const session = await OwnSession.join(registry, { ...metadata, node: `n${closing.length}` });
+  const session = await LocalSession.join(registry, { ...metadata, node: `n${closing.length}` });
   await session.update({ lifecycle: 'SERVING' });
   let dead = false;
   const die = async (): Promise<void> => {
@@ -136,7 +136,7 @@ describe('members of sites without a folder in common', () => {
       const claims = [a, b, c].map(({ session }) => {
         const { lifecycle, version } = session.record;
         const departure = { session_id: session.id, evidence: `gone ${turn}`, seen: { lifecycle, version } };
-        return openEntry({ departure: sealDeparture(departure, witness, key) }, key);
+        return openEntry({ departure: sealTombstone(departure, witness, key) }, key);
       });
       await eventually(() => {
         transport.send(target, { kind: 'news', entries: claims });

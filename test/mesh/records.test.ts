@@ -5,14 +5,14 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { SessionIdentity } from '../../mesh/index.ts';
 import {
   encodeRecord,
-  openDeparture,
   openRecord,
-  sealDeparture,
+  openTombstone,
   sealRecord,
+  sealTombstone,
 } from '../../mesh/record-codec.ts';
 import { isDialableHost } from '../../mesh/record-schema.ts';
 import { lifecycles, type SessionRecord } from '../../spec/session-record.ts';
-import { metadata, recordOf } from './fixtures.ts';
+import { metadata, recordOf } from './support.ts';
 
 const networkKey = new Uint8Array(32).fill(7);
 let identity: SessionIdentity;
@@ -105,15 +105,15 @@ describe('an envelope that is not right', () => {
   });
 
   test('a departure does not pass as a record, nor a record as a departure', () => {
-    const departure = sealDeparture(
+    const departure = sealTombstone(
       { session_id: identity.session_id, evidence: 'job ended' },
       other,
       networkKey,
     );
-    expect(openDeparture(departure, networkKey).evidence).toBe('job ended');
+    expect(openTombstone(departure, networkKey).evidence).toBe('job ended');
     expect(() => openRecord(departure, networkKey)).toThrow(expect.objectContaining({ reason: 'malformed' }));
     const record = sealRecord(recordOf(identity), identity, networkKey);
-    expect(() => openDeparture(record, networkKey)).toThrow(expect.objectContaining({ reason: 'malformed' }));
+    expect(() => openTombstone(record, networkKey)).toThrow(expect.objectContaining({ reason: 'malformed' }));
   });
 
   test('any bytes whatsoever', () => {

@@ -4,15 +4,15 @@ import { chmod, mkdir, readdir, readFile, rename, rm, stat, symlink, writeFile }
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import {
+  LocalSession,
   loadOrCreateNetworkKey,
-  OwnSession,
   type RegistryChange,
   type RendezvousOptions,
   RendezvousRegistry,
   SessionIdentity,
 } from '../../mesh/index.ts';
 import { sealRecord } from '../../mesh/record-codec.ts';
-import { eventually, metadata, recordOf, scratchFolder } from './fixtures.ts';
+import { eventually, metadata, recordOf, scratchFolder } from './support.ts';
 
 async function openRegistry(
   folder: string,
@@ -67,7 +67,7 @@ describe('a rendezvous folder', () => {
     await using b = await openRegistry(scratch.path);
     const seen: RegistryChange[] = [];
     b.onChange((changes) => seen.push(...changes));
-    const session = await OwnSession.join(a, metadata);
+    const session = await LocalSession.join(a, metadata);
     await eventually(() => b.get(session.id)?.lifecycle === 'JOIN', 'b sees the session');
     await session.update({ lifecycle: 'SERVING' });
     await session.update({ metadata: { engine_version: '2' } });
@@ -95,7 +95,7 @@ describe('a rendezvous folder', () => {
       thorough_ms: 1e12,
       now_ms: () => now_ms,
     });
-    const session = await OwnSession.join(a, metadata);
+    const session = await LocalSession.join(a, metadata);
     for (let version = 1; version <= 5; version++) {
       await session.update({ metadata: { engine_version: String(version) } });
       await eventually(() => b.get(session.id)?.version === version, `version ${version}`);
@@ -159,7 +159,7 @@ describe('a rendezvous folder', () => {
     const folder = join(scratch.path, 'mesh');
     await using a = await openRegistry(folder);
     await using b = await openRegistry(folder);
-    const session = await OwnSession.join(a, metadata);
+    const session = await LocalSession.join(a, metadata);
     await eventually(() => b.get(session.id), 'b sees the session');
 
     await rename(folder, `${folder}.away`);
@@ -180,8 +180,8 @@ describe('a rendezvous folder', () => {
     await using a = await openRegistry(scratch.path);
     const dead = await openRegistry(scratch.path);
     await using b = await openRegistry(scratch.path, { forget_after_ms: 200 });
-    const session = await OwnSession.join(a, metadata);
-    const ghost = await OwnSession.join(dead, metadata);
+    const session = await LocalSession.join(a, metadata);
+    const ghost = await LocalSession.join(dead, metadata);
     await dead.close();
     await eventually(() => b.get(session.id) && b.get(ghost.id), 'b sees both');
     // Again where the living wrote meanwhile.
@@ -203,7 +203,7 @@ describe('a rendezvous folder', () => {
     await rename(folder, `${folder}.old`);
     await loadOrCreateNetworkKey(folder);
     await eventually(() => a.status().state === 'foreign_key', 'a notices');
-    await OwnSession.join(a, metadata);
+    await LocalSession.join(a, metadata);
     expect(await readdir(folder)).toEqual(['network.key']);
   });
 
@@ -219,8 +219,8 @@ describe('a rendezvous folder', () => {
     await using scratch = await scratchFolder();
     await using a = await openRegistry(scratch.path, { compact_after_ms: 150 });
     await writeFile(join(scratch.path, 'sessions', '.tmp-dead'), 'half');
-    const left = await OwnSession.join(a, metadata);
-    const stays = await OwnSession.join(a, metadata);
+    const left = await LocalSession.join(a, metadata);
+    const stays = await LocalSession.join(a, metadata);
     await left.leave();
     await eventually(() => a.get(left.id) === undefined, 'the LEFT record is forgotten');
     await eventually(async () => {
@@ -233,7 +233,7 @@ describe('a rendezvous folder', () => {
     await using a = await openRegistry(scratch.path, { compact_after_ms: 1500 });
     const sessions = join(scratch.path, 'sessions');
     const stopped = await openRegistry(scratch.path);
-    const session = await OwnSession.join(stopped, metadata);
+    const session = await LocalSession.join(stopped, metadata);
     const file = join(sessions, `${session.id}.rec`);
     const bytes = await readFile(file);
     await stopped.close();
@@ -252,7 +252,7 @@ describe('a session that a peer declares gone', () => {
   test('is LEFT for everybody, also for those who come later', async () => {
     await using scratch = await scratchFolder();
     const dead = await openRegistry(scratch.path);
-    const session = await OwnSession.join(dead, metadata);
+    const session = await LocalSession.join(dead, metadata);
     await session.update({ lifecycle: 'SERVING' });
     await dead.close();
     await using a = await openRegistry(scratch.path);
@@ -271,7 +271,7 @@ describe('a session that a peer declares gone', () => {
     await using a = await openRegistry(scratch.path);
     await using b = await openRegistry(scratch.path);
     const renewed: string[] = [];
-    const session = await OwnSession.join(a, metadata, (previous) => renewed.push(previous));
+    const session = await LocalSession.join(a, metadata, (previous) => renewed.push(previous));
     await session.update({ lifecycle: 'SERVING' });
     const before = session.id;
     await b.retire(before, 'it did not answer', await SessionIdentity.create());

@@ -7,7 +7,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { Libp2pTransport } from '../../mesh/libp2p/libp2p-transport.ts';
 import { NetworkProof } from '../../mesh/libp2p/network-proof.ts';
 import { SessionTable } from '../../mesh/session-table.ts';
-import { eventually } from './fixtures.ts';
+import { eventually } from './support.ts';
 
 const key = new Uint8Array(32).fill(9);
 const closing: (() => Promise<unknown>)[] = [];

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Entry } from '../../mesh/entry.ts';
 import { SessionTable } from '../../mesh/session-table.ts';
 import { defaultTableBounds, excessOf, TableAccounts } from '../../mesh/table-bounds.ts';
-import { metadata } from './fixtures.ts';
+import { metadata } from './support.ts';
 
 let count = 0;
 

@@ -1,12 +1,12 @@
 import fc from 'fast-check';
 import { beforeAll, describe, expect, test } from 'vitest';
-import { type Entry, hasLeft, joinEntries, openEntry, sealedEntry, travels } from '../../mesh/entry.ts';
+import { type Entry, hasLeft, isGossiped, mergeRecords, openEntry, sealedEntry } from '../../mesh/entry.ts';
 import { SessionIdentity } from '../../mesh/index.ts';
-import { sealDeparture, sealRecord } from '../../mesh/record-codec.ts';
+import { sealRecord, sealTombstone } from '../../mesh/record-codec.ts';
 import type { RegistryChange } from '../../mesh/registry.ts';
 import { SessionTable } from '../../mesh/session-table.ts';
 import { lifecycles, type SessionRecord } from '../../spec/session-record.ts';
-import { metadata, recordOf } from './fixtures.ts';
+import { metadata, recordOf } from './support.ts';
 
 const networkKey = new Uint8Array(32).fill(7);
 const peer = { id: '12D3KooWpeer', addresses: ['/ip4/10.0.0.1/tcp/4001'] };
@@ -21,7 +21,7 @@ beforeAll(async () => {
   for (let session = 0; session < 3; session++) {
     const identity = await SessionIdentity.create();
     const departures = [witness, other].map((by) =>
-      sealDeparture({ session_id: identity.session_id, evidence: 'gone' }, by, networkKey),
+      sealTombstone({ session_id: identity.session_id, evidence: 'gone' }, by, networkKey),
     );
     const records = lifecycles.flatMap((lifecycle) =>
       [0, 1].flatMap((version) =>
@@ -46,7 +46,7 @@ beforeAll(async () => {
             evidence: 'silent',
             seen: { lifecycle, version },
           };
-          return openEntry({ departure: sealDeparture(departure, witness, networkKey) }, networkKey);
+          return openEntry({ departure: sealTombstone(departure, witness, networkKey) }, networkKey);
         }),
       ),
     ]);
@@ -79,7 +79,7 @@ describe('joining what is known of a session', () => {
     fc.assert(
       fc.property(ofOneSession, ([a, b, c]) => {
         const sealed = (entry: Entry): unknown => sealedEntry(entry);
-        const join = (one: Entry, other: Entry): Entry => joinEntries(one, other);
+        const join = (one: Entry, other: Entry): Entry => mergeRecords(one, other);
         expect(sealed(join(a!, b!))).toEqual(sealed(join(b!, a!)));
         expect(sealed(join(a!, join(b!, c!)))).toEqual(sealed(join(join(a!, b!), c!)));
         expect(join(a!, a!)).toBe(a);
@@ -116,18 +116,18 @@ describe('joining what is known of a session', () => {
       const seen = departure?.value.seen;
       return seen?.lifecycle === 'SERVING' && seen.version === 0;
     })!;
-    expect(hasLeft(joinEntries(serving0!, silentAt))).toBe(true);
+    expect(hasLeft(mergeRecords(serving0!, silentAt))).toBe(true);
     for (const order of [
       [serving0!, silentAt, serving1!],
       [serving1!, silentAt],
       [silentAt, serving1!, silentAt],
     ]) {
-      expect(order.reduce(joinEntries)).toEqual(serving1);
+      expect(order.reduce(mergeRecords)).toEqual(serving1);
     }
   });
 
   test('refuses two sessions', () => {
-    expect(() => joinEntries(sayings[0]![0]!, sayings[1]![0]!)).toThrow(TypeError);
+    expect(() => mergeRecords(sayings[0]![0]!, sayings[1]![0]!)).toThrow(TypeError);
   });
 });
 
@@ -166,7 +166,7 @@ describe('replicas of the table', () => {
         const travelling = (table: SessionTable): string =>
           JSON.stringify(
             [...table.entries()]
-              .filter(travels)
+              .filter(isGossiped)
               .map((entry) => [sealedEntry(entry).record, entry.departure !== undefined])
               .sort(),
           );

@@ -11,9 +11,9 @@ import { Pool } from 'undici';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import {
   authorizePeer,
-  Detour,
   pinnedConnect,
   pinnedConnector,
+  RelayFallback,
   RendezvousRegistry,
   SessionIdentity,
   sessionOrigin,
@@ -21,7 +21,7 @@ import {
 } from '../../mesh/index.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { sessionServerName } from '../../spec/wire.ts';
-import { eventually, metadata, recordOf, scratchFolder } from './fixtures.ts';
+import { eventually, metadata, recordOf, scratchFolder } from './support.ts';
 
 describe('TLS between members', () => {
   let folder: Awaited<ReturnType<typeof scratchFolder>>;
@@ -204,7 +204,7 @@ describe('TLS between members', () => {
       },
     });
     let taken = 0;
-    const detour = new Detour(async () => {
+    const detour = new RelayFallback(async () => {
       taken++;
       return connectPlain(port, '127.0.0.1');
     }, 0); // a direct way is looked for each time

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { parseAllowedCores } from '../../agent/devices/cpu.ts';
-import { packageRoot } from '../../spec/package-root.ts';
+import { packageRoot } from '../../host/package-root.ts';
 
 /** In a process of its own: affinity cannot be widened again by one that was confined. */
 function restricted(cores: number[]): { refused?: string; allowed: number[][] } {

@@ -20,7 +20,7 @@ import { loadLlama } from '../../native/llama.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { Vocabulary } from '../../native/vocabulary.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { model } from '../engine/support.ts';
+import { model } from '../agent/engine/support.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-native-'));
 beforeAll(() => {

@@ -3,11 +3,11 @@ import { connect, type Socket } from 'node:net';
 import { type ConnectionOptions, type TLSSocket, connect as tlsConnect } from 'node:tls';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { SessionServer } from '../../agent/node/session-server.ts';
-import { OwnSession, pinnedConnect, SessionIdentity } from '../../mesh/index.ts';
+import { LocalSession, pinnedConnect, SessionIdentity } from '../../mesh/index.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { headers, limits, sessionServerName } from '../../spec/wire.ts';
-import { fixtureUnit, type RunningAgent, Site } from '../agent/harness.ts';
-import { eventually, metadata } from '../mesh/fixtures.ts';
+import { fixtureUnit, type RunningAgent, Site } from '../agent/support.ts';
+import { eventually, metadata } from '../mesh/support.ts';
 
 let site: Site;
 let agent: RunningAgent;
@@ -193,7 +193,7 @@ describe('members that misbehave', () => {
   });
 
   test('headers that come too slowly end the connection, also on one that was used before', async () => {
-    const own = await OwnSession.join(site.registry, { ...metadata, addresses: [] });
+    const own = await LocalSession.join(site.registry, { ...metadata, addresses: [] });
     const server = new SessionServer({
       registry: site.registry,
       identityOf: (id) => (id === own.id ? own.identity : undefined),

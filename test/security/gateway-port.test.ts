@@ -10,17 +10,17 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { connect } from 'node:tls';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { reviveGateway } from '../../control/gateway.ts';
-import { GatewayAdmin, listModels } from '../../control/gateway-admin.ts';
+import { restartGateway } from '../../control/gateway/gateway.ts';
+import { GatewayAdmin, listModels } from '../../control/gateway/gateway-admin.ts';
 import {
-  lookAtGateway,
+  inspectGateway,
   readAdminToken,
   startGatewayProcess,
   stopGatewayProcess,
-} from '../../control/gateway-process.ts';
-import { warningLines } from '../../control/gateway-warnings.ts';
-import { type Operations, openOperations } from '../../control/operations.ts';
-import { isAlive, type ProcessIdentity, readProcessStat } from '../../control/process-identity.ts';
+} from '../../control/gateway/gateway-process.ts';
+import { warningLines } from '../../control/gateway/gateway-warnings.ts';
+import { type Operations, openOperations } from '../../control/runner/operations.ts';
+import { isAlive, type ProcessIdentity, readProcessStat } from '../../host/process-identity.ts';
 import { siteSchema } from '../../spec/site.ts';
 import {
   type GatewayEndpoint,
@@ -28,7 +28,7 @@ import {
   type StateLayout,
   stateLayout,
 } from '../../spec/state-layout.ts';
-import { site } from '../control/fixtures.ts';
+import { site } from '../control/support.ts';
 
 const root = process.getuid?.() === 0;
 /** `nobody` where the test may say who asks, else the same user: the kernel makes no difference but in whom it tells. */
@@ -51,7 +51,7 @@ const endpointNow = (): GatewayEndpoint =>
   JSON.parse(readFileSync(join(layout.gateway_folder, gatewayFiles.endpoint), 'utf8'));
 const holderNow = (): ProcessIdentity =>
   JSON.parse(readFileSync(join(layout.gateway_folder, gatewayFiles.process), 'utf8'));
-const state = async (): Promise<string> => (await lookAtGateway(layout)).state;
+const state = async (): Promise<string> => (await inspectGateway(layout)).state;
 const newKey = async (endpoint: GatewayEndpoint): Promise<string> =>
   (await new GatewayAdmin(endpoint, readAdminToken(layout)).createKey('tester')).key;
 
@@ -121,7 +121,7 @@ it('a gateway that is killed under load keeps its port from others and its clien
   let over = false;
   const keeper = (async () => {
     while (!over) {
-      await reviveGateway(operations, 1);
+      await restartGateway(operations, 1);
       await new Promise((resolve) => setTimeout(resolve, 500));
     }
   })();
@@ -271,7 +271,7 @@ describe.skipIf(!root)('a port that another user has when the gateway comes back
     // Both at once: nobody holds it any more.
     process.kill(-holder.pid, 'SIGKILL');
     await expect.poll(rival.took, { timeout: 10_000 }).toBe(true);
-    const revived = await reviveGateway(operationsNow(), 1);
+    const revived = await restartGateway(operationsNow(), 1);
     expect(revived).toMatchObject({ url: expect.stringMatching(/^http/) });
     const endpoint = endpointNow();
     expect(endpoint.port).not.toBe(port);

@@ -8,9 +8,9 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { KeyStore } from '../../ledger/index.ts';
 import { MeshPeer, RendezvousRegistry } from '../../mesh/index.ts';
-import { chatAnswer, json, type Stage, startStage, TestSession, until } from '../gateway/fixture.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { chatAnswer, json, type Stage, startStage, TestSession, until } from '../gateway/support.ts';
 import { type TestProvider, testProvider } from '../mesh/providers.ts';
+import { eventually } from '../mesh/support.ts';
 
 const network_key = new Uint8Array(32).fill(4);
 const chat = { model: 'tiny', messages: [{ role: 'user' as const, content: 'a secret' }] };

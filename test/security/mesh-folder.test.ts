@@ -5,10 +5,15 @@ import { chmod, chown, lstat, mkdir, readFile, rm, stat, symlink, writeFile } fr
 import { join } from 'node:path';
 import { encode, rfc8949EncodeOptions } from 'cborg';
 import { describe, expect, test } from 'vitest';
-import { loadOrCreateNetworkKey, OwnSession, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
+import { packageRoot } from '../../host/package-root.ts';
+import {
+  LocalSession,
+  loadOrCreateNetworkKey,
+  RendezvousRegistry,
+  SessionIdentity,
+} from '../../mesh/index.ts';
 import { openRecord, RecordRejected, sealRecord } from '../../mesh/record-codec.ts';
-import { packageRoot } from '../../spec/package-root.ts';
-import { eventually, metadata, recordOf, scratchFolder } from '../mesh/fixtures.ts';
+import { eventually, metadata, recordOf, scratchFolder } from '../mesh/support.ts';
 
 const root = process.getuid?.() === 0;
 
@@ -34,7 +39,7 @@ describe('the record of a living session', () => {
     async (_what, spoil) => {
       await using scratch = await scratchFolder();
       const registry = await open(scratch.path);
-      const own = await OwnSession.join(registry, metadata);
+      const own = await LocalSession.join(registry, metadata);
       const path = join(scratch.path, 'sessions', `${own.id}.rec`);
       const old = await readFile(path);
       await own.update({ lifecycle: 'SERVING' });
@@ -84,10 +89,10 @@ describe.skipIf(!root)('a mesh of a group', () => {
   function join_as(user: { uid: number; gid: number }, folder: string) {
     const script = `
       process.umask(0o077);
-      const { RendezvousRegistry, OwnSession } = await import(${JSON.stringify(join(packageRoot, 'dist/mesh/index.js'))});
+      const { RendezvousRegistry, LocalSession } = await import(${JSON.stringify(join(packageRoot, 'dist/mesh/index.js'))});
       try {
         const registry = await RendezvousRegistry.open(process.argv[1], { create: false, poll_ms: 50 });
-        const own = await OwnSession.join(registry, ${JSON.stringify({ ...metadata, node: 'theirs' })});
+        const own = await LocalSession.join(registry, ${JSON.stringify({ ...metadata, node: 'theirs' })});
         console.log(JSON.stringify({ id: own.id, sees: registry.snapshot().map((record) => record.metadata.node), state: registry.status().state }));
         process.stdin.on('end', () => process.exit()).resume();
       } catch (error) { console.log(JSON.stringify({ code: error.code ?? error.message })); }`;
@@ -116,7 +121,7 @@ describe.skipIf(!root)('a mesh of a group', () => {
 
     const before = process.umask(0o077);
     const registry = await open(folder);
-    const own = await OwnSession.join(registry, { ...metadata, node: 'mine' });
+    const own = await LocalSession.join(registry, { ...metadata, node: 'mine' });
     process.umask(before);
     expect((await stat(join(folder, 'sessions'))).mode & 0o7777).toBe(0o2770);
     const record = await stat(join(folder, 'sessions', `${own.id}.rec`));
@@ -205,7 +210,7 @@ test('a record under the name of another session, by a hard link, does not count
   await using scratch = await scratchFolder();
   const folder = join(scratch.path, 'mesh');
   const registry = await open(folder);
-  const own = await OwnSession.join(registry, metadata);
+  const own = await LocalSession.join(registry, metadata);
   // The record under another session's name, by a hard link: the bytes are good, the name is not.
   const sessions = join(folder, 'sessions');
   execFileSync('ln', [join(sessions, `${own.id}.rec`), join(sessions, `${'0'.repeat(32)}.rec`)]);

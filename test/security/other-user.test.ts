@@ -8,8 +8,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
-import { fixtureEngine, fixtureUnit, type RunningAgent, Site, unitOf } from '../agent/harness.ts';
-import { eventually } from '../mesh/fixtures.ts';
+import { fixtureEngine, fixtureUnit, type RunningAgent, Site, unitOf } from '../agent/support.ts';
+import { eventually } from '../mesh/support.ts';
 
 const root = process.getuid?.() === 0;
 /** `nobody`: a user that is not the agent's. */

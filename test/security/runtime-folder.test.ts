@@ -2,7 +2,7 @@ import { chmodSync, mkdirSync, readdirSync, rmdirSync, statSync, symlinkSync } f
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { makeRuntimeFolder } from '../../agent/node/runtime-folder.ts';
-import { scratchFolder } from '../mesh/fixtures.ts';
+import { scratchFolder } from '../mesh/support.ts';
 
 describe('the folder for sockets and keys on a node', () => {
   test('is 0700 under a name of its own each time, whatever the umask', async () => {

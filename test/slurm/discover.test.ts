@@ -1,6 +1,7 @@
 /** discoverSite on clusters of other kinds than the one the end-to-end test has. */
 import { describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
+import { filesystemOf, type HostFacts, isSharedFilesystem, parseMountInfo } from '../../host/host-facts.ts';
 import type { SlurmClient } from '../../slurm/client.ts';
 import {
   type NodeGroup,
@@ -10,7 +11,6 @@ import {
 } from '../../slurm/cluster-facts.ts';
 import { discoverSite } from '../../slurm/discover.ts';
 import { recognizeDevice } from '../../slurm/gpu-memory.ts';
-import { filesystemOf, type HostFacts, isSharedFilesystem, parseMountInfo } from '../../slurm/host-facts.ts';
 import type { ClusterName, Permissions } from '../../slurm/permissions.ts';
 import { renderSiteDraft } from '../../slurm/site-draft-yaml.ts';
 import { parseSlurmVersion } from '../../slurm/version.ts';

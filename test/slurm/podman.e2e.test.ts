@@ -14,7 +14,7 @@ import { join } from 'node:path';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
-import { packageRoot } from '../../spec/package-root.ts';
+import { packageRoot } from '../../host/package-root.ts';
 import { findProgram } from '../cluster/install.ts';
 import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
 import { hpcserveProgram } from '../cluster/user-home.ts';

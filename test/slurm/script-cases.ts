@@ -5,8 +5,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
+import { packageRoot } from '../../host/package-root.ts';
 import { buildJobScript, type JobRole, type JobScript } from '../../slurm/job-script.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { type SiteConfig, siteSchema } from '../../spec/site.ts';
 import { expandSite, siteCacheDir } from '../../spec/site-paths.ts';
 

@@ -13,8 +13,8 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { packageRoot } from '../../host/package-root.ts';
 import { renderJobScript } from '../../slurm/render.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { type SiteConfig, siteSchema } from '../../spec/site.ts';
 import { ensureShellcheckInstalled } from '../cluster/install.ts';
 import { waitUntil } from '../cluster/processes.ts';

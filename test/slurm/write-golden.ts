@@ -4,8 +4,8 @@
  */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { packageRoot } from '../../host/package-root.ts';
 import { renderJobScript } from '../../slurm/render.ts';
-import { packageRoot } from '../../spec/package-root.ts';
 import { allScriptCases } from './script-cases.ts';
 
 const folder = join(packageRoot, 'test', 'slurm', 'golden');

@@ -6,15 +6,15 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { describeLoad } from '../../memory/describe-load.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import { monotonic_ms } from '../clock.ts';
-import { type ChosenTurn, DeviceSchedule } from './device-schedule.ts';
+import { type ChosenIteration, DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
-import { MeasuredModels } from './measured-models.ts';
 import type { FromCompute, ScheduleReport, ToCompute, TokenOutput } from './messages.ts';
 import { type LoadMessage, ModelLoads } from './model-loads.ts';
-import { RestingModels } from './resting-models.ts';
+import { ModelProfiler } from './model-profiler.ts';
 import type { ScheduledModel } from './scheduled-instance.ts';
-import { ToldWeights } from './told-weights.ts';
+import { SuspendedModels } from './suspended-models.ts';
 import { pulse, pulseStates } from './watchdog.ts';
+import { WeightResidency } from './weight-residency.ts';
 
 /** Nobody wakes this: to wait on it is to sleep. */
 const noSignal = new Int32Array(new SharedArrayBuffer(4));
@@ -36,9 +36,9 @@ export class ComputeLoop {
   private readonly pulse: Int32Array;
   private readonly pool: () => DevicePool;
   private readonly loads: ModelLoads;
-  private readonly resting = new RestingModels();
-  private readonly measured = new MeasuredModels();
-  private readonly weights = new ToldWeights();
+  private readonly resting = new SuspendedModels();
+  private readonly measured = new ModelProfiler();
+  private readonly weights = new WeightResidency();
   /** How each model that serves was loaded. */
   private readonly messages = new Map<string, LoadMessage>();
   private verified_ms = 0;
@@ -114,7 +114,7 @@ export class ComputeLoop {
   }
 
   /** What the schedule says; else an engine that has something to tell, or sequences that only it can begin. */
-  private choose(): [HostedEngine, ChosenTurn | undefined] | undefined {
+  private choose(): [HostedEngine, ChosenIteration | undefined] | undefined {
     const chosen = this.schedule.choose(monotonic_ms());
     const hosted = chosen && this.engines.get(chosen.model);
     if (hosted) return [hosted, chosen];
@@ -365,7 +365,7 @@ export class ComputeLoop {
     this.schedule.cancelled(model, id, hosted.engine.progress(), monotonic_ms());
   }
 
-  private step(hosted: HostedEngine, chosen: ChosenTurn | undefined): void {
+  private step(hosted: HostedEngine, chosen: ChosenIteration | undefined): void {
     const { name, engine } = hosted;
     const started_ms = performance.now();
     try {

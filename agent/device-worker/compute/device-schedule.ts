@@ -16,7 +16,12 @@ import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { shareIteration } from '../../../solver/sharing/shared-iteration.ts';
 import type { InstanceReport, SchedulerReport } from '../../../spec/device-report.ts';
 import type { RefusedRequest, SharedDeviceView } from '../../../spec/device-view.ts';
-import type { EngineStats, SequenceProgress, StepReport, Turn } from '../../../spec/engine-contract.ts';
+import type {
+  EngineStats,
+  IterationPlan,
+  SequenceProgress,
+  StepReport,
+} from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { DecisionLog } from './decision-log.ts';
 import { DeviceMemory } from './device-memory.ts';
@@ -47,9 +52,9 @@ interface LearnedModel {
 }
 
 /** An iteration of a model, as its engine is told. */
-export interface ChosenTurn {
+export interface ChosenIteration {
   model: string;
-  turn: Turn;
+  turn: IterationPlan;
 }
 
 export class DeviceSchedule {
@@ -201,11 +206,11 @@ export class DeviceSchedule {
   }
 
   /** The next iteration; undefined where nothing that is scheduled can run. */
-  choose(now_ms: number): ChosenTurn | undefined {
+  choose(now_ms: number): ChosenIteration | undefined {
     const began = performance.now();
     const lanes = lanesOf(this.#device.instances, now_ms, this.#settings);
     const next = nextIteration(lanes, now_ms, this.#settings);
-    let chosen: ChosenTurn | undefined;
+    let chosen: ChosenIteration | undefined;
     if (!('at_ms' in next)) {
       const { prefill_tokens, decode } = shareIteration(lanes, next, now_ms, this.#settings);
       const first = next.prompt && { first: Number(next.prompt.request) };
@@ -231,7 +236,7 @@ export class DeviceSchedule {
 
   /** An iteration is over: what it took refreshes the profile, what it gave is in `progress`. */
   ended(
-    { model, turn }: ChosenTurn,
+    { model, turn }: ChosenIteration,
     report: StepReport,
     progress: readonly SequenceProgress[],
     stats: EngineStats,
@@ -453,7 +458,7 @@ export class DeviceSchedule {
   }
 
   /** Pure iterations only: of what rode along nobody knows which part took how long. */
-  #learn(instance: ScheduledInstance, turn: Turn, report: StepReport, elapsed_ms: number): void {
+  #learn(instance: ScheduledInstance, turn: IterationPlan, report: StepReport, elapsed_ms: number): void {
     const { growing, requests } = instance;
     const { prefill_tokens, decode_tokens } = report;
     const ms = Math.max(elapsed_ms, 1e-3);

@@ -1,6 +1,6 @@
 import { Grammar } from '../../../native/grammar.ts';
 import { Vocabulary } from '../../../native/vocabulary.ts';
-import type { Engine, Turn } from '../../../spec/engine-contract.ts';
+import type { Engine, IterationPlan } from '../../../spec/engine-contract.ts';
 import { ReasoningMeter } from '../../text/output/reasoning-meter.ts';
 import { allocateCandidates, type Candidates } from '../../text/sampling/candidates.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
@@ -57,7 +57,7 @@ export class HostedEngine {
     this.release(id);
   }
 
-  step(turn?: Turn): ReturnType<Engine['step']> & { outputs: TokenOutput[] } {
+  step(turn?: IterationPlan): ReturnType<Engine['step']> & { outputs: TokenOutput[] } {
     const report = this.engine.step(turn);
     for (const { id, finish } of report.outputs) if (finish !== undefined) this.release(id);
     return report;

@@ -1,7 +1,7 @@
 /** Measures a model on its device before it serves: the first points of its profile (LLM-Mesh §5.2). */
 import { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { ProfileSamples } from '../../../solver/sharing/profile-samples.ts';
-import type { Engine, Turn } from '../../../spec/engine-contract.ts';
+import type { Engine, IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 
 export interface MeasuredLimits {
@@ -18,7 +18,7 @@ const lengths = [16, 64, 256, 1024, 4096];
 const batches = [1, 4, 16, 64];
 /** Tokens that a measured sequence gets. */
 const steps_max = 2 * batches.length;
-const nothing: Turn = { decode: false, prefill_tokens: 0 };
+const nothing: IterationPlan = { decode: false, prefill_tokens: 0 };
 
 /** What a measurement asks for before it goes on: the next iteration, which is expected to take so long. */
 export type NextIteration = { expected_ms: number };
@@ -146,7 +146,7 @@ class Measurement {
     });
   }
 
-  #step(turn: Turn): { prefill_tokens: number; decode_tokens: number; elapsed_ms: number } {
+  #step(turn: IterationPlan): { prefill_tokens: number; decode_tokens: number; elapsed_ms: number } {
     const { prefill_tokens, decode_tokens, elapsed_us } = this.#engine.step(turn);
     const elapsed_ms = Math.max(elapsed_us / 1000, this.#limits.step_ms_min, 1e-3);
     this.spent_ms += elapsed_us / 1000;

@@ -1,13 +1,13 @@
 /** The models of a device as their schedule keeps them: what decisions see, and what they are carried out by. */
 import type { InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import type { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
-import type { PromisedLevel } from '../../../solver/sharing/service-level.ts';
+import type { Slo } from '../../../solver/sharing/service-level.ts';
 import type { Engine, EngineStats } from '../../../spec/engine-contract.ts';
 
 export interface ScheduledModel {
   name: string;
   /** What its deployment promises; absent: nothing. */
-  slo?: PromisedLevel;
+  slo?: Slo;
   max_sequences: number;
   prefill_chunk_tokens: number;
   /** Longest sequence that it takes. */
@@ -41,7 +41,7 @@ export type ScheduledEngine = Pick<
 export interface ScheduledInstance extends InstanceView {
   requests: ScheduledRequest[];
   readonly engine: ScheduledEngine;
-  slo: PromisedLevel | undefined;
+  slo: Slo | undefined;
   growing: GrowingProfile;
   max_sequences: number;
   kv_bytes_max: number;

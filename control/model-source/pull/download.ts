@@ -8,9 +8,9 @@ import { createReadStream } from 'node:fs';
 import { type FileHandle, open, readFile, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';
 import { z } from 'zod';
+import { FolderLock } from '../../../host/folder-lock.ts';
+import { makeFolders } from '../../../host/make-folders.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { makeFolders } from '../../../spec/make-folders.ts';
-import { FolderLock } from '../../folder-lock.ts';
 import { withoutSecrets } from '../parse-source.ts';
 import {
   type HttpAnswer,

@@ -1,0 +1,92 @@
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { NodeDevices } from '../devices/discover.ts';
+import type { NodeDevice } from '../devices/node-device.ts';
+
+/** Units that one process serves: a wrapped engine has one; a device worker the native units of its device. */
+export interface UnitGroup {
+  /** Name for files and logs: the unit's, or that of the first one on a device worker. */
+  name: string;
+  engine: UnitSpec['engine'];
+  units: UnitSpec[];
+  devices: NodeDevice[];
+  /** Position of the first of them among the node's devices of that kind, from 0. */
+  first_device: number;
+  /** Compute threads; over all groups of a node never more than its cores. */
+  threads: number;
+}
+
+export interface Allotment {
+  groups: UnitGroup[];
+  /** Units that have no devices here, with why. */
+  failed: { unit: UnitSpec; error: HpcserveError }[];
+  /** Devices that no unit uses. */
+  unused: NodeDevice[];
+}
+
+/** Gives the devices of a node to its units, by kind and index. Pure. */
+export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices): Allotment {
+  const groups: UnitGroup[] = [];
+  const failed: Allotment['failed'] = [];
+  const workers = new Map<string, UnitGroup>();
+  const used = new Set<NodeDevice>();
+  for (const unit of units) {
+    const ofKind = devices[unit.device_kind];
+    const own = ofKind.slice(unit.first_device, unit.first_device + unit.device_count);
+    if (own.length < unit.device_count) {
+      failed.push({ unit, error: tooFewDevices(unit, devices) });
+      continue;
+    }
+    for (const device of own) used.add(device);
+    const place = `${unit.device_kind}:${unit.first_device}+${unit.device_count}`;
+    const worker = unit.engine === 'native' ? workers.get(place) : undefined;
+    if (worker) {
+      worker.units.push(unit);
+      worker.threads = Math.max(worker.threads, unit.threads);
+      continue;
+    }
+    const group = {
+      name: unit.unit,
+      engine: unit.engine,
+      units: [unit],
+      devices: own,
+      first_device: unit.first_device,
+      threads: unit.threads,
+    };
+    groups.push(group);
+    if (unit.engine === 'native') workers.set(place, group);
+  }
+  for (const group of groups) group.threads = Math.min(group.threads, ownCores(group) ?? group.threads);
+  limitThreads(groups, devices.host.allowed_cores.length);
+  const all = [...devices.cpu, ...devices.gpu, ...devices.mig];
+  // Where there are accelerators the cores are their hosts, not devices left idle.
+  const countable = devices.gpu.length + devices.mig.length > 0 ? [...devices.gpu, ...devices.mig] : all;
+  return { groups, failed, unused: countable.filter((device) => !used.has(device)) };
+}
+
+/** Cores of a group that has CPU sockets of its own; a device worker's threads stay on them. */
+function ownCores({ engine, devices }: UnitGroup): number | undefined {
+  const own = devices.filter(({ description }) => description.kind === 'cpu' && !description.emulated);
+  if (engine !== 'native' || own.length === 0 || own.length < devices.length) return undefined;
+  return own.reduce((sum, { description }) => sum + (description.cores?.length ?? 0), 0) || undefined;
+}
+
+/**
+ * ggml's CPU threads spin at barriers: one thread more than there are cores makes every step wait for the
+ * scheduler. What was asked for is scaled down in proportion, to at least one each.
+ */
+function limitThreads(groups: UnitGroup[], cores: number): void {
+  const computing = groups.filter((group) => group.engine === 'native');
+  const asked = computing.reduce((sum, group) => sum + group.threads, 0);
+  if (asked <= cores) return;
+  for (const group of computing) group.threads = Math.max(1, Math.floor((group.threads * cores) / asked));
+}
+
+function tooFewDevices(unit: UnitSpec, devices: NodeDevices): HpcserveError {
+  const found = devices[unit.device_kind].length;
+  return new HpcserveError('E_AGENT_DEVICES', {
+    what: `unit ${unit.unit} needs ${unit.device_kind} ${unit.first_device} to ${unit.first_device + unit.device_count - 1} of this node`,
+    because: [`the job has ${found} of that kind here`, ...devices.warnings],
+    details: { unit: unit.unit, found },
+  });
+}

@@ -1,0 +1,177 @@
+/** One node's part of a wrapped engine that runs on several: started as the first node says, ended with it. */
+import { setTimeout as delay } from 'node:timers/promises';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { ServedModel } from '../../spec/session-record.ts';
+import { adapterOf } from '../adapters/index.ts';
+import { Child } from './child.ts';
+import { engineEnvironment, freePort, prepareFiles } from './engine-start.ts';
+import { checkModelPath } from './model-path.ts';
+import { type Meeting, type PartPlace, whyEnded } from './rank-rendezvous.ts';
+import type { ProcessContext, ProcessEnd, ServingProcess } from './serving-process.ts';
+
+const stop_grace_ms = 5000;
+/** How long the first node may take to end its engine, hand over its answers and leave. */
+const leave_ms = 20_000;
+
+/** It answers nobody: requests go to the first node. */
+export class EngineRank implements ServingProcess {
+  readonly engine: string;
+  readonly engine_version = undefined;
+  readonly log_file: string;
+  readonly models: readonly ServedModel[] = [];
+  readonly model_errors: ReadonlyMap<string, HpcserveError> = new Map();
+  readonly upstream = undefined;
+  readonly ended: Promise<ProcessEnd>;
+  readonly #context: ProcessContext;
+  readonly #unit: UnitSpec;
+  readonly #place: PartPlace;
+  readonly #stopped = new AbortController();
+  #child: Child | undefined;
+  #first_node: string | undefined;
+
+  constructor(context: ProcessContext, place: PartPlace) {
+    this.#context = context;
+    this.#unit = context.group.units[0]!;
+    this.#place = place;
+    this.engine = this.#unit.engine;
+    this.log_file = context.log_file;
+    this.ended = this.#run();
+  }
+
+  get pid(): number | undefined {
+    return this.#child?.pid;
+  }
+
+  loads(): [] {
+    return [];
+  }
+
+  /** The first node admits requests, and stops admitting them. */
+  drain(): void {}
+
+  /** The answers of the first node need this part: it goes on until that node has ended, or had the time for it. */
+  async stop(grace_ms: number): Promise<void> {
+    const waiting = new AbortController();
+    const { signal } = waiting;
+    if (this.#child?.alive)
+      await Promise.race([
+        this.#firstEnded(signal),
+        this.#child.ended,
+        delay(this.#context.drain_ms + grace_ms, undefined, { signal }),
+      ]);
+    waiting.abort();
+    this.#stopped.abort();
+    await this.#child?.stop(grace_ms);
+    await this.ended;
+  }
+
+  async #run(): Promise<ProcessEnd> {
+    const { board, rank } = this.#place;
+    const watching = new AbortController();
+    const signal = AbortSignal.any([watching.signal, this.#stopped.signal]);
+    let end: ProcessEnd;
+    try {
+      end = await this.#runOnce(signal);
+    } catch (error) {
+      end = this.#stopped.signal.aborted
+        ? { restartable: false }
+        : { error: HpcserveError.from(error), restartable: false };
+    }
+    watching.abort();
+    await board
+      .tell(rank, { phase: 'ended', because: whyEnded(end) })
+      .catch((error: unknown) => this.#context.log.error({ error: String(error) }, 'the end was not told'));
+    if (this.#stopped.signal.aborted) return { restartable: false };
+    // Once an agent ends in failure Slurm kills those of the other nodes.
+    if (this.#first_node !== undefined)
+      await board
+        .untilLeft(this.#first_node, leave_ms)
+        .catch((error: unknown) =>
+          this.#context.log.error({ error: String(error) }, 'the first node is silent'),
+        );
+    return end;
+  }
+
+  async #runOnce(signal: AbortSignal): Promise<ProcessEnd> {
+    const { board, rank } = this.#place;
+    checkModelPath(this.#unit);
+    const meeting = await board.until(
+      0,
+      (notice) => {
+        // It may have ended before anybody saw it up.
+        if (notice.phase === 'ended') throw this.#lost(`it ended on its first node: ${notice.because}`, []);
+        return notice.phase === 'up' ? notice.meeting : undefined;
+      },
+      signal,
+    );
+    this.#first_node = meeting.node;
+    const child = await this.#start(meeting);
+    await board.tell(rank, { phase: 'up' });
+    const first = this.#firstEnded(signal);
+    const ended = await Promise.race([first, child.ended]);
+    if (this.#stopped.signal.aborted) return { restartable: false };
+    if (typeof ended === 'string') {
+      await child.stop(stop_grace_ms);
+      return { restartable: false, error: this.#lost(`it ended on its first node: ${ended}`, []) };
+    }
+    return {
+      restartable: false,
+      error: this.#lost(`its part on this node ${ended.words}`, ended.last_lines),
+      orderly: ended.orderly,
+      exit_code: ended.code,
+      signal: ended.signal,
+      tail: ended.tail,
+    };
+  }
+
+  /** Why it did; never where the watch is given up. */
+  #firstEnded(signal: AbortSignal): Promise<string> {
+    return this.#place.board
+      .until(0, (notice) => (notice.phase === 'ended' ? notice.because : undefined), signal)
+      .catch((error: unknown) => {
+        if (signal.aborted) return new Promise<never>(() => undefined);
+        throw error;
+      });
+  }
+
+  async #start(meeting: Meeting): Promise<Child> {
+    const { engine_prefix, runtime_folder, group, guard, memory_limit_bytes, log } = this.#context;
+    const { rank, nodes, address } = this.#place;
+    const { key, address: leader_address, port: leader_port } = meeting;
+    const leader = { address: leader_address, port: leader_port };
+    const unit = this.#unit;
+    if (unit.engine === 'native') throw new TypeError('the native engine runs on one node');
+    const line = adapterOf(unit.engine).commandLine(unit, {
+      runtime_folder,
+      port: await freePort('127.0.0.1'),
+      key,
+      engine_prefix,
+      emulated: group.devices.some((device) => device.description.emulated !== undefined),
+      part: { rank, nodes, own_address: address, leader },
+    });
+    this.#stopped.signal.throwIfAborted();
+    prepareFiles(line);
+    const child = new Child({
+      argv: line.argv,
+      env: { ...engineEnvironment(unit, this.#context), ...line.env },
+      ...(line.cwd === undefined ? {} : { cwd: line.cwd }),
+      log_file: this.log_file,
+      guard,
+      secrets: [key],
+      memory_limit_bytes,
+    });
+    this.#child = child;
+    log.info({ unit: unit.unit, rank, argv: line.argv, pid: child.pid }, 'part of an engine started');
+    this.#context.onChange();
+    return child;
+  }
+
+  #lost(because: string, lines: readonly string[]): HpcserveError {
+    return new HpcserveError('E_AGENT_PART_LOST', {
+      what: `the replica ${this.#unit.unit} on ${this.#place.nodes} nodes ended`,
+      because: [because, ...lines],
+      details: { log_file: this.log_file, rank: this.#place.rank },
+    });
+  }
+}

@@ -1,0 +1,253 @@
+/** Requests to a gateway: its administration (with the admin token) and its public API (with a key). */
+import { z } from 'zod';
+import { deviceReportSchema } from '../../spec/device-report.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { type KeyChanges, type KeySettings, keySettingsSchema } from '../../spec/key-settings.ts';
+import { askForText, type GatewayAddress, reasonOf } from './gateway-client.ts';
+
+const keySchema = z.object({
+  id: z.string(),
+  name: z.string(),
+  created_at_ms: z.number(),
+  revoked_at_ms: z.number().optional(),
+  settings: keySettingsSchema.default({}),
+  /** What it has used of its limits, over all gateways; absent where it has none. */
+  spent: z.object({ day_tokens: z.number(), month_tokens: z.number(), total_tokens: z.number() }).optional(),
+});
+export type KeyFacts = z.infer<typeof keySchema>;
+const createdKeySchema = keySchema.extend({ key: z.string() });
+
+const devicesSchema = z.object({
+  devices: z.array(
+    z.object({
+      session_id: z.string(),
+      node: z.string(),
+      site: z.string(),
+      deployment: z.string().optional(),
+      job_id: z.string().optional(),
+      devices: z.array(
+        z.looseObject({ kind: z.string(), model: z.string(), emulated: z.string().optional() }),
+      ),
+      report: deviceReportSchema.optional(),
+      error: z.string().optional(),
+    }),
+  ),
+});
+export type SharedDevice = z.infer<typeof devicesSchema>['devices'][number];
+
+const counts = z.record(z.string(), z.number());
+const meshSchema = z.object({
+  mesh: z.object({
+    gossip: z
+      .looseObject({
+        peer: z.string(),
+        addresses: z.array(z.string()),
+        members: z.number(),
+        connected: z.number(),
+        undeliverable: z.number(),
+        rejected: counts,
+      })
+      .optional(),
+    folder_rejected: counts,
+  }),
+});
+/** What a gateway takes part in, and what it refused. */
+export type MeshStatus = z.infer<typeof meshSchema>['mesh'];
+
+export class GatewayAdmin {
+  readonly #gateway: GatewayAddress;
+  readonly #token: string;
+
+  constructor(gateway: GatewayAddress, token: string) {
+    this.#gateway = gateway;
+    this.#token = token;
+  }
+
+  /** Makes a key; its text is given this once. */
+  async createKey(name: string, settings: KeySettings = {}): Promise<z.infer<typeof createdKeySchema>> {
+    return this.#ask('POST', '/hpcserve/v1/keys', createdKeySchema, { name, settings });
+  }
+
+  async changeKey(id: string, changes: KeyChanges): Promise<KeyFacts> {
+    return this.#ask('PATCH', `/hpcserve/v1/keys/${encodeURIComponent(id)}`, keySchema, changes);
+  }
+
+  async mesh(): Promise<MeshStatus> {
+    return (await this.#ask('GET', '/hpcserve/v1/table', meshSchema)).mesh;
+  }
+
+  async listKeys(): Promise<KeyFacts[]> {
+    const answer = await this.#ask('GET', '/hpcserve/v1/keys', z.object({ keys: z.array(keySchema) }));
+    return answer.keys;
+  }
+
+  async revokeKey(id: string): Promise<void> {
+    await this.#ask('DELETE', `/hpcserve/v1/keys/${encodeURIComponent(id)}`, z.unknown());
+  }
+
+  /** Devices that native models share, with what their workers say of them. */
+  async listDevices(signal?: AbortSignal): Promise<SharedDevice[]> {
+    const answer = await this.#ask('GET', '/hpcserve/v1/devices', devicesSchema, undefined, signal);
+    return answer.devices;
+  }
+
+  #ask<S extends z.ZodType>(
+    method: string,
+    path: string,
+    schema: S,
+    body?: unknown,
+    signal?: AbortSignal,
+  ): Promise<z.output<S>> {
+    const ask = { method, bearer: this.#token, body, ...(signal ? { signal } : {}) };
+    return askGateway(this.#gateway, path, ask, schema);
+  }
+}
+
+/** `GET /v1/models`, by a client's key. @param gateway with its base URL */
+export async function listModels(
+  gateway: GatewayAddress,
+  key: string,
+  signal?: AbortSignal,
+): Promise<ModelEntry[]> {
+  const { pathname } = new URL(gateway.url);
+  const answer = await askGateway(
+    gateway,
+    `${pathname.replace(/\/+$/, '')}/models`,
+    { method: 'GET', bearer: key, ...(signal ? { signal } : {}) },
+    modelsSchema,
+  );
+  return answer.data;
+}
+
+/** What a gateway says of the mesh, as far as commands use it. */
+const meshSessionSchema = z.looseObject({
+  session_id: z.string(),
+  lifecycle: z.string(),
+  reachable: z.boolean(),
+  /** How its record came: own, folder, gossip; and when the gossip last heard of it. */
+  sources: z.array(z.string()).default([]),
+  heard_ms_ago: z.number().optional(),
+  node: z.string(),
+  site: z.string(),
+  provider: z.string(),
+  /** Fingerprint of its key; absent where nothing proves it. */
+  provider_id: z.string().optional(),
+  tier: z.string(),
+  engine: z.string().optional(),
+  job_end_time_ms: z.number().optional(),
+  /** By how much the clock of its node is ahead of the gateway's. */
+  clock_ahead_ms: z.number().optional(),
+  devices: z.array(
+    z.looseObject({
+      model: z.string(),
+      memory_bytes: z.number(),
+      isa: z.array(z.string()).default([]),
+      emulated: z.string().optional(),
+    }),
+  ),
+  models: z.array(
+    z.looseObject({
+      name: z.string(),
+      aliases: z.array(z.string()),
+      precision: z.string(),
+      context_tokens: z.number(),
+      state: z.string(),
+      running: z.number(),
+      waiting: z.number(),
+      max_sequences: z.number(),
+    }),
+  ),
+});
+const tableSchema = z.object({
+  sessions: z.array(meshSessionSchema),
+  /** Nodes that serve nothing yet; gateways of earlier versions do not tell of them. */
+  idle_nodes: z.array(meshSessionSchema).default([]),
+});
+export type MeshSession = z.infer<typeof meshSessionSchema>;
+
+/** What `GET /mesh/table` may be asked for; see docs/gateway.md. */
+export interface MeshQuery {
+  gpu?: string;
+  memory_gb_min?: number;
+  model?: string;
+  provider?: string;
+  tier?: string;
+}
+
+/** `GET /mesh/table`, by a client's key; nodes that serve nothing yet come as sessions without models. */
+export async function meshSessions(
+  gateway: GatewayAddress,
+  key: string,
+  query: MeshQuery,
+  signal?: AbortSignal,
+): Promise<MeshSession[]> {
+  const asked = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) if (value !== undefined) asked.set(name, String(value));
+  const ask = { method: 'GET', bearer: key, ...(signal ? { signal } : {}) };
+  const { sessions, idle_nodes } = await askGateway(gateway, `/mesh/table?${asked}`, ask, tableSchema);
+  return [...sessions, ...idle_nodes];
+}
+
+const modelsSchema = z.object({ data: z.array(z.looseObject({ id: z.string() })) });
+export type ModelEntry = z.infer<typeof modelsSchema>['data'][number];
+
+interface Ask {
+  method: string;
+  bearer: string;
+  body?: unknown;
+  signal?: AbortSignal;
+}
+
+/** @throws E_GATEWAY_UNREACHABLE, or E_GATEWAY_ANSWER with the gateway's own words. */
+async function askGateway<S extends z.ZodType>(
+  gateway: GatewayAddress,
+  path: string,
+  { signal = AbortSignal.timeout(20_000), ...ask }: Ask,
+  schema: S,
+): Promise<z.output<S>> {
+  const url = new URL(path, gateway.url);
+  let status: number;
+  let text: string;
+  try {
+    ({ status, text } = await askForText(gateway, path, { ...ask, signal }));
+  } catch (error) {
+    throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
+      what: `the gateway does not answer at ${url.origin}`,
+      because: reasonOf(error),
+      cause: error,
+    });
+  }
+  if (status < 200 || status > 299) throw refusal(url, status, text);
+  let json: unknown;
+  try {
+    json = text === '' ? undefined : JSON.parse(text);
+  } catch (error) {
+    throw unexpected(url, (error as Error).message);
+  }
+  const parsed = schema.safeParse(json);
+  if (!parsed.success) throw unexpected(url, z.prettifyError(parsed.error));
+  return parsed.data;
+}
+
+/** The gateway's error envelope as our error. */
+export function refusal(url: URL, status: number, text: string): HpcserveError {
+  let message = text.slice(0, 500);
+  try {
+    const json = JSON.parse(text) as { error?: { message?: unknown } };
+    if (typeof json.error?.message === 'string') message = json.error.message;
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
+  }
+  return new HpcserveError('E_GATEWAY_ANSWER', {
+    what: `the gateway answered ${status} to ${url.pathname}`,
+    because: message || 'it gave no reason',
+    details: { status },
+  });
+}
+
+function unexpected(url: URL, because: string): HpcserveError {
+  return new HpcserveError('E_GATEWAY_ANSWER', {
+    what: `the answer to ${url.pathname} is not what a gateway of this version sends`,
+    because,
+  });
+}

@@ -1,0 +1,195 @@
+/** Gives a launch that waits in the queue another place, where nodes of another kind that suit it are free. */
+import { kindsWithRoom, overdue, startAtOnce, type WaitingLaunch } from '../../solver/keeping/waiting.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ProgressEvent } from '../../spec/events.ts';
+import type { ModelSpec } from '../../spec/model-yaml.ts';
+import type { PlannedLaunch } from '../../spec/plan.ts';
+import { liveFacts } from '../plan/live-facts.ts';
+import { planNow } from '../plan/plan-now.ts';
+import { offersOf } from '../plan/site-offers.ts';
+import type { Observation } from '../reconcile/observe.ts';
+import type { Operations } from '../runner/operations.ts';
+import {
+  type DeploymentState,
+  forgetOldest,
+  type LaunchRecord,
+  wantedLaunches,
+} from '../state/deployment-state.ts';
+import { digestOf } from '../state/digest.ts';
+
+/** After a look that found no other place: until the next at most, ms. */
+const retry_ms_max = 60_000;
+/** A kind whose job Slurm refused is not asked for again so soon, ms: limits pass, rules do not. */
+const refused_ms = 15 * 60_000;
+/** A better plan of some replicas is not looked for any longer. */
+const search_ms = 500;
+
+export class PendingJobMigrator {
+  readonly #operations: Operations;
+  readonly #emit: (event: ProgressEvent) => void;
+  /** By launch: when to look again. */
+  readonly #look_again_ms = new Map<string, number>();
+
+  constructor(operations: Operations, emit: (event: ProgressEvent) => void) {
+    this.#operations = { ...operations, emit: () => {} };
+    this.#emit = emit;
+  }
+
+  /**
+   * Looks after one deployment: at most one launch is moved at a time.
+   * @returns whether its state was changed: it is time for a pass of the reconciler
+   */
+  async move(state: DeploymentState, observation: Observation): Promise<boolean> {
+    const { now_ms, loaded } = this.#operations;
+    const patience_ms = 1000 * loaded.site.keeper.move_after_s;
+    if (patience_ms === 0 || this.#operations.slurm === undefined || isSaidWhere(state)) return false;
+    const now = now_ms();
+    const due = overdue(waitingLaunches(state, observation), now, patience_ms).find(
+      ({ launch_id }) => now >= (this.#look_again_ms.get(launch_id) ?? 0),
+    );
+    if (due === undefined) return false;
+    this.#look_again_ms.set(due.launch_id, now + Math.min(patience_ms, retry_ms_max));
+    const launch = state.launches.find(({ launch_id }) => launch_id === due.launch_id)!;
+    const elsewhere = await this.#planElsewhere(state, launch);
+    if (elsewhere === undefined) return false;
+    const because = `it has waited for ${Math.round((now - due.submitted_at_ms) / 1000)} s; ${kindsOf(elsewhere)} is free`;
+    if (!(await this.#write(state.name, launch, elsewhere))) return false;
+    this.#emit({
+      at_ms: now_ms(),
+      kind: 'kept',
+      deployment: state.name,
+      do: 'move',
+      launch_id: launch.launch_id,
+      because,
+    });
+    return true;
+  }
+
+  /** The same replicas where there is room now; undefined where there is none that suits them. */
+  async #planElsewhere(
+    state: DeploymentState,
+    { launch_id, planned }: LaunchRecord,
+  ): Promise<(PlannedLaunch & { fingerprint: string })[] | undefined> {
+    const { loaded, facts, now_ms } = this.#operations;
+    const live = await liveFacts(this.#operations);
+    const offers = offersOf(loaded.site, live, facts.environment);
+    const refused = standInsOf(state, launch_id)
+      .filter(({ last, ended_at_ms = 0 }) => last?.state === 'REFUSED' && now_ms() - ended_at_ms < refused_ms)
+      .map((launch) => launch.planned.node_kind);
+    const room = kindsWithRoom(offers, planned.node_kind).filter((kind) => !refused.includes(kind));
+    const models = state.spec.models.flatMap((model): ModelSpec[] => {
+      const replicas = planned.units.filter((unit) => unit.model.name === model.name).length;
+      const asked = model.devices.node_kinds;
+      const node_kinds = asked.length > 0 ? asked.filter((kind) => room.includes(kind)) : room;
+      // What must be stable was planned on stable nodes, and stays on such.
+      const tier = planned.tier === 'stable' ? planned.tier : model.tier;
+      if (replicas === 0 || node_kinds.length === 0) return [];
+      const devices = { ...model.devices, node_kinds };
+      return [{ ...model, replicas, min_stable_replicas: 0, tier, devices }];
+    });
+    if (planned.units.some(({ model }) => !models.some(({ name }) => name === model.name))) return undefined;
+    try {
+      const spec = { ...state.spec, models };
+      const { plan, fingerprint } = await planNow(this.#operations, spec, state.spec_file, { search_ms });
+      if (plan.unplaced.length > 0 || !startAtOnce(plan.launches, offers)) return undefined;
+      return plan.launches.map((launch) => ({ ...launch, fingerprint: fingerprint(launch) }));
+    } catch (error) {
+      // A model file that is gone keeps nothing from waiting.
+      if (error instanceof HpcserveError && error.code.startsWith('E_MODEL_')) return undefined;
+      throw error;
+    }
+  }
+
+  /** Under the lock, if it still waits. */
+  async #write(
+    name: string,
+    { launch_id }: LaunchRecord,
+    elsewhere: readonly (PlannedLaunch & { fingerprint: string })[],
+  ): Promise<boolean> {
+    const { store, command, signal, now_ms } = this.#operations;
+    const lock = await store.lock(name, { command, timeout_ms: 30_000, signal });
+    try {
+      const state = store.require(name);
+      const at = state.launches.findIndex((each) => each.launch_id === launch_id);
+      const before = state.launches[at];
+      if (state.desired !== 'serving' || state.kept !== true || !before) return false;
+      if (before.superseded || before.phase !== 'submitted' || before.last?.phase !== 'pending') return false;
+      if (standInsOf(state, launch_id).some(({ phase }) => phase !== 'ended')) return false;
+      state.launches.splice(at, 0, ...inPlaceOf(state, before, elsewhere));
+      state.launches = forgetOldest(state.launches);
+      store.save(state, now_ms());
+      return true;
+    } finally {
+      lock.release();
+    }
+  }
+}
+
+/** Where jobs go was not left to the plan. */
+function isSaidWhere({ spec: { slurm } }: DeploymentState): boolean {
+  return [slurm.partition, slurm.reservation, slurm.constraint, slurm.nodelist].some(
+    (said) => said !== undefined,
+  );
+}
+
+function waitingLaunches(state: DeploymentState, { launches }: Observation): WaitingLaunch[] {
+  return wantedLaunches(state).flatMap(({ launch_id, phase, planned, submitting_since_ms }) => {
+    const job = launches.get(launch_id)?.job;
+    if (phase !== 'submitted' || job?.phase !== 'pending' || submitting_since_ms === undefined) return [];
+    const { estimated_start_ms } = job;
+    return [
+      {
+        launch_id,
+        node_kind: planned.node_kind,
+        submitted_at_ms: submitting_since_ms,
+        ...(estimated_start_ms === undefined ? {} : { estimated_start_ms }),
+      },
+    ];
+  });
+}
+
+/** What is or was tried in the place of a launch. */
+function standInsOf({ launches }: DeploymentState, launch_id: string): LaunchRecord[] {
+  return launches.filter(({ instead_of }) => instead_of === launch_id);
+}
+
+/** The same replicas by name, as model.yaml has their models. */
+function inPlaceOf(
+  { name: deployment, launches }: DeploymentState,
+  before: LaunchRecord,
+  elsewhere: readonly (PlannedLaunch & { fingerprint: string })[],
+): LaunchRecord[] {
+  const left = [...before.planned.units];
+  const known = new Set(launches.map(({ launch_id }) => launch_id));
+  // Derived, so that a keeper that died between deciding and writing decides the same again.
+  const newId = (index: number): string => {
+    for (let attempt = 0; ; attempt++) {
+      const what = { moved: before.launch_id, deployment, index, ...(attempt === 0 ? {} : { attempt }) };
+      const id = digestOf(what).slice(0, 16);
+      if (!known.has(id)) return id;
+    }
+  };
+  return elsewhere.map(({ fingerprint, ...planned }, index) => ({
+    launch_id: newId(index),
+    phase: 'planned',
+    fingerprint,
+    planned: {
+      ...planned,
+      units: planned.units.map((unit) => {
+        const [own] = left.splice(
+          left.findIndex(({ model }) => model.name === unit.model.name),
+          1,
+        );
+        const { precision, parallel } = unit.model;
+        return { ...unit, unit: own!.unit, model: { ...own!.model, precision, parallel } };
+      }),
+    },
+    superseded: false,
+    instead_of: before.launch_id,
+    ...(before.tries === undefined ? {} : { tries: before.tries }),
+  }));
+}
+
+function kindsOf(launches: readonly PlannedLaunch[]): string {
+  return [...new Set(launches.map(({ node_kind }) => node_kind))].join(' and ');
+}

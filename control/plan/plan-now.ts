@@ -1,0 +1,93 @@
+/** The plan of one site as things are now: models are looked at, the cluster and its queue are asked, joined nodes counted in. */
+import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
+import type { PlacementModel, RunningReplicas } from '../../spec/plan.ts';
+import type { Operations } from '../runner/operations.ts';
+import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
+import { inspectModel } from './inspect-model.ts';
+import { joinedOffers } from './joined-offers.ts';
+import { type AskSlurm, factsToPlanWith } from './live-facts.ts';
+import { measuredWorkloads } from './measured-workload.ts';
+import { type PlannedDeployment, type PlanningInput, planDeployment } from './planning.ts';
+import { withQueueWaits } from './queue-wait.ts';
+import { searchDeadline } from './search-deadline.ts';
+import { offersOf } from './site-offers.ts';
+
+export interface PlanNowOptions {
+  ask?: AskSlurm;
+  /** Instead of the one in model.yaml. */
+  objective?: Objective;
+  /** How long a better plan is looked for, ms. */
+  search_ms?: number;
+}
+
+/** The search for a better plan ends after this long unless told otherwise; most end by proof in a tenth of it. */
+export const search_ms = 5000;
+
+/** Makes the plan for a specification as things are now. @throws E_MODEL_… before anything is submitted. */
+export async function planNow(
+  operations: Operations,
+  spec: DeploymentSpec,
+  specFile: string,
+  options: PlanNowOptions = {},
+): Promise<PlannedDeployment> {
+  return planDeployment(await planningInput(operations, spec, specFile, options));
+}
+
+/** All that the plan of a specification is made from, as things are now. */
+export async function planningInput(
+  operations: Operations,
+  spec: DeploymentSpec,
+  specFile: string,
+  options: PlanNowOptions,
+): Promise<PlanningInput> {
+  const { ask = 'must', objective } = options;
+  const { loaded, facts, emit, now_ms, store } = operations;
+  const checking = (what: string): void => emit({ at_ms: now_ms(), kind: 'checking', what });
+  const inspect = async (model: ModelSpec, folder: string): Promise<PlacementModel> => {
+    checking(`model ${model.name}: ${model.source}`);
+    return (await inspectModel(model, folder, loaded.site, loaded.path, facts.environment)).placement;
+  };
+  if (operations.slurm && ask !== 'never') checking('what the nodes of the cluster offer');
+  const { live, unasked } = await factsToPlanWith(operations, ask);
+  if (unasked !== undefined)
+    emit({
+      at_ms: now_ms(),
+      kind: 'warning',
+      message: `Slurm was not asked; this is from the site config alone (${unasked})`,
+    });
+  const offline = unasked !== undefined;
+  const offered = offersOf(loaded.site, live, facts.environment);
+  const before = store.load(spec.name);
+  const own = new Set(before?.launches.map(({ launch_id }) => launch_id));
+  const offers = [
+    ...(offline ? offered : await withQueueWaits(operations, offered)),
+    ...joinedOffers(loaded.site, loaded.layout, facts.environment, own, now_ms()),
+  ];
+  return {
+    spec,
+    spec_file: specFile,
+    site: loaded.site,
+    offers,
+    inspect,
+    now_ms: now_ms(),
+    offline,
+    limits: searchDeadline(options.search_ms ?? search_ms, () => performance.now()),
+    measured: measuredWorkloads(store.layout.root),
+    ...(objective ? { objective } : {}),
+    ...(before?.desired === 'serving' ? { running: runningOf(before) } : {}),
+  };
+}
+
+/** Replicas of a deployment that run or are on their way, by where they are. */
+function runningOf(state: DeploymentState): RunningReplicas[] {
+  return wantedLaunches(state)
+    .filter((launch) => launch.phase !== 'ended')
+    .flatMap(({ planned }) =>
+      planned.units.map((unit) => ({
+        model: unit.model.name,
+        node_kind: planned.node_kind,
+        replicas: 1,
+        device_count: unit.device_count * (unit.nodes ?? 1),
+      })),
+    );
+}

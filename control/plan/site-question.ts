@@ -1,0 +1,57 @@
+/** What a site answers where one plan is made over several: see `SiteQuestion`. */
+import { hostname } from 'node:os';
+import type { DeploymentSpec } from '../../spec/model-yaml.ts';
+import type { SiteMeshState, SiteQuestion } from '../../spec/site-question.ts';
+import type { Operations } from '../runner/operations.ts';
+import { liveLaunches } from '../state/deployment-state.ts';
+import { type PlanNowOptions, planningInput } from './plan-now.ts';
+import { buildPlacementQuestion } from './planning.ts';
+
+/** @throws HpcserveError of the model's files, of Slurm where it must be asked, of the network key */
+export async function questionNow(
+  operations: Operations,
+  spec: DeploymentSpec,
+  specFile: string,
+  options: PlanNowOptions,
+): Promise<SiteQuestion> {
+  const input = await planningInput(operations, spec, specFile, options);
+  const { question, inputs_digest, warnings } = await buildPlacementQuestion({
+    ...input,
+    one_of_several: true,
+  });
+  const before = operations.store.load(spec.name);
+  return {
+    format: 1,
+    site: operations.loaded.site.name,
+    hostname: hostname(),
+    question,
+    inputs_digest,
+    ...(input.offline ? { offline: true as const } : {}),
+    warnings,
+    mesh: await meshStateOf(operations),
+    ...(before
+      ? {
+          deployed: {
+            desired: before.desired,
+            live_launches: liveLaunches(before).length,
+            ...(before.spec.share ? { share: before.spec.share } : {}),
+          },
+        }
+      : {}),
+  };
+}
+
+async function meshStateOf({ loaded: { site, layout } }: Operations): Promise<SiteMeshState> {
+  const { gossip, bootstrap, relay, port } = site.mesh;
+  // Loaded when it is needed: libp2p takes its time.
+  const { networkKeyDigest } = await import('../../mesh/index.ts');
+  const key_digest = await networkKeyDigest(layout.mesh_folder);
+  return {
+    folder: layout.mesh_folder,
+    ...(key_digest === undefined ? {} : { key_digest }),
+    gossip,
+    bootstrap,
+    relay,
+    port,
+  };
+}

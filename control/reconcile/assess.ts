@@ -1,0 +1,141 @@
+/** What a deployment amounts to, in one word and with the reasons; pure. */
+import type { AgentState } from '../../spec/agent-state.ts';
+import type { ErrorJson } from '../../spec/errors/error.ts';
+import { describeJobEnd } from '../runner/agent-end.ts';
+import { type DeploymentState, liveLaunches, wantedLaunches } from '../state/deployment-state.ts';
+import { sentenceOf } from '../state/findings.ts';
+import type { Observation, UnitStatus } from './observe.ts';
+
+export type DeploymentPhase =
+  | 'waiting'
+  | 'starting'
+  | 'loading'
+  | 'serving'
+  /** Nobody asks, so it has no replicas; a request wakes it. */
+  | 'asleep'
+  /** Some replicas serve, others failed, ended, or are about to. */
+  | 'degraded'
+  | 'failed'
+  | 'stopping'
+  | 'stopped';
+
+export interface Assessment {
+  phase: DeploymentPhase;
+  /** Observations that explain it, most important first. */
+  reasons: string[];
+  replicas_wanted: number;
+  replicas_serving: number;
+  replicas_failed: number;
+}
+
+export function assess(state: DeploymentState, observation: Observation): Assessment {
+  const wanted = wantedLaunches(state);
+  const units = wanted.flatMap((launch) => observation.launches.get(launch.launch_id)?.units ?? []);
+  const is = (...states: UnitStatus['state'][]) => units.filter((unit) => states.includes(unit.state));
+  const serving = is('serving').length;
+  const failed = is('failed', 'lost').length;
+  const counts = { replicas_wanted: units.length, replicas_serving: serving, replicas_failed: failed };
+  const reasons = [...observation.problems];
+  if (state.desired === 'stopped') {
+    const left = liveLaunches(state).filter(
+      (launch) => observation.launches.get(launch.launch_id)?.job?.phase !== 'ended',
+    );
+    reasons.push(...left.map((launch) => `job ${launch.job_id ?? launch.launch_id} is still ending`));
+    if (left.length > 0) return { phase: 'stopping', reasons, ...counts };
+    if (state.failure)
+      return { phase: 'failed', reasons: [...failureReasons(state.failure), ...reasons], ...counts };
+    return { phase: 'stopped', reasons, ...counts };
+  }
+  /** Jobs that wait, by why. */
+  const waiting = new Map<string, string[]>();
+  for (const launch of wanted) {
+    const sight = observation.launches.get(launch.launch_id);
+    const job = launch.phase === 'ended' ? launch.last : sight?.job;
+    if (job && (job.phase === 'ended' || job.phase === 'unknown'))
+      reasons.push(`job ${job.job_id || launch.launch_id} ended: ${describeJobEnd(job)}`);
+    if (launch.given_up !== undefined)
+      reasons.push(`nothing more is started in its place: ${launch.given_up}`);
+    // An engine that ends with its cancelled job is no finding of its own.
+    const ended = job?.phase === 'ended' && job.state !== 'FAILED';
+    if (!ended) reasons.push(...unitErrors(sight?.units ?? []));
+    reasons.push(...noticesOf(sight?.agents ?? []));
+    if (job?.phase === 'completing') reasons.push(`job ${job.job_id} is ending (${job.state})`);
+    if (job?.phase === 'pending' && job.pending) {
+      const why = `${job.pending.explanation} (${job.pending.reason})`;
+      waiting.set(why, [...(waiting.get(why) ?? []), job.job_id]);
+    }
+  }
+  for (const [why, jobs] of waiting)
+    reasons.push(jobs.length === 1 ? `job ${jobs[0]} waits: ${why}` : `${describeJobs(jobs)} wait: ${why}`);
+  const sleeping = Object.entries(state.scaled ?? {}).filter(
+    ([, { asleep_since_ms }]) => asleep_since_ms !== undefined,
+  );
+  for (const [model, { asleep_since_ms, wake_s }] of sleeping)
+    reasons.push(
+      `${model} sleeps since ${new Date(asleep_since_ms!).toISOString().slice(0, 16)}Z; a request wakes it in about ${Math.ceil(wake_s)} s`,
+    );
+  if (wanted.length === 0 && sleeping.length > 0) return { phase: 'asleep', reasons, ...counts };
+  const running = wanted.some((launch) => {
+    const sight = observation.launches.get(launch.launch_id);
+    return sight?.job?.phase === 'running' || sight?.units.some((unit) => unit.node !== undefined);
+  });
+  const sound = observation.problems.length === 0;
+  return { phase: phaseOf(units, { serving, failed, running, sound }), reasons, ...counts };
+}
+
+/** `jobs 7, 8, 9 and 472 more`. */
+function describeJobs(jobs: readonly string[]): string {
+  const named = jobs.slice(0, jobs.length > named_most ? named_most - 1 : named_most);
+  const more = jobs.length - named.length;
+  return `jobs ${named.join(', ')}${more > 0 ? ` and ${more} more` : ''}`;
+}
+/** So many jobs of one reason are named. */
+const named_most = 4;
+
+/** One line for all units of a node that went wrong in the same way. */
+export function unitErrors(units: readonly UnitStatus[]): string[] {
+  const groups = new Map<string, string[]>();
+  for (const { unit, node, error } of units) {
+    if (error === undefined) continue;
+    const where = `on ${node ?? 'its node'}: ${error}`;
+    groups.set(where, [...(groups.get(where) ?? []), unit]);
+  }
+  return [...groups].map(([where, names]) => `${names.join(', ')} ${where}`);
+}
+
+/** What agents that run say is wrong and does not stop them. */
+function noticesOf(agents: readonly AgentState[]): string[] {
+  return agents
+    .filter((agent) => agent.phase !== 'stopped' && agent.phase !== 'failed')
+    .flatMap((agent) => (agent.notices ?? []).map((notice) => `${agent.node}: ${sentenceOf(notice)}`));
+}
+
+function phaseOf(
+  units: readonly UnitStatus[],
+  {
+    serving,
+    failed,
+    running,
+    sound,
+  }: {
+    serving: number;
+    failed: number;
+    /** Some job of it runs. */
+    running: boolean;
+    /** Nothing is wrong with the place itself. */
+    sound: boolean;
+  },
+): DeploymentPhase {
+  if (failed > 0) {
+    if (serving > 0) return 'degraded';
+    if (failed === units.length) return 'failed';
+  }
+  if (units.some((unit) => unit.state === 'draining')) return 'degraded';
+  if (serving === units.length) return sound ? 'serving' : 'degraded';
+  if (units.some((unit) => unit.state === 'loading')) return 'loading';
+  return running ? 'starting' : 'waiting';
+}
+
+function failureReasons(failure: ErrorJson): string[] {
+  return [failure.what, ...failure.because];
+}

@@ -1,0 +1,201 @@
+/**
+ * The heart of the reconciler as pure functions: what was asked for and what is there in, actions out.
+ * Nothing here looks at a clock, a disk or a scheduler, so every situation can be put in a test.
+ */
+import type { PlannedLaunch } from '../../spec/plan.ts';
+import type { JobSnapshot } from '../runner/job-runner.ts';
+import {
+  type DeploymentState,
+  type LaunchRecord,
+  liveLaunches,
+  wantedLaunches,
+} from '../state/deployment-state.ts';
+import { joinedJob } from '../state/joined-job-id.ts';
+import { isOfUse } from './replacements.ts';
+
+/** What was seen of one launch just now. */
+export interface LaunchStatus {
+  job?: JobSnapshot;
+  /** Jobs that carry this launch id, where the scheduler was asked (phase submitting). */
+  found_jobs?: string[];
+  /** Units that serve now. */
+  serving_units: string[];
+}
+
+export interface DecideInput {
+  state: DeploymentState;
+  sights: ReadonlyMap<string, LaunchStatus>;
+  now_ms: number;
+  timing: DecideTiming;
+}
+
+export interface DecideTiming {
+  /** How long after an interrupted submission a job may still turn up, ms; see `JobRunner.settle_ms`. */
+  settle_ms: number;
+  /** After how long a cancellation is repeated with force, ms. */
+  force_after_ms: number;
+}
+
+/** A cancelled job has Slurm's KillWait (30 s) before it is asked for again. */
+export const forceAfter_ms = 45_000;
+
+export type Action =
+  | { do: 'submit'; launch_id: string }
+  /** A job that an interrupted command submitted: write its id down. */
+  | { do: 'adopt'; launch_id: string; job_id: string }
+  /** Look again: the scheduler may not know the job yet. */
+  | { do: 'wait'; launch_id: string; until_ms: number }
+  | { do: 'cancel'; launch_id: string; job_id: string; force: boolean }
+  /** A second job with the same launch id: must not run. */
+  | { do: 'cancel_extra'; launch_id: string; job_id: string }
+  /** The job's state is not the one written down: others read it there (the gateway, for its 503). */
+  | { do: 'record_news'; launch_id: string; last: JobSnapshot }
+  /** The job is over (or never was): write that down. */
+  | { do: 'record_end'; launch_id: string; last: JobSnapshot };
+
+export function decide(input: DecideInput): Action[] {
+  const { state, sights } = input;
+  const actions: Action[] = [];
+  const allServe = wantedLaunches(state).every((launch) => isServing(launch, sights.get(launch.launch_id)));
+  const awaited = new Set(wantedLaunches(state).flatMap((launch) => joinedNodeOf(launch) ?? []));
+  for (const launch of liveLaunches(state)) {
+    const sight = sights.get(launch.launch_id);
+    const node = joinedNodeOf(launch);
+    // A joined node runs one launch at a time: its successor there would wait for it, and it for its successor.
+    const inTheWay = node !== undefined && awaited.has(node);
+    // What is replaced goes on as long as it serves and its successors do not.
+    const useless = launch.superseded && (allServe || inTheWay || (sight?.serving_units.length ?? 0) === 0);
+    const pointless =
+      launch.instead_of !== undefined &&
+      !isOfUse(launch, state, (each) => (sights.get(each.launch_id)?.job ?? each.last)?.phase);
+    actions.push(...decideLaunch(launch, sight, state.desired === 'stopped' || useless || pointless, input));
+  }
+  return actions;
+}
+
+/** The joined node that was told to run it, and has not ended it. */
+function joinedNodeOf({ phase, job_id }: LaunchRecord): string | undefined {
+  return phase === 'submitted' && job_id !== undefined ? joinedJob(job_id)?.node : undefined;
+}
+
+function decideLaunch(
+  launch: LaunchRecord,
+  sight: LaunchStatus | undefined,
+  unwanted: boolean,
+  { now_ms, timing }: DecideInput,
+): Action[] {
+  const { launch_id } = launch;
+  switch (launch.phase) {
+    case 'planned':
+      return unwanted || launch.superseded
+        ? [{ do: 'record_end', launch_id, last: neverSubmitted }]
+        : [{ do: 'submit', launch_id }];
+    case 'submitting':
+      return decideInterrupted(launch, sight, unwanted, now_ms, timing);
+    case 'submitted': {
+      const job = sight?.job;
+      if (!job || !launch.job_id) return [];
+      if (job.phase === 'ended') return [{ do: 'record_end', launch_id, last: job }];
+      // Slurm forgot the job and keeps no accounting: it is over, and nobody can say how.
+      if (job.phase === 'unknown') return [{ do: 'record_end', launch_id, last: { ...job, phase: 'ended' } }];
+      const news: Action[] = isNews(launch.last, job) ? [{ do: 'record_news', launch_id, last: job }] : [];
+      return unwanted ? [...news, ...decideCancel(launch, launch.job_id, now_ms, timing)] : news;
+    }
+    case 'ended':
+      return [];
+  }
+}
+
+/** What people wait for: where the job stands, why it waits, when it may start. */
+function isNews(before: JobSnapshot | undefined, now: JobSnapshot): boolean {
+  return (
+    before?.phase !== now.phase ||
+    before.state !== now.state ||
+    before.pending?.reason !== now.pending?.reason ||
+    before.estimated_start_ms !== now.estimated_start_ms
+  );
+}
+
+/** A launch whose command died between writing the intent down and writing the job id down. */
+function decideInterrupted(
+  launch: LaunchRecord,
+  sight: LaunchStatus | undefined,
+  unwanted: boolean,
+  now_ms: number,
+  timing: DecideTiming,
+): Action[] {
+  const { launch_id } = launch;
+  const found = sight?.found_jobs;
+  const settled = (launch.submitting_since_ms ?? 0) + timing.settle_ms;
+  if (!found) return [{ do: 'wait', launch_id, until_ms: settled }];
+  const [first, ...extra] = found;
+  if (first !== undefined)
+    return [
+      { do: 'adopt', launch_id, job_id: first },
+      ...extra.map((job_id): Action => ({ do: 'cancel_extra', launch_id, job_id })),
+    ];
+  if (now_ms < settled) return [{ do: 'wait', launch_id, until_ms: settled }];
+  return unwanted || launch.superseded
+    ? [{ do: 'record_end', launch_id, last: neverSubmitted }]
+    : [{ do: 'submit', launch_id }];
+}
+
+function decideCancel(launch: LaunchRecord, job_id: string, now_ms: number, timing: DecideTiming): Action[] {
+  const asked = launch.cancel_requested_ms;
+  if (asked === undefined) return [{ do: 'cancel', launch_id: launch.launch_id, job_id, force: false }];
+  if (now_ms - asked < timing.force_after_ms) return [];
+  return [{ do: 'cancel', launch_id: launch.launch_id, job_id, force: true }];
+}
+
+/** What is recorded for a launch that never became a job. */
+const neverSubmitted: JobSnapshot = {
+  job_id: '',
+  phase: 'ended',
+  state: 'NEVER_SUBMITTED',
+  reason: 'it was not submitted',
+};
+
+/** Whether all units of a launch serve. */
+function isServing(launch: LaunchRecord, sight: LaunchStatus | undefined): boolean {
+  if (launch.phase !== 'submitted' || !sight) return false;
+  const serving = new Set(sight.serving_units);
+  return launch.planned.units.every((unit) => serving.has(unit.unit));
+}
+
+/**
+ * Brings a plan into the state: launches that run the same thing already are kept, others of the old plan
+ * are superseded, new ones are added as planned. Ended launches are dropped from the wanted ones.
+ * @param newLaunchId called once for each new launch, with its place in the plan.
+ * @returns the new list of launches.
+ */
+export function mergePlan(
+  current: readonly LaunchRecord[],
+  planned: readonly PlannedLaunch[],
+  fingerprint: (launch: PlannedLaunch) => string,
+  newLaunchId: (fingerprint: string, index: number) => string,
+): LaunchRecord[] {
+  const kept = new Map<string, LaunchRecord[]>();
+  for (const launch of current) {
+    if (launch.phase === 'ended' || launch.superseded || launch.cancel_requested_ms !== undefined) continue;
+    if (launch.instead_of !== undefined) continue;
+    kept.set(launch.fingerprint, [...(kept.get(launch.fingerprint) ?? []), launch]);
+  }
+  const wanted = planned.map((launch, index): LaunchRecord => {
+    const print = fingerprint(launch);
+    const same = kept.get(print)?.shift();
+    return (
+      same ?? {
+        launch_id: newLaunchId(print, index),
+        phase: 'planned',
+        fingerprint: print,
+        planned: launch,
+        superseded: false,
+      }
+    );
+  });
+  const wantedIds = new Set(wanted.map((launch) => launch.launch_id));
+  const rest = current
+    .filter((launch) => !wantedIds.has(launch.launch_id))
+    .map((launch) => ({ ...launch, superseded: true }));
+  return [...wanted, ...rest];
+}

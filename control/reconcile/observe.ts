@@ -1,0 +1,281 @@
+/** What is there now: jobs as the runner sees them, agents as their state files say, units from both. */
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
+import { readJsonIfThere } from '../../host/whole-file.ts';
+import type { AgentState, GivenDevice, SessionState } from '../../spec/agent-state.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { DeviceDescription, ModelState } from '../../spec/session-record.ts';
+import type { JobRunner, JobSnapshot } from '../runner/job-runner.ts';
+import { type DeploymentState, type LaunchRecord, liveLaunches } from '../state/deployment-state.ts';
+import type { DeploymentStore } from '../state/deployment-store.ts';
+import { findingOf, sentenceOf } from '../state/findings.ts';
+import type { LaunchStatus } from './decide.ts';
+
+/** One replica as it stands. */
+export interface UnitStatus {
+  unit: string;
+  model: string;
+  engine: string;
+  /** `pending` until its agent speaks of it; `lost` when its job ended unasked, `unloaded` when asked. */
+  state: ModelState | 'lost';
+  node?: string;
+  device?: string;
+  /** What was started for it, on which devices, as the agent says; absent where it does not say. */
+  given?: { engine: string; devices: GivenDevice[] };
+  bytes_loaded?: number;
+  bytes_total?: number;
+  load_bytes_per_s?: number;
+  /** What went wrong and why, on one line; `try`: what to do. */
+  error?: string;
+  try?: string[];
+  log_file?: string;
+}
+
+export interface LaunchObservation extends LaunchStatus {
+  launch_id: string;
+  superseded: boolean;
+  agents: AgentState[];
+  units: UnitStatus[];
+}
+
+export interface Observation {
+  at_ms: number;
+  launches: Map<string, LaunchObservation>;
+  /** What is wrong with the place itself: the rendezvous folder is gone, a state file is damaged. */
+  problems: string[];
+}
+
+/** Jobs as of one poll; asked for less often than state files are read. */
+export interface JobPoll {
+  at_ms: number;
+  /** The scheduler did not answer: `jobs` are what was known before. */
+  problem?: string;
+  jobs: ReadonlyMap<string, JobSnapshot>;
+  found: ReadonlyMap<string, string[]>;
+}
+
+/**
+ * As `pollJobs`; a scheduler that is away for a while is a problem to be shown, not the end of looking:
+ * what agents write of themselves can be read all the same.
+ * @param before used in its place, as far as there was one.
+ */
+export async function pollJobsIfReachable(
+  states: readonly DeploymentState[],
+  store: DeploymentStore,
+  runner: JobRunner,
+  now_ms: number,
+  before?: JobPoll,
+): Promise<JobPoll> {
+  try {
+    return await pollJobs(states, store, runner, now_ms);
+  } catch (error) {
+    if (!(error instanceof HpcserveError) || error.code !== 'E_SLURM_UNREACHABLE') throw error;
+    const words = [error.message, ...error.because].join(': ');
+    return {
+      // Of then: state files written since count as news.
+      at_ms: before?.at_ms ?? 0,
+      jobs: new Map([...(before?.jobs ?? []), ...(runner.pollFiles?.(jobsOf(states, store)) ?? [])]),
+      found: new Map(),
+      problem: `jobs are shown as last known, for Slurm does not answer: ${words}`,
+    };
+  }
+}
+
+/** One batched question to the runner about everything of these deployments that is not over. */
+export async function pollJobs(
+  states: readonly DeploymentState[],
+  store: DeploymentStore,
+  runner: JobRunner,
+  now_ms: number,
+): Promise<JobPoll> {
+  const live = states.flatMap(liveLaunches);
+  const asked = jobsOf(states, store);
+  const jobs = asked.length > 0 ? await runner.poll(asked) : new Map<string, JobSnapshot>();
+  const found = new Map<string, string[]>();
+  for (const launch of live) {
+    if (launch.phase !== 'submitting') continue;
+    const ids = await runner.find(launch.launch_id, launch.submitting_since_ms ?? 0, launch.array);
+    if (ids) found.set(launch.launch_id, ids);
+  }
+  return { at_ms: now_ms, jobs, found };
+}
+
+/** Jobs of everything that is not over. */
+function jobsOf(
+  states: readonly DeploymentState[],
+  store: DeploymentStore,
+): { job_id: string; launch_folder: string }[] {
+  return states.flatMap((state) =>
+    liveLaunches(state).flatMap(({ job_id, launch_id }) =>
+      job_id === undefined ? [] : [{ job_id, launch_folder: store.launchFolder(state.name, launch_id) }],
+    ),
+  );
+}
+
+/** Joins the jobs with what the agents wrote; reads only state files. */
+export function observe(
+  state: DeploymentState,
+  store: DeploymentStore,
+  poll: JobPoll,
+  now_ms: number,
+): Observation {
+  const problems: string[] = [];
+  if (state.desired === 'serving' && !existsSync(store.layout.mesh_folder))
+    problems.push(
+      `the rendezvous folder ${store.layout.mesh_folder} is gone: agents and gateway cannot find each other`,
+    );
+  if (poll.problem !== undefined && liveLaunches(state).length > 0) problems.push(poll.problem);
+  const launches = new Map<string, LaunchObservation>();
+  for (const launch of state.launches) {
+    const folder = store.launchFolder(state.name, launch.launch_id);
+    const job = launch.job_id === undefined ? undefined : (poll.jobs.get(launch.job_id) ?? launch.last);
+    const found = poll.found.get(launch.launch_id);
+    const live = launch.phase !== 'ended' && job?.phase !== 'ended' && job?.phase !== 'unknown';
+    if (live && launch.phase === 'submitted' && !existsSync(folder))
+      problems.push(`the folder of launch ${launch.launch_id} is gone: ${folder}`);
+    const agents = readAgentStates(folder, problems).filter((agent) => !isOfEarlierRun(agent, job));
+    const units = launch.planned.units.map((unit) => unitSight(unit, launch, agents, job, live, poll.at_ms));
+    launches.set(launch.launch_id, {
+      launch_id: launch.launch_id,
+      superseded: launch.superseded,
+      agents,
+      units,
+      serving_units: units.filter((unit) => unit.state === 'serving').map((unit) => unit.unit),
+      ...(job ? { job } : {}),
+      ...(found ? { found_jobs: found } : {}),
+    });
+  }
+  return { at_ms: now_ms, launches, problems };
+}
+
+/**
+ * What an agent said before its job was put back into the queue: the next one has yet to speak. Slurm counts the runs, and
+ * tells both; where it does not, times must do, of which the agent's are by the clock of its node.
+ */
+function isOfEarlierRun(
+  { phase, updated_at_ms, restart_count }: AgentState,
+  job: JobSnapshot | undefined,
+): boolean {
+  if (restart_count !== undefined && job?.restart_count !== undefined)
+    return restart_count < job.restart_count;
+  const over = phase === 'stopped' || phase === 'failed';
+  return over && job?.phase === 'running' && updated_at_ms < (job.start_time_ms ?? 0);
+}
+
+/** The newest state of each node of a launch: a job that was requeued leaves those of earlier nodes behind. */
+function readAgentStates(folder: string, problems: string[]): AgentState[] {
+  let names: string[];
+  try {
+    names = readdirSync(folder).filter((name) => name.endsWith('.state.json') && !name.startsWith('.'));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw error;
+  }
+  const newest = new Map<number, AgentState>();
+  for (const name of names) {
+    const state = readAgentState(join(folder, name), problems);
+    if (!state) continue;
+    const other = newest.get(state.node_index);
+    if (!other || isLater(state, other)) newest.set(state.node_index, state);
+  }
+  return [...newest.values()].sort((a, b) => a.node_index - b.node_index);
+}
+
+/** Times of two nodes are by two clocks. */
+function isLater(state: AgentState, other: AgentState): boolean {
+  const { restart_count = 0, started_at_ms } = state;
+  const { restart_count: other_count = 0 } = other;
+  return restart_count === other_count ? started_at_ms > other.started_at_ms : restart_count > other_count;
+}
+
+function readAgentState(path: string, problems: string[]): AgentState | undefined {
+  try {
+    const json = readJsonIfThere(path) as AgentState | undefined;
+    if (json === undefined) return undefined;
+    if (json.format === 1 && Array.isArray(json.sessions) && Array.isArray(json.devices)) return json;
+    problems.push(`${path} is not a state file of this version`);
+  } catch (error) {
+    problems.push(`${path} cannot be read: ${(error as Error).message}`);
+  }
+  return undefined;
+}
+
+/** Agents keep their files while they run and mark them when they stop; a poll may be older than a file. */
+const clockDoubt_ms = 10_000;
+
+function unitSight(
+  unit: UnitSpec,
+  launch: LaunchRecord,
+  agents: readonly AgentState[],
+  job: JobSnapshot | undefined,
+  live: boolean,
+  polled_at_ms: number,
+): UnitStatus {
+  const base = { unit: unit.unit, model: unit.model.name, engine: unit.engine };
+  const agent = agents.find((each) => each.node_index === unit.node_index);
+  const session = agent?.sessions.find((each) => servesUnit(each, unit));
+  const model = session?.models.find((each) => each.name === unit.model.name);
+  const finding = findingOf(errorOf(session, unit)) ?? findingOf(model?.error) ?? findingOf(agent?.error);
+  const facts = {
+    ...base,
+    ...(agent ? { node: agent.node } : {}),
+    ...(agent ? { device: describeGivenDevice(agent.devices, unit, session?.devices) } : {}),
+    ...(session?.devices ? { given: { engine: session.engine, devices: session.devices } } : {}),
+    ...(model?.bytes_loaded === undefined ? {} : { bytes_loaded: model.bytes_loaded }),
+    ...(model?.bytes_total === undefined ? {} : { bytes_total: model.bytes_total }),
+    ...(model?.load_bytes_per_s === undefined ? {} : { load_bytes_per_s: model.load_bytes_per_s }),
+    ...(finding ? { error: sentenceOf(finding), try: finding.try } : {}),
+    ...(session?.log_file === undefined ? {} : { log_file: session.log_file }),
+  };
+  if (!live) {
+    if (launch.phase === 'planned') return { ...facts, state: 'pending' };
+    return { ...facts, state: launch.cancel_requested_ms === undefined ? 'lost' : 'unloaded' };
+  }
+  if (!agent) return { ...base, state: 'pending' };
+  const isOfThisRun = agent.restart_count !== undefined && agent.restart_count === job?.restart_count;
+  const current =
+    job?.phase === 'running' || isOfThisRun || agent.updated_at_ms >= polled_at_ms - clockDoubt_ms;
+  if (!current) return { ...base, state: 'pending' };
+  if (agent.phase === 'failed') return { ...facts, state: 'failed' };
+  if (agent.phase === 'stopped')
+    return { ...facts, state: launch.cancel_requested_ms === undefined ? 'lost' : 'unloaded' };
+  // Slurm ends the job; an agent that was killed says nothing of it any more.
+  if (agent.phase === 'draining' || job?.phase === 'completing') return { ...facts, state: 'draining' };
+  return { ...facts, state: model?.state ?? (session?.error ? 'failed' : 'pending') };
+}
+
+/** What went wrong with it: of its own model, or of the process that serves it; not of a model beside it. */
+function errorOf(session: SessionState | undefined, { model }: UnitSpec): SessionState['error'] {
+  if (session?.error === undefined) return undefined;
+  const { error, model_errors = {} } = session;
+  const ofModel = Object.values(model_errors).some((each) => isDeepStrictEqual(each, error));
+  return model_errors[model.name] ?? (ofModel ? undefined : error);
+}
+
+/** Native units of one device share a device worker, whose session is named after the first of them. */
+function servesUnit({ unit, units }: SessionState, { unit: wanted }: UnitSpec): boolean {
+  return units?.includes(wanted) ?? unit === wanted;
+}
+
+function describeGivenDevice(
+  devices: readonly DeviceDescription[],
+  unit: UnitSpec,
+  given: readonly DeviceDescription[] | undefined,
+): string {
+  if (given) return describeDevices(given).join(', ');
+  const ofKind = devices.filter((device) => device.kind === unit.device_kind);
+  const used = ofKind.slice(unit.first_device, unit.first_device + Math.max(1, unit.device_count));
+  return describeDevices(used.length > 0 ? used : devices.slice(0, 1)).join(', ') || unit.device_kind;
+}
+
+/** `2× A100-40GB (emulated on CPU)`. */
+export function describeDevices(devices: readonly DeviceDescription[]): string[] {
+  const counts = new Map<string, number>();
+  for (const device of devices) {
+    const words = `${device.model}${device.emulated ? ` (emulated on ${device.emulated.toUpperCase()})` : ''}`;
+    counts.set(words, (counts.get(words) ?? 0) + 1);
+  }
+  return [...counts].map(([words, count]) => (count > 1 ? `${count}× ${words}` : words));
+}

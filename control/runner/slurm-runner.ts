@@ -1,0 +1,432 @@
+/** The runner of Slurm sites: renders, submits and follows batch jobs through the one Slurm client. */
+import { dirname, join } from 'node:path';
+import { packageRoot } from '../../host/package-root.ts';
+import { processesWithArgument } from '../../host/process-identity.ts';
+import { version } from '../../host/version.ts';
+import { holdsTask, parseJobNumber, taskId, tasksIn, tellsOf } from '../../slurm/array-tasks.ts';
+import type { Script, SlurmClient } from '../../slurm/client.ts';
+import { type JobRequest, launchOfComment } from '../../slurm/directives.ts';
+import { buildJobScript, type JobScript, type JobScriptInput } from '../../slurm/job-script.ts';
+import { checkPermissions, type Permissions } from '../../slurm/permissions.ts';
+import { explainReason } from '../../slurm/reasons.ts';
+import { directivesOf, renderJobScript } from '../../slurm/render.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
+import type { SlurmOverrides } from '../../spec/model-yaml.ts';
+import type { PlannedLaunch } from '../../spec/plan.ts';
+import { slurmSettings } from '../../spec/site.ts';
+import { expandSitePath } from '../../spec/site-paths.ts';
+import type { JobInfo } from '../../spec/slurm-types.ts';
+import { launchFiles } from '../../spec/state-layout.ts';
+import type { LoadedSite } from '../state/site-files.ts';
+import { describeAgentExit } from './agent-end.ts';
+import { arrayGroups } from './array-groups.ts';
+import type {
+  ArrayTask,
+  JobArrays,
+  JobRunner,
+  JobSnapshot,
+  PreparedArray,
+  PreparedLaunch,
+} from './job-runner.ts';
+import type { SubmissionPace } from './submission-pace.ts';
+
+export interface SlurmRunnerOptions {
+  site: LoadedSite;
+  client: SlurmClient;
+  environment: Readonly<Record<string, string | undefined>>;
+  pace: Pick<SubmissionPace, 'room' | 'take'>;
+  /** `slurm:` of model.yaml with flags and environment merged in. */
+  overrides?: SlurmOverrides;
+  /** Where a key of `overrides` was set. */
+  overrideSource?: (key: string) => string | undefined;
+}
+
+export class SlurmRunner implements JobRunner {
+  readonly kind = 'slurm';
+  readonly poll_interval_ms: number;
+  readonly settle_ms: number;
+  readonly #options: SlurmRunnerOptions;
+  #permissions: Promise<Permissions> | undefined;
+  #most_tasks: Promise<number> | undefined;
+  #graces_s: Promise<{ kill_wait_s: number; by_partition: ReadonlyMap<string, number> }> | undefined;
+
+  constructor(options: SlurmRunnerOptions) {
+    this.#options = options;
+    const { poll_interval_s, command_timeout_s } = slurmSettings(options.site.site);
+    this.poll_interval_ms = poll_interval_s * 1000;
+    this.settle_ms = command_timeout_s * 1000 + visible_ms;
+  }
+
+  render(prepared: PreparedLaunch): string {
+    return renderJobScript(this.#script(prepared));
+  }
+
+  /** How many more jobs the site's limits allow in the queue, and how many submissions at this moment. */
+  async room(): Promise<{ jobs: number; submissions: number }> {
+    const { pace, site } = this.#options;
+    return {
+      jobs: Math.max(0, site.site.limits.max_jobs - (await this.#queued())),
+      submissions: pace.room(),
+    };
+  }
+
+  async #queued(): Promise<number> {
+    const jobs = await this.#options.client.myJobs();
+    const ours = jobs.filter((job) => job.phase !== 'ended' && isOurs(job));
+    return ours.reduce((sum, job) => sum + tasksIn(job), 0);
+  }
+
+  async admit(count: number, jobs = count): Promise<number> {
+    const { pace, site } = this.#options;
+    if (pace.room() === 0) return 0;
+    const { max_jobs } = site.site.limits;
+    const queued = await this.#queued();
+    if (queued + jobs > max_jobs)
+      throw new HpcserveError('E_JOBS_LIMIT', {
+        what: `${jobs} more job(s) would be ${queued + jobs}, and ${site.site.name} allows ${max_jobs}`,
+        because: [
+          `${queued} job(s) of hpcserve are in the queue or run`,
+          `limits.max_jobs: ${max_jobs} (${site.provenance('limits.max_jobs') ?? `the default; ${site.path} does not set it`})`,
+        ],
+        details: { queued, wanted: jobs, max_jobs },
+      });
+    return pace.take(count);
+  }
+
+  async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
+    return this.#submit(this.#script(prepared), prepared.launch_folder);
+  }
+
+  async #submit(script: JobScript, folder: string): Promise<{ job_id: string; where: string }> {
+    await this.#checkPermissions(script);
+    const path = join(folder, launchFiles.script);
+    const { job_id } = await this.#options.client.submit({ path }, directivesOf(script));
+    const partition = script.directives.typed.find((directive) => directive.name === 'partition')?.value;
+    return { job_id, where: partition === undefined ? 'the default partition' : `partition ${partition}` };
+  }
+
+  readonly arrays: JobArrays = {
+    groups: async (planned, offline = false) => {
+      const { site, overrides } = this.#options;
+      if ((overrides?.array ?? slurmSettings(site.site).array) === 'never') return [];
+      const alike = arrayGroups(planned, Number.POSITIVE_INFINITY);
+      if (alike.length === 0 || offline) return alike;
+      return arrayGroups(planned, await this.#mostTasks());
+    },
+    render: (array) => renderJobScript(this.#arrayScript(array)),
+    submit: async (array) => {
+      const { job_id, where } = await this.#submit(this.#arrayScript(array), array.folder);
+      return { job_ids: array.launches.map((_, task) => taskId(job_id, task)), where };
+    },
+  };
+
+  #mostTasks(): Promise<number> {
+    this.#most_tasks ??= this.#options.client.config().then((config) => config.max_array_size);
+    this.#most_tasks.catch(() => {
+      this.#most_tasks = undefined;
+    });
+    return this.#most_tasks;
+  }
+
+  /** When Slurm would start such a job, by `sbatch --test-only`. @throws as `submit` */
+  async estimateStart(prepared: PreparedLaunch): Promise<{ start_time_ms: number; node_list: string }> {
+    const script = this.#script(prepared);
+    await this.#checkPermissions(script);
+    const text: Script = { text: renderJobScript(script) };
+    return this.#options.client.estimateStart(text, directivesOf(script));
+  }
+
+  /**
+   * Names that Slurm does not know for this user are refused here, with those that it does; asked once.
+   * @throws as `checkPermissions`
+   */
+  async #checkPermissions(script: JobScript): Promise<void> {
+    const directives = directivesOf(script);
+    if (!directives.some(({ name }) => ['account', 'qos', 'reservation'].includes(name))) return;
+    this.#permissions ??= this.#options.client.permissions();
+    this.#permissions.catch(() => {
+      this.#permissions = undefined;
+    });
+    checkPermissions(directives, await this.#permissions);
+  }
+
+  async find(launchId: string, since_ms: number, array?: ArrayTask): Promise<string[] | undefined> {
+    const id = array?.array_id ?? launchId;
+    // The sbatch of a command that was killed goes on by itself; as long as it runs here nobody can tell.
+    const scripts = processesWithArgument((argument) => argument.endsWith(`/${id}/${launchFiles.script}`));
+    const submissions = new Set(processesWithArgument((argument) => argument === '--parsable'));
+    if (scripts.some((pid) => submissions.has(pid))) return undefined;
+    const jobs = await this.#options.client.myJobs();
+    const ours = jobs.filter(
+      (job) =>
+        (launchOfComment(job.comment) === id || job.name.endsWith(nameEnd(id))) &&
+        (array === undefined || holdsTask(job, array.task)) &&
+        (job.submit_time_ms ?? Number.POSITIVE_INFINITY) >= since_ms - clockDoubt_ms,
+    );
+    // Running ones first: should there be two, the reconciler keeps the first.
+    const rank = (job: JobInfo): number => ['running', 'waiting', 'ending', 'ended'].indexOf(job.phase);
+    const found = ours
+      .sort((a, b) => rank(a) - rank(b))
+      .map(({ base_job_id }) => (array === undefined ? base_job_id : taskId(base_job_id, array.task)));
+    return [...new Set(found)];
+  }
+
+  async poll(jobs: readonly { job_id: string }[]): Promise<Map<string, JobSnapshot>> {
+    const infos = await this.#options.client.jobs(jobs.map((job) => job.job_id));
+    const byBase = new Map<string, JobInfo[]>();
+    for (const info of infos) {
+      const others = byBase.get(info.base_job_id);
+      if (others) others.push(info);
+      else byBase.set(info.base_job_id, [info]);
+    }
+    return new Map(
+      jobs.map(({ job_id }) => {
+        const { base } = parseJobNumber(job_id) ?? { base: job_id };
+        const info = byBase.get(base)?.find((each) => tellsOf(each, job_id));
+        return [job_id, info ? snapshotOf(info, job_id) : forgotten(job_id)];
+      }),
+    );
+  }
+
+  /**
+   * A preempted job has the partition's GraceTime, a cancelled or timed-out one KillWait: two thirds of the shorter one,
+   * the rest is for stopping engines and saying LEFT.
+   */
+  async drainTime_s({ tier, partitions }: PlannedLaunch): Promise<number> {
+    const { client } = this.#options;
+    this.#graces_s ??= Promise.all([client.config(), client.partitions()]).then(([config, all]) => ({
+      kill_wait_s: config.kill_wait_s,
+      by_partition: new Map(all.map(({ name, grace_time_s }) => [name, grace_time_s])),
+    }));
+    this.#graces_s.catch(() => {
+      this.#graces_s = undefined;
+    });
+    const { kill_wait_s, by_partition } = await this.#graces_s;
+    const graces_s = tier === 'stable' ? [] : partitions.map((name) => by_partition.get(name) ?? 0);
+    // Without a grace time Slurm goes on to the kill, which has its own wait.
+    const given_s = Math.min(kill_wait_s, ...graces_s.filter((grace_s) => grace_s > 0));
+    return Math.max(drain_s_least, Math.min(drain_s_most, (given_s * 2) / 3));
+  }
+
+  /** Slurm itself sends SIGKILL after its KillWait; asking again is all that force can add. */
+  async cancel(job: { job_id: string }): Promise<void> {
+    await this.#options.client.cancel([job.job_id]);
+  }
+
+  #script(prepared: PreparedLaunch): JobScript {
+    const { launch, launch_folder, launch_file } = prepared;
+    return buildJobScript({
+      ...this.#common([prepared]),
+      command: [...this.#agent(), launch_file],
+      request: {
+        ...this.#request(prepared),
+        job_name: `${launch.deployment}${nameEnd(launch.launch_id)}`,
+        log_file: join(launch_folder, launchFiles.log),
+        working_folder: launch_folder,
+        launch_id: launch.launch_id,
+      },
+    });
+  }
+
+  #arrayScript({ array_id, folder, launches }: PreparedArray): JobScript {
+    const first = launches[0]!;
+    return buildJobScript({
+      ...this.#common(launches),
+      command: this.#agent(),
+      task_file: launchFiles.launch,
+      request: {
+        ...this.#request(first),
+        job_name: `${first.launch.deployment}${nameEnd(array_id)}`,
+        log_file: launchFiles.log,
+        working_folder: folder,
+        launch_id: array_id,
+        array_tasks: launches.length,
+      },
+    });
+  }
+
+  /** The agent's command without the path of its launch. */
+  #agent(): string[] {
+    const { site, environment } = this.#options;
+    return [...programOf(site, environment, 'agent'), '--launch'];
+  }
+
+  /** What a job asks for whatever its name. */
+  #request({ launch, planned }: PreparedLaunch): Omit<JobRequest, OwnOfJob> {
+    return {
+      nodes: launch.node_count,
+      gpus_per_node: planned.devices_per_node.kind === 'cpu' ? 0 : planned.devices_per_node.count,
+      cpus_per_node: planned.cpus_per_node,
+      memory_mb_per_node: Math.ceil(planned.memory_bytes_per_node / 1024 ** 2),
+      tier: launch.tier,
+      ...(planned.scavenged
+        ? {
+            time_min_s: planned.scavenged.time_min_s,
+            ...(planned.time_limit_s === undefined ? {} : { time_limit_s: planned.time_limit_s }),
+          }
+        : {}),
+    };
+  }
+
+  /** What the scripts of a launch and of an array of equal ones have in common. */
+  #common(launches: readonly PreparedLaunch[]): Omit<JobScriptInput, 'command' | 'request'> {
+    const { site: loaded, environment, overrides, overrideSource } = this.#options;
+    const { launch, planned } = launches[0]!;
+    const node_kind = loaded.site.node_kinds.find((kind) => kind.name === launch.node_kind);
+    const models = launches.flatMap((each) => each.launch.units.map((unit) => dirname(unit.model_path)));
+    return {
+      ...commonScriptInput(loaded, environment),
+      role: 'agent',
+      deployment: launch.deployment,
+      ...(node_kind ? { node_kind } : {}),
+      visible_folders: [
+        // Of an array, the folder that holds those of its launches and its own.
+        launches.length === 1 ? launch.launch_folder : dirname(launch.launch_folder),
+        launch.mesh_folder,
+        installFolder(loaded, environment),
+        ...new Set(models),
+      ],
+      ...(overrides ? { overrides: planned.scavenged ? whereverItIs(overrides) : overrides } : {}),
+      ...(overrideSource ? { locateOverrides: overrideSource } : {}),
+    };
+  }
+}
+
+/** What tells one job from its like. */
+type OwnOfJob = 'job_name' | 'log_file' | 'working_folder' | 'launch_id';
+
+/** What model.yaml says of where its jobs go is about the planned ones; who pays and what is left out goes for all. */
+function whereverItIs({ account, exclude, extra, remove }: SlurmOverrides): SlurmOverrides {
+  return {
+    extra,
+    remove,
+    ...(account === undefined ? {} : { account }),
+    ...(exclude === undefined ? {} : { exclude }),
+  };
+}
+
+/** What scripts of all roles have in common. */
+export function commonScriptInput(
+  loaded: LoadedSite,
+  environment: Readonly<Record<string, string | undefined>>,
+): Pick<JobScriptInput, 'site' | 'version' | 'environment' | 'locateSite' | 'cache_dir'> {
+  const { site } = loaded;
+  const cache =
+    site.cache_dir !== undefined
+      ? expandSitePath(site.cache_dir, environment)
+      : site.scratch_dir !== undefined
+        ? join(expandSitePath(site.scratch_dir, environment), 'cache')
+        : undefined;
+  return {
+    site,
+    version,
+    environment,
+    locateSite: loaded.provenance,
+    ...(cache === undefined ? {} : { cache_dir: cache }),
+  };
+}
+
+/** The command of one of our processes as compute nodes start it. */
+export function programOf(
+  { site }: LoadedSite,
+  environment: Readonly<Record<string, string | undefined>>,
+  room: 'agent' | 'gateway/holder' | 'control/keeper',
+): string[] {
+  const node =
+    site.runtime.node_path === undefined
+      ? process.execPath
+      : expandSitePath(site.runtime.node_path, environment);
+  const options = room === 'gateway/holder' ? holderNodeOptions : ['--enable-source-maps'];
+  return [node, ...options, join(installFolder({ site }, environment), 'dist', room, 'main.js')];
+}
+
+function installFolder(
+  { site }: Pick<LoadedSite, 'site'>,
+  environment: Readonly<Record<string, string | undefined>>,
+): string {
+  return site.runtime.install_dir === undefined
+    ? packageRoot
+    : expandSitePath(site.runtime.install_dir, environment);
+}
+
+/** Bounds of the time to drain; beyond the upper one nodes that others wait for would stay taken. */
+const drain_s_least = 1;
+const drain_s_most = 20;
+/** How long a job that sbatch got through may take to show in squeue, ms. */
+const visible_ms = 15_000;
+/** The controller's clock and ours may differ so much, ms; its times are whole seconds. */
+const clockDoubt_ms = 120_000;
+
+/** Jobs of this tool, also where a site keeps comments for itself. */
+function isOurs(job: JobInfo): boolean {
+  return job.comment?.startsWith('hpcserve:') === true || /-[0-9a-f]{8}$/.test(job.name);
+}
+
+/** Job names end so, which finds a job where a site keeps comments for itself. */
+function nameEnd(launchId: string): string {
+  return `-${launchId.slice(0, 8)}`;
+}
+
+const phases = { waiting: 'pending', running: 'running', ending: 'completing', ended: 'ended' } as const;
+
+function snapshotOf(job: JobInfo, job_id: string): JobSnapshot {
+  const phase = phases[job.phase];
+  const explained = job.reason === undefined ? undefined : explainReason(job.reason);
+  return {
+    job_id,
+    ...(phase === 'running' && job.array_task !== undefined ? { job_number: job.job_id } : {}),
+    phase,
+    state: job.state,
+    ...(phase === 'pending'
+      ? {
+          pending: explained
+            ? {
+                reason: explained.reason,
+                explanation: [explained.meaning, explained.advice].filter(Boolean).join('; '),
+              }
+            : { reason: 'None', explanation: 'Slurm has not looked at it yet' },
+        }
+      : {}),
+    ...(phase === 'pending' && job.start_is_estimate && job.start_time_ms !== undefined
+      ? { estimated_start_ms: job.start_time_ms }
+      : {}),
+    ...(phase !== 'pending' && job.start_time_ms !== undefined ? { start_time_ms: job.start_time_ms } : {}),
+    ...(phase === 'running' && job.start_time_ms !== undefined && job.time_limit_s !== undefined
+      ? { end_time_limit_ms: job.start_time_ms + job.time_limit_s * 1000 }
+      : {}),
+    ...(job.node_list === '' ? {} : { nodes: job.node_list }),
+    ...(job.restart_count === undefined ? {} : { restart_count: job.restart_count }),
+    ...(phase === 'ended' ? endOf(job) : {}),
+  };
+}
+
+/** Slurm's end of a job in words. */
+function endOf(job: JobInfo): Pick<JobSnapshot, 'exit_code' | 'signal' | 'reason'> {
+  const words: Partial<Record<JobInfo['state'], string>> = {
+    CANCELLED: 'it was cancelled (scancel, or an operator)',
+    TIMEOUT: 'it reached its time limit',
+    PREEMPTED: 'a job of higher priority took its nodes',
+    NODE_FAIL: 'a node of it failed',
+    OUT_OF_MEMORY: 'it used more memory than it asked for',
+    BOOT_FAIL: 'its node did not boot',
+    DEADLINE: 'it could not end before its deadline',
+  };
+  const code =
+    job.state === 'FAILED' && job.exit_code !== undefined ? describeAgentExit(job.exit_code) : undefined;
+  const reason = words[job.state] ?? code ?? (job.reason && job.reason !== 'None' ? job.reason : undefined);
+  return {
+    ...(job.exit_code === undefined ? {} : { exit_code: job.exit_code }),
+    ...(job.exit_signal === undefined ? {} : { signal: job.exit_signal }),
+    ...(reason === undefined ? {} : { reason }),
+  };
+}
+
+function forgotten(job_id: string): JobSnapshot {
+  return {
+    job_id,
+    phase: 'unknown',
+    state: 'UNKNOWN',
+    reason: 'neither the queue, nor the controller, nor accounting knows the job any more',
+  };
+}

@@ -1,0 +1,84 @@
+/** API keys of this person, by gateway: `$XDG_CONFIG_HOME/hpcserve/credentials.json`, 0600. */
+import { chmodSync, readFileSync, statSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { z } from 'zod';
+import { makeFolders } from '../../host/make-folders.ts';
+import { writeFileAtomically } from '../../host/whole-file.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+
+const credentialSchema = z.object({
+  /** Base URL, ending in /v1. */
+  url: z.string(),
+  site: z.string(),
+  /** Which gateway of which state folder: ports change, the folder stays. */
+  gateway_folder: z.string().optional(),
+  key: z.string(),
+  key_id: z.string().optional(),
+  created_at_ms: z.number(),
+});
+export type Credential = z.infer<typeof credentialSchema>;
+const fileSchema = z.object({ format: z.literal(1), gateways: z.array(credentialSchema) });
+
+export class CredentialFile {
+  readonly path: string;
+
+  constructor(path: string) {
+    this.path = path;
+  }
+
+  /** The key for a gateway: by its folder where known, else by its URL. */
+  find(gateway: { url?: string; gateway_folder?: string }): Credential | undefined {
+    const all = this.#read();
+    return (
+      (gateway.gateway_folder && all.find((each) => each.gateway_folder === gateway.gateway_folder)) ||
+      all.find((each) => gateway.url !== undefined && sameUrl(each.url, gateway.url))
+    );
+  }
+
+  save(credential: Credential): void {
+    const others = this.#read().filter(
+      (each) =>
+        !(credential.gateway_folder !== undefined && each.gateway_folder === credential.gateway_folder) &&
+        !sameUrl(each.url, credential.url),
+    );
+    makeFolders(dirname(this.path));
+    writeFileAtomically(
+      this.path,
+      `${JSON.stringify({ format: 1, gateways: [...others, credential] }, null, 2)}\n`,
+      0o600,
+    );
+  }
+
+  #read(): Credential[] {
+    let text: string;
+    try {
+      text = readFileSync(this.path, 'utf8');
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+      throw error;
+    }
+    // Someone may have copied the file about: close it rather than refuse to work.
+    if ((statSync(this.path).mode & 0o077) !== 0) chmodSync(this.path, 0o600);
+    let json: unknown;
+    try {
+      json = JSON.parse(text);
+    } catch (error) {
+      throw this.#damaged((error as Error).message);
+    }
+    const parsed = fileSchema.safeParse(json);
+    if (!parsed.success) throw this.#damaged(z.prettifyError(parsed.error));
+    return parsed.data.gateways;
+  }
+
+  #damaged(because: string): HpcserveError {
+    return new HpcserveError('E_CREDENTIALS', {
+      what: `${this.path} cannot be read as a file of keys`,
+      because,
+      try: `move it away, and make a new key with \`hpcserve keys create\``,
+    });
+  }
+}
+
+function sameUrl(a: string, b: string): boolean {
+  return a.replace(/\/+$/, '') === b.replace(/\/+$/, '');
+}

@@ -1,0 +1,271 @@
+/**
+ * How many replicas of each model go to each node kind, split how: the assignment problem of docs/solver.md, with
+ * node kinds as types. Devices are counted, not packed; whether the replicas fit node by node is seen when they
+ * are placed.
+ */
+import type { NodeKindOffer, PlacementQuestion } from '../../spec/plan.ts';
+import type { AssignmentOption, AssignmentProblem } from '../assignment/problem.ts';
+import { type SolveResult, solveAssignment } from '../assignment/solve.ts';
+import { onRealGpu } from './engine-choice.ts';
+import { type LatencyEstimator, workloadOf } from './latency-estimator.ts';
+import type { OptionCost } from './objective.ts';
+import type { PlacementOption } from './options.ts';
+
+/** Replicas to place by option, and the share of requests they carry together; what is not here gets none. */
+export type Allocation = Map<PlacementOption, Quota>;
+
+export interface Quota {
+  replicas: number;
+  /** 0 to 1, of the model's requests. */
+  share: number;
+}
+
+/** A model that competes for devices. */
+export interface ModelDemand {
+  name: string;
+  /** `auto`: as many as the workload needs. */
+  replicas: number | 'auto';
+  /** Of them, on stable nodes at least; only with a number of replicas. */
+  stable_replicas: number;
+  options: readonly PlacementOption[];
+  /** Replicas on each node kind, by `node_kind`, where a person asked for a mix. */
+  mix?: ReadonlyMap<string, number>;
+}
+
+/** Nodes of a search at most: planning answers at once, with a good choice where not the best. */
+const nodes_max = 20_000;
+/** Units in which the requests of a model with `replicas: auto` are dealt out. */
+const share_units = 12;
+/** Replicas are added until the load is below this share of what they take: queues grow steeply above it. */
+const utilization_wanted = 0.85;
+/** Numbers of replicas listed for an option; above it they are taken in steps, with all complements. */
+const counts_max = 64;
+/** Devices of one kind the optimiser counts at most: a site config alone may not say how many there are. */
+const devices_max = 1_000_000;
+/** Costs become whole numbers: so many make the sum of every model's cheapest choice. */
+const cost_resolution = 200_000;
+const cost_max = 2 ** 38;
+/** Sharing counts devices in so many parts. */
+const device_parts = 60;
+
+/**
+ * Devices of a node a replica keeps others from using: its own, or its share of cores or host memory; of several nodes all.
+ */
+export function devicesTaken(option: PlacementOption, question: PlacementQuestion): number {
+  const { offer } = option;
+  const { count } = offer.devices;
+  if (option.nodes > 1) return option.nodes * count;
+  const byCpus = (count * option.threads) / offer.cpus;
+  return Math.max(option.device_count, byCpus, byHostMemory(option, question));
+}
+
+function byHostMemory(option: PlacementOption, question: PlacementQuestion): number {
+  const { offer } = option;
+  if (onRealGpu(offer)) return 0;
+  const host = offer.memory_bytes - question.settings.host_overhead_bytes;
+  return (offer.devices.count * option.memory.bytes_per_device * option.device_count) / Math.max(1, host);
+}
+
+/** The same where models of the native engine may share a device: its memory is what they divide. */
+function partsTaken(option: PlacementOption, question: PlacementQuestion): number {
+  if (option.engine !== 'native') return devicesTaken(option, question);
+  return Math.max(
+    option.memory.bytes_per_device / option.offer.devices.memory_bytes,
+    byHostMemory(option, question),
+  );
+}
+
+/** One way in which an option may be chosen: so many replicas for so many units of the model's requests. */
+interface Candidate extends Quota {
+  option: PlacementOption;
+  units: number;
+}
+
+interface Listed {
+  problem: AssignmentProblem;
+  /** Behind each option of the problem, and the competitor of each model of the problem. */
+  candidates: Candidate[][];
+}
+
+export interface QuotaQuestion {
+  question: PlacementQuestion;
+  performance: LatencyEstimator;
+  costOf: OptionCost;
+  /** Devices there are by type, where fewer can be used than there are. */
+  counts?: readonly number[];
+  /** Native models may share devices. */
+  sharing?: boolean;
+}
+
+/** What the optimiser takes for one type of devices: a node kind, or all kinds of one pool. */
+export interface DeviceType {
+  offers: readonly NodeKindOffer[];
+  count: number;
+}
+
+/** Devices as the optimiser counts them: those of nodes that several kinds stand for count once. */
+export function deviceTypes({ node_kinds }: PlacementQuestion): DeviceType[] {
+  const types: { offers: NodeKindOffer[]; count: number }[] = [];
+  for (const offer of node_kinds) {
+    const { pool, nodes_total, devices } = offer;
+    const same = pool && types.find(({ offers }) => offers[0]!.pool?.id === pool.id);
+    if (same) same.offers.push(offer);
+    else
+      types.push({
+        offers: [offer],
+        count: Math.min(devices_max, (pool?.nodes ?? nodes_total) * devices.count),
+      });
+  }
+  return types;
+}
+
+/** Index of the type that an offer belongs to. */
+export function typeOf(offer: NodeKindOffer, types: readonly DeviceType[]): number {
+  return types.findIndex(({ offers }) => offers.includes(offer));
+}
+
+/** The problem, and what is behind each of its options. */
+function problemOf(models: readonly ModelDemand[], asked: QuotaQuestion): Listed {
+  const { question, costOf, sharing = false } = asked;
+  const parts = sharing ? device_parts : 1;
+  const taken = sharing ? partsTaken : devicesTaken;
+  const types = deviceTypes(question);
+  const counts = (asked.counts ?? types.map(({ count }) => count)).map((count) => count * parts);
+  const candidates: Candidate[][] = [];
+  const shares: number[] = [];
+  for (const model of models)
+    for (const { units, candidates: listed } of candidatesOf(model, asked)) {
+      candidates.push(listed);
+      shares.push(units);
+    }
+  const costs = candidates.map((each) =>
+    each.map(({ option, replicas, share }) => costOf(option, replicas, share)),
+  );
+  const least = candidates.reduce(
+    (sum, each, model) =>
+      sum + Math.min(...each.map(({ units }, at) => (costs[model]![at]! * shares[model]!) / units)),
+    0,
+  );
+  const scale = least > 0 && Number.isFinite(least) ? cost_resolution / least : 1;
+  const options = candidates.map((each, model) =>
+    each.map(
+      ({ option, replicas, units }, at): AssignmentOption => ({
+        type: typeOf(option.offer, types),
+        devices: Math.ceil(replicas * taken(option, question) * parts - 1e-9),
+        share: units,
+        cost: Math.round(Math.min(cost_max, costs[model]![at]! * scale)),
+      }),
+    ),
+  );
+  return { problem: { counts, shares, options }, candidates };
+}
+
+/** One entry a part of the model that is assigned by itself: what must be stable, and the rest. */
+function candidatesOf(
+  model: ModelDemand,
+  asked: QuotaQuestion,
+): { units: number; candidates: Candidate[] }[] {
+  if (model.replicas === 'auto')
+    return [{ units: share_units, candidates: model.options.flatMap((option) => byWorkload(option, asked)) }];
+  const all = model.replicas;
+  const stable = Math.min(all, model.stable_replicas);
+  const fixed = (replicas: number, options: readonly PlacementOption[]): Candidate[] =>
+    options.flatMap((option) =>
+      (model.mix ? [model.mix.get(option.offer.node_kind) ?? 0] : numbersUpTo(replicas))
+        .filter((number) => number > 0)
+        .map((number) => ({ option, replicas: number, share: number / all, units: number })),
+    );
+  if (stable === 0 || model.mix) return [{ units: all, candidates: fixed(all, model.options) }];
+  const onStable = model.options.filter(({ offer }) => offer.tier === 'stable');
+  return [
+    { units: stable, candidates: fixed(stable, onStable) },
+    ...(stable < all ? [{ units: all - stable, candidates: fixed(all - stable, model.options) }] : []),
+  ];
+}
+
+/** All numbers up to `most`, or of large ones every so many and what these leave. */
+function numbersUpTo(most: number): number[] {
+  const step = Math.ceil(most / counts_max);
+  const numbers = new Set<number>();
+  for (let number = step; number <= most; number += step) numbers.add(number).add(most - number);
+  numbers.add(most).delete(0);
+  return [...numbers].sort((a, b) => a - b);
+}
+
+/** For each share of the requests: the fewest replicas that keep up, and some more that answer faster. */
+function byWorkload(option: PlacementOption, { question, performance, counts }: QuotaQuestion): Candidate[] {
+  const types = deviceTypes(question);
+  const type = typeOf(option.offer, types);
+  const { nodes_total, devices } = option.offer;
+  const most = Math.min(
+    4096,
+    Math.floor((counts?.[type] ?? types[type]!.count) / option.device_count),
+    option.nodes > 1
+      ? Math.floor(nodes_total / option.nodes)
+      : nodes_total * Math.floor(devices.count / option.device_count),
+  );
+  const { rate_per_s } = workloadOf(option.model);
+  const sustained = performance.maxRate(option);
+  const candidates: Candidate[] = [];
+  for (let units = 1; units <= share_units && most > 0; units++) {
+    const share = units / share_units;
+    const needed =
+      sustained === undefined ? 1 : Math.ceil((rate_per_s * share) / (utilization_wanted * sustained));
+    const from = Math.max(1, Math.min(most, needed));
+    const to = Math.min(most, Math.ceil(1.5 * from) + 2);
+    const step = Math.max(1, Math.floor((to - from) / 8));
+    for (let replicas = from; replicas <= to; replicas += step)
+      candidates.push({ option, replicas, share, units });
+  }
+  return candidates;
+}
+
+export type QuotaResult =
+  | { quotas: Allocation; status: 'optimal' | 'feasible'; cost: number; bound: number; nodes: number }
+  | { status: 'infeasible' | 'unknown'; nodes: number; repairs: number };
+
+export interface SearchLimits {
+  /** Asked at every node of the search; true ends it with what it has. */
+  shouldStop?: () => boolean;
+  /** Told at each better plan and each better bound, in the objective's points. */
+  onProgress?: (progress: { cost: number | undefined; bound: number }) => void;
+}
+
+/** The best division of devices; `infeasible` where they do not suffice. */
+export function chooseAllocation(
+  models: readonly ModelDemand[],
+  asked: QuotaQuestion,
+  limits: SearchLimits = {},
+): QuotaResult {
+  const { problem, candidates } = problemOf(models, asked);
+  if (problem.options.some((each) => each.length === 0))
+    return { status: 'infeasible', nodes: 0, repairs: 0 };
+  const { status, choice, cost, bound, nodes, repairs } = solveAssignment(problem, { nodes_max, ...limits });
+  if (choice === undefined || cost === undefined)
+    return { status: status === 'infeasible' ? 'infeasible' : 'unknown', nodes, repairs };
+  const quotas: Allocation = new Map();
+  choice.forEach((indices, model) => {
+    for (const index of indices) {
+      const { option, replicas, share } = candidates[model]![index]!;
+      const before = quotas.get(option);
+      quotas.set(option, {
+        replicas: replicas + (before?.replicas ?? 0),
+        share: share + (before?.share ?? 0),
+      });
+    }
+  });
+  return { quotas, status: status === 'optimal' ? 'optimal' : 'feasible', cost, bound, nodes };
+}
+
+/** Whether devices suffice for these models at all, each with its own; undefined where nobody can tell in time. */
+export function suffices(
+  models: readonly ModelDemand[],
+  asked: Omit<QuotaQuestion, 'costOf'>,
+  nodesMax: number,
+): boolean | undefined {
+  // What it costs is no matter here.
+  const { problem } = problemOf(models, { ...asked, costOf: () => 0 });
+  if (problem.options.some((each) => each.length === 0)) return false;
+  const { status }: SolveResult = solveAssignment(problem, { nodes_max: nodesMax });
+  return status === 'infeasible' ? false : status === 'unknown' ? undefined : true;
+}

@@ -1,0 +1,182 @@
+/** What the serving simulator expects of an option: L of LLMFabric's Eq. 1, and what the other objectives count. */
+import { HpcserveError } from '../../spec/errors/error.ts';
+import {
+  assumedWorkload,
+  defaultSlo,
+  type PlacementModel,
+  type PlannedWorkload,
+  type Prediction,
+  type ResolvedEngine,
+} from '../../spec/plan.ts';
+import { findInterconnect } from '../catalog/devices.ts';
+import { shapeOfConfig } from '../catalog/hugging-face-config.ts';
+import { assumedInterconnects } from '../catalog/interconnects.ts';
+import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
+import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
+import type { SimulatedEngine } from '../simulator/constants.ts';
+import type { ReplicaConfig } from '../simulator/deployment.ts';
+import { type LatencyModel, latencyModel } from '../simulator/latency.ts';
+import type { PlacementOption } from './options.ts';
+
+/** Engines by whose constants they are predicted; those without their own are taken for the most similar. */
+const simulatedAs: Readonly<Record<ResolvedEngine, SimulatedEngine>> = {
+  native: 'native',
+  vllm: 'vllm',
+  sglang: 'sglang',
+  'llama.cpp': 'llamacpp',
+  lmdeploy: 'vllm',
+  'tensorrt-llm': 'trtllm',
+  tgi: 'tgi',
+  transformers: 'tgi',
+  ollama: 'llamacpp',
+  command: 'vllm',
+};
+
+/** The default of `prefill_chunk_tokens`: wrapped engines are told a chunk only where a person chose one. */
+const chunk_unless_chosen = 256;
+
+export function workloadOf(model: PlacementModel): PlannedWorkload {
+  return model.workload ?? assumedWorkload;
+}
+
+/** From config.json where it is there: it tells shared experts, latent attention and windows. */
+export function shapeOf(model: PlacementModel): ModelShape | undefined {
+  const { summary, config } = model;
+  if (summary === undefined) return undefined;
+  if (config === undefined) return shapeOfSummary(summary);
+  try {
+    return shapeOfConfig(config, summary.name);
+  } catch (error) {
+    if (error instanceof HpcserveError && error.code === 'E_MODEL_SHAPE') return shapeOfSummary(summary);
+    throw error;
+  }
+}
+
+/**
+ * Asks the simulator once for each configuration and rate. One of these may serve many questions: what it remembers
+ * depends on nothing but configurations, so a re-plan after a node joined or left asks for almost nothing.
+ */
+export class LatencyEstimator {
+  /** Configurations by option, and what is known of each. */
+  readonly #keys = new WeakMap<PlacementOption, string>();
+  readonly #models = new Map<string, LatencyModel>();
+  readonly #predictions = new Map<string, Map<string, Prediction>>();
+
+  /**
+   * What `replicas` replicas that share `share` of the model's requests evenly may expect; undefined where nothing
+   * is known of the model.
+   */
+  predict(option: PlacementOption, replicas: number, share: number): Prediction | undefined {
+    const workload = workloadOf(option.model);
+    const rate = (workload.rate_per_s * share) / replicas;
+    const key = this.#keyOf(option);
+    if (key === undefined) return undefined;
+    let known = this.#predictions.get(key);
+    if (known === undefined) {
+      known = new Map();
+      this.#predictions.set(key, known);
+    }
+    const { slo } = option.model.spec;
+    const load = [rate, workload.input_tokens, workload.output_tokens, slo.ttft_ms, slo.tpot_ms].join();
+    let each = known.get(load);
+    if (each === undefined) {
+      each = this.#predictOne(option, rate, workload);
+      if (each === undefined) return undefined;
+      known.set(load, each);
+    }
+    return {
+      ...each,
+      max_rate_per_s: each.max_rate_per_s * replicas,
+      output_tokens_per_s: each.output_tokens_per_s * replicas,
+      power_w: each.power_w * replicas,
+    };
+  }
+
+  /** Requests per second one replica sustains at the model's lengths; undefined where nothing is known. */
+  maxRate(option: PlacementOption): number | undefined {
+    const { input_tokens, output_tokens } = workloadOf(option.model);
+    return this.#modelOf(option)?.maxRate({ input_tokens, output_tokens });
+  }
+
+  #predictOne(
+    option: PlacementOption,
+    rate_per_s: number,
+    { input_tokens, output_tokens }: PlannedWorkload,
+  ): Prediction | undefined {
+    const model = this.#modelOf(option);
+    if (model === undefined) return undefined;
+    const load = { rate_per_s, input_tokens, output_tokens };
+    const estimate = model.estimate(load);
+    const { slo } = option.model.spec;
+    return {
+      ttft_ms: estimate.ttft_ms,
+      tpot_ms: estimate.tpot_ms,
+      e2e_ms: estimate.e2e_ms,
+      slo_attainment: model.attainment(load, {
+        ttft_ms: slo.ttft_ms ?? defaultSlo.ttft_ms,
+        tpot_ms: slo.tpot_ms ?? defaultSlo.tpot_ms,
+      }),
+      utilization: estimate.utilization,
+      max_rate_per_s: estimate.max_rate_per_s,
+      output_tokens_per_s: Math.min(rate_per_s, estimate.max_rate_per_s) * output_tokens,
+      power_w: estimate.power_w,
+    };
+  }
+
+  #modelOf(option: PlacementOption): LatencyModel | undefined {
+    const key = this.#keyOf(option);
+    const config = configOf(option);
+    if (key === undefined || config === undefined) return undefined;
+    let model = this.#models.get(key);
+    if (model === undefined) {
+      model = latencyModel(config);
+      this.#models.set(key, model);
+    }
+    return model;
+  }
+
+  /** Equal for options that are the same to the simulator. */
+  #keyOf(option: PlacementOption): string | undefined {
+    const known = this.#keys.get(option);
+    if (known !== undefined) return known;
+    const config = configOf(option);
+    if (config === undefined) return undefined;
+    const key = JSON.stringify(config);
+    this.#keys.set(option, key);
+    return key;
+  }
+}
+
+/** Devices and what joins them. A link counts within a node: whether the nodes of a job share a rack nobody knows before. */
+function placesOf({
+  device,
+  nodes,
+  device_count,
+  offer,
+}: PlacementOption): Pick<ReplicaConfig, 'device' | 'interconnect'> {
+  if (nodes === 1) return { device };
+  const devices = Math.min(device.link.devices, device_count / nodes);
+  return {
+    device: { ...device, link: { ...device.link, devices } },
+    interconnect: findInterconnect(assumedInterconnects[offer.interconnect ?? 'ethernet']),
+  };
+}
+
+/** Undefined where nothing is known of the model. */
+function configOf(option: PlacementOption): ReplicaConfig | undefined {
+  const { model, shape } = option;
+  if (shape === undefined) return undefined;
+  const precision = weightPrecisionIfKnown(option.precision);
+  const chunk = model.spec.prefill_chunk_tokens;
+  return {
+    model: precision === undefined ? shape : { ...shape, weights: precision },
+    ...placesOf(option),
+    engine: simulatedAs[option.engine],
+    tp: option.tensor,
+    pp: option.pipeline,
+    max_sequences: model.spec.max_sequences,
+    kv_tokens: option.memory.kv_tokens,
+    kv_bits: option.engine === 'native' && model.spec.kv_type === 'q8_0' ? 8 : 16,
+    ...(option.engine === 'native' || chunk !== chunk_unless_chosen ? { max_batched_tokens: chunk } : {}),
+  };
+}

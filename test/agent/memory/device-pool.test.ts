@@ -1,0 +1,391 @@
+/**
+ * Weights and KV of several models in one pool: the same bits as with memory of their own, whatever is taken, given up
+ * and refused around them.
+ */
+import { readFileSync, statSync } from 'node:fs';
+import { totalmem } from 'node:os';
+import { afterEach, describe, expect, test } from 'vitest';
+import type { KvStorage } from '../../../agent/engine/kv-storage.ts';
+import type { NativeEngine } from '../../../agent/engine/native-engine.ts';
+import { DevicePool } from '../../../agent/memory/device-pool.ts';
+import { loadGgml } from '../../../native/ggml.ts';
+import type { EngineOptions } from '../../../spec/engine-contract.ts';
+import {
+  type Asked,
+  engineOptions,
+  GreedyRecorder,
+  generate,
+  model,
+  prompt,
+  withEngine,
+} from '../engine/support.ts';
+import { codeOf, mib, openIn } from './support.ts';
+
+const ggml = loadGgml();
+const pools: DevicePool[] = [];
+const engines: NativeEngine[] = [];
+const fillers: KvStorage[] = [];
+afterEach(async () => {
+  for (const engine of engines.splice(0)) {
+    engine.verify();
+    engine.close();
+  }
+  for (const filler of fillers.splice(0)) filler.free();
+  for (const pool of pools.splice(0)) {
+    pool.verify();
+    expect(pool.report()).toMatchObject({ kv_bytes: 0, scratch_bytes: 0, weights_bytes: 0, models: [] });
+    await pool.close();
+  }
+});
+
+function newPool(pool_bytes: number): DevicePool {
+  const pool = new DevicePool(ggml, { pool_bytes, threads: 1 });
+  pools.push(pool);
+  return pool;
+}
+
+function open(pool: DevicePool, path: string, more: Partial<EngineOptions> = {}, name = path): NativeEngine {
+  const { engine } = openIn(pool, path, { model: name }, more);
+  engines.push(engine);
+  return engine;
+}
+
+function close(engine: NativeEngine): void {
+  engines.splice(engines.indexOf(engine), 1);
+  engine.close();
+}
+
+const invariant: Partial<EngineOptions> = { batch_invariant: true, kv_tokens: 2048 };
+const ask = (lengths: readonly number[], seed = 7, max_new_tokens = 12): Asked[] =>
+  lengths.map((length, index) => ({ prompt: prompt(length, 1000, seed + index), max_new_tokens }));
+const ofModel = (pool: DevicePool) => pool.report().models[0]!;
+
+/** Takes what is free of the pool, as a running model's KV would, but for so many bytes. */
+function fillPool(pool: DevicePool, left_bytes: number): void {
+  const slabs = Math.floor((pool.report().free_bytes - left_bytes) / 4096) - 1;
+  const filler = pool.kv('filler').open({ matrices: 1, row_bytes: 64, tokens: 64 * slabs });
+  fillers.push(filler);
+  expect(filler.slab_bytes).toBe(4096);
+  expect(
+    filler.commit(
+      Array.from({ length: slabs }, (_, slab) => slab),
+      'free',
+    ),
+  ).toBe(true);
+}
+
+describe('a KV cache in the pool', () => {
+  test.each([
+    ['tiny-llama', 'Q4_0', 'f16'],
+    ['tiny-qwen3', 'F16', 'q8_0'],
+    ['tiny-qwen3moe', 'Q4_K', 'f16'],
+  ] as const)('%s %s with %s keys: the bits of a cache that is reserved', async (preset, type, kv_type) => {
+    const path = await model(preset, type);
+    const options = { ...invariant, kv_type };
+    const lengths = [1, 17, 90, 300, 5];
+    const expected = withEngine(engineOptions(path, options), (engine) => generate(engine, ask(lengths), 2));
+    const pool = newPool(64 * mib);
+    const engine = open(pool, path, options);
+    for (let round = 0; round < 3; round++) {
+      const found = generate(engine, ask(lengths), 2);
+      pool.verify();
+      found.forEach((result, index) => {
+        expect(result.tokens).toEqual(expected[index]!.tokens);
+        expect(result.rows).toEqual(expected[index]!.rows);
+      });
+    }
+  });
+
+  test('takes what sequences need, keeps it within the budget, and gives it back', async () => {
+    const pool = newPool(64 * mib);
+    const engine = open(pool, await model('tiny-llama', 'Q4_0'), invariant);
+    const slab = 64;
+    const token_bytes = engine.stats().kv_bytes / engine.stats().kv_tokens_total;
+    expect(ofModel(pool)).toMatchObject({ kv_bytes_used: 0, kv_bytes_cached: 0 });
+    expect(engine.kv_bytes_budget).toBe(2048 * token_bytes);
+    engine.add({
+      id: 1,
+      prompt_tokens: prompt(100, 1000, 1),
+      sampler: new GreedyRecorder(),
+      max_new_tokens: 30,
+      stop_tokens: new Set(),
+    });
+    engine.step();
+    expect(engine.kv_bytes_used).toBe(2 * slab * token_bytes);
+    expect(engine.kvBytesOf(1)).toBe(112 * token_bytes);
+    while (engine.busy) engine.step();
+    expect(engine.kv_bytes_used).toBe(0);
+    // 129 tokens and the one that nobody computed on.
+    expect(engine.kv_bytes_cached).toBe(3 * slab * token_bytes);
+    expect(pool.report().kv_bytes).toBe(engine.kv_bytes_cached + scratchOf(token_bytes));
+    expect(engine.setKvBudget(2 * slab * token_bytes)).toBe(2 * slab * token_bytes);
+    expect(engine.kv_bytes_cached).toBe(2 * slab * token_bytes);
+    // The model's largest budget still decides what it accepts.
+    expect(engine.stats().kv_tokens_total).toBe(2048);
+    expect(engine.setKvBudget(2048 * token_bytes)).toBe(2048 * token_bytes);
+  });
+
+  test('keeps what running sequences have when its budget is lowered', async () => {
+    const path = await model('tiny-llama', 'Q4_0');
+    const expected = withEngine(engineOptions(path, invariant), (engine) => generate(engine, ask([200, 80])));
+    const engine = open(newPool(64 * mib), path, invariant);
+    const asked = ask([200, 80]);
+    let lowered = 0;
+    const steps = engine.step.bind(engine);
+    engine.step = (turn) => {
+      const report = steps(turn);
+      if (engine.kv_bytes_used > 0 && lowered === 0) {
+        lowered = engine.setKvBudget(1);
+        expect(lowered).toBe(engine.kv_bytes_used);
+      }
+      return report;
+    };
+    expect(generate(engine, asked).map(({ tokens }) => tokens)).toEqual(expected.map(({ tokens }) => tokens));
+    expect(lowered).toBeGreaterThan(0);
+  });
+
+  test('finds the beginning of a prompt again for as long as there is memory', async () => {
+    const pool = newPool(64 * mib);
+    const engine = open(pool, await model('tiny-llama', 'Q4_0'), invariant);
+    const first = ask([200])[0]!;
+    generate(engine, [first]);
+    const cachedOf = (): number | undefined => {
+      engine.add({
+        id: 1,
+        prompt_tokens: first.prompt,
+        sampler: new GreedyRecorder(),
+        max_new_tokens: 1,
+        stop_tokens: new Set(),
+      });
+      let cached: number | undefined;
+      while (engine.busy) for (const { cached_tokens } of engine.step().outputs) cached ??= cached_tokens;
+      return cached;
+    };
+    expect(cachedOf()).toBe(199);
+    engine.setKvBudget(1);
+    expect(cachedOf()).toBe(0);
+  });
+
+  test('is put behind sequences where tensors of models were that nobody uses any more', async () => {
+    const pool = newPool(8 * mib);
+    const path = await model('tiny-llama', 'F16');
+    const small = await model('tiny-qwen2', 'Q4_0');
+    const expected = withEngine(engineOptions(path, invariant), (engine) =>
+      generate(engine, ask([700], 3, 200)),
+    );
+    close(open(pool, await model('tiny-llama', 'F32')));
+    close(open(pool, small));
+    const engine = open(pool, path, invariant);
+    const before = pool.report();
+    expect(before.reusable_bytes).toBeGreaterThan(0);
+    expect(before.free_bytes).toBeLessThan(900 * (engine.stats().kv_bytes / 2048));
+    expect(generate(engine, ask([700], 3, 200))[0]!.tokens).toEqual(expected[0]!.tokens);
+    pool.verify();
+    expect(pool.report().reusable_bytes).toBeLessThan(before.reusable_bytes);
+  });
+
+  test('makes way for a model that is loaded, except for what sequences use', async () => {
+    const path = await model('tiny-llama', 'Q4_0');
+    const pool = newPool(24 * mib);
+    const engine = open(pool, path, { ...invariant, kv_tokens: 8192 });
+    generate(engine, ask([1500, 1500, 1500], 50, 2));
+    const cached = engine.kv_bytes_cached;
+    fillPool(pool, 0.2 * mib);
+    expect(cached).toBeGreaterThan(0);
+    const large = open(pool, await model('tiny-qwen3', 'Q4_0'), { kv_tokens: 64 });
+    expect(engine.kv_bytes_cached).toBeLessThan(cached);
+    pool.verify();
+    generate(large, ask([30]));
+  });
+});
+
+/** The chunk behind padding rows: one matrix of a slab. */
+function scratchOf(token_bytes: number): number {
+  // tiny-llama has two layers, each with keys and values.
+  return (64 * token_bytes) / 4;
+}
+
+describe('a sequence that is parked', () => {
+  const run = async (disturb: (engine: NativeEngine) => void): Promise<number[]> => {
+    const path = await model('tiny-llama', 'Q4_0');
+    const engine = open(newPool(64 * mib), path, invariant);
+    const tokens: number[] = [];
+    engine.add({
+      id: 77,
+      prompt_tokens: prompt(90, 1000, 4),
+      sampler: new GreedyRecorder(),
+      max_new_tokens: 40,
+      stop_tokens: new Set(),
+    });
+    const until = (count: number): void => {
+      while (tokens.length < count)
+        for (const { token } of engine.step().outputs) if (token) tokens.push(token.token);
+    };
+    until(15);
+    disturb(engine);
+    until(40);
+    return tokens;
+  };
+
+  test('goes on as if nothing had been, in other blocks', async () => {
+    const undisturbed = await run(() => undefined);
+    const parked = await run((engine) => {
+      const blocks = [...engine.kvOf(77)!.blocks];
+      expect(engine.parkSequence(77)).toBeGreaterThan(0);
+      expect(engine.kv_bytes_used).toBe(0);
+      expect(engine.step().outputs).toEqual([]);
+      // Others write where it was.
+      generate(engine, ask([300, 300], 90));
+      engine.setKvBudget(1);
+      engine.setKvBudget(1e9);
+      expect(engine.restoreSequence(77)).toBe(true);
+      expect(engine.kvOf(77)!.blocks).toHaveLength(blocks.length);
+      expect(engine.restoreSequence(77)).toBe(false);
+    });
+    expect(parked).toEqual(undisturbed);
+  });
+
+  test('goes on the same where its KV is computed again, parked or not', async () => {
+    const undisturbed = await run(() => undefined);
+    for (const parks of [true, false]) {
+      const again = await run((engine) => {
+        if (parks) engine.parkSequence(77);
+        engine.recomputeSequence(77);
+        expect(engine.progress()).toMatchObject([{ id: 77, waiting: true, generated_tokens: 15 }]);
+        expect([engine.kv_bytes_used, engine.restoreSequence(77)]).toEqual([0, false]);
+      });
+      expect(again).toEqual(undisturbed);
+    }
+  });
+
+  test('is gone when it is cancelled, and stays parked while there is no room', async () => {
+    const engine = open(newPool(64 * mib), await model('tiny-llama', 'Q4_0'), {
+      ...invariant,
+      max_sequences: 1,
+    });
+    const start = (id: number): void =>
+      engine.add({
+        id,
+        prompt_tokens: prompt(20, 1000, id),
+        sampler: new GreedyRecorder(),
+        max_new_tokens: 50,
+        stop_tokens: new Set(),
+      });
+    start(1);
+    engine.step();
+    engine.parkSequence(1);
+    start(2);
+    engine.step();
+    expect(engine.restoreSequence(1)).toBe(false);
+    engine.cancel(1);
+    expect(engine.step().outputs).toContainEqual({ id: 1, finish: 'cancelled' });
+    expect(engine.restoreSequence(1)).toBe(false);
+  });
+});
+
+describe('a pool that the kernel refuses', () => {
+  test('is made smaller until it is not, and serves', async () => {
+    // Addresses for special layouts are private memory: more than there is is refused, but by vm.overcommit_memory 1.
+    const refuses = readFileSync('/proc/sys/vm/overcommit_memory', 'utf8').trim() !== '1';
+    const pool = DevicePool.largest(ggml, { pool_bytes: 4 * totalmem(), threads: 1 });
+    pools.push(pool);
+    if (refuses && pool.memory.layouts.length > 1)
+      expect(pool.report().pool_bytes).toBeLessThan(4 * totalmem());
+    generate(open(pool, await model('tiny-llama', 'Q4_0')), ask([30]));
+  });
+
+  test('is an error where even little of it is refused', () => {
+    expect(codeOf(() => DevicePool.largest(ggml, { pool_bytes: 2 ** 52, threads: 1 }))).toBe(
+      'E_NATIVE_MEMORY',
+    );
+  });
+});
+
+describe('a pool that is full', () => {
+  test('refuses what does not fit among ten models, and the others do not notice', async () => {
+    const copies = await Promise.all(
+      Array.from({ length: 10 }, (_, seed) => model('tiny-llama', 'F16', seed + 1)),
+    );
+    const pool = newPool(3 * statSync(copies[0]!).size);
+    const expected = copies.map((copy) =>
+      withEngine(
+        engineOptions(copy, { ...invariant, kv_tokens: 256 }),
+        (engine) => generate(engine, ask([40]))[0]!.tokens,
+      ),
+    );
+    const live: { engine: NativeEngine; index: number }[] = [];
+    const refused: string[] = [];
+    copies.forEach((copy, index) => {
+      refused.push(
+        codeOf(() => live.push({ engine: open(pool, copy, { ...invariant, kv_tokens: 256 }), index })),
+      );
+      pool.verify();
+      for (const one of live.slice(0, 2))
+        expect(generate(one.engine, ask([40]))[0]!.tokens).toEqual(expected[one.index]);
+    });
+    expect(refused.slice(0, 2)).toEqual(['none', 'none']);
+    expect(refused.at(-1)).toBe('E_POOL_FULL');
+    close(live.shift()!.engine);
+    expect(codeOf(() => open(pool, copies[9]!, { kv_tokens: 64 }))).toBe('none');
+  });
+
+  test('ends a request that can never have its KV, and no other', async () => {
+    const pool = newPool(4 * mib);
+    const limits = { kv_tokens: 65_536, context_tokens: 65_536 };
+    const engine = open(pool, await model('tiny-llama', 'Q4_0'), { ...invariant, ...limits });
+    const expected = generate(engine, ask([60]))[0]!.tokens;
+    const token_bytes = engine.stats().kv_bytes / limits.kv_tokens;
+    const tokens = Math.ceil((1.2 * (pool.report().free_bytes + pool.report().kv_bytes)) / token_bytes);
+    expect(tokens).toBeLessThan(limits.context_tokens);
+    engine.add({
+      id: 9,
+      prompt_tokens: prompt(tokens, 1000, 3),
+      sampler: new GreedyRecorder(),
+      max_new_tokens: 90,
+      stop_tokens: new Set(),
+    });
+    const outputs = [];
+    for (let step = 0; engine.busy && step < 100; step++) outputs.push(...engine.step().outputs);
+    expect(outputs).toEqual([
+      {
+        id: 9,
+        finish: 'error',
+        error: expect.stringContaining(`no room for the KV of ${tokens} tokens`),
+        short_of_memory: true,
+      },
+    ]);
+    expect(generate(engine, ask([60]))[0]!.tokens).toEqual(expected);
+  });
+
+  test('lets a request wait for what another model still computes with', async () => {
+    const path = await model('tiny-llama', 'Q4_0');
+    const pool = newPool(6 * mib);
+    const options = { ...invariant, kv_tokens: 8192, context_tokens: 8192 };
+    const [one, two] = [open(pool, path, options, 'one'), open(pool, path, options, 'two')];
+    const long = ask([3000], 5, 2)[0]!;
+    const token_bytes = one.stats().kv_bytes / 8192;
+    expect(pool.report().free_bytes).toBeLessThan(2 * 3000 * token_bytes);
+    one.add({
+      id: 1,
+      prompt_tokens: long.prompt,
+      sampler: new GreedyRecorder(),
+      max_new_tokens: 4,
+      stop_tokens: new Set(),
+    });
+    one.step();
+    two.add({
+      id: 2,
+      prompt_tokens: long.prompt,
+      sampler: new GreedyRecorder(),
+      max_new_tokens: 4,
+      stop_tokens: new Set(),
+    });
+    expect(two.step().outputs).toEqual([]);
+    expect(two.busy).toBe(true);
+    const tokens: Record<number, number[]> = { 1: [], 2: [] };
+    while (one.busy) for (const { token } of one.step().outputs) if (token) tokens[1]!.push(token.token);
+    while (two.busy) for (const { token } of two.step().outputs) if (token) tokens[2]!.push(token.token);
+    expect(tokens[1]).toHaveLength(4);
+    expect(tokens[2]).toEqual(tokens[1]);
+  });
+});

@@ -1,0 +1,213 @@
+/** A wrapped engine on two nodes: its parts find each other by files, and none goes on without the others. */
+import { mkdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import pino from 'pino';
+import { expect, test } from 'vitest';
+import type { UnitGroup } from '../../../agent/node/assign-devices.ts';
+import { EngineProcess } from '../../../agent/node/engine-process.ts';
+import { EngineRank } from '../../../agent/node/engine-rank.ts';
+import { OrphanGuard } from '../../../agent/node/orphan-guard.ts';
+import { type PartPlace, placeOf } from '../../../agent/node/rank-rendezvous.ts';
+import type { ProcessContext, ServingProcess } from '../../../agent/node/serving-process.ts';
+import { launchFiles } from '../../../spec/state-layout.ts';
+import { eventually, scratchFolder } from '../../mesh/support.ts';
+import { alive, fixtureEngine, unitOf } from '../support.ts';
+
+/** The first part answers; the other one ends in failure once there is a file. */
+const script = `
+if [ "$1" = 0 ]; then exec "$2" "$3" "$4"; fi
+echo "part $1 meets the others with $HPCSERVE_ENGINE_KEY"
+while [ ! -e "$5" ]; do sleep 0.05; done
+echo 'fabric: link down' >&2
+exit 3
+`;
+
+class TwoNodes implements AsyncDisposable {
+  readonly first: EngineProcess;
+  readonly part: EngineRank;
+  readonly #folder: string;
+  readonly #scratch: AsyncDisposable;
+  readonly #guards: OrphanGuard[] = [];
+
+  private constructor(scratch: AsyncDisposable & { path: string }, contexts: ProcessContext[]) {
+    this.#scratch = scratch;
+    this.#folder = scratch.path;
+    this.#guards = contexts.map(({ guard }) => guard);
+    const [first, second] = contexts as [ProcessContext, ProcessContext];
+    this.first = new EngineProcess(first);
+    this.part = new EngineRank(second, second.place!);
+  }
+
+  static async start(): Promise<TwoNodes> {
+    const scratch = await scratchFolder();
+    const contexts = await Promise.all([0, 1].map((rank) => contextOf(scratch.path, rank)));
+    const nodes = new TwoNodes(scratch, contexts);
+    await nodes.agentOfFirst('serving');
+    return nodes;
+  }
+
+  /** Both run, and the first one answers. */
+  async serving(): Promise<{ first: number; part: number }> {
+    await eventually(() => this.first.upstream !== undefined, 'the engine to serve');
+    await eventually(async () => (await this.partLog()) !== '', 'the part to run');
+    return { first: this.first.pid!, part: this.part.pid! };
+  }
+
+  partLog(): Promise<string> {
+    return readFile(this.part.log_file, 'utf8').catch(() => '');
+  }
+
+  async losePart(): Promise<void> {
+    await writeFile(join(this.#folder, 'lost'), '');
+  }
+
+  async agentOfFirst(phase: string): Promise<void> {
+    await writeFile(join(this.#folder, launchFiles.agentState('n0')), JSON.stringify({ phase }));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.agentOfFirst('stopped');
+    await Promise.all([this.first.stop(100), this.part.stop(100)]);
+    for (const guard of this.#guards) guard.close();
+    await this.#scratch[Symbol.asyncDispose]();
+  }
+}
+
+function placeIn(folder: string, rank: number, environment: NodeJS.ProcessEnv = {}): PartPlace {
+  const identity = { node: `n${rank}`, node_index: rank };
+  return placeOf({ launch_folder: folder }, groupIn(folder), identity, '127.0.0.1', environment)!;
+}
+
+function groupIn(folder: string): UnitGroup {
+  const command = ['/bin/sh', '-c', script, 'engine', '{rank}', process.execPath, fixtureEngine, '{socket}'];
+  const unit = unitOf({ name: 'm', command: [...command, join(folder, 'lost')] }, { nodes: 2 });
+  return { name: 'm-0', engine: 'command', threads: 1, first_device: 0, units: [unit], devices: [] };
+}
+
+async function contextOf(folder: string, rank: number): Promise<ProcessContext> {
+  const runtime_folder = join(folder, `run-${rank}`);
+  await mkdir(runtime_folder, { mode: 0o700 });
+  return {
+    group: groupIn(folder),
+    place: placeIn(folder, rank),
+    runtime_folder,
+    log_file: join(folder, `n${rank}.m-0.log`),
+    library_dir: undefined,
+    heartbeat_ms: 100,
+    drain_ms: 0,
+    step_ms_min: undefined,
+    sharing: undefined,
+    peers_socket: undefined,
+    manifest_folder: undefined,
+    memory_limit_bytes: undefined,
+    planned_memory_bytes: undefined,
+    engine_prefix: [],
+    guard: new OrphanGuard(runtime_folder),
+    log: pino({ level: 'silent' }),
+    environment: { PATH: process.env.PATH },
+    traffic: { in_flight: 0, streams: 0, answer_bytes: 0, unanswered: new Set() },
+    onChange: () => undefined,
+    onFullness: () => undefined,
+  };
+}
+
+const hasEnded = ({ ended }: ServingProcess): Promise<boolean> =>
+  Promise.race([ended.then(() => true), delay(1000, false)]);
+
+test('a part that ends takes the engine on the first node with it, and each says why', async () => {
+  await using nodes = await TwoNodes.start();
+  const pids = await nodes.serving();
+  await nodes.losePart();
+  const end = await nodes.first.ended;
+  expect(end.restartable).toBe(false);
+  expect(end.error).toMatchObject({
+    code: 'E_AGENT_PART_LOST',
+    message: 'the replica m-0 on 2 nodes ended',
+    because: [
+      expect.stringMatching(
+        /^its part 2 of 2 ended: the replica m-0 on 2 nodes ended: its part on this node exited with code 3: part 1 .*fabric: link down$/,
+      ),
+    ],
+    details: { rank: 1 },
+  });
+  expect(nodes.first.upstream).toBe(undefined);
+  expect(alive(pids.first)).toBe(false);
+  // Slurm kills what is left of a step of which one task failed: what the first node has to say is said before.
+  expect(await hasEnded(nodes.part)).toBe(false);
+  await nodes.agentOfFirst('failed');
+  const lost = await nodes.part.ended;
+  expect(lost).toMatchObject({ restartable: false, orderly: false, exit_code: 3, signal: null });
+  expect(lost.error).toMatchObject({
+    code: 'E_AGENT_PART_LOST',
+    message: 'the replica m-0 on 2 nodes ended',
+    // The key of the meeting, which the first node made: as such it is known, and never shown.
+    because: [
+      'its part on this node exited with code 3',
+      'part 1 meets the others with [key]',
+      'fabric: link down',
+    ],
+    details: { rank: 1, log_file: nodes.part.log_file },
+  });
+});
+
+test('where the engine ends on its first node, its parts end, and say with what', async () => {
+  await using nodes = await TwoNodes.start();
+  const pids = await nodes.serving();
+  process.kill(pids.first, 'SIGKILL');
+  const end = await nodes.first.ended;
+  expect(end).toMatchObject({ restartable: false, signal: 'SIGKILL' });
+  await nodes.agentOfFirst('failed');
+  const lost = await nodes.part.ended;
+  expect(lost.restartable).toBe(false);
+  expect(lost.error).toMatchObject({
+    code: 'E_AGENT_PART_LOST',
+    message: 'the replica m-0 on 2 nodes ended',
+    because: [`it ended on its first node: ${[end.error!.message, ...end.error!.because].join(': ')}`],
+  });
+  expect(alive(pids.part)).toBe(false);
+});
+
+test('a part that is asked to end is lost for the first node alone', async () => {
+  await using nodes = await TwoNodes.start();
+  const pids = await nodes.serving();
+  await nodes.part.stop(100);
+  expect(await nodes.part.ended).toEqual({ restartable: false });
+  expect(alive(pids.part)).toBe(false);
+  expect((await nodes.first.ended).error).toMatchObject({
+    code: 'E_AGENT_PART_LOST',
+    because: ['its part 2 of 2 ended: it was asked to end'],
+  });
+});
+
+test('an engine that is asked to end on its first node ends its parts', async () => {
+  await using nodes = await TwoNodes.start();
+  const pids = await nodes.serving();
+  await nodes.first.stop(100);
+  expect(await nodes.first.ended).toEqual({ restartable: false });
+  await nodes.agentOfFirst('stopped');
+  expect((await nodes.part.ended).error).toMatchObject({
+    code: 'E_AGENT_PART_LOST',
+    because: ['it ended on its first node: it was asked to end'],
+  });
+  expect(alive(pids.part)).toBe(false);
+});
+
+test('what parts told in an earlier run of the job is no news, and only their user reads it', async () => {
+  await using scratch = await scratchFolder();
+  const boardOf = (environment: NodeJS.ProcessEnv) => placeIn(scratch.path, 0, environment).board;
+  const notice = {
+    phase: 'up',
+    meeting: { address: '10.1.0.1', port: 29_501, key: 'of the first', node: 'n0' },
+  } as const;
+  await boardOf({ SLURM_JOB_ID: '42' }).tell(0, notice);
+  expect((await stat(join(scratch.path, launchFiles.part('m-0', 0)))).mode & 0o777).toBe(0o600);
+  expect(await boardOf({ SLURM_JOB_ID: '42' }).read(0)).toEqual(notice);
+  expect(await boardOf({ SLURM_JOB_ID: '42' }).read(1)).toBe(undefined);
+  const again = boardOf({ SLURM_JOB_ID: '42', SLURM_RESTART_COUNT: '1' });
+  expect(await again.read(0)).toBe(undefined);
+  const waiting = again.until(0, (told) => told.phase, AbortSignal.timeout(15_000));
+  await delay(100);
+  await again.tell(0, { phase: 'ended', because: 'it was asked to end' });
+  expect(await waiting).toBe('ended');
+});

@@ -1,0 +1,73 @@
+/** Which wrapped engines a site offers, and how they are started there. */
+import { expect, it } from 'vitest';
+import { offersOf } from '../../../control/plan/site-offers.ts';
+import { describeLaunch } from '../../../control/runner/prepare-launch.ts';
+import { DeploymentStore } from '../../../control/state/deployment-store.ts';
+import { chooseEngine } from '../../../solver/placement/engine-choice.ts';
+import { modelSchema } from '../../../spec/model-yaml.ts';
+import type { PlacementModel } from '../../../spec/plan.ts';
+import { type SiteConfig, siteSchema } from '../../../spec/site.ts';
+import { stateLayout } from '../../../spec/state-layout.ts';
+import { parseYaml } from '../../../spec/yaml-document.ts';
+import { plannedLaunch } from '../support.ts';
+
+function site(engines: string): SiteConfig {
+  return parseYaml(
+    `name: s\nkind: slurm\nnode_kinds:\n  - {name: g, partition: p, devices: [{kind: gpu, model: A100, count: 1, memory_gb: 80}]}\nruntime: {${engines}}\n`,
+    'site.yaml',
+    siteSchema,
+  ).value;
+}
+
+const folder: PlacementModel = {
+  spec: modelSchema.parse({ name: 'm', source: '/m' }),
+  model_path: '/m',
+  format: 'huggingface',
+  architecture: 'llama',
+  weight_bytes: 1,
+  kv_bytes_per_token: 1,
+  trained_context_tokens: 4096,
+  native: { supported: true },
+};
+const choice = (engines: string) => chooseEngine(folder, offersOf(site(engines), undefined, {})[0]!);
+
+it('auto takes an engine for there where the site says nothing, and says so', () => {
+  expect(choice('')).toMatchObject({
+    engine: 'vllm',
+    reason: expect.stringMatching(/nobody has looked.*runtime\.engines/),
+  });
+});
+
+it('auto passes by what the site does not have', () => {
+  expect(choice('engines: {sglang: true}')).toEqual({
+    engine: 'sglang',
+    reason: 'engine sglang: first that runs a Hugging Face folder (llama) on A100',
+  });
+  expect(choice('engines: {vllm: false, transformers: {prefix: [apptainer, exec, /t.sif]}}')).toMatchObject({
+    engine: 'transformers',
+  });
+  expect(choice('engines: {llama.cpp: true}')).toMatchObject({
+    constraint: 'engine_unavailable',
+    because: expect.stringMatching(/vllm: runtime\.engines of the site config does not offer vllm/),
+  });
+  expect(() => site('engines: {vlm: true}')).toThrow(/wrong entry/);
+});
+
+it('its prefix goes into the launch, and two that differ do not share a job', () => {
+  const config = site('engines: {vllm: {prefix: [apptainer, exec, /v.sif]}, transformers: true}');
+  const store = new DeploymentStore(stateLayout('/state', 's'));
+  const [unit] = plannedLaunch('m-0').units;
+  const prefixOf = (...engines: ('vllm' | 'transformers' | 'native' | 'command')[]): string[] =>
+    describeLaunch(
+      'd',
+      '0'.repeat(16),
+      { ...plannedLaunch('m-0'), units: engines.map((engine) => ({ ...unit!, engine })) },
+      config,
+      store,
+      { user: 'u', environment: {} },
+    ).launch.engine_prefix;
+  expect(prefixOf('vllm', 'native')).toEqual(['apptainer', 'exec', '/v.sif']);
+  expect(prefixOf('transformers', 'command')).toEqual([]);
+  expect(() => prefixOf('vllm', 'transformers')).toThrow(/start in different ways/);
+  expect(() => prefixOf('vllm', 'command')).toThrow(/start in different ways/);
+});

@@ -1,0 +1,80 @@
+/** Where the runner of Slurm sites makes job arrays, by what the controller and the settings say, and how it counts them. */
+import { expect, it } from 'vitest';
+import { SlurmRunner } from '../../../control/runner/slurm-runner.ts';
+import { SlurmCommandClient } from '../../../slurm/client.ts';
+import type { SlurmOverrides } from '../../../spec/model-yaml.ts';
+import { siteSchema } from '../../../spec/site.ts';
+import { stateLayout } from '../../../spec/state-layout.ts';
+import { plannedLaunch } from '../support.ts';
+
+const planned = Array.from({ length: 10 }, (_, index) => plannedLaunch(`m-${index}`));
+
+/** @param config lines of `scontrol show config` */
+function runner(config: string, slurm: object = {}, overrides?: SlurmOverrides): SlurmRunner {
+  const site = siteSchema.parse({ name: 'here', kind: 'slurm', slurm });
+  const commands = { run: async () => ({ stdout: config, stderr: '', code: 0 }) };
+  return new SlurmRunner({
+    site: { site, path: '/site.yaml', provenance: () => undefined, layout: stateLayout('/nowhere', 'here') },
+    client: new SlurmCommandClient(commands),
+    environment: {},
+    pace: { room: () => 1, take: async () => 1 },
+    ...(overrides ? { overrides } : {}),
+  });
+}
+const sizes = async (of: SlurmRunner, offline?: boolean): Promise<number[]> =>
+  (await of.arrays.groups(planned, offline)).map((group) => group.length);
+
+it.each([
+  ['MaxArraySize            = 1001', [10]],
+  ['MaxArraySize            = 5', [5, 5]],
+  ['MaxArraySize            = 1001\nSchedulerParameters     = bf_interval=1,max_array_tasks=7', [5, 5]],
+  ['MaxArraySize            = 1', []],
+  ['MaxArraySize            = 0', []],
+])('%s', async (config, expected) => {
+  expect(await sizes(runner(config))).toEqual(expected);
+});
+
+it('makes none where the site or the deployment says so; the deployment has the last word', async () => {
+  const overrides = (array: 'auto' | 'never'): SlurmOverrides => ({ array, extra: [], remove: [] });
+  const config = 'MaxArraySize = 1001';
+  expect(await sizes(runner(config, { array: 'never' }))).toEqual([]);
+  expect(await sizes(runner(config, {}, overrides('never')))).toEqual([]);
+  expect(await sizes(runner(config, { array: 'never' }, overrides('auto')))).toEqual([10]);
+});
+
+it('asks nobody offline', async () => {
+  expect(await sizes(runner('MaxArraySize = 0'), true)).toEqual([10]);
+});
+
+it('counts every task of an array against limits.max_jobs', async () => {
+  const site = siteSchema.parse({ name: 'here', kind: 'slurm', limits: { max_jobs: 10 } });
+  const job = (id: string, state: string, name = 'many-0123abcd'): string => {
+    const times = ['N/A', 'N/A', 'N/A', '1:00', '0', '0'];
+    return `${[id, id, 'N/A', state, 'None', '', '', name, 'ada', '(null)', '(null)', 'p', ...times].join('\u001f')}\u001e\n`;
+  };
+  const queue = [
+    job('7_[4-7,9%2]', 'PENDING'),
+    job('7_0', 'RUNNING'),
+    job('7_1', 'CANCELLED'),
+    job('8', 'RUNNING', 'of-somebody-else'),
+  ].join('');
+  const commands = {
+    run: async (argv: readonly string[]) => ({
+      stdout: argv.includes('squeue') ? queue : 'ada\n',
+      stderr: '',
+      code: 0,
+    }),
+  };
+  const counting = new SlurmRunner({
+    site: { site, path: '/site.yaml', provenance: () => undefined, layout: stateLayout('/nowhere', 'here') },
+    client: new SlurmCommandClient(commands),
+    environment: {},
+    pace: { room: () => 1, take: async (count) => count },
+  });
+  expect(await counting.room()).toEqual({ jobs: 4, submissions: 1 });
+  expect(await counting.admit(1, 4)).toBe(1);
+  await expect(counting.admit(1, 5)).rejects.toMatchObject({
+    code: 'E_JOBS_LIMIT',
+    details: { queued: 6, wanted: 5, max_jobs: 10 },
+  });
+});

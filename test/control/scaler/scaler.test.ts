@@ -1,0 +1,137 @@
+/** What the scaler writes into the state of a deployment. */
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { Observation } from '../../../control/reconcile/observe.ts';
+import { openOperations } from '../../../control/runner/operations.ts';
+import { Scaler } from '../../../control/scaler/scaler.ts';
+import type { DeploymentState, LaunchRecord } from '../../../control/state/deployment-state.ts';
+import type { ProgressEvent } from '../../../spec/events.ts';
+import { deploymentSchema } from '../../../spec/model-yaml.ts';
+import { deploymentState, launchRecord, site, temporaryStore } from '../support.ts';
+
+const minute = 60_000;
+let now_ms: number;
+let events: ProgressEvent[];
+let scaler: Scaler;
+let place: ReturnType<typeof temporaryStore>;
+
+beforeEach(() => {
+  now_ms = 1000 * minute;
+  events = [];
+  place = temporaryStore();
+  const { store } = place;
+  const operations = openOperations({
+    loaded: {
+      site,
+      path: '/site.yaml',
+      layout: store.layout,
+      provenance: () => undefined,
+    } as Parameters<typeof openOperations>[0]['loaded'],
+    facts: { user: 'someone', environment: {} },
+    command: 'test',
+    now_ms: () => now_ms,
+    emit: (event) => events.push(event),
+    signal: new AbortController().signal,
+  });
+  scaler = new Scaler(operations, (event) => events.push(event));
+});
+afterEach(() => place.dispose());
+
+const serving = (id: number, facts: Partial<LaunchRecord> = {}): LaunchRecord =>
+  launchRecord(id, {
+    phase: 'submitted',
+    job_id: String(id),
+    submitting_since_ms: id * minute,
+    served_at_ms: id * minute + 20_000,
+    ...facts,
+  });
+
+function save(min: number, launches: LaunchRecord[]): DeploymentState {
+  const spec = deploymentSchema.parse({
+    name: 'demo',
+    models: [{ name: 'm', source: '/no/such/file.gguf', scaling: { min, max: 4, window_s: 300 } }],
+  });
+  const state = deploymentState(launches, { spec, kept: true });
+  place.store.prepareDeployment('demo');
+  place.store.save(state, now_ms);
+  return state;
+}
+
+/** All units of all launches serve. */
+const seen = (state: DeploymentState): Observation => ({
+  at_ms: now_ms,
+  problems: [],
+  launches: new Map(
+    state.launches.map((launch) => [
+      launch.launch_id,
+      {
+        launch_id: launch.launch_id,
+        superseded: false,
+        agents: [],
+        units: [],
+        serving_units: launch.planned.units.map(({ unit }) => unit),
+      },
+    ]),
+  ),
+});
+
+/** Rounds of a keeper over six minutes in which nobody asks. */
+async function sixMinutes(state: DeploymentState): Promise<void> {
+  for (let round = 0; round <= 72; round++) {
+    scaler.look([state]);
+    await scaler.scale(place.store.require('demo'), seen(state), false);
+    now_ms += 5000;
+  }
+}
+
+const wanted = (): string[] =>
+  place.store.require('demo').launches.flatMap((each) => (each.superseded ? [] : [each.launch_id.slice(-1)]));
+
+describe('the scaler', () => {
+  it('gives back the youngest jobs, those that do not serve first, and keeps what is always on', async () => {
+    const loading = serving(2, { served_at_ms: undefined });
+    await sixMinutes(save(1, [serving(1), loading, serving(3)]));
+    expect(wanted()).toEqual(['1']);
+    expect(events).toEqual([
+      expect.objectContaining({ kind: 'scaled', from: 3, to: 1, because: 'nobody has asked for 300 s' }),
+    ]);
+    expect(place.store.require('demo').scaled).toMatchObject({ m: { wake_s: 20 } });
+    expect(place.store.require('demo').scaled!.m!.asleep_since_ms).toBeUndefined();
+  });
+
+  it('lets a model sleep, and says how long it takes to wake', async () => {
+    await sixMinutes(save(0, [serving(1), serving(2)]));
+    expect(wanted()).toEqual([]);
+    expect(place.store.require('demo').scaled).toMatchObject({
+      m: { asleep_since_ms: expect.any(Number), wake_s: 20 },
+    });
+  });
+
+  it('takes nothing from a deployment that was stopped meanwhile', async () => {
+    const state = save(0, [serving(1)]);
+    place.store.save({ ...state, desired: 'stopped' }, now_ms);
+    await sixMinutes(state);
+    expect(wanted()).toEqual(['1']);
+    expect(events).toEqual([]);
+  });
+
+  it('says what a further replica lacks, once in a while, and adds nothing on a used-up budget', async () => {
+    const state = save(2, [serving(1)]);
+    scaler.look([state]);
+    expect(await scaler.scale(state, seen(state), true)).toBe(false);
+    expect(events).toEqual([]);
+    for (let round = 0; round < 5; round++) {
+      expect(await scaler.scale(state, seen(state), false)).toBe(false);
+      now_ms += 5000;
+    }
+    expect(events).toMatchObject([
+      { kind: 'warning', message: expect.stringMatching(/m of demo needs 1 more replica.*E_MODEL_/) },
+    ]);
+  });
+
+  it('does not try again under another name what was given up', async () => {
+    const state = save(2, [serving(1), launchRecord(2, { phase: 'ended', given_up: 'it failed six times' })]);
+    scaler.look([state]);
+    expect(await scaler.scale(state, seen(state), false)).toBe(false);
+    expect(events).toEqual([]);
+  });
+});

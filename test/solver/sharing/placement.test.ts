@@ -1,0 +1,242 @@
+import { describe, expect, it } from 'vitest';
+import { newCandidates, standingCandidates } from '../../../solver/sharing/candidates.ts';
+import { planConsolidation } from '../../../solver/sharing/consolidation.ts';
+import type {
+  ArrivingRequest,
+  DeviceView,
+  ModelLookup,
+  RequestView,
+} from '../../../solver/sharing/device-view.ts';
+import { chooseEvictions, decideKvFate } from '../../../solver/sharing/eviction.ts';
+import { placeRequest } from '../../../solver/sharing/placement.ts';
+import { planPreemption } from '../../../solver/sharing/preemption.ts';
+import { cpuSpeed, decoding, device, exact, formulaProfile, gpuSpeed, instance, request } from './support.ts';
+
+const settings = { ...exact, kv_tokens_min: 1000 };
+
+const many = (name: string, count: number, changes: Partial<RequestView> = {}): RequestView[] =>
+  Array.from({ length: count }, (_, at) =>
+    decoding(`${name}${at}`, { first_token_ms: 3000, arrival_ms: 1500, ...changes }),
+  );
+
+const models: ModelLookup = (model, { kind }) => ({
+  model,
+  profile: formulaProfile(kind === 'cpu' ? cpuSpeed : gpuSpeed),
+  weight_bytes: 10_000,
+  kv_bytes_per_token: 1,
+  load_ms: kind === 'cpu' ? 50 : 300,
+});
+
+const cpu = (id: string, instances: DeviceView['instances'], changes: Partial<DeviceView> = {}): DeviceView =>
+  device(
+    id,
+    instances.map((one) => ({ ...one, profile: formulaProfile(cpuSpeed) })),
+    { kind: 'cpu', compute: 'AMX', ...changes },
+  );
+
+const arriving = (model: string, changes: Partial<RequestView> = {}): ArrivingRequest => ({
+  ...request('new', changes),
+  model,
+});
+
+describe('candidates', () => {
+  it('are CPUs first, then the fullest instance', () => {
+    const devices = [
+      device('g1', [instance('m@g1', many('a', 9))]),
+      cpu('c1', [instance('m@c1', many('b', 2))]),
+      device('g2', [instance('m@g2', many('c', 12)), instance('other@g2', many('d', 20))]),
+      cpu('c2', [instance('m@c2', many('e', 5))]),
+    ];
+    const order = (changes: Partial<typeof settings>): string[] =>
+      standingCandidates('m', devices, { ...settings, ...changes }).map((candidate) => candidate.instance.id);
+    expect(order({})).toEqual(['m@c2', 'm@c1', 'm@g2', 'm@g1']);
+    expect(order({ bin_packing: false })).toEqual(['m@c1', 'm@c2', 'm@g1', 'm@g2']);
+    expect(order({ cpu_first: false })).toEqual(['m@g2', 'm@g1', 'm@c2', 'm@c1']);
+  });
+
+  it('for a new instance are used devices before empty ones, the fullest first', () => {
+    const devices = [
+      cpu('c-empty', []),
+      cpu('c-full', [instance('a@c', many('a', 4))]),
+      device('g-empty', []),
+      device('g-half', [instance('b@g', many('b', 30))]),
+      device('g-full', [instance('c@g', many('c', 1)), instance('d@g', many('d', 1))]),
+    ];
+    const order = (changes: Partial<typeof settings>): string[] =>
+      newCandidates(devices, { ...settings, ...changes }).map(({ id }) => id);
+    expect(order({})).toEqual(['c-full', 'c-empty', 'g-full', 'g-half', 'g-empty']);
+    expect(order({ bin_packing: false })).toEqual(['c-empty', 'c-full', 'g-empty', 'g-half', 'g-full']);
+  });
+});
+
+describe('placement', () => {
+  it('takes a CPU that meets the level, and a GPU where none does', () => {
+    const devices = [device('g', []), cpu('c', [])];
+    expect(placeRequest(arriving('m'), devices, models, 0, settings)).toMatchObject({
+      place: 'new',
+      device: { id: 'c' },
+    });
+    // 3900 tokens take a CPU 2 s at least, and its level says 2 s.
+    const long = arriving('m', { input_tokens: 3900, prefill_tokens_left: 3900 });
+    const placed = placeRequest(long, devices, models, 0, settings);
+    expect(placed).toMatchObject({ place: 'new', device: { id: 'g' } });
+    if (placed.place === 'new') expect(placed.admission.because).toBe('g (A100) loads m for it in 300 ms');
+  });
+
+  it('prefers an instance that stands to a new one', () => {
+    const devices = [cpu('c', []), device('g', [instance('m@g', many('a', 2))])];
+    const placed = placeRequest(arriving('m'), devices, models, 0, settings);
+    expect(placed).toMatchObject({ place: 'instance', instance: { id: 'm@g' } });
+    if (placed.place === 'instance')
+      expect(placed.admission.because).toBe('m@g takes it as 3rd of its batch');
+  });
+
+  it('refuses with every device’s reason and a time', () => {
+    const devices = [
+      device('g', [instance('x@g', many('a', 1), { kv_bytes: 1000 })], { pool_bytes: 12_000 }),
+    ];
+    const refused = placeRequest(arriving('m'), devices, models, 0, settings);
+    expect(refused).toMatchObject({ place: 'refused', refusals: [{ device: 'g' }] });
+    if (refused.place === 'refused') {
+      expect(refused.retry_after_ms).toBeGreaterThan(0);
+      expect(refused.refusals[0]!.because).toMatch(/more than g can give/);
+    }
+  });
+});
+
+describe('preemption', () => {
+  /** `m` has a batch of five and no room to grow; `small` has two requests beside it. */
+  const tight = (small: number): DeviceView =>
+    device(
+      'g1',
+      [
+        instance('m@g1', many('a', 5, { input_tokens: 1000 }), { kv_bytes: 5500 }),
+        instance('small@g1', many('b', small), { kv_bytes: 1000 + 600 * small }),
+      ],
+      { pool_bytes: 26_500 + 600 * small },
+    );
+  const newcomer = arriving('m', { input_tokens: 1500, prefill_tokens_left: 1500 });
+
+  it('pushes a smaller neighbour to where all its requests are taken', () => {
+    const devices = [tight(2), device('g2', [])];
+    const placed = placeRequest(newcomer, devices, models, 0, settings);
+    expect(placed).toMatchObject({
+      place: 'preemption',
+      instance: { id: 'm@g1' },
+      victim: { id: 'small@g1' },
+    });
+    if (placed.place !== 'preemption') return;
+    expect(placed.moves.map(({ request, device }) => [request, device])).toEqual([
+      ['b0', 'g2'],
+      ['b1', 'g2'],
+    ]);
+    expect(placed.because).toBe(
+      'm@g1 (batch 5) takes the place of small@g1 (batch 2), whose requests go to g2',
+    );
+    expect(placeRequest(newcomer, devices, models, 0, { ...settings, preemption: false })).toMatchObject({
+      place: 'new',
+      device: { id: 'g2' },
+    });
+  });
+
+  it('leaves equals alone, and those whose requests nobody takes', () => {
+    const plan = (devices: DeviceView[]) =>
+      planPreemption(newcomer, standingCandidates('m', devices, settings), devices, models, 0, settings);
+    expect(plan([tight(2), device('g2', [])])).toBeDefined();
+    expect(plan([tight(5), device('g2', [])])).toBeUndefined();
+    expect(plan([tight(2)])).toBeUndefined();
+    expect(plan([tight(2), device('g2', [], { pool_bytes: 5000 })])).toBeUndefined();
+    // Their next token is due at once: nobody can load a model in that time.
+    const hurried = tight(2);
+    for (const one of hurried.instances[1]!.requests) one.first_token_ms = -2480;
+    expect(plan([hurried, device('g2', [])])).toBeUndefined();
+  });
+
+  it('counts the requests it has placed already', () => {
+    const room = device('g2', [instance('small@g2', many('c', 1), { kv_bytes: 1000 })], {
+      pool_bytes: 12_200,
+    });
+    const plan = planPreemption(
+      newcomer,
+      standingCandidates('m', [tight(2), room], settings),
+      [tight(2), room],
+      models,
+      0,
+      settings,
+    );
+    // 1220 bytes for two of `small`, 1830 for three.
+    expect(plan?.moves.map(({ instance }) => instance)).toEqual(['small@g2', 'small@g2']);
+    const narrow = { ...room, pool_bytes: 11_500 };
+    expect(
+      planPreemption(
+        newcomer,
+        standingCandidates('m', [tight(2), narrow], settings),
+        [tight(2), narrow],
+        models,
+        0,
+        settings,
+      ),
+    ).toBeUndefined();
+  });
+});
+
+describe('consolidation', () => {
+  it('moves the fragment’s requests to the larger instance, and nothing where they do not fit', () => {
+    const devices = [
+      device('g1', [instance('m@g1', many('a', 2))]),
+      device('g2', [instance('m@g2', many('b', 6))]),
+    ];
+    const plan = planConsolidation(devices, 0, settings);
+    expect(plan).toMatchObject({ device: { id: 'g1' }, instance: { id: 'm@g1' } });
+    expect(plan?.moves.map(({ instance }) => instance)).toEqual(['m@g2', 'm@g2']);
+    expect(plan?.because).toBe('m@g1 (batch 2) is a fragment: m@g2 takes its requests');
+    expect(planConsolidation([devices[0]!], 0, settings)).toBeUndefined();
+    const full = {
+      ...devices[1]!,
+      pool_bytes: 20_000,
+      budget_bytes: 20_000,
+      instances: [{ ...devices[1]!.instances[0]!, kv_bytes: 3700 }],
+    };
+    expect(planConsolidation([devices[0]!, full], 0, settings)).toBeUndefined();
+  });
+});
+
+describe('eviction', () => {
+  it('takes those who can wait longest, as few as needed, and nobody who runs', () => {
+    const view = device('d', [
+      instance('a@d', [
+        decoding('soon', { first_token_ms: -2400 }),
+        decoding('later', { first_token_ms: 500, arrival_ms: 0 }),
+      ]),
+      instance('b@d', [decoding('latest', { first_token_ms: 900, arrival_ms: 0 }), request('empty')], {
+        kv_bytes_per_token: 2,
+      }),
+    ]);
+    const ids = (needed: number, busy: string[] = []): string[] =>
+      chooseEvictions(view, needed, 0, ({ id }) => busy.includes(id)).map(({ request }) => request.id);
+    expect(ids(1)).toEqual(['latest']);
+    expect(ids(1021)).toEqual(['latest', 'later']);
+    expect(ids(1, ['latest'])).toEqual(['later']);
+    expect(ids(1e9)).toEqual(['latest', 'later', 'soon']);
+    expect(chooseEvictions(view, 1, 0)[0]).toMatchObject({
+      freed_bytes: 1020,
+      because: 'it can wait longest: its next token is due in 3400 ms',
+    });
+  });
+
+  it('parks KV where restoring is cheaper than computing, and it fits', () => {
+    const place = { free_bytes: 1e9, bytes_per_s: 1e6, latency_ms: 5 };
+    const profile = formulaProfile(cpuSpeed);
+    // 510 tokens: 60 + 255 ms to compute; 102 kB at 1 MB/s: 107 ms.
+    expect(decideKvFate(decoding('a'), 200, profile, place)).toMatchObject({ do: 'park', restore_ms: 107 });
+    expect(decideKvFate(decoding('a'), 2000, profile, place)).toMatchObject({
+      do: 'recompute',
+      recompute_ms: expect.closeTo(315, 6),
+    });
+    expect(decideKvFate(decoding('a'), 200, profile, { ...place, free_bytes: 1000 }).because).toMatch(
+      /do not fit/,
+    );
+    expect(decideKvFate(request('a'), 200, profile, place)).toMatchObject({ do: 'recompute' });
+    expect(decideKvFate(decoding('a'), 200, profile, undefined)).toMatchObject({ do: 'recompute' });
+  });
+});
