@@ -98,7 +98,7 @@ describe('the bundle', () => {
   ])('stays as it was where %s', (_, main) => {
     const folder = mkdtempSync(join(tmpdir(), 'hpcserve-unbuilt-'));
     try {
-      for (const file of ['package.json', 'dist/.ci/bundle.js', 'dist/spec/package-root.js'])
+      for (const file of ['package.json', 'dist/.ci/bundle.js', 'dist/host/package-root.js'])
         cpSync(join(packageRoot, file), join(folder, file));
       symlinkSync(join(packageRoot, 'node_modules'), join(folder, 'node_modules'));
       if (main !== undefined) {

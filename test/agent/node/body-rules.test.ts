@@ -189,7 +189,7 @@ describe('behind a real agent', () => {
     await using site = await Site.open();
     const folder = join(site.folder, 'installed');
     await mkdir(join(folder, 'bin'), { recursive: true });
-    const rules = fileURLToPath(new URL('vllm-rules.mjs', import.meta.url));
+    const rules = fileURLToPath(new URL('../adapters/vllm-rules.mjs', import.meta.url));
     await writeFile(join(folder, 'bin/vllm'), `#!/bin/sh\nexec '${process.execPath}' '${rules}' "$@"\n`);
     await chmod(join(folder, 'bin/vllm'), 0o755);
     await site.start(
