@@ -5,6 +5,7 @@
 import { parseArgs } from 'node:util';
 import { pino } from 'pino';
 import { LogOutput } from '../host/log-output.ts';
+import { returnLargeBlocks } from '../native/malloc.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { readGatewayConfig } from './config.ts';
 import { startGateway } from './gateway.ts';
@@ -16,6 +17,8 @@ const log = pino(
   { base: { pid: process.pid }, level: process.env.HPCSERVE_LOG_LEVEL ?? 'info' },
   new LogOutput(1),
 );
+// Bodies of many megabytes come and go for weeks.
+returnLargeBlocks();
 // Warnings of Node and the last words go to the same file; that it takes none now must not end anything.
 process.stderr.on('error', () => undefined);
 

@@ -40,6 +40,12 @@ const tick_ms_min = 1000;
 /** Before anything is served, libraries and vocabularies are read from filesystems that may be slow. */
 const silent_start_ticks_max = 300;
 
+/**
+ * Size of V8's young generation, each of its two threads. Lower: less memory beside the model; higher: fewer collections,
+ * which a thread that makes a few tokens a millisecond does not feel. With V8's own 16 a burst leaves 60 MB behind.
+ */
+const semi_space_mib = 2;
+
 /** One device worker: the process that owns one device and runs the native engine for all native units on it. */
 export class DeviceWorkerProcess implements ServingProcess {
   readonly engine = 'native';
@@ -67,7 +73,7 @@ export class DeviceWorkerProcess implements ServingProcess {
     this.models = context.group.units.map(pendingModel);
     this.#socket = join(context.runtime_folder, 'worker.sock');
     this.#child = new Child({
-      argv: [process.execPath, workerModule],
+      argv: [process.execPath, `--max-semi-space-size=${semi_space_mib}`, workerModule],
       env: environmentFor(context.group.devices, context.environment),
       log_file: context.log_file,
       guard: context.guard,

@@ -18,7 +18,7 @@ import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import type { AttackKind, AttackReport } from './attacker.ts';
 import type { Target } from './attacks.ts';
 import { askUntil, type HonestRecord, honestRecord, knownAnswers, type Question } from './honest.ts';
-import { isAlive, listeningPorts, ownProcesses, pssBytes } from './processes.ts';
+import { isAlive, listeningPorts, type OwnProcess, ownProcesses, pssBytes } from './processes.ts';
 
 const replicas = 4;
 const honest_clients = 6;
@@ -49,7 +49,7 @@ interface SoakOptions {
 interface SoakOutcome {
   minutes: number;
   ended: string[];
-  /** By process, at a sixth of the run (minute 10 of an hour) and at its end. */
+  /** By process, in the minute after minute 10 of an hour and in its last minute, on average. */
   memory: { what: string; early_bytes: number; late_bytes: number }[];
   attacked: HonestRecord;
   undisturbed: HonestRecord;
@@ -127,12 +127,11 @@ async function measure({ minutes, kinds }: SoakOptions, run: Run): Promise<SoakO
     attack(kind, { ...target, ...(keys.has(kind) && { key: keys.get(kind)! }) }),
   );
   const asking = ask(run, attacked, end_ms);
-  await until(began_ms + 10_000 * minutes);
-  const early = processes.map((one) => (isAlive(one) ? pssBytes(one) : 0));
+  const early = await averagePss(processes, began_ms + 10_000 * minutes, 1000 * minutes);
+  const late = await averagePss(processes, end_ms - 1000 * minutes, 1000 * minutes);
   await asking;
   const wall_s = (performance.now() - began_ms) / 1000;
   const ended = processes.filter((one) => !isAlive(one)).map(({ what, pid }) => `${what} ${pid}`);
-  const late = processes.map((one) => (isAlive(one) ? pssBytes(one) : 0));
   const reports = await Promise.all(attackers.map((attacker) => attacker.stop()));
   const attacks = Object.fromEntries(kinds.map((kind, at) => [kind, reports[at]!])) as SoakOutcome['attacks'];
   const attackers_share = reports.reduce((sum, { cpu_s }) => sum + cpu_s, 0) / wall_s;
@@ -228,6 +227,23 @@ function ledgerCounts(stage: Stage, ids: readonly string[]): { missing: number; 
 
 async function until(at_ms: number): Promise<void> {
   await sleep(Math.max(0, at_ms - performance.now()));
+}
+
+/** Bytes of each process over a while, looked at twenty times: a heap between two collections is now full, now empty. */
+async function averagePss(
+  processes: readonly OwnProcess[],
+  from_ms: number,
+  span_ms: number,
+): Promise<number[]> {
+  const samples = 20;
+  const sums = processes.map(() => 0);
+  for (let at = 0; at < samples; at++) {
+    await until(from_ms + (at * span_ms) / samples);
+    processes.forEach((one, index) => {
+      sums[index]! += isAlive(one) ? pssBytes(one) : 0;
+    });
+  }
+  return sums.map((sum) => sum / samples);
 }
 
 function toResults(outcome: SoakOutcome, { log }: BenchOptions): BenchResult[] {
