@@ -13,6 +13,8 @@ export interface StageOptions {
   replicas: number;
   /** Least time of an iteration: what a replica declares to be able to do. */
   step_ms: number;
+  /** Wall time of each job, as Slurm writes it; absent: the site's, after which the keeper replaces it. */
+  time_limit?: string;
   /** Sequences that a replica computes at once; absent: 2. */
   max_sequences?: number;
 }
@@ -121,6 +123,7 @@ export class Stage {
               tier: 'stable',
             },
           ],
+          slurm: { time_limit: this.options.time_limit },
         }),
       );
   }

@@ -24,6 +24,8 @@ const replicas = 4;
 const honest_clients = 6;
 /** Declared time of an iteration on every (emulated) device: the cores behind them are not what is tried here. */
 const step_ms = 20;
+/** Longer than a run: no job ends because its time is over. */
+const time_limit = '12:00:00';
 /** Enough that the tenants' requests do not fill the replicas by their number alone. */
 const max_sequences = 16;
 /** Acts a second of each kind of attacker. */
@@ -75,7 +77,7 @@ function optionsOf(args: readonly string[]): SoakOptions {
 }
 
 async function runSoak(options: SoakOptions, log: BenchOptions['log']): Promise<SoakOutcome> {
-  const stage = await Stage.open({ replicas, step_ms, max_sequences });
+  const stage = await Stage.open({ replicas, step_ms, max_sequences, time_limit });
   try {
     log(`deploying ${replicas} replicas`);
     for (const name of stage.deployments) await stage.must('deploy', stage.deploymentFile(name), '--detach');
