@@ -3,7 +3,7 @@
  * `node dist/agent/main.js --launch FILE [--node-index N] [--node NAME]`
  */
 import { parseArgs } from 'node:util';
-import { returnLargeBlocks } from '../native/malloc.ts';
+import { returnFreedMemory } from '../native/malloc.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { readLaunchFile } from './node/launch-file.ts';
 import { NodeAgent } from './node/node-agent.ts';
@@ -12,7 +12,7 @@ import { nodeIdentity } from './node/slurm-environment.ts';
 const usage_exit_code = 2;
 
 async function main(): Promise<number> {
-  returnLargeBlocks();
+  returnFreedMemory();
   let agent: NodeAgent | undefined;
   let asked: string | undefined;
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) {

@@ -5,7 +5,7 @@
 import { parseArgs } from 'node:util';
 import { pino } from 'pino';
 import { LogOutput } from '../host/log-output.ts';
-import { returnLargeBlocks } from '../native/malloc.ts';
+import { returnFreedMemory } from '../native/malloc.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { readGatewayConfig } from './config.ts';
 import { startGateway } from './gateway.ts';
@@ -18,7 +18,7 @@ const log = pino(
   new LogOutput(1),
 );
 // Bodies of many megabytes come and go for weeks.
-returnLargeBlocks();
+returnFreedMemory();
 // Warnings of Node and the last words go to the same file; that it takes none now must not end anything.
 process.stderr.on('error', () => undefined);
 

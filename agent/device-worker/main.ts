@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { restrictToCores } from '../../native/affinity.ts';
 import { nativeFolderVariable } from '../../native/libraries.ts';
 import { loadLlama } from '../../native/llama.ts';
-import { returnLargeBlocks } from '../../native/malloc.ts';
+import { returnFreedMemory } from '../../native/malloc.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ManifestModel } from '../memory/pool-manifest.ts';
@@ -26,7 +26,7 @@ import { defaultLimits, type WorkerLimits, workerSharing } from './worker-option
 /** Exit code after `fatal`, as documented for engine failures. */
 const fatal_exit_code = 11;
 
-returnLargeBlocks();
+returnFreedMemory();
 const log = new WorkerLog();
 
 class DeviceWorker {
