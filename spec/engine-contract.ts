@@ -28,12 +28,6 @@ export interface EngineOptions {
   stage?: { begin: number; end: number };
   /** Called while weights load. */
   on_progress?: (progress: LoadProgress) => void;
-  /**
-   * Called in the middle of a step where a sequence finds no block for its next token. `again`: memory was made free, or
-   * the budget raised; an id: that running sequence gives its blocks and is computed again later; undefined, or absent:
-   * the one that was begun last does.
-   */
-  on_kv_short?: () => number | 'again' | undefined;
 }
 
 export interface LoadProgress {
@@ -118,11 +112,22 @@ export interface SequenceOutput {
   cached_tokens?: number;
 }
 
+/** A sequence that decodes finds no memory for the KV of its next token. */
+export interface KvExhausted {
+  id: number;
+  /** What it needs, in whole blocks. */
+  bytes: number;
+  /** Of the running sequences, the one that was begun last: whoever knows nobody better has it give way. */
+  youngest: number;
+}
+
 export interface StepReport {
   outputs: SequenceOutput[];
   prefill_tokens: number;
   decode_tokens: number;
   elapsed_us: number;
+  /** Present: nothing was computed, told or begun, and every sequence is as it was. The step is made again once there is room. */
+  kv_exhausted?: KvExhausted;
 }
 
 export interface EngineStats {
@@ -157,8 +162,12 @@ export interface Engine {
   add(request: SequenceRequest): void;
   /** Frees the sequence's KV before it returns; unknown ids are ignored (it may have just finished). */
   cancel(id: number): void;
-  /** One iteration. @param turn absent: every running decode plus at most one budget of prefill chunks */
-  step(turn?: IterationPlan): StepReport;
+  /**
+   * One iteration. Where memory for KV is exhausted it says so and computes nothing: who calls makes room, by a larger
+   * budget, by memory of other engines, or by a sequence that gives way (`parkSequence`, `recomputeSequence`).
+   * @param plan absent: every running decode plus at most one budget of prefill chunks
+   */
+  step(plan?: IterationPlan): StepReport;
   /** Live sequences: those that run, then those that wait, each in the order in which they came. */
   progress(): SequenceProgress[];
   /** True while a step would do work. */

@@ -84,6 +84,11 @@ export class KvBlocks {
     return blocks.length * this.#block_bytes;
   }
 
+  /** What the list lacks to be `count` blocks long. */
+  missingBytes({ blocks }: BlockList, count: number): number {
+    return Math.max(0, count - blocks.length) * this.#block_bytes;
+  }
+
   /** Whether a list of so many blocks could ever have memory, if all others gave theirs. */
   couldHold(count: number): boolean {
     return this.#storage.couldCommit(this.#slabsFor(count));

@@ -11,6 +11,7 @@ import type {
   EngineStats,
   FinishReason,
   IterationPlan,
+  KvExhausted,
   ModelInfo,
   SequenceOutput,
   SequenceProgress,
@@ -133,14 +134,24 @@ export class NativeEngine implements Engine {
   }
 
   step(
-    turn: IterationPlan = { decode: true, prefill_tokens: this.#options.prefill_chunk_tokens },
+    plan: IterationPlan = { decode: true, prefill_tokens: this.#options.prefill_chunk_tokens },
   ): StepReport {
-    const started = performance.now();
+    const started_ms = performance.now();
+    // Before anything else is done: a step that cannot be made leaves no trace.
+    const kv_exhausted = plan.decode ? this.#reserve() : undefined;
+    if (kv_exhausted)
+      return {
+        outputs: [],
+        prefill_tokens: 0,
+        decode_tokens: 0,
+        elapsed_us: elapsed_us(started_ms),
+        kv_exhausted,
+      };
     const outputs: SequenceOutput[] = this.#cancelled
       .splice(0)
       .map((id) => ({ id, finish: 'cancelled' as const }));
-    outputs.push(...this.#admit(turn.first));
-    const batch = this.#plan(turn);
+    outputs.push(...this.#admit(plan.first));
+    const batch = this.#plan(plan);
     let prefill_tokens = 0;
     let decode_tokens = 0;
     if (batch.length > 0) {
@@ -155,12 +166,7 @@ export class NativeEngine implements Engine {
         if (output) outputs.push(output);
       }
     }
-    return {
-      outputs,
-      prefill_tokens,
-      decode_tokens,
-      elapsed_us: Math.round((performance.now() - started) * 1000),
-    };
+    return { outputs, prefill_tokens, decode_tokens, elapsed_us: elapsed_us(started_ms) };
   }
 
   progress(): SequenceProgress[] {
@@ -319,41 +325,44 @@ export class NativeEngine implements Engine {
     return refused;
   }
 
-  /** The segments of one iteration: every decoding sequence, then prompt chunks up to the budget. */
-  #plan(turn: IterationPlan): Planned[] {
-    const planned: Planned[] = [];
-    for (const sequence of turn.decode ? [...this.#running] : []) {
-      if (sequence.pending !== 1 || sequence.n_generated === 0) continue;
-      if (this.#reserve(sequence)) planned.push({ sequence, segment: segmentOf(sequence, 1) });
+  /**
+   * A block for the next token of every sequence that decodes. The oldest may exceed the budget, so that something always
+   * ends. Sequences keep the blocks that they were given before one found none: each needs its own in any case.
+   */
+  #reserve(): KvExhausted | undefined {
+    const running = this.#running;
+    if (running.length === 0) return undefined;
+    const [oldest, youngest] = byAge(running);
+    for (const sequence of running) {
+      if (!sequence.decodes) continue;
+      const blocks = blocksFor(sequence.tokens.length);
+      if (this.#blocks.grow(sequence.kv!, blocks, sequence === oldest)) continue;
+      return {
+        id: sequence.id,
+        bytes: this.#blocks.missingBytes(sequence.kv!, blocks),
+        youngest: youngest.id,
+      };
     }
-    let budget = Math.min(turn.prefill_tokens, this.#options.prefill_chunk_tokens);
-    const first = this.#running.find(({ id }) => id === turn.first);
+    return undefined;
+  }
+
+  /** The segments of one iteration: every decoding sequence, then prompt chunks up to the budget. */
+  #plan(plan: IterationPlan): Planned[] {
+    const planned: Planned[] = [];
+    for (const sequence of plan.decode ? this.#running : [])
+      if (sequence.decodes) planned.push({ sequence, segment: segmentOf(sequence, 1) });
+    let budget = Math.min(plan.prefill_tokens, this.#options.prefill_chunk_tokens);
+    const first = this.#running.find(({ id }) => id === plan.first);
     const others = this.#running.filter((sequence) => sequence !== first);
     for (const sequence of first ? [first, ...others] : others) {
       if (budget === 0) break;
-      if (sequence.pending === 1 && sequence.n_generated > 0) continue;
-      const most = sequence.request.prompt_logprobs !== undefined ? logprob_rows_max : budget;
-      const rows = Math.min(sequence.pending, budget, most);
+      if (sequence.decodes) continue;
+      const rows_max = sequence.request.prompt_logprobs !== undefined ? logprob_rows_max : budget;
+      const rows = Math.min(sequence.pending, budget, rows_max);
       budget -= rows;
       planned.push({ sequence, segment: segmentOf(sequence, rows) });
     }
-    // A sequence that was planned may have been preempted for an older one after it.
-    return planned.filter(({ sequence }) => sequence.kv !== undefined);
-  }
-
-  /**
-   * A block for the next token of a decoding sequence. Where none is free, others give theirs back and are computed again
-   * later: whom the owner names, else the youngest; the oldest always goes on, so that something always ends.
-   */
-  #reserve(sequence: Sequence): boolean {
-    const oldest = this.#running.every(({ admitted }) => admitted >= sequence.admitted);
-    while (sequence.kv && !this.#blocks.grow(sequence.kv, blocksFor(sequence.tokens.length), oldest)) {
-      const short = this.#options.on_kv_short?.();
-      if (short === 'again') continue;
-      const youngest = this.#running.reduce((a, b) => (b.admitted > a.admitted ? b : a));
-      this.#preempt(this.#running.find(({ id }) => id === short) ?? youngest);
-    }
-    return sequence.kv !== undefined;
+    return planned;
   }
 
   #preempt(sequence: Sequence): void {
@@ -446,6 +455,21 @@ export class NativeEngine implements Engine {
 
 function tooLarge({ tokens }: Sequence): string {
   return `the memory pool has no room for the KV of ${tokens.length} tokens: models in use hold the rest of it`;
+}
+
+/** The one that was begun first, and the one that was begun last. */
+function byAge(running: readonly Sequence[]): [oldest: Sequence, youngest: Sequence] {
+  let oldest = running[0]!;
+  let youngest = oldest;
+  for (const sequence of running) {
+    if (sequence.admitted < oldest.admitted) oldest = sequence;
+    if (sequence.admitted > youngest.admitted) youngest = sequence;
+  }
+  return [oldest, youngest];
+}
+
+function elapsed_us(started_ms: number): number {
+  return Math.round((performance.now() - started_ms) * 1000);
 }
 
 function blocksFor(tokens: number): number {

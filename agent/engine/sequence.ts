@@ -48,6 +48,11 @@ export class Sequence {
     return this.tokens.length - this.n_computed;
   }
 
+  /** One row an iteration, and a token for it; else its prompt, or what it had, is computed. */
+  get decodes(): boolean {
+    return this.pending === 1 && this.n_generated > 0;
+  }
+
   /** Every prompt row is needed, not only the last. */
   get needsAllRows(): boolean {
     return this.isEmbedding || (this.request.prompt_logprobs !== undefined && this.n_generated === 0);

@@ -129,13 +129,13 @@ class Subject {
   replace(index: number, tokens: number): void {
     this.#engine.cancel(this.#live[index]!);
     this.#live[index] = this.#add(tokens);
-    this.#engine.step();
+    this.#step();
   }
 
   /** @returns ms of a step, over several */
   turn(): number {
     const started = performance.now();
-    for (let step = 0; step < steps_per_turn; step++) this.#engine.step();
+    for (let step = 0; step < steps_per_turn; step++) this.#step();
     return (performance.now() - started) / steps_per_turn;
   }
 
@@ -161,7 +161,11 @@ class Subject {
 
   #settle(): void {
     while (this.#engine.progress().some(({ waiting, pending_tokens }) => waiting || pending_tokens > 1))
-      this.#engine.step();
+      this.#step();
+  }
+
+  #step(): void {
+    if (this.#engine.step().kv_exhausted) throw new Error('the fillers left too little KV memory to measure');
   }
 
   /** Counts the time that taking memory takes from now on. */

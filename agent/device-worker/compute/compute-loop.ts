@@ -1,7 +1,7 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
-import type { Engine } from '../../../spec/engine-contract.ts';
+import type { Engine, IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { describeLoad } from '../../memory/describe-load.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
@@ -66,7 +66,6 @@ export class ComputeLoop {
     this.loads = new ModelLoads(pool, {
       send: (message) => this.send(message),
       beat: () => this.beat(pulseStates.loading),
-      kvShort: (model) => this.schedule.short(model, monotonic_ms()),
       loaded: (load) =>
         this.schedule.decisions.note({ kind: 'load', model: load.model, because: describeLoad(load) }),
       settling: () => this.measured.any,
@@ -369,7 +368,7 @@ export class ComputeLoop {
     const { name, engine } = hosted;
     const started_ms = performance.now();
     try {
-      const report = hosted.step(chosen?.turn);
+      const report = this.iterate(hosted, chosen?.turn);
       const { prefill_tokens, decode_tokens, elapsed_us } = report;
       const stats = engine.stats();
       this.keepPace(started_ms);
@@ -397,6 +396,15 @@ export class ComputeLoop {
         // Only now may the main thread free the vocabulary.
         this.send({ type: 'model_failed', name, error: HpcserveError.from(error).toJSON() });
       }
+    }
+  }
+
+  /** One iteration. Where KV is exhausted the schedule makes room, and the engine, which has done nothing yet, tries again. */
+  private iterate(hosted: HostedEngine, turn: IterationPlan | undefined): ReturnType<HostedEngine['step']> {
+    for (;;) {
+      const report = hosted.step(turn);
+      if (!report.kv_exhausted) return report;
+      this.schedule.handleKvExhausted(hosted.name, report.kv_exhausted, monotonic_ms());
     }
   }
 

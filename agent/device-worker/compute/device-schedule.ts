@@ -5,7 +5,12 @@
 import { admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
 import { attainableLevel } from '../../../solver/sharing/attainable-level.ts';
 import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';
-import { chooseEvictions, decideKvFate, type ParkingPlace } from '../../../solver/sharing/eviction.ts';
+import {
+  chooseEvictions,
+  decideKvFate,
+  type Eviction,
+  type ParkingPlace,
+} from '../../../solver/sharing/eviction.ts';
 import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import { lanesOf } from '../../../solver/sharing/lanes.ts';
@@ -19,6 +24,7 @@ import type { RefusedRequest, SharedDeviceView } from '../../../spec/device-view
 import type {
   EngineStats,
   IterationPlan,
+  KvExhausted,
   SequenceProgress,
   StepReport,
 } from '../../../spec/engine-contract.ts';
@@ -268,37 +274,59 @@ export class DeviceSchedule {
   }
 
   /**
-   * A sequence finds no KV for its next token (LLM-Mesh §6.4): the budget rises, or the request of the device that can
-   * wait longest gives way. Its KV is parked in host memory where that is cheaper than to compute it again. The oldest of
-   * the model never gives way to a younger one, so that something always ends.
+   * A sequence finds no KV for its next token, and its engine has stopped before the iteration (LLM-Mesh §6.4). Whatever is
+   * done here, the model has a larger budget or a running sequence less afterwards, here or elsewhere: its engine tries
+   * again as often as it must, and comes to its iteration.
+   *
+   *     budget of the model may rise ──yes──► it rises
+   *        │ no
+   *     a request of the device holds KV, and is not the oldest of the model ──no──► the youngest of the model
+   *        │ yes: the one that can wait longest gives way                              is computed again
+   *        ├─ its KV is parked in host memory, or computed again: what is cheaper
+   *        └─ of another model: what it held goes over to the budget of this one
+   *
+   * The oldest of the model never gives way to a younger one, so that something always ends.
    */
-  short(model: string, now_ms: number): number | 'again' | undefined {
+  handleKvExhausted(model: string, exhausted: KvExhausted, now_ms: number): void {
     const instance = this.#of(model);
-    if (instance === undefined) return undefined;
+    if (instance === undefined) throw new Error(`${model} has no place in the schedule`);
     const before_bytes = instance.kv_bytes;
     this.#memory.provide(instance, [...instance.live.values()]);
-    if (instance.kv_bytes > before_bytes) return 'again';
+    if (instance.kv_bytes > before_bytes) return;
+    if (!this.#evictFor(instance, exhausted, now_ms)) instance.engine.recomputeSequence(exhausted.youngest);
+    this.sync(model, instance.engine.progress(), now_ms);
+  }
+
+  /** @returns whether a request gave way, and what it held is for the instance */
+  #evictFor(instance: ScheduledInstance, { bytes }: KvExhausted, now_ms: number): boolean {
     const oldest = instance.requests.find(({ prefill_tokens_left }) => prefill_tokens_left === 0);
     const holds = (request: RequestView): boolean =>
       this.#device.instances.some(
         ({ live, engine }) => live.has(Number(request.id)) && engine.kvBytesOf(Number(request.id)) > 0,
       );
     const isBusy = (request: RequestView): boolean => request === oldest || !holds(request);
-    const [eviction] = chooseEvictions(this.#device, 1, now_ms, isBusy);
-    if (eviction === undefined) return undefined;
+    // One at a time: the engine says whether it was enough.
+    const [eviction] = chooseEvictions(this.#device, bytes, now_ms, isBusy);
+    if (eviction === undefined) return false;
     const from = this.#of(eviction.instance)!;
+    const freed_bytes = this.#evict(from, eviction);
+    if (from === instance) return true;
+    this.sync(from.model, from.engine.progress(), now_ms);
+    return this.#memory.move(from, instance, freed_bytes);
+  }
+
+  /** @returns bytes of KV that the request held */
+  #evict(from: ScheduledInstance, eviction: Eviction): number {
     const request = eviction.request as ScheduledRequest;
+    const id = Number(request.id);
     const fate = decideKvFate(request, from.kv_bytes_per_token, from.profile, this.#parking);
     this.#counted.evicted++;
     const because = `${eviction.because}; ${fate.do === 'park' ? 'its KV is parked' : 'it is computed again'}: ${fate.because}`;
-    this.decisions.note({ kind: 'evict', model: from.model, request: Number(request.id), because });
-    if (from === instance && fate.do === 'recompute') return Number(request.id);
-    const freed_bytes = from.engine.kvBytesOf(Number(request.id));
-    if (fate.do === 'recompute') from.engine.recomputeSequence(Number(request.id));
-    else request.parked_bytes = from.engine.parkSequence(Number(request.id)) ?? 0;
-    if (from === instance) return 'again';
-    this.sync(from.model, from.engine.progress(), now_ms);
-    return this.#memory.move(from, instance, freed_bytes) ? 'again' : undefined;
+    this.decisions.note({ kind: 'evict', model: from.model, request: id, because });
+    const freed_bytes = from.engine.kvBytesOf(id);
+    if (fate.do === 'recompute') from.engine.recomputeSequence(id);
+    else request.parked_bytes = from.engine.parkSequence(id) ?? 0;
+    return freed_bytes;
   }
 
   /** Nothing else is left to run, and the most urgent of the parked finds no room: its engine sees to some, or says that there is none. */

@@ -1,5 +1,5 @@
 /** Models whose weights are on their way, while the compute thread goes on with those that are there. */
-import type { Engine, EngineOptions } from '../../../spec/engine-contract.ts';
+import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
@@ -16,8 +16,6 @@ export interface LoadSurroundings {
   send(message: FromCompute): void;
   /** Something came on. */
   beat(): void;
-  /** See `EngineOptions.on_kv_short`. */
-  kvShort(model: string): ReturnType<NonNullable<EngineOptions['on_kv_short']>>;
   /** A model does not fit: whether another gave way to it, so that it may fit now. */
   giveWay(model: string): boolean;
   /** Weights are in their places. */
@@ -67,7 +65,6 @@ export class ModelLoads {
     return this.pool().open(
       {
         ...options,
-        on_kv_short: () => this.around.kvShort(name),
         on_progress: ({ bytes_loaded, bytes_total, elapsed_ms }) => {
           this.around.beat();
           if (bytes_loaded < bytes_total && elapsed_ms - told < progress_interval_ms) return;

@@ -181,7 +181,7 @@ it('a parked sequence that finds no room though nothing runs is computed again, 
   device.ask('one', 2, decodes(2, 2));
   for (const id of [1, 2]) engine.holds.add(id);
   for (let tries = 0; engine.sequences.length === 2; tries++) {
-    device.schedule.short('one', device.now_ms);
+    device.schedule.handleKvExhausted('one', { id: 1, bytes: 1600, youngest: 2 }, device.now_ms);
     expect(tries).toBeLessThan(5);
   }
   const [left] = engine.sequences;

@@ -27,7 +27,6 @@ class Loads {
   readonly loads = new ModelLoads(() => this.#pool, {
     send: () => undefined,
     beat: () => undefined,
-    kvShort: () => undefined,
     giveWay: () => false,
     loaded: () => undefined,
     settling: () => false,

@@ -15,6 +15,7 @@ import {
   Replayer,
   reference,
   rootMeanSquare,
+  stepAlone,
   withEngine,
 } from './support.ts';
 
@@ -162,7 +163,7 @@ describe('KV blocks', () => {
       let preempted = false;
       let before = 0;
       while (engine.busy) {
-        for (const { id, token } of engine.step().outputs) if (token) tokens.get(id)!.push(token.token);
+        for (const { id, token } of stepAlone(engine).outputs) if (token) tokens.get(id)!.push(token.token);
         const { running, waiting } = engine.stats();
         if (before === 2 && running === 1 && waiting === 1) preempted = true;
         before = running;
@@ -171,6 +172,49 @@ describe('KV blocks', () => {
       expect([...tokens.values()].map((list) => list.length)).toEqual([60, 60]);
     });
   });
+
+  test.each(['parked', 'computed again'] as const)(
+    'a step that finds no KV says so and changes nothing; where one sequence is %s, all go on as alone',
+    (how) => {
+      const new_tokens = 60;
+      const ids = [1, 2];
+      const alone = withEngine(engineOptions(path, invariant), (engine) =>
+        generate(
+          engine,
+          ids.map((id) => ({
+            prompt: prompt(40, engine.info.n_vocab, id + 1),
+            max_new_tokens: new_tokens,
+          })),
+        ),
+      );
+      // Eight blocks: both fill four, and neither finds a fifth.
+      withEngine(engineOptions(path, { ...invariant, kv_tokens: 128 }), (engine) => {
+        for (const id of ids) start(engine, id, 40, new_tokens);
+        const tokens = new Map<number, number[]>(ids.map((id) => [id, []]));
+        let exhausted = 0;
+        let parked = false;
+        while (engine.busy || parked) {
+          const before = engine.progress();
+          const report = engine.step();
+          engine.verify();
+          for (const { id, token } of report.outputs) if (token) tokens.get(id)!.push(token.token);
+          if (report.kv_exhausted) {
+            exhausted++;
+            const bytes = engine.kvBytesOf(1) / 4;
+            expect(report).toMatchObject({ outputs: [], prefill_tokens: 0, decode_tokens: 0 });
+            expect(report.kv_exhausted).toEqual({ id: 1, bytes, youngest: 2 });
+            expect(engine.progress()).toEqual(before);
+            // It says so for as long as nobody makes room.
+            expect(engine.step().kv_exhausted).toEqual(report.kv_exhausted);
+            if (how === 'parked') parked = engine.parkSequence(2)! > 0;
+            else engine.recomputeSequence(2);
+          } else if (parked) parked = !engine.restoreSequence(2);
+        }
+        expect(exhausted).toBe(1);
+        expect([...tokens.values()]).toEqual(alone.map((result) => result.tokens));
+      });
+    },
+  );
 
   test('a prompt that begins like an earlier one reuses its blocks', () => {
     withEngine(engineOptions(path, invariant), (engine) => {

@@ -12,6 +12,7 @@ import type {
   Sampler,
   SequenceOutput,
   SequenceRequest,
+  StepReport,
 } from '../../../spec/engine-contract.ts';
 
 /** One: ggml's threads spin at barriers, so that test files side by side would take cores from one another. */
@@ -123,6 +124,15 @@ export interface Asked {
   sampler?: GreedyRecorder | Replayer;
 }
 
+/** An iteration of an engine that nobody schedules: where KV is exhausted, the sequence that was begun last gives way. */
+export function stepAlone(engine: NativeEngine): StepReport {
+  for (;;) {
+    const report = engine.step();
+    if (!report.kv_exhausted) return report;
+    engine.recomputeSequence(report.kv_exhausted.youngest);
+  }
+}
+
 /** Runs requests together until all have ended; the ids are their indices. */
 export function generate(engine: NativeEngine, asked: readonly Asked[], startEvery = 0): Generated[] {
   const results: Generated[] = asked.map(({ sampler = new GreedyRecorder() }, index) => {
@@ -143,7 +153,7 @@ export function generate(engine: NativeEngine, asked: readonly Asked[], startEve
   while (requests.length > 0 || engine.busy) {
     if (startEvery === 0 || steps % startEvery === 0)
       for (const request of requests.splice(0, startEvery === 0 ? requests.length : 1)) engine.add(request);
-    for (const output of engine.step().outputs) {
+    for (const output of stepAlone(engine).outputs) {
       const result = results[output.id]!;
       if (output.token) result.tokens.push(output.token.token);
       if (output.error) throw new Error(output.error);
