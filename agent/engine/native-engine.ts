@@ -1,8 +1,3 @@
-/**
- * The native engine: continuous batching over one stage that is a whole model. Each iteration computes one
- * row of every decoding sequence and fills the rest of its budget with chunks of prompts (Sarathi-Serve,
- * https://arxiv.org/abs/2403.02310); sequences come and go between iterations (Orca).
- */
 import { type Ggml, loadGgml } from '../../native/ggml.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import type {
@@ -21,6 +16,7 @@ import type {
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { finishPooled, poolRows } from './embedding.ts';
 import { checkOptions } from './engine-options.ts';
+import { batchTokens, planBatch } from './iteration-batch.ts';
 import { KvBlocks } from './kv-blocks.ts';
 import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import { logprobsOf } from './logprobs.ts';
@@ -31,11 +27,8 @@ import { type BatchSegment, Stage, type StageResult } from './stage.ts';
 import { type SwappedKv, swapInKv, swapOutKv } from './swapped-kv.ts';
 import type { LoadedWeights } from './weights.ts';
 
-/** Prompt rows per iteration of a sequence whose every row needs logits: n_vocab floats each. */
-const logprob_rows_max = 32;
-
 /** What an engine is given instead of making it itself. */
-export interface EngineParts {
+export interface EngineResources {
   /** The model file of the options. */
   file?: ModelFile;
   /** Its weights, the engine's own from now on; absent: it loads them into memory of its own. */
@@ -46,11 +39,11 @@ export interface EngineParts {
   scratch?: ScratchSource;
 }
 
-interface Planned {
-  sequence: Sequence;
-  segment: BatchSegment;
-}
-
+/**
+ * The native engine: continuous batching over one stage that is a whole model. Each iteration computes one
+ * row of every decoding sequence and fills the rest of its budget with chunks of prompts (Sarathi-Serve,
+ * https://arxiv.org/abs/2403.02310); sequences come and go between iterations (Orca).
+ */
 export class NativeEngine implements Engine {
   readonly info: ModelInfo;
   readonly #options: EngineOptions;
@@ -65,7 +58,7 @@ export class NativeEngine implements Engine {
   #admissions = 0;
 
   /** @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_* */
-  constructor(options: EngineOptions, ggml?: Ggml, { weights, kv, scratch, ...parts }: EngineParts = {}) {
+  constructor(options: EngineOptions, ggml?: Ggml, { weights, kv, scratch, ...parts }: EngineResources = {}) {
     checkOptions(options);
     const file = parts.file ?? openModelFile(options.model_path);
     if (!ggml) probeNativeLibraries();
@@ -104,21 +97,20 @@ export class NativeEngine implements Engine {
   add(request: SequenceRequest): void {
     const { id, prompt_tokens, max_new_tokens } = request;
     const limit = Math.min(this.#options.context_tokens, this.#kvTokensMax);
-    const refuse = (what: string, because?: string): never => {
-      throw new HpcserveError('E_ENGINE_SEQUENCE', { what, ...(because && { because }) });
+    const refuse = (what: string, because: string[] = []): never => {
+      throw new HpcserveError('E_ENGINE_SEQUENCE', { what, because });
     };
     if (this.#parked.has(id) || [...this.#waiting, ...this.#running].some((sequence) => sequence.id === id))
       refuse(`a sequence with the id ${id} is alive`);
     if (prompt_tokens.length === 0) refuse(`sequence ${id} has no tokens`);
     const needs = prompt_tokens.length + (request.sampler && max_new_tokens > 0 ? 1 : 0);
     if (needs > limit)
-      refuse(
-        `sequence ${id} needs ${needs} tokens and at most ${limit} fit`,
+      refuse(`sequence ${id} needs ${needs} tokens and at most ${limit} fit`, [
         `context_tokens is ${this.#options.context_tokens}, and the KV cache holds ${this.#kvTokensMax}`,
-      );
+      ]);
     const outside = prompt_tokens.find((token) => token < 0 || token >= this.info.n_vocab);
     if (outside !== undefined)
-      refuse(`sequence ${id} has the token ${outside}`, `the vocabulary has ${this.info.n_vocab} tokens`);
+      refuse(`sequence ${id} has the token ${outside}`, [`the vocabulary has ${this.info.n_vocab} tokens`]);
     this.#waiting.push(new Sequence(request, limit));
   }
 
@@ -151,7 +143,7 @@ export class NativeEngine implements Engine {
       .splice(0)
       .map((id) => ({ id, finish: 'cancelled' as const }));
     outputs.push(...this.#admit(plan.first));
-    const batch = this.#plan(plan);
+    const batch = planBatch(this.#running, plan, this.#options.prefill_chunk_tokens);
     let prefill_tokens = 0;
     let decode_tokens = 0;
     if (batch.length > 0) {
@@ -346,25 +338,6 @@ export class NativeEngine implements Engine {
     return undefined;
   }
 
-  /** The segments of one iteration: every decoding sequence, then prompt chunks up to the budget. */
-  #plan(plan: IterationPlan): Planned[] {
-    const planned: Planned[] = [];
-    for (const sequence of plan.decode ? this.#running : [])
-      if (sequence.decodes) planned.push({ sequence, segment: segmentOf(sequence, 1) });
-    let budget = Math.min(plan.prefill_tokens, this.#options.prefill_chunk_tokens);
-    const first = this.#running.find(({ id }) => id === plan.first);
-    const others = this.#running.filter((sequence) => sequence !== first);
-    for (const sequence of first ? [first, ...others] : others) {
-      if (budget === 0) break;
-      if (sequence.decodes) continue;
-      const rows_max = sequence.request.prompt_logprobs !== undefined ? logprob_rows_max : budget;
-      const rows = Math.min(sequence.pending, budget, rows_max);
-      budget -= rows;
-      planned.push({ sequence, segment: segmentOf(sequence, rows) });
-    }
-    return planned;
-  }
-
   #preempt(sequence: Sequence): void {
     this.#releaseKv(sequence);
     this.#running.splice(this.#running.indexOf(sequence), 1);
@@ -474,31 +447,6 @@ function elapsed_us(started_ms: number): number {
 
 function blocksFor(tokens: number): number {
   return Math.ceil(tokens / kv_block_tokens);
-}
-
-function segmentOf(sequence: Sequence, rows: number): BatchSegment {
-  const complete = rows === sequence.pending;
-  const all = sequence.needsAllRows;
-  // A prefill that ends without a token to sample (max_new_tokens 0) needs no logits.
-  const samples = complete && sequence.tokens.length < sequence.tokens_max;
-  return {
-    past_tokens: sequence.n_computed,
-    rows,
-    blocks: sequence.kv!.blocks,
-    output: all ? 'all' : samples ? 'last' : 'none',
-    logits: !sequence.isEmbedding,
-  };
-}
-
-function batchTokens(batch: readonly Planned[]): Int32Array {
-  const rows = batch.reduce((sum, { segment }) => sum + segment.rows, 0);
-  const tokens = new Int32Array(rows);
-  let row = 0;
-  for (const { sequence, segment } of batch) {
-    tokens.set(sequence.tokens.slice(segment.past_tokens, segment.past_tokens + segment.rows), row);
-    row += segment.rows;
-  }
-  return tokens;
 }
 
 function describe({ gguf, model, n_params, file_type }: ModelFile): ModelInfo {
