@@ -1,7 +1,3 @@
-/**
- * Who computes next on this device, and who is let in: the live state behind the pure decisions of `solver/sharing`, kept
- * from what engines report after every iteration.
- */
 import { admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
 import { attainableLevel } from '../../../solver/sharing/attainable-level.ts';
 import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';
@@ -33,6 +29,7 @@ import { DecisionLog } from './decision-log.ts';
 import { DeviceMemory } from './device-memory.ts';
 import { instanceReport, keepsLevel } from './instance-report.ts';
 import type { Submission } from './messages.ts';
+import { observeIteration } from './observed-iteration.ts';
 import {
   type ScheduledEngine,
   type ScheduledInstance,
@@ -60,9 +57,13 @@ interface LearnedModel {
 /** An iteration of a model, as its engine is told. */
 export interface ChosenIteration {
   model: string;
-  turn: IterationPlan;
+  plan: IterationPlan;
 }
 
+/**
+ * Who computes next on this device, and who is let in: the live state behind the pure decisions of `solver/sharing`, kept
+ * from what engines report after every iteration.
+ */
 export class DeviceSchedule {
   readonly decisions = new DecisionLog();
   readonly #settings: SharingSettings;
@@ -220,7 +221,7 @@ export class DeviceSchedule {
     if (!('at_ms' in next)) {
       const { prefill_tokens, decode } = shareIteration(lanes, next, now_ms, this.#settings);
       const first = next.prompt && { first: Number(next.prompt.request) };
-      chosen = { model: lanes[next.lane]!.instance, turn: { decode, prefill_tokens, ...first } };
+      chosen = { model: lanes[next.lane]!.instance, plan: { decode, prefill_tokens, ...first } };
     }
     if (!chosen) {
       for (const instance of this.#device.instances) {
@@ -242,7 +243,7 @@ export class DeviceSchedule {
 
   /** An iteration is over: what it took refreshes the profile, what it gave is in `progress`. */
   ended(
-    { model, turn }: ChosenIteration,
+    { model, plan }: ChosenIteration,
     report: StepReport,
     progress: readonly SequenceProgress[],
     stats: EngineStats,
@@ -253,7 +254,7 @@ export class DeviceSchedule {
     this.#counted.iterations++;
     this.#counted.computing_ms += elapsed_ms;
     if (instance === undefined) return;
-    this.#learn(instance, turn, report, elapsed_ms);
+    observeIteration(instance, plan, report, elapsed_ms);
     const nothing = report.prefill_tokens + report.decode_tokens === 0;
     for (const { id, finish } of report.outputs) {
       const request = finish === undefined ? undefined : instance.live.get(id);
@@ -263,7 +264,7 @@ export class DeviceSchedule {
       const { reasoning, output_tokens } = request;
       this.#lengths.observe({ model, reasoning }, output_tokens + 1);
     }
-    if (nothing && turn.first !== undefined) instance.kv_full = true;
+    if (nothing && plan.first !== undefined) instance.kv_full = true;
     instance.kv_used_bytes = stats.kv_tokens_used * instance.kv_bytes_per_token;
     this.#memory.settle();
     if (report.outputs.some(({ finish }) => finish !== undefined)) {
@@ -483,29 +484,6 @@ export class DeviceSchedule {
       because,
       details: { retry_after_s: this.retryAfter_s(now_ms), refused: refusedOf(request) },
     });
-  }
-
-  /** Pure iterations only: of what rode along nobody knows which part took how long. */
-  #learn(instance: ScheduledInstance, turn: IterationPlan, report: StepReport, elapsed_ms: number): void {
-    const { growing, requests } = instance;
-    const { prefill_tokens, decode_tokens } = report;
-    const ms = Math.max(elapsed_ms, 1e-3);
-    if (prefill_tokens === 0 && decode_tokens > 0) {
-      const decoding = requests.filter(({ prefill_tokens_left }) => prefill_tokens_left === 0);
-      const tokens = decoding.reduce(
-        (sum, { input_tokens, output_tokens }) => sum + input_tokens + output_tokens,
-        0,
-      );
-      if (decoding.length > 0) growing.observeDecode(decode_tokens, tokens / decoding.length, ms);
-    } else if (decode_tokens === 0 && prefill_tokens > 0) {
-      const request = instance.live.get(turn.first ?? Number.NaN);
-      // More than it had left: others' prompts were in it.
-      if (request && prefill_tokens <= request.prefill_tokens_left) {
-        const done = request.input_tokens + request.output_tokens - request.prefill_tokens_left;
-        growing.observePrefill(done, prefill_tokens, ms);
-      }
-    }
-    instance.profile = growing.profile;
   }
 }
 

@@ -57,8 +57,8 @@ export class HostedEngine {
     this.release(id);
   }
 
-  step(turn?: IterationPlan): ReturnType<Engine['step']> & { outputs: TokenOutput[] } {
-    const report = this.engine.step(turn);
+  step(plan?: IterationPlan): ReturnType<Engine['step']> & { outputs: TokenOutput[] } {
+    const report = this.engine.step(plan);
     for (const { id, finish } of report.outputs) if (finish !== undefined) this.release(id);
     return report;
   }

@@ -4,7 +4,7 @@ import type { ProfileSamples } from '../../../solver/sharing/profile-samples.ts'
 import type { Engine, IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 
-export interface MeasuredLimits {
+export interface ProfilingLimits {
   /** Longest sequence that fits. */
   sequence_tokens_max: number;
   max_sequences: number;
@@ -35,7 +35,7 @@ export type ProfileMeasurement = Generator<NextIteration, GrowingProfile, void>;
  */
 export function* measureProfile(
   engine: Engine,
-  limits: MeasuredLimits,
+  limits: ProfilingLimits,
   budget_ms: number,
 ): ProfileMeasurement {
   const measurement = new Measurement(engine, limits);
@@ -78,12 +78,12 @@ class Measurement {
   /** In iterations of its own. */
   spent_ms = 0;
   readonly #engine: Engine;
-  readonly #limits: MeasuredLimits;
+  readonly #limits: ProfilingLimits;
   readonly #live: number[] = [];
   #next = -1;
   #prompt = new Int32Array(0);
 
-  constructor(engine: Engine, limits: MeasuredLimits) {
+  constructor(engine: Engine, limits: ProfilingLimits) {
     this.#engine = engine;
     this.#limits = limits;
   }
@@ -146,8 +146,8 @@ class Measurement {
     });
   }
 
-  #step(turn: IterationPlan): { prefill_tokens: number; decode_tokens: number; elapsed_ms: number } {
-    const { prefill_tokens, decode_tokens, elapsed_us } = this.#engine.step(turn);
+  #step(plan: IterationPlan): { prefill_tokens: number; decode_tokens: number; elapsed_ms: number } {
+    const { prefill_tokens, decode_tokens, elapsed_us } = this.#engine.step(plan);
     const elapsed_ms = Math.max(elapsed_us / 1000, this.#limits.step_ms_min, 1e-3);
     this.spent_ms += elapsed_us / 1000;
     return { prefill_tokens, decode_tokens, elapsed_ms };

@@ -1,37 +1,32 @@
-/** What is told of models' weights in the pool (Tangram §3.4): gateways choose by it where a resting model comes back. */
 import type { ModelWeights } from '../../../spec/agent-state.ts';
 import type { ReuseStore } from '../../memory/reuse-store.ts';
+import type { WorkerModels } from './worker-models.ts';
 
 /** Told at most this often while models compute. Lower: gateways are nearer to the truth; higher: less work. */
 const interval_ms = 250;
 
+/** What is told of models' weights in the pool (Tangram §3.4): gateways choose by it where a suspended model comes back. */
 export class WeightResidency {
-  /** S of each model, bytes. */
-  readonly #sizes = new Map<string, number>();
+  readonly #models: WorkerModels;
+  /** Changes of the store when it was told last. */
   #told = -1;
   #told_ms = Number.NEGATIVE_INFINITY;
 
-  /** A model has an instance. */
-  opened(name: string, store: ReuseStore): void {
-    this.#sizes.set(name, store.usedBytes(name));
-    this.#told = -1;
+  constructor(models: WorkerModels) {
+    this.#models = models;
   }
 
-  /** It is not served here any more. */
-  forget(name: string): void {
-    this.#sizes.delete(name);
+  /** A model serves: what is known of it is news. */
+  changed(): void {
+    this.#told = -1;
   }
 
   /**
    * What is to be told now; undefined where nothing changed, or not long ago.
    * @param idle nothing else is to be done: it is told at once
    */
-  due(
-    store: () => ReuseStore,
-    rests: (name: string) => boolean,
-    idle: boolean,
-  ): { name: string; weights: ModelWeights }[] | undefined {
-    if (this.#sizes.size === 0) return undefined;
+  due(store: () => ReuseStore, idle: boolean): { name: string; weights: ModelWeights }[] | undefined {
+    if (!this.#anyKnown) return undefined;
     const { changes } = store();
     if (changes === this.#told) return undefined;
     const now_ms = performance.now();
@@ -39,14 +34,16 @@ export class WeightResidency {
     this.#told = changes;
     this.#told_ms = now_ms;
     const resident = store().bytesByModel();
-    return [...this.#sizes].map(([name, bytes]) => ({
-      name,
-      weights: {
-        bytes,
-        resident_bytes: Math.min(bytes, resident.get(name) ?? 0),
-        load_bytes_per_s: store().loadBandwidth(name),
-        resting: rests(name),
-      },
-    }));
+    return [...this.#models].flatMap(({ name, weight_bytes: bytes, isAway }) => {
+      if (bytes === undefined) return [];
+      const resident_bytes = Math.min(bytes, resident.get(name) ?? 0);
+      const load_bytes_per_s = store().loadBandwidth(name);
+      return [{ name, weights: { bytes, resident_bytes, load_bytes_per_s, resting: isAway } }];
+    });
+  }
+
+  get #anyKnown(): boolean {
+    for (const { weight_bytes } of this.#models) if (weight_bytes !== undefined) return true;
+    return false;
   }
 }

@@ -193,5 +193,5 @@ it('a parked sequence that finds no room though nothing runs is computed again, 
   // The first look finds nothing to run, and has its engine begin anew.
   device.choose();
   expect(engine.recomputed).toEqual([parked]);
-  expect(device.choose()).toMatchObject({ model: 'one', turn: { first: parked } });
+  expect(device.choose()).toMatchObject({ model: 'one', plan: { first: parked } });
 });

@@ -1,0 +1,32 @@
+import type { IterationPlan, StepReport } from '../../../spec/engine-contract.ts';
+import type { ScheduledInstance } from './scheduled-instance.ts';
+
+/**
+ * What an iteration took refreshes the profile of its model, before its requests are brought up to date. Pure iterations
+ * only: of what rode along nobody knows which part took how long.
+ */
+export function observeIteration(
+  instance: ScheduledInstance,
+  plan: IterationPlan,
+  { prefill_tokens, decode_tokens }: StepReport,
+  elapsed_ms: number,
+): void {
+  const { growing, requests } = instance;
+  const ms = Math.max(elapsed_ms, 1e-3);
+  if (prefill_tokens === 0 && decode_tokens > 0) {
+    const decoding = requests.filter(({ prefill_tokens_left }) => prefill_tokens_left === 0);
+    const tokens = decoding.reduce(
+      (sum, { input_tokens, output_tokens }) => sum + input_tokens + output_tokens,
+      0,
+    );
+    if (decoding.length > 0) growing.observeDecode(decode_tokens, tokens / decoding.length, ms);
+  } else if (decode_tokens === 0 && prefill_tokens > 0) {
+    const request = instance.live.get(plan.first ?? Number.NaN);
+    // More than it had left: others' prompts were in it.
+    if (request && prefill_tokens <= request.prefill_tokens_left) {
+      const done = request.input_tokens + request.output_tokens - request.prefill_tokens_left;
+      growing.observePrefill(done, prefill_tokens, ms);
+    }
+  }
+  instance.profile = growing.profile;
+}
