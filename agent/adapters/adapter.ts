@@ -18,7 +18,7 @@ export interface AdapterContext {
   probed?: EngineProbe;
   emulated: boolean;
   /** Where the replica is on several nodes; absent: all of it is on this one. */
-  part?: EngineRankPlace;
+  place?: EngineRankPlace;
 }
 
 export interface EngineRankPlace {
@@ -26,7 +26,7 @@ export interface EngineRankPlace {
   rank: number;
   nodes: number;
   own_address: string;
-  /** Where its parts find each other: an address and a free port of the first node. */
+  /** Where its ranks find each other: an address and a free port of the first node. */
   leader: { address: string; port: number };
 }
 

@@ -1,7 +1,7 @@
 /**
  * Any OpenAI-compatible server: the `command` of model.yaml with its fields filled in. It gets a port on loopback
  * or, where it names {socket}, a unix socket; its key is in $HPCSERVE_ENGINE_KEY, and it is asked for with it. On several
- * nodes all parts have the same key: what meets at {leader_host}:{leader_port} can prove itself by it.
+ * nodes all ranks have the same key: what meets at {leader_host}:{leader_port} can prove itself by it.
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -29,10 +29,10 @@ export const command: EngineAdapter = {
         try: 'use exactly one of them in `command`',
       });
     }
-    const { part } = context;
-    if (part !== undefined && !template.some((word) => word.includes('{rank}')))
+    const { place } = context;
+    if (place !== undefined && !template.some((word) => word.includes('{rank}')))
       throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
-        what: `${unit.model.name}: the command is to run on ${part.nodes} nodes and does not name {rank}`,
+        what: `${unit.model.name}: the command is to run on ${place.nodes} nodes and does not name {rank}`,
         because: 'each of them would take itself for the only one',
         try: 'give it {rank}, {nodes}, {leader_host} and {leader_port}, or ask for fewer devices (parallel)',
       });
@@ -42,10 +42,10 @@ export const command: EngineAdapter = {
       socket,
       model: unit.model_path,
       served_name: unit.model.name,
-      rank: String(part?.rank ?? 0),
-      nodes: String(part?.nodes ?? 1),
-      leader_host: part?.leader.address ?? '127.0.0.1',
-      leader_port: String(part?.leader.port ?? context.port),
+      rank: String(place?.rank ?? 0),
+      nodes: String(place?.nodes ?? 1),
+      leader_host: place?.leader.address ?? '127.0.0.1',
+      leader_port: String(place?.leader.port ?? context.port),
     };
     return {
       argv: [...context.engine_prefix, ...template, ...unit.model.engine_args].map((part, index) =>

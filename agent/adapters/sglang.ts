@@ -38,7 +38,7 @@ export const sglang: EngineAdapter = {
 
   commandLine(unit, context) {
     const { model } = unit;
-    const { part } = context;
+    const { place } = context;
     const config = join(context.runtime_folder, 'sglang.yaml');
     const dtype = dtypes[model.precision];
     return {
@@ -56,12 +56,12 @@ export const sglang: EngineAdapter = {
         ...option('--port', context.port),
         ...option('--tp-size', unit.tensor),
         ...option('--pp-size', unit.pipeline),
-        ...(part === undefined
+        ...(place === undefined
           ? []
           : [
-              ...option('--nnodes', part.nodes),
-              ...option('--node-rank', part.rank),
-              ...option('--dist-init-addr', hostAndPort(part.leader)),
+              ...option('--nnodes', place.nodes),
+              ...option('--node-rank', place.rank),
+              ...option('--dist-init-addr', hostAndPort(place.leader)),
             ]),
         ...option('--context-length', unit.context_tokens),
         ...option('--max-running-requests', model.max_sequences),

@@ -79,7 +79,7 @@ export const vllm: EngineAdapter = {
 
   commandLine(unit, context) {
     const { model } = unit;
-    const { part } = context;
+    const { place } = context;
     const socket = join(context.runtime_folder, 'engine.sock');
     const listen = context.probed?.unix_socket
       ? ({ kind: 'socket', path: socket } as const)
@@ -102,14 +102,14 @@ export const vllm: EngineAdapter = {
       '--served-model-name',
       model.name,
       ...model.aliases,
-      ...(part !== undefined && part.rank > 0
+      ...(place !== undefined && place.rank > 0
         ? ['--headless']
         : listen.kind === 'socket'
           ? ['--uds', listen.path]
           : ['--host', '127.0.0.1', '--port', String(listen.port)]),
       ...option('--tensor-parallel-size', unit.tensor),
       ...option('--pipeline-parallel-size', unit.pipeline),
-      ...(part === undefined ? [] : acrossNodes(part)),
+      ...(place === undefined ? [] : acrossNodes(place)),
       ...option('--max-model-len', unit.context_tokens),
       ...option('--max-num-seqs', model.max_sequences),
       ...option('--max-num-batched-tokens', chosenChunk(model)),
@@ -128,14 +128,14 @@ export const vllm: EngineAdapter = {
       env: {
         VLLM_API_KEY: context.key,
         // Its ranks talk to each other over TCP: those of one node on loopback, where nobody else's node reaches.
-        VLLM_HOST_IP: part?.own_address ?? '127.0.0.1',
+        VLLM_HOST_IP: place?.own_address ?? '127.0.0.1',
         VLLM_NO_USAGE_STATS: '1',
         // A host that is allowed must not send it to one that is not.
         VLLM_MEDIA_URL_ALLOW_REDIRECTS: '0',
         ...(sleeps && { VLLM_SERVER_DEV_MODE: '1' }),
       },
       // Level 1: weights wait in host memory, and KV is given up.
-      ...(sleeps && (part?.rank ?? 0) === 0 && { sleep: { sleep: '/sleep?level=1', wake: '/wake_up' } }),
+      ...(sleeps && (place?.rank ?? 0) === 0 && { sleep: { sleep: '/sleep?level=1', wake: '/wake_up' } }),
       files: [],
       links: [],
     };

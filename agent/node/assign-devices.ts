@@ -16,7 +16,7 @@ export interface UnitGroup {
   threads: number;
 }
 
-export interface Allotment {
+export interface DeviceAssignment {
   groups: UnitGroup[];
   /** Units that have no devices here, with why. */
   failed: { unit: UnitSpec; error: HpcserveError }[];
@@ -25,9 +25,9 @@ export interface Allotment {
 }
 
 /** Gives the devices of a node to its units, by kind and index. Pure. */
-export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices): Allotment {
+export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices): DeviceAssignment {
   const groups: UnitGroup[] = [];
-  const failed: Allotment['failed'] = [];
+  const failed: DeviceAssignment['failed'] = [];
   const workers = new Map<string, UnitGroup>();
   const used = new Set<NodeDevice>();
   for (const unit of units) {

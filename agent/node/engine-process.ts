@@ -118,7 +118,7 @@ export class EngineProcess implements ServingProcess {
     await place.board
       .tell(0, { phase: 'ended', because: whyEnded(end) })
       .catch((error: unknown) => log.error({ error: String(error) }, 'the end was not told'));
-    // Its other parts end with it, and their agents: another job takes its place.
+    // Its other ranks end with it, and their agents: another job takes its place.
     return { ...end, restartable: false };
   }
 
@@ -126,7 +126,7 @@ export class EngineProcess implements ServingProcess {
     try {
       checkModelPath(this.#unit);
       const { child, upstream, key, sleep } = await this.#start();
-      const lost = this.#untilPartLost(signal);
+      const lost = this.#untilRankLost(signal);
       const reached = await Promise.race([this.#becomeReady(child, upstream), lost]);
       if (typeof reached === 'object') return this.#endWith(child, reached);
       if (reached === 'ready') {
@@ -196,13 +196,13 @@ export class EngineProcess implements ServingProcess {
   }
 
   /** Where it runs on several nodes: tells the others where to find it, and with which key. */
-  async #meet(key: string): Promise<Pick<AdapterContext, 'part'>> {
+  async #meet(key: string): Promise<Pick<AdapterContext, 'place'>> {
     const { place } = this.#context;
     if (place === undefined) return {};
     const { board, nodes, address } = place;
     const leader = { address, port: await freePort(address, place.port_range) };
     await board.tell(0, { phase: 'up', meeting: { ...leader, key, node: place.node } });
-    return { part: { rank: 0, nodes, own_address: address, leader } };
+    return { place: { rank: 0, nodes, own_address: address, leader } };
   }
 
   async #endWith(child: Child, end: EngineEnd): Promise<ProcessEnd> {
@@ -211,8 +211,8 @@ export class EngineProcess implements ServingProcess {
     return this.#stopped.signal.aborted ? { restartable: false } : end;
   }
 
-  /** Resolves where a part on another node ended: then all of it ends. */
-  async #untilPartLost(signal: AbortSignal): Promise<EngineEnd> {
+  /** Resolves where a rank on another node ended: then all of it ends. */
+  async #untilRankLost(signal: AbortSignal): Promise<EngineEnd> {
     const { place } = this.#context;
     if (place === undefined) return never;
     const { board, nodes } = place;

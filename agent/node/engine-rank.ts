@@ -1,4 +1,4 @@
-/** One node's part of a wrapped engine that runs on several: started as the first node says, ended with it. */
+/** One rank of a wrapped engine that runs on several nodes: started as the first node says, ended with it. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
@@ -7,7 +7,7 @@ import { adapterOf } from '../adapters/index.ts';
 import { Child } from './child.ts';
 import { engineEnvironment, freePort, prepareFiles } from './engine-start.ts';
 import { checkModelPath } from './model-path.ts';
-import { type Meeting, type PartPlace, whyEnded } from './rank-rendezvous.ts';
+import { type Meeting, type RankPlace, whyEnded } from './rank-rendezvous.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess } from './serving-process.ts';
 
 const stop_grace_ms = 5000;
@@ -25,12 +25,12 @@ export class EngineRank implements ServingProcess {
   readonly ended: Promise<ProcessEnd>;
   readonly #context: ProcessContext;
   readonly #unit: UnitSpec;
-  readonly #place: PartPlace;
+  readonly #place: RankPlace;
   readonly #stopped = new AbortController();
   #child: Child | undefined;
   #first_node: string | undefined;
 
-  constructor(context: ProcessContext, place: PartPlace) {
+  constructor(context: ProcessContext, place: RankPlace) {
     this.#context = context;
     this.#unit = context.group.units[0]!;
     this.#place = place;
@@ -50,7 +50,7 @@ export class EngineRank implements ServingProcess {
   /** The first node admits requests, and stops admitting them. */
   drain(): void {}
 
-  /** The answers of the first node need this part: it goes on until that node has ended, or had the time for it. */
+  /** The answers of the first node need this rank: it goes on until that node has ended, or had the time for it. */
   async stop(grace_ms: number): Promise<void> {
     const waiting = new AbortController();
     const { signal } = waiting;
@@ -148,7 +148,7 @@ export class EngineRank implements ServingProcess {
       key,
       engine_prefix,
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
-      part: { rank, nodes, own_address: address, leader },
+      place: { rank, nodes, own_address: address, leader },
     });
     this.#stopped.signal.throwIfAborted();
     prepareFiles(line);
@@ -162,7 +162,7 @@ export class EngineRank implements ServingProcess {
       memory_limit_bytes,
     });
     this.#child = child;
-    log.info({ unit: unit.unit, rank, argv: line.argv, pid: child.pid }, 'part of an engine started');
+    log.info({ unit: unit.unit, rank, argv: line.argv, pid: child.pid }, 'rank of an engine started');
     this.#context.onChange();
     return child;
   }

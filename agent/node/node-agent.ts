@@ -8,7 +8,7 @@ import type { SessionMetadata } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
 import { AgentGossip } from './agent-gossip.ts';
-import { type Allotment, assignDevices, type UnitGroup } from './assign-devices.ts';
+import { assignDevices, type DeviceAssignment, type UnitGroup } from './assign-devices.ts';
 import { LaunchProvider } from './launch-provider.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { oneLine } from './model-path.ts';
@@ -53,7 +53,7 @@ export class NodeAgent {
   #walltime_warning_at_ms: number | undefined;
   #walltime_drain_ms: number | undefined;
   #devices: NodeDevices | undefined;
-  #allotment: Allotment | undefined;
+  #assignment: DeviceAssignment | undefined;
   #registry: RendezvousRegistry | undefined;
   #provider: LaunchProvider | undefined;
   #gossip: AgentGossip | undefined;
@@ -176,7 +176,7 @@ export class NodeAgent {
             ]
           : []),
         ...this.#supervisors.map((supervisor) => supervisor.state()),
-        ...(this.#allotment?.failed ?? []).map(({ unit, error }) => ({
+        ...(this.#assignment?.failed ?? []).map(({ unit, error }) => ({
           session_id: '',
           role: unit.engine === 'native' ? ('device-worker' as const) : ('engine' as const),
           unit: unit.unit,
@@ -210,8 +210,8 @@ export class NodeAgent {
     const { node_index } = this.#identity;
     this.#devices = discoverDevices(launch, node_index, this.#environment);
     const units = unitsOnNode(launch.units, node_index);
-    this.#allotment = assignDevices(units, this.#devices);
-    this.#noticeDevices(this.#devices, this.#allotment);
+    this.#assignment = assignDevices(units, this.#devices);
+    this.#noticeDevices(this.#devices, this.#assignment);
     this.#changed();
 
     const runtime_folder = makeRuntimeFolder(launch.runtime_folder, this.#environment);
@@ -260,7 +260,7 @@ export class NodeAgent {
     await this.#session.update({ lifecycle: 'SERVING' });
     const peers_socket = await this.#listenForWeights(registry, runtime_folder, units);
     asked.throwIfAborted();
-    this.#supervisors = this.#allotment.groups.map((group, index) => {
+    this.#supervisors = this.#assignment.groups.map((group, index) => {
       return new UnitSupervisor({
         group,
         place: placeOf(launch, group, this.#identity, choice.announced[0]!, this.#environment),
@@ -437,7 +437,7 @@ export class NodeAgent {
   #onChanged: () => void = () => undefined;
 
   #everythingFailed(): boolean {
-    const failed = this.#allotment?.failed.length ?? 0;
+    const failed = this.#assignment?.failed.length ?? 0;
     if (this.#supervisors.length === 0) return failed > 0;
     return this.#supervisors.every((supervisor) => supervisor.failed);
   }
@@ -448,7 +448,7 @@ export class NodeAgent {
     if (devices.length === 0) return;
     const names = devices.map(({ description }) => description.model).join(' + ');
     for (const [index, other] of this.#supervisors.entries()) {
-      const shared = this.#allotment!.groups[index]!.devices.some((device) => devices.includes(device));
+      const shared = this.#assignment!.groups[index]!.devices.some((device) => devices.includes(device));
       if (!shared || other.name === group.name) continue;
       other.failPermanently(
         new HpcserveError('E_AGENT_DEVICE_FAILED', {
@@ -461,7 +461,7 @@ export class NodeAgent {
 
   #unitsFailed(): HpcserveError {
     const reasons = [
-      ...(this.#allotment?.failed ?? []).map(({ unit, error }) => `${unit.unit}: ${error.toText()}`),
+      ...(this.#assignment?.failed ?? []).map(({ unit, error }) => `${unit.unit}: ${error.toText()}`),
       ...this.#supervisors.map((supervisor) => {
         const [failed] = supervisor.model_errors.values();
         return `${supervisor.name}: ${(supervisor.error ?? failed)?.toText() ?? 'it failed'}`;
@@ -526,7 +526,7 @@ export class NodeAgent {
     this.#onChanged();
   }
 
-  #noticeDevices(devices: NodeDevices, { failed, unused }: Allotment): void {
+  #noticeDevices(devices: NodeDevices, { failed, unused }: DeviceAssignment): void {
     for (const warning of devices.warnings) this.#log.warn(warning);
     for (const { error } of failed) this.#log.error({ error: error.toJSON() }, error.message);
     // An agent that was given nothing to run waits for it.

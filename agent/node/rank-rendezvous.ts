@@ -10,10 +10,10 @@ import { launchFiles } from '../../spec/state-layout.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import type { NodeIdentity } from './slurm-environment.ts';
 
-/** Lower: the end of one part is noticed sooner, more questions to the shared filesystem. */
+/** Lower: the end of one rank is noticed sooner, more questions to the shared filesystem. */
 const look_ms = 500;
 
-/** Where the parts of an engine find each other, and the key they share. */
+/** Where the ranks of an engine find each other, and the key they share. */
 export interface Meeting {
   address: string;
   port: number;
@@ -22,7 +22,7 @@ export interface Meeting {
   node: string;
 }
 
-export type PartNotice = { phase: 'up'; meeting?: Meeting } | { phase: 'ended'; because: string };
+export type RankNotice = { phase: 'up'; meeting?: Meeting } | { phase: 'ended'; because: string };
 
 interface RankRendezvousOptions {
   launch_folder: string;
@@ -32,7 +32,7 @@ interface RankRendezvousOptions {
 }
 
 /** Where a process stands among those of a replica on several nodes. */
-export interface PartPlace {
+export interface RankPlace {
   /** 0: the first, which answers requests. */
   rank: number;
   nodes: number;
@@ -52,7 +52,7 @@ export function placeOf(
   { node, node_index }: Pick<NodeIdentity, 'node' | 'node_index'>,
   address: string,
   environment: NodeJS.ProcessEnv,
-): PartPlace | undefined {
+): RankPlace | undefined {
   const unit = group.units[0]!;
   if (unit.nodes === undefined) return undefined;
   const { launch_folder, port_range } = launch;
@@ -66,7 +66,7 @@ export function placeOf(
   };
 }
 
-/** Why a part ended, for the others. */
+/** Why a rank ended, for the others. */
 export function whyEnded({ error }: { error?: HpcserveError }): string {
   return error ? [error.message, ...error.because].join(': ') : 'it was asked to end';
 }
@@ -85,7 +85,7 @@ export class RankRendezvous {
   }
 
   /** The meeting's key is in the file, which nobody else may read. */
-  async tell(rank: number, notice: PartNotice): Promise<void> {
+  async tell(rank: number, notice: RankNotice): Promise<void> {
     const path = this.#path(rank);
     const temporary = `${path}.${randomBytes(4).toString('hex')}.tmp`;
     const text = JSON.stringify({ run: this.#options.run, ...notice });
@@ -94,7 +94,7 @@ export class RankRendezvous {
   }
 
   /** Undefined where it has told nothing in this run. */
-  async read(rank: number): Promise<PartNotice | undefined> {
+  async read(rank: number): Promise<RankNotice | undefined> {
     let text: string;
     try {
       text = await readFile(this.#path(rank), 'utf8');
@@ -102,7 +102,7 @@ export class RankRendezvous {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
       throw error;
     }
-    const { run, ...notice } = JSON.parse(text) as PartNotice & { run: string };
+    const { run, ...notice } = JSON.parse(text) as RankNotice & { run: string };
     return run === this.#options.run ? notice : undefined;
   }
 
@@ -118,7 +118,7 @@ export class RankRendezvous {
   }
 
   /** Looks until `rank` has told what is waited for. A filesystem that is away for a while is waited for too. */
-  async until<T>(rank: number, is: (notice: PartNotice) => T | undefined, signal: AbortSignal): Promise<T> {
+  async until<T>(rank: number, is: (notice: RankNotice) => T | undefined, signal: AbortSignal): Promise<T> {
     for (;;) {
       const notice = await this.read(rank).catch((error: NodeJS.ErrnoException) => {
         if (error.code === undefined) throw error;

@@ -6,7 +6,7 @@ import type { FatalScope } from '../adapters/fatal.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import type { AgentLog } from './log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
-import type { PartPlace } from './rank-rendezvous.ts';
+import type { RankPlace } from './rank-rendezvous.ts';
 
 /** Where a process answers OpenAI's paths; on this host only. */
 export type Upstream =
@@ -74,7 +74,7 @@ export interface ProcessEnd {
 export interface ProcessContext {
   group: UnitGroup;
   /** Absent: all of the replica is on this node. */
-  place?: PartPlace | undefined;
+  place?: RankPlace | undefined;
   /** 0700, of this start alone. */
   runtime_folder: string;
   log_file: string;

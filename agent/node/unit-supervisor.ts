@@ -67,7 +67,7 @@ export class UnitSupervisor {
   /** Ends a pause before the next start: that the agent stops, or that there is to be none. */
   readonly #interrupted = new AbortController();
   /** Why it must not go on, though it would. */
-  #condemned: HpcserveError | undefined;
+  #permanentFailure: HpcserveError | undefined;
   readonly #reasons = new Map<string, boolean>();
   readonly traffic: Traffic = { in_flight: 0, streams: 0, answer_bytes: 0, unanswered: new Set() };
   #session: LocalSession | undefined;
@@ -211,7 +211,7 @@ export class UnitSupervisor {
   /** Its device failed under another unit: it ends at once, and for good. */
   failPermanently(error: HpcserveError): void {
     if (this.#given_up || this.#stopped.signal.aborted) return;
-    this.#condemned ??= error;
+    this.#permanentFailure ??= error;
     this.#interrupted.abort();
     void this.#process?.stop(0);
   }
@@ -286,7 +286,7 @@ export class UnitSupervisor {
     const { log } = this.#options;
     while (!this.#stopped.signal.aborted) {
       const ended = await this.#runOnce();
-      const end = this.#condemned ? { error: this.#condemned, restartable: false } : ended;
+      const end = this.#permanentFailure ? { error: this.#permanentFailure, restartable: false } : ended;
       this.#ended = true;
       if (this.#stopped.signal.aborted || !end.error) break;
       if (end.orderly && this.#draining) {
@@ -303,9 +303,9 @@ export class UnitSupervisor {
       log.warn({ unit: this.name, pause_ms }, 'it is started again after a pause');
       this.#options.onChange();
       await delay(pause_ms, undefined, { signal: this.#interrupted.signal }).catch(() => undefined); // interrupted
-      if (this.#condemned) {
-        await this.#failed(this.#condemned);
-        await this.#giveUp({ error: this.#condemned, restartable: false });
+      if (this.#permanentFailure) {
+        await this.#failed(this.#permanentFailure);
+        await this.#giveUp({ error: this.#permanentFailure, restartable: false });
         break;
       }
       await this.#session?.leave();

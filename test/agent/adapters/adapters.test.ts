@@ -46,7 +46,7 @@ describe('on several nodes', () => {
 
   test('vLLM: one process a node, the first of which answers', () => {
     const probed = { version: '0.18.0', unix_socket: true };
-    const [one, two] = [first, second].map((part) => line('vllm', {}, { part, probed }, split));
+    const [one, two] = [first, second].map((place) => line('vllm', {}, { place, probed }, split));
     const shared = ['--distributed-executor-backend', 'mp', '--nnodes', '2', '--node-rank'];
     const meeting = ['--master-addr', '10.1.0.1', '--master-port', '29501'];
     const degrees = ['--tensor-parallel-size', '4', '--pipeline-parallel-size', '2'];
@@ -66,8 +66,8 @@ describe('on several nodes', () => {
   });
 
   test('SGLang: by rank, and an IPv6 address in brackets', () => {
-    const part = { ...second, leader: { address: 'fd00::1', port: 29_501 } };
-    const { argv } = line('sglang', {}, { part }, split);
+    const place = { ...second, leader: { address: 'fd00::1', port: 29_501 } };
+    const { argv } = line('sglang', {}, { place }, split);
     expect(between(argv, '--tp-size', '--context-length')).toEqual([
       ...['--tp-size', '4', '--pp-size', '2'],
       ...['--nnodes', '2', '--node-rank', '1', '--dist-init-addr', '[fd00::1]:29501'],
@@ -76,13 +76,13 @@ describe('on several nodes', () => {
 
   test('any command: with its rank and the place of the first, and one key for all', () => {
     const template = ['serve', '--port={port}', '--rank={rank}/{nodes}', '{leader_host}:{leader_port}'];
-    const two = line('command', { command: template }, { part: second }, split);
+    const two = line('command', { command: template }, { place: second }, split);
     expect(two.argv).toEqual(['serve', '--port=40123', '--rank=1/2', '10.1.0.1:29501']);
     expect(two.env).toEqual({ HPCSERVE_ENGINE_KEY: key });
     const alone = line('command', { command: template });
     expect(alone.argv).toEqual(['serve', '--port=40123', '--rank=0/1', '127.0.0.1:40123']);
     const blind = { command: ['serve', '--port={port}'] };
-    expect(() => line('command', blind, { part: second }, split)).toThrow(/does not name \{rank\}/);
+    expect(() => line('command', blind, { place: second }, split)).toThrow(/does not name \{rank\}/);
   });
 });
 

@@ -1,4 +1,4 @@
-/** A wrapped engine on two nodes: its parts find each other by files, and none goes on without the others. */
+/** A wrapped engine on two nodes: its ranks find each other by files, and none goes on without the others. */
 import { mkdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -8,13 +8,13 @@ import type { UnitGroup } from '../../../agent/node/assign-devices.ts';
 import { EngineProcess } from '../../../agent/node/engine-process.ts';
 import { EngineRank } from '../../../agent/node/engine-rank.ts';
 import { OrphanGuard } from '../../../agent/node/orphan-guard.ts';
-import { type PartPlace, placeOf } from '../../../agent/node/rank-rendezvous.ts';
+import { placeOf, type RankPlace } from '../../../agent/node/rank-rendezvous.ts';
 import type { ProcessContext, ServingProcess } from '../../../agent/node/serving-process.ts';
 import { launchFiles } from '../../../spec/state-layout.ts';
 import { eventually, scratchFolder } from '../../mesh/support.ts';
 import { alive, fixtureEngine, unitOf } from '../support.ts';
 
-/** The first part answers; the other one ends in failure once there is a file. */
+/** The first rank answers; the other one ends in failure once there is a file. */
 const script = `
 if [ "$1" = 0 ]; then exec "$2" "$3" "$4"; fi
 echo "part $1 meets the others with $HPCSERVE_ENGINE_KEY"
@@ -25,7 +25,7 @@ exit 3
 
 class TwoNodes implements AsyncDisposable {
   readonly first: EngineProcess;
-  readonly part: EngineRank;
+  readonly second: EngineRank;
   readonly #folder: string;
   readonly #scratch: AsyncDisposable;
   readonly #guards: OrphanGuard[] = [];
@@ -36,7 +36,7 @@ class TwoNodes implements AsyncDisposable {
     this.#guards = contexts.map(({ guard }) => guard);
     const [first, second] = contexts as [ProcessContext, ProcessContext];
     this.first = new EngineProcess(first);
-    this.part = new EngineRank(second, second.place!);
+    this.second = new EngineRank(second, second.place!);
   }
 
   static async start(): Promise<TwoNodes> {
@@ -48,17 +48,17 @@ class TwoNodes implements AsyncDisposable {
   }
 
   /** Both run, and the first one answers. */
-  async serving(): Promise<{ first: number; part: number }> {
+  async serving(): Promise<{ first: number; second: number }> {
     await eventually(() => this.first.upstream !== undefined, 'the engine to serve');
-    await eventually(async () => (await this.partLog()) !== '', 'the part to run');
-    return { first: this.first.pid!, part: this.part.pid! };
+    await eventually(async () => (await this.secondLog()) !== '', 'the second rank to run');
+    return { first: this.first.pid!, second: this.second.pid! };
   }
 
-  partLog(): Promise<string> {
-    return readFile(this.part.log_file, 'utf8').catch(() => '');
+  secondLog(): Promise<string> {
+    return readFile(this.second.log_file, 'utf8').catch(() => '');
   }
 
-  async losePart(): Promise<void> {
+  async loseSecond(): Promise<void> {
     await writeFile(join(this.#folder, 'lost'), '');
   }
 
@@ -68,13 +68,13 @@ class TwoNodes implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.agentOfFirst('stopped');
-    await Promise.all([this.first.stop(100), this.part.stop(100)]);
+    await Promise.all([this.first.stop(100), this.second.stop(100)]);
     for (const guard of this.#guards) guard.close();
     await this.#scratch[Symbol.asyncDispose]();
   }
 }
 
-function placeIn(folder: string, rank: number, environment: NodeJS.ProcessEnv = {}): PartPlace {
+function placeIn(folder: string, rank: number, environment: NodeJS.ProcessEnv = {}): RankPlace {
   const identity = { node: `n${rank}`, node_index: rank };
   return placeOf({ launch_folder: folder }, groupIn(folder), identity, '127.0.0.1', environment)!;
 }
@@ -115,10 +115,10 @@ async function contextOf(folder: string, rank: number): Promise<ProcessContext> 
 const hasEnded = ({ ended }: ServingProcess): Promise<boolean> =>
   Promise.race([ended.then(() => true), delay(1000, false)]);
 
-test('a part that ends takes the engine on the first node with it, and each says why', async () => {
+test('a rank that ends takes the engine on the first node with it, and each says why', async () => {
   await using nodes = await TwoNodes.start();
   const pids = await nodes.serving();
-  await nodes.losePart();
+  await nodes.loseSecond();
   const end = await nodes.first.ended;
   expect(end.restartable).toBe(false);
   expect(end.error).toMatchObject({
@@ -134,9 +134,9 @@ test('a part that ends takes the engine on the first node with it, and each says
   expect(nodes.first.upstream).toBe(undefined);
   expect(alive(pids.first)).toBe(false);
   // Slurm kills what is left of a step of which one task failed: what the first node has to say is said before.
-  expect(await hasEnded(nodes.part)).toBe(false);
+  expect(await hasEnded(nodes.second)).toBe(false);
   await nodes.agentOfFirst('failed');
-  const lost = await nodes.part.ended;
+  const lost = await nodes.second.ended;
   expect(lost).toMatchObject({ restartable: false, orderly: false, exit_code: 3, signal: null });
   expect(lost.error).toMatchObject({
     code: 'E_AGENT_PART_LOST',
@@ -147,53 +147,53 @@ test('a part that ends takes the engine on the first node with it, and each says
       'part 1 meets the others with [key]',
       'fabric: link down',
     ],
-    details: { rank: 1, log_file: nodes.part.log_file },
+    details: { rank: 1, log_file: nodes.second.log_file },
   });
 });
 
-test('where the engine ends on its first node, its parts end, and say with what', async () => {
+test('where the engine ends on its first node, its ranks end, and say with what', async () => {
   await using nodes = await TwoNodes.start();
   const pids = await nodes.serving();
   process.kill(pids.first, 'SIGKILL');
   const end = await nodes.first.ended;
   expect(end).toMatchObject({ restartable: false, signal: 'SIGKILL' });
   await nodes.agentOfFirst('failed');
-  const lost = await nodes.part.ended;
+  const lost = await nodes.second.ended;
   expect(lost.restartable).toBe(false);
   expect(lost.error).toMatchObject({
     code: 'E_AGENT_PART_LOST',
     message: 'the replica m-0 on 2 nodes ended',
     because: [`it ended on its first node: ${[end.error!.message, ...end.error!.because].join(': ')}`],
   });
-  expect(alive(pids.part)).toBe(false);
+  expect(alive(pids.second)).toBe(false);
 });
 
-test('a part that is asked to end is lost for the first node alone', async () => {
+test('a rank that is asked to end is lost for the first node alone', async () => {
   await using nodes = await TwoNodes.start();
   const pids = await nodes.serving();
-  await nodes.part.stop(100);
-  expect(await nodes.part.ended).toEqual({ restartable: false });
-  expect(alive(pids.part)).toBe(false);
+  await nodes.second.stop(100);
+  expect(await nodes.second.ended).toEqual({ restartable: false });
+  expect(alive(pids.second)).toBe(false);
   expect((await nodes.first.ended).error).toMatchObject({
     code: 'E_AGENT_PART_LOST',
     because: ['its part 2 of 2 ended: it was asked to end'],
   });
 });
 
-test('an engine that is asked to end on its first node ends its parts', async () => {
+test('an engine that is asked to end on its first node ends its ranks', async () => {
   await using nodes = await TwoNodes.start();
   const pids = await nodes.serving();
   await nodes.first.stop(100);
   expect(await nodes.first.ended).toEqual({ restartable: false });
   await nodes.agentOfFirst('stopped');
-  expect((await nodes.part.ended).error).toMatchObject({
+  expect((await nodes.second.ended).error).toMatchObject({
     code: 'E_AGENT_PART_LOST',
     because: ['it ended on its first node: it was asked to end'],
   });
-  expect(alive(pids.part)).toBe(false);
+  expect(alive(pids.second)).toBe(false);
 });
 
-test('what parts told in an earlier run of the job is no news, and only their user reads it', async () => {
+test('what ranks told in an earlier run of the job is no news, and only their user reads it', async () => {
   await using scratch = await scratchFolder();
   const boardOf = (environment: NodeJS.ProcessEnv) => placeIn(scratch.path, 0, environment).board;
   const notice = {
