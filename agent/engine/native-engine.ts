@@ -17,7 +17,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { finishPooled, poolRows } from './embedding.ts';
 import { checkOptions } from './engine-options.ts';
 import { batchTokens, planBatch } from './iteration-batch.ts';
-import { KvBlocks } from './kv-blocks.ts';
+import { KvBlockAllocator } from './kv-block-allocator.ts';
 import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import { logprobsOf } from './logprobs.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
@@ -48,7 +48,7 @@ export class NativeEngine implements Engine {
   readonly info: ModelInfo;
   readonly #options: EngineOptions;
   readonly #stage: Stage;
-  readonly #blocks: KvBlocks;
+  readonly #blocks: KvBlockAllocator;
   readonly #waiting: Sequence[] = [];
   /** In the order of admission. */
   readonly #running: Sequence[] = [];
@@ -82,7 +82,7 @@ export class NativeEngine implements Engine {
       });
     }
     const { kv: cache } = this.#stage;
-    this.#blocks = new KvBlocks(
+    this.#blocks = new KvBlockAllocator(
       cache.storage,
       Math.floor(options.kv_tokens / kv_block_tokens),
       (from, to, rows) => cache.copyRows(from * kv_block_tokens, to * kv_block_tokens, rows),

@@ -1,6 +1,6 @@
 /** One request while it lives in the engine. */
 import type { SampledToken, SequenceRequest } from '../../spec/engine-contract.ts';
-import type { BlockList } from './kv-blocks.ts';
+import type { BlockList } from './kv-block-allocator.ts';
 import { TokenList } from './token-list.ts';
 
 export class Sequence {

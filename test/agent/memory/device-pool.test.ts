@@ -132,8 +132,8 @@ describe('a KV cache in the pool', () => {
     const asked = ask([200, 80]);
     let lowered = 0;
     const steps = engine.step.bind(engine);
-    engine.step = (turn) => {
-      const report = steps(turn);
+    engine.step = (plan) => {
+      const report = steps(plan);
       if (engine.kv_bytes_used > 0 && lowered === 0) {
         lowered = engine.setKvBudget(1);
         expect(lowered).toBe(engine.kv_bytes_used);

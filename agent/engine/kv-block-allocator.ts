@@ -27,7 +27,7 @@ export interface BlockList {
 /** Copies the first rows of a block to another one. */
 type CopyRows = (from_block: number, to_block: number, rows: number) => void;
 
-export class KvBlocks {
+export class KvBlockAllocator {
   /** Those without memory included. */
   readonly n_blocks: number;
   readonly #slab_blocks: number;

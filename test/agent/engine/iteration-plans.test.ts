@@ -1,4 +1,4 @@
-/** Iterations by turns: a scheduler says whose, and no turn changes a token. */
+/** Iterations by plan: a scheduler says what is computed, and no plan changes a token. */
 import { describe, expect, test } from 'vitest';
 import type { IterationPlan } from '../../../spec/engine-contract.ts';
 import { engineOptions, GreedyRecorder, generate, model, prompt, withEngine } from './support.ts';
@@ -6,8 +6,8 @@ import { engineOptions, GreedyRecorder, generate, model, prompt, withEngine } fr
 const lengths = [5, 90, 300, 40];
 const new_tokens = 12;
 
-describe('turns', () => {
-  test('a turn computes what it says: decode steps, or so many tokens of a prompt, the asked one first', async () => {
+describe('iteration plans', () => {
+  test('a step computes what its plan says: decode steps, or so many tokens of a prompt, the asked one first', async () => {
     const path = await model('tiny-llama', 'F16');
     withEngine(engineOptions(path), (engine) => {
       const add = (id: number, length: number): void =>
@@ -29,8 +29,8 @@ describe('turns', () => {
       expect(engine.step({ decode: false, prefill_tokens: 64 })).toMatchObject({ prefill_tokens: 40 });
       add(1, 100);
       add(2, 60);
-      const turn = { decode: false, prefill_tokens: 80, first: 2 };
-      expect(engine.step(turn)).toMatchObject({ prefill_tokens: 80, decode_tokens: 0 });
+      const plan = { decode: false, prefill_tokens: 80, first: 2 };
+      expect(engine.step(plan)).toMatchObject({ prefill_tokens: 80, decode_tokens: 0 });
       const progress = new Map(engine.progress().map((one) => [one.id, one]));
       expect(progress.get(0)).toMatchObject({ tokens: 41, generated_tokens: 1, pending_tokens: 1 });
       expect(progress.get(1)).toMatchObject({ generated_tokens: 0, pending_tokens: 80 });
@@ -42,7 +42,7 @@ describe('turns', () => {
     });
   });
 
-  test('batch_invariant: the same tokens by turns of any kind as alone', async () => {
+  test('batch_invariant: the same tokens by plans of any kind as alone', async () => {
     const path = await model('tiny-qwen3', 'Q4_0');
     withEngine(engineOptions(path, { batch_invariant: true }), (engine) => {
       const asked = () =>
@@ -61,7 +61,7 @@ describe('turns', () => {
           stop_tokens: new Set(),
         });
       });
-      const turns: IterationPlan[] = [
+      const plans: IterationPlan[] = [
         { decode: false, prefill_tokens: 33, first: 2 },
         { decode: true, prefill_tokens: 0 },
         { decode: false, prefill_tokens: 100, first: 1 },
@@ -69,7 +69,7 @@ describe('turns', () => {
         { decode: false, prefill_tokens: 64 },
       ];
       for (let step = 0; engine.busy; step++) {
-        for (const { id, token } of engine.step(turns[step % turns.length]).outputs)
+        for (const { id, token } of engine.step(plans[step % plans.length]).outputs)
           if (token) tokens[id]!.push(token.token);
         expect(step).toBeLessThan(1000);
       }

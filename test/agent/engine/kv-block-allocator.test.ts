@@ -1,7 +1,7 @@
 /** The block allocator under random histories: nothing is lost, nothing is given twice. */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { type BlockList, KvBlocks } from '../../../agent/engine/kv-blocks.ts';
+import { type BlockList, KvBlockAllocator } from '../../../agent/engine/kv-block-allocator.ts';
 import type { KvStorage, KvUser } from '../../../agent/engine/kv-storage.ts';
 
 /** Numbers only: slabs of so many blocks, of which so many may have memory. */
@@ -70,7 +70,7 @@ test('references and lists agree after any history', () => {
   });
   fc.assert(
     fc.property(fc.array(action, { maxLength: 60 }), (actions) => {
-      const blocks = new KvBlocks(new FakeStorage(24), 24, nothing);
+      const blocks = new KvBlockAllocator(new FakeStorage(24), 24, nothing);
       const live: { list: BlockList; seed: number }[] = [];
       for (const { kind, which, length } of actions) {
         const chosen = live[which % Math.max(1, live.length)];
@@ -98,7 +98,7 @@ test('references and lists agree after any history', () => {
 });
 
 test('a sequence stays in one extent while there is room', () => {
-  const blocks = new KvBlocks(new FakeStorage(64), 64, nothing);
+  const blocks = new KvBlockAllocator(new FakeStorage(64), 64, nothing);
   const lists = [blocks.open(16), blocks.open(16), blocks.open(16)];
   for (let count = 1; count <= 16; count++) for (const list of lists) blocks.grow(list, count);
   for (const { blocks: own } of lists)
@@ -106,7 +106,7 @@ test('a sequence stays in one extent while there is room', () => {
 });
 
 test('only the same tokens behind the same prefix are shared', () => {
-  const blocks = new KvBlocks(new FakeStorage(16), 16, nothing);
+  const blocks = new KvBlockAllocator(new FakeStorage(16), 16, nothing);
   const first = blocks.open(4);
   const tokens = Int32Array.from({ length: 48 }, (_, index) => index);
   blocks.grow(first, 3);
@@ -127,7 +127,7 @@ test('only the same tokens behind the same prefix are shared', () => {
 
 test('blocks are found in their own scope alone, whole ones and beginnings', () => {
   const copied: number[] = [];
-  const blocks = new KvBlocks(new FakeStorage(32), 32, (_from, _to, rows) => copied.push(rows));
+  const blocks = new KvBlockAllocator(new FakeStorage(32), 32, (_from, _to, rows) => copied.push(rows));
   const tokens = Int32Array.from({ length: 40 }, (_, index) => index);
   const scopes = ['', '0', 'a', '"a"', '1:2'];
   const known = (scope: string): number => {
@@ -158,7 +158,7 @@ test('of a block that is the same in part, the rows that are are copied, and nob
       // What every row of the cache holds: the tokens of its sequence up to there.
       const rows: string[] = new Array(16 * 40).fill('');
       const storage = new FakeStorage(40, 4, 6);
-      const blocks = new KvBlocks(storage, 40, (from, to, count) => {
+      const blocks = new KvBlockAllocator(storage, 40, (from, to, count) => {
         expect(from).not.toBe(to);
         for (let row = 0; row < count; row++) rows[16 * to + row] = rows[16 * from + row]!;
       });
@@ -206,7 +206,7 @@ test('of a block that is the same in part, the rows that are are copied, and nob
 
 test('a prompt that is the same but for its end computes the end alone', () => {
   const copies: number[][] = [];
-  const blocks = new KvBlocks(new FakeStorage(16), 16, (...copy) => copies.push(copy));
+  const blocks = new KvBlockAllocator(new FakeStorage(16), 16, (...copy) => copies.push(copy));
   const tokens = Int32Array.from({ length: 40 }, (_, index) => index);
   const first = blocks.open(4);
   blocks.grow(first, 3);
@@ -245,7 +245,7 @@ test('any history over slabs that have memory for a part of the blocks only', ()
   fc.assert(
     fc.property(fc.array(action, { maxLength: 80 }), (actions) => {
       const storage = new FakeStorage(64, 4, 6);
-      const blocks = new KvBlocks(storage, 20, nothing);
+      const blocks = new KvBlockAllocator(storage, 20, nothing);
       const live: { list: BlockList }[] = [];
       for (const { kind, which, length } of actions) {
         const chosen = live[which % Math.max(1, live.length)];
@@ -280,7 +280,7 @@ test('any history over slabs that have memory for a part of the blocks only', ()
 
 test('a sequence goes on in scattered blocks where no slab more can be had', () => {
   const storage = new FakeStorage(64, 4, 2);
-  const blocks = new KvBlocks(storage, 64, nothing);
+  const blocks = new KvBlockAllocator(storage, 64, nothing);
   const [one, two] = [blocks.open(4), blocks.open(8)];
   expect(blocks.grow(one, 1)).toBe(true);
   expect(blocks.grow(two, 4)).toBe(true);
