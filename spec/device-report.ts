@@ -34,7 +34,7 @@ const instanceSchema = z.object({
     /** Estimates: a prompt of 512 tokens, and a token of one sequence of that length. */
     prefill_512_ms: duration_ms,
     decode_512_ms: duration_ms,
-    /** Whether the idle device keeps the promised level for such a request; absent where nothing is promised. */
+    /** Whether the idle device keeps the SLO for such a request; absent where nothing is promised. */
     keeps_level: z.boolean().optional(),
   }),
 });

@@ -8,7 +8,7 @@ const count = z.int().min(0);
 const bytes = z.number().min(0);
 const rate = z.number().positive();
 
-const levelSchema = z.object({ ttft_ms: rate, tpot_ms: rate });
+const sloSchema = z.object({ ttft_ms: rate, tpot_ms: rate });
 
 const requestSchema = z.object({
   id: z.string().max(40),
@@ -19,7 +19,7 @@ const requestSchema = z.object({
   prefill_tokens_left: count,
   available_at_ms: z.number().min(0),
   first_token_ms: z.number().optional(),
-  service_level: levelSchema,
+  service_level: sloSchema,
   background: z.boolean().optional(),
 });
 
@@ -66,7 +66,7 @@ export type SharedDeviceView = z.infer<typeof sharedDeviceViewSchema>;
 export const refusedRequestSchema = z.object({
   input_tokens: count,
   expected_output_tokens: z.number().min(0),
-  service_level: levelSchema,
+  service_level: sloSchema,
 });
 export type RefusedRequest = z.infer<typeof refusedRequestSchema>;
 

@@ -38,7 +38,7 @@ export const headers = {
   at_once: 'x-hpcserve-at-once',
   /** `1` asks a native replica for the token ids of every chunk, in `hpcserve_token_ids`; the gateway removes them again. */
   token_ids: 'x-hpcserve-token-ids',
-  /** Of a native replica that refuses a request for its level: a `RefusedRequest`; clients do not see it. */
+  /** Of a native replica that refuses a request for its SLO: a `RefusedRequest`; clients do not see it. */
   refused: 'x-hpcserve-refused',
 } as const;
 

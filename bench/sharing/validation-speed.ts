@@ -3,8 +3,8 @@ import { admitTo } from '../../solver/sharing/admission.ts';
 import type { DeviceView, InstanceView, RequestView } from '../../solver/sharing/device-view.ts';
 import { lanesOf } from '../../solver/sharing/lanes.ts';
 import { nextIteration } from '../../solver/sharing/next-iteration.ts';
-import { interactiveLevel } from '../../solver/sharing/service-level.ts';
 import { defaultSharingSettings } from '../../solver/sharing/settings.ts';
+import { interactiveSlo } from '../../solver/sharing/slo.ts';
 import { measuredProfile } from '../../solver/sharing-simulator/measured-iterations.ts';
 import { seededRandom } from '../../solver/simulator/random.ts';
 
@@ -100,7 +100,7 @@ function running(id: string, random: () => number): RequestView {
   const input_tokens = 100 + Math.floor(1900 * random());
   const waits = random() < 0.05;
   const output_tokens = waits ? 0 : 1 + Math.floor(200 * random());
-  const service_level = interactiveLevel(input_tokens);
+  const service_level = interactiveSlo(input_tokens);
   const headroom_ms = 300 + 3000 * random();
   const arrival_ms = now_ms + headroom_ms - service_level.ttft_ms - service_level.tpot_ms * output_tokens;
   return {
@@ -122,7 +122,7 @@ function newcomer(random: () => number): RequestView {
     input_tokens,
     output_tokens: 0,
     arrival_ms: now_ms,
-    service_level: interactiveLevel(input_tokens),
+    service_level: interactiveSlo(input_tokens),
     expected_output_tokens: 220,
     prefill_tokens_left: input_tokens,
     available_at_ms: 0,

@@ -33,7 +33,7 @@ export interface AnswerHeaders {
   contentType: string;
   /** `x-should-retry`, with which OpenAI's servers tell its clients whether to ask again. */
   shouldRetry: string | undefined;
-  /** What a native replica says of a request that it refuses for its level. */
+  /** What a native replica says of a request that it refuses for its SLO. */
   refused: RefusedRequest | undefined;
 }
 

@@ -47,7 +47,7 @@ function inOrder<T extends Candidate>(
     candidates,
     (candidate) => {
       if (!candidate.native || !fits(candidate, request)) return undefined;
-      // In [0, 2) on CPUs, in [2, 4) elsewhere, in [4, 6) where the level cannot be kept.
+      // In [0, 2) on CPUs, in [2, 4) elsewhere, in [4, 6) where the SLO cannot be kept.
       const kind = candidate.too_slow ? 4 : candidate.cpu ? 0 : 2;
       const { weights, device_taken } = candidate;
       // One that was asked already is on its way, and requests for it share one load.

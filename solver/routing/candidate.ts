@@ -17,7 +17,7 @@ export interface Candidate {
   readonly native: boolean;
   /** Runs on CPU devices alone; a CPU that stands in for a GPU counts as the GPU. */
   readonly cpu: boolean;
-  /** Its device is too slow for the model's promised level, even without other work. */
+  /** Its device is too slow for the model's SLO, even without other work. */
   readonly too_slow?: boolean;
   /** What of the model lies in its device's memory; absent where it does not say. */
   readonly weights?: ModelWeights | undefined;

@@ -5,7 +5,7 @@
  */
 
 import type { IterationProfile } from '../sharing/profile.ts';
-import { interactiveLevel } from '../sharing/service-level.ts';
+import { interactiveSlo } from '../sharing/slo.ts';
 import { EventQueue } from './event-queue.ts';
 import { iterationNoise } from './noise.ts';
 import type { RequestOutcome, ServingCounters } from './outcome.ts';
@@ -102,7 +102,7 @@ export class ExclusiveServing {
   #dispatch(): void {
     const full = new Set<string>();
     this.#waiting = this.#waiting.filter((request) => {
-      if (request.arrival_ms + interactiveLevel(request.input_tokens).ttft_ms < this.#now_ms) return false;
+      if (request.arrival_ms + interactiveSlo(request.input_tokens).ttft_ms < this.#now_ms) return false;
       if (full.has(request.model)) return true;
       const instance = this.#standing(request.model) ?? this.#scaleOut(request.model);
       if (instance === undefined) {

@@ -1,11 +1,11 @@
 /** What became of simulated requests, and the figures that are drawn from it. */
 
-import type { ServiceLevel } from '../sharing/service-level.ts';
+import type { RequestSlo } from '../sharing/slo.ts';
 import type { WorkloadRequest } from './workload.ts';
 
 export interface RequestOutcome {
   request: WorkloadRequest;
-  service_level: ServiceLevel;
+  service_level: RequestSlo;
   /** Undefined: it never got one. */
   first_token_ms?: number;
   last_token_ms?: number;

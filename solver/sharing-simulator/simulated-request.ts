@@ -1,6 +1,6 @@
 /** A request on its way through a simulation: what decisions see of it, and what only the simulation knows. */
 import type { ArrivingRequest } from '../sharing/device-view.ts';
-import { interactiveLevel } from '../sharing/service-level.ts';
+import { interactiveSlo } from '../sharing/slo.ts';
 import type { RequestOutcome } from './outcome.ts';
 import type { WorkloadRequest } from './workload.ts';
 
@@ -11,7 +11,7 @@ export interface SimulatedRequest extends ArrivingRequest {
 }
 
 export function simulatedRequest(request: WorkloadRequest, model: string): SimulatedRequest {
-  const service_level = interactiveLevel(request.input_tokens);
+  const service_level = interactiveSlo(request.input_tokens);
   return {
     id: request.id,
     model,

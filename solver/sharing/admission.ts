@@ -197,15 +197,15 @@ function room(
         instance,
         demand: kvDemand(instance, settings),
       }));
-    for (const level of ['recommended_bytes', 'required_bytes'] as const)
+    for (const floor of ['recommended_bytes', 'required_bytes'] as const)
       for (const { instance, demand: theirs } of busy) {
         if (short_bytes <= 0) break;
         const before = releases.findIndex((release) => release.instance === instance.id);
         const held = before < 0 ? instance.kv_bytes : theirs.recommended_bytes;
-        if (held <= theirs[level]) continue;
+        if (held <= theirs[floor]) continue;
         if (before >= 0) releases.splice(before, 1);
-        releases.push({ instance: instance.id, kv_to_bytes: theirs[level] });
-        short_bytes -= held - theirs[level];
+        releases.push({ instance: instance.id, kv_to_bytes: theirs[floor] });
+        short_bytes -= held - theirs[floor];
       }
   }
   if (short_bytes > 0)

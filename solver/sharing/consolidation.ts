@@ -15,7 +15,7 @@ export interface Consolidation {
   because: string;
 }
 
-/** The smallest instance whose requests all fit, within their levels, onto larger ones of the same model. */
+/** The smallest instance whose requests all fit, within their SLOs, onto larger ones of the same model. */
 export function planConsolidation(
   devices: readonly DeviceView[],
   now_ms: number,

@@ -3,7 +3,7 @@
  * hears from workers. Times are milliseconds of one clock, bytes are bytes, lengths are tokens.
  */
 import type { IterationProfile } from './profile.ts';
-import type { TimedRequest } from './service-level.ts';
+import type { TimedRequest } from './slo.ts';
 
 export interface RequestView extends TimedRequest {
   id: string;
@@ -15,7 +15,7 @@ export interface RequestView extends TimedRequest {
   /** When it can run at all: its parked KV is being restored until then. */
   available_at_ms: number;
   /**
-   * Nothing is promised to it: it has turns by its level as others do, but only while no promise breaks by them. So are
+   * Nothing is promised to it: it has turns by its SLO as others do, but only while no promise breaks by them. So are
    * all requests of an instance, or prompts that are not followed by decode steps: steps of one batch are one.
    */
   background?: boolean;
@@ -62,7 +62,7 @@ export interface RunningIteration {
 
 export interface DeviceView {
   id: string;
-  /** CPUs come first wherever they meet the service level. */
+  /** CPUs come first wherever they meet the SLO. */
   kind: 'cpu' | 'gpu';
   /** Instruction set or device in use, for people: `AMX`, `AVX-512`, `A100`. */
   compute: string;

@@ -4,7 +4,7 @@
  */
 import { type DeviceView, lengthOf, type RequestView } from './device-view.ts';
 import type { IterationProfile } from './profile.ts';
-import { headroom } from './service-level.ts';
+import { headroom } from './slo.ts';
 
 export interface Eviction {
   instance: string;

@@ -4,8 +4,8 @@
  */
 import { finalLengthOf, type InstanceView, lengthOf, type RequestView } from './device-view.ts';
 import type { IterationProfile } from './profile.ts';
-import { tokenDeadline } from './service-level.ts';
 import type { SharingSettings } from './settings.ts';
+import { tokenDeadline } from './slo.ts';
 
 /** A prompt, or a moved sequence, whose tokens are not computed yet. */
 export interface WaitingPrompt {
@@ -20,7 +20,7 @@ export interface WaitingPrompt {
   tpot_ms: number;
   /** It has no token yet: its pace counts from the first. */
   first: boolean;
-  /** Its level was broken already: nothing is promised to it any more. */
+  /** Its SLO was broken already: nothing is promised to it any more. */
   late: boolean;
   /** Nothing was ever promised to it. */
   background: boolean;
@@ -38,7 +38,7 @@ export interface Lane {
   deadline_ms: number;
   /** The fastest pace among them. */
   tpot_ms: number;
-  /** All of them had their level broken before, or have none that is promised. */
+  /** All of them had their SLO broken before, or have none that is promised. */
   late: boolean;
   /** Nothing was ever promised to any of them. */
   background: boolean;
@@ -51,8 +51,8 @@ export interface Lane {
 }
 
 /**
- * A deadline that has passed is put off by whole tokens' times until it lies ahead. A request whose level is broken goes
- * on at its pace, neither starving nor taking, by ever more negative headroom, what would keep the levels of others.
+ * A deadline that has passed is put off by whole tokens' times until it lies ahead. A request whose SLO is broken goes
+ * on at its pace, neither starving nor taking, by ever more negative headroom, what would keep the SLOs of others.
  */
 function effectiveDeadline(deadline_ms: number, tpot_ms: number, now_ms: number): number {
   if (deadline_ms >= now_ms) return deadline_ms;

@@ -1,5 +1,5 @@
 /**
- * Would anybody's service level break (LLM-Mesh §5.3)? The lanes, with the newcomer in them, are run ahead by the very
+ * Would anybody's SLO break (LLM-Mesh §5.3)? The lanes, with the newcomer in them, are run ahead by the very
  * scheduler that runs them live, on estimated times, until no prompt waits any more; what then remains, decode steps
  * without end, is judged in closed form.
  */
@@ -7,7 +7,7 @@ import { advance, estimateDecode, type Lane } from './lanes.ts';
 import { nextIteration } from './next-iteration.ts';
 import type { SharingSettings } from './settings.ts';
 
-/** The paper's three ways in which a newcomer breaks a level, and a simulation that found no end. */
+/** The paper's three ways in which a newcomer breaks an SLO, and a simulation that found no end. */
 export type Violation = 'own_first_token' | 'existing_request' | 'decode_round' | 'undecided';
 
 export type Verdict =

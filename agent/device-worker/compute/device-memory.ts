@@ -113,16 +113,16 @@ export class DeviceMemory {
   /** Lowers others until so many bytes are not promised: first comfort, then what is only expected, then all that is unused. */
   #relieve(bytes: number, except?: InstanceView): void {
     const budgets = this.#budgets!;
-    const levels: ((other: InstanceView) => number)[] = [
+    const floors: ((other: InstanceView) => number)[] = [
       (other) => kvDemand(other, this.#settings).recommended_bytes,
       (other) => kvDemand(other, this.#settings).required_bytes,
       () => 0,
     ];
-    for (const level of levels)
+    for (const floor of floors)
       for (const other of this.#device.instances) {
         if (budgets.pool_bytes - budgets.budget_bytes >= bytes) return;
         if (other === except) continue;
-        const to_bytes = level(other);
+        const to_bytes = floor(other);
         if (to_bytes >= other.kv_bytes || (to_bytes === 0 && other.requests.length > 0)) continue;
         this.#set(other, to_bytes);
         this.#note(other, `its KV budget fell to ${tokensOf(other)} tokens, for another model to come`);

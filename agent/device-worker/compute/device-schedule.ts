@@ -1,5 +1,5 @@
 import { admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
-import { attainableLevel } from '../../../solver/sharing/attainable-level.ts';
+import { attainableSlo } from '../../../solver/sharing/attainable-slo.ts';
 import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import {
   chooseEvictions,
@@ -12,9 +12,9 @@ import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import { lanesOf } from '../../../solver/sharing/lanes.ts';
 import { nextIteration, spareTime } from '../../../solver/sharing/next-iteration.ts';
 import { type KeptLengths, OutputLengths } from '../../../solver/sharing/output-lengths.ts';
-import { levelOf, tokenDeadline } from '../../../solver/sharing/service-level.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { shareIteration } from '../../../solver/sharing/shared-iteration.ts';
+import { sloOf, tokenDeadline } from '../../../solver/sharing/slo.ts';
 import type { InstanceReport, SchedulerReport } from '../../../spec/device-report.ts';
 import type { RefusedRequest, SharedDeviceView } from '../../../spec/device-view.ts';
 import type {
@@ -27,7 +27,7 @@ import type {
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { DecisionLog } from './decision-log.ts';
 import { DeviceMemory } from './device-memory.ts';
-import { instanceReport, keepsLevel } from './instance-report.ts';
+import { instanceReport, keepsSlo } from './instance-report.ts';
 import type { Submission } from './messages.ts';
 import { observeIteration } from './observed-iteration.ts';
 import {
@@ -415,7 +415,7 @@ export class DeviceSchedule {
 
   isTooSlow(model: string): boolean {
     const instance = this.#of(model);
-    return instance?.slo !== undefined && !keepsLevel(instance, this.#settings);
+    return instance?.slo !== undefined && !keepsSlo(instance, this.#settings);
   }
 
   /** What is worth keeping of a model that is here. */
@@ -450,7 +450,7 @@ export class DeviceSchedule {
       output_tokens_max: embeds ? 0 : max_new_tokens,
       prefill_tokens_left: tokens.length,
       available_at_ms: 0,
-      service_level: levelOf(instance.slo ?? {}, tokens.length),
+      service_level: sloOf(instance.slo ?? {}, tokens.length),
       background: instance.slo === undefined || embeds,
       reasoning,
       embeds,
@@ -467,8 +467,8 @@ export class DeviceSchedule {
 
   #validate(instance: ScheduledInstance, request: ScheduledRequest, now_ms: number): void {
     const { model } = instance;
-    const { level, kept } = attainableLevel(instance, request, this.#settings);
-    request.service_level = level;
+    const { slo, kept } = attainableSlo(instance, request, this.#settings);
+    request.service_level = slo;
     const admission = admitTo(this.#device, instance, request, now_ms, this.#settings);
     if (admission.admit && this.#memory.apply(instance, admission)) {
       const note = kept ? '' : '; alone it takes longer than its level: twice that is promised';

@@ -1,9 +1,9 @@
 /** A model on a shared device, for people. */
-import { attainableLevel } from '../../../solver/sharing/attainable-level.ts';
+import { attainableSlo } from '../../../solver/sharing/attainable-slo.ts';
 import type { RequestView } from '../../../solver/sharing/device-view.ts';
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
-import { headroom, levelOf } from '../../../solver/sharing/service-level.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
+import { headroom, sloOf } from '../../../solver/sharing/slo.ts';
 import type { InstanceReport } from '../../../spec/device-report.ts';
 import type { ScheduledInstance } from './scheduled-instance.ts';
 
@@ -11,7 +11,7 @@ import type { ScheduledInstance } from './scheduled-instance.ts';
 const typical_tokens = 512;
 
 /** Whether the idle device keeps what is promised to a request of typical length. */
-export function keepsLevel(instance: ScheduledInstance, settings: SharingSettings): boolean {
+export function keepsSlo(instance: ScheduledInstance, settings: SharingSettings): boolean {
   const typical: RequestView = {
     id: 'typical',
     arrival_ms: 0,
@@ -20,9 +20,9 @@ export function keepsLevel(instance: ScheduledInstance, settings: SharingSetting
     expected_output_tokens: 1,
     prefill_tokens_left: typical_tokens,
     available_at_ms: 0,
-    service_level: levelOf(instance.slo ?? {}, typical_tokens),
+    service_level: sloOf(instance.slo ?? {}, typical_tokens),
   };
-  return attainableLevel(instance, typical, settings).kept;
+  return attainableSlo(instance, typical, settings).kept;
 }
 
 /** What a device's report says of one of its models. */
@@ -52,7 +52,7 @@ export function instanceReport(
       decode_points: growing.points.decode,
       prefill_512_ms: profile.prefill_ms(typical_tokens),
       decode_512_ms: profile.decode_ms(1, typical_tokens),
-      ...(slo && { keeps_level: keepsLevel(instance, settings) }),
+      ...(slo && { keeps_level: keepsSlo(instance, settings) }),
     },
   };
 }

@@ -1,7 +1,7 @@
 /** Messages between the main thread of a device worker, which does I/O and text, and its compute thread. */
 import type { KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { KeptLengths } from '../../../solver/sharing/output-lengths.ts';
-import type { Slo } from '../../../solver/sharing/service-level.ts';
+import type { Slo } from '../../../solver/sharing/slo.ts';
 import type { ModelWeights } from '../../../spec/agent-state.ts';
 import type { DeviceReport } from '../../../spec/device-report.ts';
 import type { SharedDeviceView } from '../../../spec/device-view.ts';

@@ -1,7 +1,7 @@
 /** The models of a device as their schedule keeps them: what decisions see, and what they are carried out by. */
 import type { InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import type { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
-import type { Slo } from '../../../solver/sharing/service-level.ts';
+import type { Slo } from '../../../solver/sharing/slo.ts';
 import type { Engine, EngineStats } from '../../../spec/engine-contract.ts';
 
 export interface ScheduledModel {

@@ -69,7 +69,7 @@ describe('a request of maximal length on a nearly full pool', () => {
     expect(memory.pool!.free_bytes).toBeLessThan(2 * 2 ** 20);
   });
 
-  it('is refused at once, with a time, where its level is promised and there is no room; the others go on', async () => {
+  it('is refused at once, with a time, where its SLO is promised and there is no room; the others go on', async () => {
     // At that pace the three run for seconds: they are there when the fourth comes.
     await start(3072, { step_ms_min: 20, slo: { ttft_ms: 60_000, tpot_ms: 5000 } });
     const before = await alone(3);

@@ -21,8 +21,8 @@ function timed(engine: Engine, stalled?: number): Engine {
   return new Proxy(engine, {
     get(target, name) {
       if (name === 'step')
-        return (...turn: Parameters<Engine['step']>) => {
-          const done = target.step(...turn);
+        return (...plan: Parameters<Engine['step']>) => {
+          const done = target.step(...plan);
           const tokens = done.prefill_tokens + done.decode_tokens;
           const stall = tokens > 0 && iteration++ === stalled ? stall_us : 0;
           return { ...done, elapsed_us: tokens * token_us + stall };

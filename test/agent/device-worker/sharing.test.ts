@@ -8,7 +8,7 @@ import { agentPaths, headers } from '../../../spec/wire.ts';
 import { eventually } from '../../mesh/support.ts';
 import { tinyModel, WorkerHarness } from './support.ts';
 
-/** Every iteration takes at least this long, so that levels do not depend on the machine. */
+/** Every iteration takes at least this long, so that SLOs do not depend on the machine. */
 const step_ms = 20;
 const slow_step_ms = 50;
 let worker: WorkerHarness;
@@ -106,7 +106,7 @@ describe('a device that is shared', () => {
     for (const other of await Promise.all(others)) expect(other.length).toBeGreaterThan(10);
   }, 60_000);
 
-  it('serves a model that the device cannot serve at its level, as fast as it can', async () => {
+  it('serves a model that the device cannot serve within its SLO, as fast as it can', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
     await worker.configure({}, { step_ms_min: step_ms });
     await worker.load({ name: 'hasty', model_path: path, slo: { tpot_ms: 5 } });

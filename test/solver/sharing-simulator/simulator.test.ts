@@ -126,7 +126,7 @@ describe('sharing, simulated', () => {
     expect(again.outcomes).toEqual(outcomes);
   });
 
-  it('meets more levels than devices that are not shared, and than a scheduler without deadlines', () => {
+  it('keeps more SLOs than devices that are not shared, and than a scheduler without deadlines', () => {
     const alone = new ExclusiveServing({ devices, models, keep_alive_ms: 1000, noise: 0.03, seed: 1 });
     const exclusive = report(alone.run(workload), alone.counters);
     expect(figures.met).toBeGreaterThan(1.3 * exclusive.met);
@@ -136,7 +136,7 @@ describe('sharing, simulated', () => {
     expect(figures.met).toBeGreaterThan(1.5 * report(blind.outcomes, blind.serving.counters).met);
   });
 
-  it('leaves GPUs free while CPUs meet the level', () => {
+  it('leaves GPUs free while CPUs meet the SLO', () => {
     const light = workload.filter((_, index) => index % 12 === 0);
     const used = share(light, {}, { devices: testbed({ cpus: 4, gpus: 4 }) });
     const other = share(

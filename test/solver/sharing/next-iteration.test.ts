@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type Lane, lanesOf } from '../../../solver/sharing/lanes.ts';
 import { nextIteration } from '../../../solver/sharing/next-iteration.ts';
-import { headroom, interactiveLevel, tokenDeadline } from '../../../solver/sharing/service-level.ts';
+import { headroom, interactiveSlo, tokenDeadline } from '../../../solver/sharing/slo.ts';
 import {
   cpuSpeed,
   decodeTime,
@@ -32,8 +32,8 @@ describe('headroom', () => {
   });
 
   it('gives long prompts longer', () => {
-    expect(interactiveLevel(100)).toEqual({ ttft_ms: 2000, tpot_ms: 250 });
-    expect(interactiveLevel(4096)).toEqual({ ttft_ms: 8000, tpot_ms: 250 });
+    expect(interactiveSlo(100)).toEqual({ ttft_ms: 2000, tpot_ms: 250 });
+    expect(interactiveSlo(4096)).toEqual({ ttft_ms: 8000, tpot_ms: 250 });
   });
 });
 
@@ -179,7 +179,7 @@ describe('the next iteration', () => {
     expect(nextIteration([], 0, exact)).toEqual({ at_ms: Number.POSITIVE_INFINITY });
   });
 
-  it('neither starves a request whose level is broken nor lets it starve others', () => {
+  it('neither starves a request whose SLO is broken nor lets it starve others', () => {
     const lost = decoding('lost', { first_token_ms: -60_000, arrival_ms: -62_000 });
     const fine = decoding('fine', { first_token_ms: -2400 });
     const at = (now_ms: number) =>

@@ -70,13 +70,13 @@ describe('candidates', () => {
 });
 
 describe('placement', () => {
-  it('takes a CPU that meets the level, and a GPU where none does', () => {
+  it('takes a CPU that meets the SLO, and a GPU where none does', () => {
     const devices = [device('g', []), cpu('c', [])];
     expect(placeRequest(arriving('m'), devices, models, 0, settings)).toMatchObject({
       place: 'new',
       device: { id: 'c' },
     });
-    // 3900 tokens take a CPU 2 s at least, and its level says 2 s.
+    // 3900 tokens take a CPU 2 s at least, and its SLO says 2 s.
     const long = arriving('m', { input_tokens: 3900, prefill_tokens_left: 3900 });
     const placed = placeRequest(long, devices, models, 0, settings);
     expect(placed).toMatchObject({ place: 'new', device: { id: 'g' } });

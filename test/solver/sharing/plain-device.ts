@@ -6,8 +6,8 @@ import { admitTo } from '../../../solver/sharing/admission.ts';
 import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import { lanesOf } from '../../../solver/sharing/lanes.ts';
 import { nextIteration } from '../../../solver/sharing/next-iteration.ts';
-import { tokenDeadline } from '../../../solver/sharing/service-level.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
+import { tokenDeadline } from '../../../solver/sharing/slo.ts';
 
 export interface Lateness {
   request: string;

@@ -3,9 +3,9 @@ import { describe, expect, it } from 'vitest';
 import { admitNew, admitTo, lanesNow, startOf } from '../../../solver/sharing/admission.ts';
 import type { RequestView } from '../../../solver/sharing/device-view.ts';
 import { addPrompt, lanesOf, waitingPrompt } from '../../../solver/sharing/lanes.ts';
-import { interactiveLevel } from '../../../solver/sharing/service-level.ts';
 import { defaultSharingSettings, type SharingSettings } from '../../../solver/sharing/settings.ts';
 import { validate } from '../../../solver/sharing/shadow-validation.ts';
+import { interactiveSlo } from '../../../solver/sharing/slo.ts';
 import { seededRandom } from '../../../solver/simulator/random.ts';
 import { PlainDevice } from './plain-device.ts';
 import {
@@ -68,7 +68,7 @@ function serve(
         input_tokens: input,
         prefill_tokens_left: input,
         expected_output_tokens: output,
-        service_level: interactiveLevel(input),
+        service_level: interactiveSlo(input),
       }),
     );
   }
@@ -82,7 +82,7 @@ describe('shadow validation', () => {
     ['the paper’s order, exact estimates, GPU', slowGpuSpeed, 6, 120, plain],
     ['all settings as they come, CPU', cpuSpeed, 2, 700, defaultSharingSettings],
     ['all settings as they come, GPU', slowGpuSpeed, 6, 120, defaultSharingSettings],
-  ] as const)('admits nobody by whom a level breaks: %s', (_, speed, instances, gap_ms, settings) => {
+  ] as const)('admits nobody by whom an SLO breaks: %s', (_, speed, instances, gap_ms, settings) => {
     let admitted = 0;
     let refused = 0;
     fc.assert(
@@ -99,7 +99,7 @@ describe('shadow validation', () => {
     expect(refused).toBeGreaterThan(400);
   });
 
-  it('is needed: whoever takes everybody breaks levels', () => {
+  it('is needed: whoever takes everybody breaks SLOs', () => {
     const arrivals = Array.from({ length: 40 }, (_, at) => ({ input: 1500, output: 80, gap_ms: 150, at }));
     const blind = serve(arrivals, cpuSpeed, 2, exact);
     const everybody = new PlainDevice(
@@ -228,7 +228,7 @@ describe('shadow validation', () => {
     expect(admitTo(slow, slow.instances[1]!, request('new'), 0, exact).admit).toBe(false);
   });
 
-  it('does not wait for those whose level is broken already', () => {
+  it('does not wait for those whose SLO is broken already', () => {
     const view = device('d', [
       instance('a@d', [decoding('lost', { first_token_ms: -90_000, arrival_ms: -95_000 })]),
     ]);

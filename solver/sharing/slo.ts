@@ -1,6 +1,7 @@
-/** Service levels of one request, and how long its next token may still take. */
+/** Service level objectives: what a deployment promises, what that is for one request, and how long its next token may still take. */
 
-export interface ServiceLevel {
+/** What is promised to one request. */
+export interface RequestSlo {
   /** From arrival to the first token. */
   ttft_ms: number;
   /** Between two tokens after it. */
@@ -8,15 +9,15 @@ export interface ServiceLevel {
 }
 
 /** What a model's deployment promises; absent members are those of an interactive request. */
-export type Slo = Partial<ServiceLevel>;
+export type Slo = Partial<RequestSlo>;
 
-/** The level of a request of `input_tokens`: what its deployment says, else an interactive request's. */
-export function levelOf(promised: Slo, input_tokens: number): ServiceLevel {
-  return { ...interactiveLevel(input_tokens), ...promised };
+/** The SLO of a request of `input_tokens`: what its deployment says, else an interactive request's. */
+export function sloOf(slo: Slo, input_tokens: number): RequestSlo {
+  return { ...interactiveSlo(input_tokens), ...slo };
 }
 
 /** Targets of an interactive request: max(2, L/512) s and 0.25 s a token, L the prompt's tokens (LLM-Mesh §2.1). */
-export function interactiveLevel(input_tokens: number): ServiceLevel {
+export function interactiveSlo(input_tokens: number): RequestSlo {
   return { ttft_ms: Math.max(2000, (input_tokens / 512) * 1000), tpot_ms: 250 };
 }
 
@@ -28,7 +29,7 @@ export interface TimedRequest {
   output_tokens: number;
   /** When the first of them came; absent before. */
   first_token_ms?: number;
-  service_level: ServiceLevel;
+  service_level: RequestSlo;
 }
 
 /**
@@ -48,7 +49,7 @@ export function tokenDeadline({
   return first_ms + service_level.tpot_ms * output_tokens;
 }
 
-/** Eq. 1: how long the next token may still be delayed; negative once its service level is broken. */
+/** Eq. 1: how long the next token may still be delayed; negative once its SLO is broken. */
 export function headroom(request: TimedRequest, now_ms: number): number {
   return tokenDeadline(request) - now_ms;
 }
