@@ -30,26 +30,26 @@ returnFreedMemory();
 const log = new WorkerLog();
 
 class DeviceWorker {
-  private limits: WorkerLimits = defaultLimits;
-  private models: Models | undefined;
-  private server: WorkerServer | undefined;
-  private heartbeat: NodeJS.Timeout | undefined;
-  private ending = false;
-  private drains = false;
-  private warms = false;
-  private readonly warming = new AbortController();
+  #limits: WorkerLimits = defaultLimits;
+  #models: Models | undefined;
+  #server: WorkerServer | undefined;
+  #heartbeat: NodeJS.Timeout | undefined;
+  #ending = false;
+  #drains = false;
+  #warms = false;
+  readonly #warming = new AbortController();
 
   async take(message: ToWorker): Promise<void> {
     log.asked(message);
     switch (message.type) {
       case 'configure':
-        return this.configure(message);
+        return this.#configure(message);
       case 'load':
-        return this.configured.models.load(message.model);
+        return this.#configured.models.load(message.model);
       case 'unload':
-        return this.configured.models.unload(message.name);
+        return this.#configured.models.unload(message.name);
       case 'drain':
-        return this.drain();
+        return this.#drain();
       case 'stop':
         return this.end(0, 'the agent said so');
     }
@@ -57,15 +57,15 @@ class DeviceWorker {
 
   /** Passes a message on to the agent. */
   tell(message: FromWorker): void {
-    log.told(message, (name) => this.models?.all.find(({ config }) => config.name === name));
+    log.told(message, (name) => this.#models?.all.find(({ config }) => config.name === name));
     // An agent that goes meanwhile breaks the pipe; that it is gone is told by `disconnect`.
     if (process.connected) process.send!(message, (error: Error | null) => error && log.warn(error.message));
   }
 
   /** Stops admitting, lets running answers end for a while, and goes. */
   async terminate(): Promise<void> {
-    if (!this.server) return this.end(0, 'SIGTERM');
-    await Promise.race([this.drain(), new Promise((resolve) => setTimeout(resolve, this.limits.drain_ms))]);
+    if (!this.#server) return this.end(0, 'SIGTERM');
+    await Promise.race([this.#drain(), new Promise((resolve) => setTimeout(resolve, this.#limits.drain_ms))]);
     await this.end(0, 'SIGTERM');
   }
 
@@ -82,25 +82,25 @@ class DeviceWorker {
   }
 
   async end(code: number, reason: string): Promise<void> {
-    if (this.ending) return;
-    this.ending = true;
-    this.warming.abort();
+    if (this.#ending) return;
+    this.#ending = true;
+    this.#warming.abort();
     log.ended(reason);
-    clearInterval(this.heartbeat);
-    this.models?.handOver();
-    await this.server?.close();
-    await this.models?.stop();
+    clearInterval(this.#heartbeat);
+    this.#models?.handOver();
+    await this.#server?.close();
+    await this.#models?.stop();
     process.exit(code);
   }
 
-  private async configure(message: ToWorker & { type: 'configure' }): Promise<void> {
+  async #configure(message: ToWorker & { type: 'configure' }): Promise<void> {
     const { socket_path, threads, pool_bytes, library_dir, heartbeat_ms, device, limits } = message;
     // Before the first thread that computes: those inherit it.
     const refused = restrictToCores(message.cores ?? []);
     if (refused !== undefined) log.warn(`the cores of the device cannot be kept to: ${refused}`);
     // Engines and vocabularies of both threads find the libraries here.
     if (library_dir !== undefined) process.env[nativeFolderVariable] = library_dir;
-    this.limits = { ...defaultLimits, ...limits };
+    this.#limits = { ...defaultLimits, ...limits };
     probeNativeLibraries();
     const llama = loadLlama();
     const metrics = new WorkerMetrics(device);
@@ -122,18 +122,18 @@ class DeviceWorker {
         ...(message.peers_socket !== undefined && { peers_socket: message.peers_socket }),
       }),
       ...(manifest_file !== undefined && { manifest_file }),
-      profile_ms: this.limits.profile_ms,
+      profile_ms: this.#limits.profile_ms,
       warn: (text) => log.warn(text),
       metrics,
       tell: (told) => {
         this.tell(told);
-        if (told.type === 'model' && told.state === 'serving') this.warmOnce(models, manifest);
+        if (told.type === 'model' && told.state === 'serving') this.#warmOnce(models, manifest);
       },
       failed: (error) => void this.fatal(error),
-      stall_ms: this.limits.stall_ms,
+      stall_ms: this.#limits.stall_ms,
     });
-    this.models = models;
-    this.server = new WorkerServer(models, metrics, this.limits, async () => {
+    this.#models = models;
+    this.#server = new WorkerServer(models, metrics, this.#limits, async () => {
       const { pool, view: _, ...schedule } = await models.report();
       return {
         format: 1,
@@ -148,39 +148,40 @@ class DeviceWorker {
         ...schedule,
       };
     });
-    await this.server.listen(socket_path);
+    await this.#server.listen(socket_path);
     this.tell({ type: 'listening', library_version: llama.version, isa });
-    this.heartbeat = setInterval(
+    this.#heartbeat = setInterval(
       () => this.tell({ type: 'load_report', models: models.loads }),
       heartbeat_ms,
     );
   }
 
   /** Once a model serves: what its predecessor had in memory comes into the page cache, too. */
-  private warmOnce(models: Models, manifest: readonly ManifestModel[]): void {
-    if (this.warms) return;
-    this.warms = true;
+  #warmOnce(models: Models, manifest: readonly ManifestModel[]): void {
+    if (this.#warms) return;
+    this.#warms = true;
     const around = {
       loading: () => models.areLoading,
       busy: () => models.busy,
       warmed: (path: string, read_bytes: number) => log.warmed(path, read_bytes),
       warn: (text: string) => log.warn(text),
     };
-    warmCache(manifest, around, this.warming.signal).catch((error: Error) => log.warn(error.message));
+    warmCache(manifest, around, this.#warming.signal).catch((error: Error) => log.warn(error.message));
   }
 
-  private async drain(): Promise<void> {
-    const { server, models } = this.configured;
+  async #drain(): Promise<void> {
+    const { server, models } = this.#configured;
     server.draining = true;
-    this.warming.abort();
-    if (!this.drains) models.keepManifest();
-    this.drains = true;
+    this.#warming.abort();
+    if (!this.#drains) models.keepManifest();
+    this.#drains = true;
     await models.whenIdle();
     this.tell({ type: 'drained' });
   }
 
-  private get configured(): { models: Models; server: WorkerServer } {
-    const { models, server } = this;
+  get #configured(): { models: Models; server: WorkerServer } {
+    const models = this.#models;
+    const server = this.#server;
     if (!models || !server)
       throw new HpcserveError('E_INTERNAL', { what: 'the device worker was not configured yet' });
     return { models, server };

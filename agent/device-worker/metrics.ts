@@ -7,22 +7,22 @@ const step_buckets_s = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 
 /** Prometheus metrics of one device worker. */
 export class WorkerMetrics {
-  private readonly registry = new Registry();
-  private readonly prompt: Counter<'model'>;
-  private readonly generated: Counter<'model'>;
-  private readonly duration: Histogram<'model'>;
-  private readonly answered: Counter<'path' | 'status'>;
-  private readonly gauges: { gauge: Gauge<'model'>; read: (load: ModelLoad) => number }[];
+  readonly #registry = new Registry();
+  readonly #prompt: Counter<'model'>;
+  readonly #generated: Counter<'model'>;
+  readonly #duration: Histogram<'model'>;
+  readonly #answered: Counter<'path' | 'status'>;
+  readonly #gauges: { gauge: Gauge<'model'>; read: (load: ModelLoad) => number }[];
 
   constructor(device: string) {
-    this.registry.setDefaultLabels({ device });
-    const registers = [this.registry];
+    this.#registry.setDefaultLabels({ device });
+    const registers = [this.#registry];
     const counter = <T extends string>(name: string, help: string, labelNames: T[]) =>
       new Counter({ name, help, labelNames, registers });
-    this.prompt = counter('hpcserve_prompt_tokens_total', 'Prompt tokens computed.', ['model']);
-    this.generated = counter('hpcserve_generated_tokens_total', 'Tokens generated.', ['model']);
-    this.answered = counter('hpcserve_worker_requests_total', 'Requests answered.', ['path', 'status']);
-    this.duration = new Histogram({
+    this.#prompt = counter('hpcserve_prompt_tokens_total', 'Prompt tokens computed.', ['model']);
+    this.#generated = counter('hpcserve_generated_tokens_total', 'Tokens generated.', ['model']);
+    this.#answered = counter('hpcserve_worker_requests_total', 'Requests answered.', ['path', 'status']);
+    this.#duration = new Histogram({
       name: 'hpcserve_step_seconds',
       help: 'Duration of one iteration of an engine.',
       labelNames: ['model'],
@@ -33,7 +33,7 @@ export class WorkerMetrics {
       gauge: new Gauge({ name, help, labelNames: ['model'], registers }),
       read,
     });
-    this.gauges = [
+    this.#gauges = [
       gauge('hpcserve_sequences_running', 'Sequences in the batch.', ({ running }) => running),
       gauge('hpcserve_sequences_waiting', 'Sequences waiting for a place.', ({ waiting }) => waiting),
       gauge('hpcserve_kv_tokens_total', 'KV cache size in tokens.', (load) => load.kv_tokens_total),
@@ -43,24 +43,24 @@ export class WorkerMetrics {
 
   step({ name, prefill_tokens, outputs, elapsed_us }: FromCompute & { type: 'step' }): void {
     const generated = outputs.reduce((sum, { token }) => sum + (token ? 1 : 0), 0);
-    this.prompt.inc({ model: name }, prefill_tokens);
-    this.generated.inc({ model: name }, generated);
-    if (elapsed_us > 0) this.duration.observe({ model: name }, elapsed_us / 1e6);
+    this.#prompt.inc({ model: name }, prefill_tokens);
+    this.#generated.inc({ model: name }, generated);
+    if (elapsed_us > 0) this.#duration.observe({ model: name }, elapsed_us / 1e6);
   }
 
   request(path: string, status: number): void {
-    this.answered.inc({ path, status: String(status) });
+    this.#answered.inc({ path, status: String(status) });
   }
 
   get contentType(): string {
-    return this.registry.contentType;
+    return this.#registry.contentType;
   }
 
   async text(loads: readonly ModelLoad[]): Promise<string> {
-    for (const { gauge, read } of this.gauges) {
+    for (const { gauge, read } of this.#gauges) {
       gauge.reset();
       for (const load of loads) gauge.set({ model: load.name }, read(load));
     }
-    return this.registry.metrics();
+    return this.#registry.metrics();
   }
 }

@@ -36,26 +36,26 @@ interface Live {
 
 /** The models of this worker and the sequences that are alive in its compute thread. */
 export class Models {
-  private readonly compute: ComputeThread;
-  private readonly models = new Map<string, ServedModel>();
-  private readonly live = new Map<number, Live>();
-  private readonly tell: (message: FromWorker) => void;
-  private readonly metrics: WorkerMetrics;
-  private readonly threads: number;
-  private readonly profiles: ProfileStore | undefined;
-  private readonly lengths: OutputLengthStore | undefined;
-  private readonly profile_ms: number;
-  private manifest_ms = performance.now();
-  private readonly manifest_file: string | undefined;
-  private readonly warn: (text: string) => void;
-  private readonly hashes: ContentHashCache | undefined;
+  readonly #compute: ComputeThread;
+  readonly #models = new Map<string, ServedModel>();
+  readonly #live = new Map<number, Live>();
+  readonly #tell: (message: FromWorker) => void;
+  readonly #metrics: WorkerMetrics;
+  readonly #threads: number;
+  readonly #profiles: ProfileStore | undefined;
+  readonly #lengths: OutputLengthStore | undefined;
+  readonly #profile_ms: number;
+  #manifest_ms = performance.now();
+  readonly #manifest_file: string | undefined;
+  readonly #warn: (text: string) => void;
+  readonly #hashes: ContentHashCache | undefined;
   /** What peers may ask for; absent where tensors have no names. */
   readonly shared: SharedTensors | undefined;
   /** Kernels that are wrong on this CPU, of those that loads needed so far. */
   kernels_left_out: readonly ErrorJson[] = [];
-  private readonly reports = new Map<number, (report: ScheduleReport) => void>();
-  private nextId = 1;
-  private idle: (() => void)[] = [];
+  readonly #reports = new Map<number, (report: ScheduleReport) => void>();
+  #nextId = 1;
+  #idle: (() => void)[] = [];
 
   constructor(options: {
     threads: number;
@@ -80,33 +80,33 @@ export class Models {
     failed: (error: HpcserveError) => void;
     stall_ms: number;
   }) {
-    this.threads = options.threads;
-    this.profiles = options.profiles;
-    this.lengths = options.lengths;
-    this.profile_ms = options.profile_ms;
-    this.manifest_file = options.manifest_file;
-    this.warn = options.warn;
-    this.hashes = options.hash_dir === undefined ? undefined : new ContentHashCache(options.hash_dir);
-    this.shared = this.hashes && new SharedTensors(this.hashes);
-    this.tell = options.tell;
-    this.metrics = options.metrics;
-    this.compute = new ComputeThread((message) => this.receive(message), options.failed, options);
+    this.#threads = options.threads;
+    this.#profiles = options.profiles;
+    this.#lengths = options.lengths;
+    this.#profile_ms = options.profile_ms;
+    this.#manifest_file = options.manifest_file;
+    this.#warn = options.warn;
+    this.#hashes = options.hash_dir === undefined ? undefined : new ContentHashCache(options.hash_dir);
+    this.shared = this.#hashes && new SharedTensors(this.#hashes);
+    this.#tell = options.tell;
+    this.#metrics = options.metrics;
+    this.#compute = new ComputeThread((message) => this.#receive(message), options.failed, options);
   }
 
   /** Weights load in the compute thread; how it ends is told as a `model` message. */
   load(config: NativeModel): void {
     const { name } = config;
-    const known = this.models.get(name);
+    const known = this.#models.get(name);
     if (known && known.state !== 'failed') {
       const error = new HpcserveError('E_MODEL_NOT_READY', {
         what: `the model ${name} is already ${known.state}`,
       });
-      this.tell({ type: 'model', name, state: known.state, error: error.toJSON() });
+      this.#tell({ type: 'model', name, state: known.state, error: error.toJSON() });
       return;
     }
     const model = new ServedModel(config);
-    this.models.set(name, model);
-    this.tell({ type: 'model', name, state: 'loading' });
+    this.#models.set(name, model);
+    this.#tell({ type: 'model', name, state: 'loading' });
     try {
       const { vocabulary, utf8 } = model.openText();
       const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
@@ -114,21 +114,21 @@ export class Models {
       const { latency_sensitivity } = config;
       const how = `${kv_type}${batch_invariant ? ', batch invariant' : ''}, chunks of ${prefill_chunk_tokens}`;
       const file = { name, path: config.model_path };
-      const profile = this.profiles?.read(file, how);
-      const lengths = this.lengths?.read(file);
-      this.compute.send({
+      const profile = this.#profiles?.read(file, how);
+      const lengths = this.#lengths?.read(file);
+      this.#compute.send({
         type: 'load',
         name,
         vocabulary: vocabulary.address,
         utf8,
         ...(config.slo && { slo: config.slo }),
         ...(profile && { profile }),
-        profile_ms: this.profile_ms,
+        profile_ms: this.#profile_ms,
         ...(lengths && { lengths }),
         ...(latency_sensitivity !== undefined && { latency_sensitivity }),
         options: {
           model_path: config.model_path,
-          threads: this.threads,
+          threads: this.#threads,
           context_tokens,
           max_sequences,
           prefill_chunk_tokens,
@@ -138,22 +138,22 @@ export class Models {
         },
       });
     } catch (error) {
-      this.fail(model, HpcserveError.from(error));
+      this.#fail(model, HpcserveError.from(error));
     }
   }
 
   unload(name: string): void {
-    const model = this.models.get(name);
+    const model = this.#models.get(name);
     if (!model) {
-      this.tell({ type: 'model', name, state: 'unloaded' });
+      this.#tell({ type: 'model', name, state: 'unloaded' });
       return;
     }
     model.state = 'draining';
-    this.dropSequences(
+    this.#dropSequences(
       name,
       new HpcserveError('E_MODEL_NOT_READY', { what: `the model ${name} was unloaded` }),
     );
-    this.compute.send({ type: 'unload', name });
+    this.#compute.send({ type: 'unload', name });
   }
 
   /**
@@ -163,7 +163,7 @@ export class Models {
   find(name: string, routed?: string): ServedModel {
     const aliased = this.all.filter(({ config }) => config.aliases.includes(name));
     const model =
-      this.models.get(name) ?? aliased.find(({ config }) => encodeURI(config.name) === routed) ?? aliased[0];
+      this.#models.get(name) ?? aliased.find(({ config }) => encodeURI(config.name) === routed) ?? aliased[0];
     if (!model) {
       const names = this.all.map(({ config }) => config.name);
       const near = nearest(name, names);
@@ -184,7 +184,7 @@ export class Models {
   }
 
   get all(): ServedModel[] {
-    return [...this.models.values()];
+    return [...this.#models.values()];
   }
 
   /** Models whose weights are on their way, also those that come back for a request. */
@@ -208,38 +208,38 @@ export class Models {
 
   /** Answers are being computed. */
   get busy(): boolean {
-    return this.live.size > 0;
+    return this.#live.size > 0;
   }
 
   /** Sequences of a model between submission and their end. */
   liveOf(name: string): number {
     let count = 0;
-    for (const { model } of this.live.values()) if (model === name) count++;
+    for (const { model } of this.#live.values()) if (model === name) count++;
     return count;
   }
 
   /** @returns the id with which to cancel. */
   submit(submission: Omit<Submission, 'id' | 'arrival_ms'>, listener: SequenceListener): number {
-    const id = this.nextId++;
-    this.live.set(id, { model: submission.model, movable: submission.movable, listener });
-    this.compute.send({ type: 'submit', submission: { ...submission, id, arrival_ms: monotonic_ms() } });
+    const id = this.#nextId++;
+    this.#live.set(id, { model: submission.model, movable: submission.movable, listener });
+    this.#compute.send({ type: 'submit', submission: { ...submission, id, arrival_ms: monotonic_ms() } });
     return id;
   }
 
   /** The listener hears nothing more. */
   cancel(id: number): void {
-    const live = this.live.get(id);
+    const live = this.#live.get(id);
     if (!live) return;
-    this.end(id);
-    this.compute.send({ type: 'cancel', model: live.model, id });
+    this.#end(id);
+    this.#compute.send({ type: 'cancel', model: live.model, id });
   }
 
   /** What the schedule says of itself, after the iteration that runs now. */
   report(): Promise<ScheduleReport> {
-    const id = this.nextId++;
+    const id = this.#nextId++;
     return new Promise((resolve) => {
-      this.reports.set(id, resolve);
-      this.compute.send({ type: 'report', id });
+      this.#reports.set(id, resolve);
+      this.#compute.send({ type: 'report', id });
     });
   }
 
@@ -248,7 +248,7 @@ export class Models {
    * @returns how many; none where one of them cannot go on elsewhere
    */
   leave(name: string, because: string): number {
-    const own = [...this.live].filter(([, { model }]) => model === name);
+    const own = [...this.#live].filter(([, { model }]) => model === name);
     if (own.some(([, { movable }]) => !movable)) return 0;
     const error = new HpcserveError('E_REQUEST_MOVED', {
       what: `The model ${name} leaves this device`,
@@ -256,24 +256,24 @@ export class Models {
     });
     for (const [id, { listener }] of own) {
       // An answer of several choices ends with the first of them.
-      if (!this.live.has(id)) continue;
+      if (!this.#live.has(id)) continue;
       listener.failed(error);
       this.cancel(id);
     }
-    this.compute.send({ type: 'leave', name, because });
+    this.#compute.send({ type: 'leave', name, because });
     return own.length;
   }
 
   /** Has it written down what is in the pool, for the worker that comes after this one. */
   keepManifest(): void {
-    this.manifest_ms = performance.now();
-    if (this.manifest_file !== undefined) this.compute.send({ type: 'manifest' });
+    this.#manifest_ms = performance.now();
+    if (this.#manifest_file !== undefined) this.#compute.send({ type: 'manifest' });
   }
 
   /** Resolves once no sequence is alive. */
   whenIdle(): Promise<void> {
-    if (this.live.size === 0) return Promise.resolve();
-    return new Promise((resolve) => this.idle.push(resolve));
+    if (this.#live.size === 0) return Promise.resolve();
+    return new Promise((resolve) => this.#idle.push(resolve));
   }
 
   /** Ends every sequence with an error that tells a gateway to have the answer continued elsewhere. */
@@ -281,68 +281,68 @@ export class Models {
     const error = new HpcserveError('E_WORKER_DRAINING', {
       what: 'This device worker ends before the answer',
     });
-    for (const name of this.models.keys()) this.dropSequences(name, error);
+    for (const name of this.#models.keys()) this.#dropSequences(name, error);
   }
 
   /** Ends the compute thread and frees the models. */
   async stop(): Promise<void> {
-    await this.compute.stop();
+    await this.#compute.stop();
     for (const model of this.all) model.closeText();
   }
 
-  private receive(message: FromCompute): void {
+  #receive(message: FromCompute): void {
     switch (message.type) {
       case 'progress': {
-        const loading = this.models.get(message.name);
+        const loading = this.#models.get(message.name);
         if (loading) loading.progress = message.bytes_loaded < message.bytes_total ? message : undefined;
         // A model that rests serves: its next load is no news to the agent.
-        if (loading?.state === 'loading' && message.bytes_total > 0) this.tell(message);
+        if (loading?.state === 'loading' && message.bytes_total > 0) this.#tell(message);
         return;
       }
       case 'admitted':
-        this.live.get(message.id)?.listener.admitted();
+        this.#live.get(message.id)?.listener.admitted();
         return;
       case 'refused': {
-        const live = this.end(message.id);
+        const live = this.#end(message.id);
         live?.listener.failed(HpcserveError.fromJSON(message.error));
         return;
       }
       case 'step':
-        this.takeStep(message);
+        this.#takeStep(message);
         return;
       case 'report':
-        this.reports.get(message.id)?.(message.report);
-        this.reports.delete(message.id);
+        this.#reports.get(message.id)?.(message.report);
+        this.#reports.delete(message.id);
         return;
       case 'kernels_left_out':
         this.kernels_left_out = message.errors;
-        this.tell(message);
+        this.#tell(message);
         return;
       case 'profile':
-        this.keepLearned(message);
+        this.#keepLearned(message);
         return;
       case 'manifest':
-        this.writeManifest(message.models);
+        this.#writeManifest(message.models);
         return;
       case 'weights':
         for (const { name, weights } of message.models) {
-          const told = this.models.get(name);
+          const told = this.#models.get(name);
           if (told) told.weights = weights;
         }
         // A successor may begin before this worker goes.
-        if (performance.now() - this.manifest_ms > manifest_interval_ms) this.keepManifest();
+        if (performance.now() - this.#manifest_ms > manifest_interval_ms) this.keepManifest();
         return;
     }
-    const model = this.models.get(message.name);
+    const model = this.#models.get(message.name);
     if (!model) return;
     switch (message.type) {
       case 'loaded':
         model.info = message.info;
         model.stats = message.stats;
-        void this.learn(model.config.model_path);
+        void this.#learn(model.config.model_path);
         if (model.state !== 'loading') return;
         model.state = 'serving';
-        this.tell({
+        this.#tell({
           type: 'model',
           name: message.name,
           state: 'serving',
@@ -350,91 +350,91 @@ export class Models {
         });
         return;
       case 'load_failed':
-        this.fail(model, HpcserveError.fromJSON(message.error));
+        this.#fail(model, HpcserveError.fromJSON(message.error));
         return;
       case 'model_failed': {
         const error = HpcserveError.fromJSON(message.error);
-        this.dropSequences(message.name, error);
-        this.fail(model, error);
+        this.#dropSequences(message.name, error);
+        this.#fail(model, error);
         return;
       }
       case 'unloaded':
-        this.models.delete(message.name);
+        this.#models.delete(message.name);
         model.closeText();
-        this.tell({ type: 'model', name: message.name, state: 'unloaded' });
+        this.#tell({ type: 'model', name: message.name, state: 'unloaded' });
         return;
     }
   }
 
-  private keepLearned({ name, profile, too_slow, lengths }: FromCompute & { type: 'profile' }): void {
-    const model = this.models.get(name);
+  #keepLearned({ name, profile, too_slow, lengths }: FromCompute & { type: 'profile' }): void {
+    const model = this.#models.get(name);
     if (model) model.too_slow = too_slow;
     try {
-      this.profiles?.write(name, profile);
-      if (lengths) this.lengths?.write(name, lengths);
+      this.#profiles?.write(name, profile);
+      if (lengths) this.#lengths?.write(name, lengths);
     } catch (error) {
-      this.warn(`what was learned of ${name} on this device cannot be kept: ${systemMessage(error)}`);
+      this.#warn(`what was learned of ${name} on this device cannot be kept: ${systemMessage(error)}`);
     }
   }
 
-  private writeManifest(models: readonly ManifestModel[]): void {
+  #writeManifest(models: readonly ManifestModel[]): void {
     try {
-      writeManifest(this.manifest_file!, models);
+      writeManifest(this.#manifest_file!, models);
     } catch (error) {
-      this.warn(`what was in memory is not known to the next worker: ${systemMessage(error)}`);
+      this.#warn(`what was in memory is not known to the next worker: ${systemMessage(error)}`);
     }
   }
 
   /** Hashes the tensors of a model that serves, in the background. */
-  private async learn(path: string): Promise<void> {
-    if (!this.hashes) return;
+  async #learn(path: string): Promise<void> {
+    if (!this.#hashes) return;
     try {
-      await learnContents(this.hashes, path);
+      await learnContents(this.#hashes, path);
       this.shared?.add(path);
-      this.compute.send({ type: 'learned', path });
+      this.#compute.send({ type: 'learned', path });
     } catch (error) {
-      this.warn(
+      this.#warn(
         `the tensors of ${path} were not hashed, and are shared with no other file: ${(error as Error).message}`,
       );
     }
   }
 
-  private takeStep(step: FromCompute & { type: 'step' }): void {
-    const model = this.models.get(step.name);
+  #takeStep(step: FromCompute & { type: 'step' }): void {
+    const model = this.#models.get(step.name);
     if (!model) return;
     const wasFull = isFull(model.load);
     model.stats = step.stats;
-    this.metrics.step(step);
+    this.#metrics.step(step);
     // Between two heartbeats gateways would go on sending requests to a batch that has no place, and leave others empty.
-    if (isFull(model.load) !== wasFull) this.tell({ type: 'load_report', models: this.loads });
+    if (isFull(model.load) !== wasFull) this.#tell({ type: 'load_report', models: this.loads });
     for (const output of step.outputs) {
-      const live = this.live.get(output.id);
+      const live = this.#live.get(output.id);
       if (!live) continue;
-      if (output.finish !== undefined) this.end(output.id);
+      if (output.finish !== undefined) this.#end(output.id);
       live.listener.output(output);
     }
   }
 
-  private fail(model: ServedModel, error: HpcserveError): void {
+  #fail(model: ServedModel, error: HpcserveError): void {
     model.state = 'failed';
     model.error = error;
     model.stats = undefined;
     model.closeText();
-    this.tell({ type: 'model', name: model.config.name, state: 'failed', error: error.toJSON() });
+    this.#tell({ type: 'model', name: model.config.name, state: 'failed', error: error.toJSON() });
   }
 
-  private dropSequences(name: string, error: HpcserveError): void {
-    for (const [id, { model, listener }] of [...this.live]) {
+  #dropSequences(name: string, error: HpcserveError): void {
+    for (const [id, { model, listener }] of [...this.#live]) {
       if (model !== name) continue;
-      this.end(id);
+      this.#end(id);
       listener.failed(error);
     }
   }
 
-  private end(id: number): Live | undefined {
-    const live = this.live.get(id);
-    this.live.delete(id);
-    if (this.live.size === 0) for (const resolve of this.idle.splice(0)) resolve();
+  #end(id: number): Live | undefined {
+    const live = this.#live.get(id);
+    this.#live.delete(id);
+    if (this.#live.size === 0) for (const resolve of this.#idle.splice(0)) resolve();
     return live;
   }
 }

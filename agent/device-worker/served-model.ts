@@ -40,8 +40,8 @@ export class ServedModel {
   too_slow = false;
   weights: ModelWeights | undefined;
 
-  private borrowers = 0;
-  private closing = false;
+  #borrowers = 0;
+  #closing = false;
 
   constructor(config: NativeModel) {
     this.config = config;
@@ -99,22 +99,22 @@ export class ServedModel {
 
   /** Keeps the vocabulary open until `release`: an answer may be written long after its last token was computed. */
   borrow(): void {
-    this.borrowers++;
+    this.#borrowers++;
   }
 
   release(): void {
-    this.borrowers--;
-    this.freeText();
+    this.#borrowers--;
+    this.#freeText();
   }
 
   /** Only once the compute thread has let go of the vocabulary; answers that are under way keep it a little longer. */
   closeText(): void {
-    this.closing = true;
-    this.freeText();
+    this.#closing = true;
+    this.#freeText();
   }
 
-  private freeText(): void {
-    if (!this.closing || this.borrowers > 0) return;
+  #freeText(): void {
+    if (!this.#closing || this.#borrowers > 0) return;
     this.text?.vocabulary.close();
     this.text = undefined;
   }

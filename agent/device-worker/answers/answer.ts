@@ -95,28 +95,31 @@ function extension(generation: Generation, request: GenerationRequest) {
 
 class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
   generation!: Generation;
-  private readonly request: GenerationRequest;
-  private readonly kind: AnswerKind<D>;
-  private readonly context: AnswerContext;
+  readonly #request: GenerationRequest;
+  readonly #kind: AnswerKind<D>;
+  readonly #context: AnswerContext;
 
   constructor(request: GenerationRequest, kind: AnswerKind<D>, context: AnswerContext) {
-    this.request = request;
-    this.kind = kind;
-    this.context = context;
+    this.#request = request;
+    this.#kind = kind;
+    this.#context = context;
   }
 
   admitted(): void {}
 
   prompt(choice: number, logprobs: SampledToken[]): void {
-    this.kind.choices[choice]!.takePrompt?.(logprobs);
+    this.#kind.choices[choice]!.takePrompt?.(logprobs);
   }
 
   event(choice: number, event: TextEvent): void {
-    this.kind.choices[choice]!.take(event);
+    this.#kind.choices[choice]!.take(event);
   }
 
   finished(): void {
-    const { kind, request, generation, context } = this;
+    const { generation } = this;
+    const kind = this.#kind;
+    const request = this.#request;
+    const context = this.#context;
     sendJson(
       context.response,
       200,
@@ -131,120 +134,122 @@ class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
   }
 
   failed(error: HpcserveError): void {
-    sendError(this.context.response, error, this.context.headers);
+    sendError(this.#context.response, error, this.#context.headers);
   }
 }
 
 class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
   generation!: Generation;
-  private readonly request: GenerationRequest;
-  private readonly kind: AnswerKind<D>;
-  private readonly context: AnswerContext;
-  private readonly stream: EventStream;
-  private readonly head: ReturnType<typeof base>;
+  readonly #request: GenerationRequest;
+  readonly #kind: AnswerKind<D>;
+  readonly #context: AnswerContext;
+  readonly #stream: EventStream;
+  readonly #head: ReturnType<typeof base>;
   /** What each choice has to say that the client has not taken yet. */
-  private readonly pending: (TextEvent | undefined)[] = [];
+  readonly #pending: (TextEvent | undefined)[] = [];
   /** Token ids whose text is still withheld. */
-  private readonly unsent: number[][] = [];
-  private readonly opened = new Set<number>();
-  private first = true;
-  private complete = false;
-  private over = false;
+  readonly #unsent: number[][] = [];
+  readonly #opened = new Set<number>();
+  #first = true;
+  #complete = false;
+  #over = false;
 
   constructor(request: GenerationRequest, kind: AnswerKind<D>, context: AnswerContext) {
-    this.request = request;
-    this.kind = kind;
-    this.context = context;
-    this.head = base(kind, kind.chunk_object, request);
+    this.#request = request;
+    this.#kind = kind;
+    this.#context = context;
+    this.#head = base(kind, kind.chunk_object, request);
     for (const [index, { opened }] of (request.parameters.continued?.choices ?? []).entries())
-      if (opened) this.opened.add(index);
-    this.stream = new EventStream({
+      if (opened) this.#opened.add(index);
+    this.#stream = new EventStream({
       response: context.response,
       headers: context.headers,
       slow_client_ms: context.slow_client_ms,
-      resume: () => this.flush(),
-      giveUp: () => this.giveUp(),
+      resume: () => this.#flush(),
+      dropSlowClient: () => this.#dropSlowClient(),
     });
   }
 
   admitted(): void {
-    this.stream.begin();
-    this.flush();
+    this.#stream.begin();
+    this.#flush();
   }
 
   prompt(choice: number, logprobs: SampledToken[]): void {
-    this.kind.choices[choice]!.takePrompt?.(logprobs);
+    this.#kind.choices[choice]!.takePrompt?.(logprobs);
   }
 
   event(choice: number, event: TextEvent): void {
-    this.pending[choice] = mergeEvents(this.pending[choice], event);
-    this.flush();
+    this.#pending[choice] = mergeEvents(this.#pending[choice], event);
+    this.#flush();
   }
 
   finished(): void {
-    this.complete = true;
-    this.flush();
+    this.#complete = true;
+    this.#flush();
   }
 
   failed(error: HpcserveError): void {
-    if (this.over) return;
-    this.over = true;
-    if (this.stream.open) this.stream.fail(errorEnvelope(error));
-    else sendError(this.context.response, error, this.context.headers);
+    if (this.#over) return;
+    this.#over = true;
+    if (this.#stream.open) this.#stream.fail(errorEnvelope(error));
+    else sendError(this.#context.response, error, this.#context.headers);
   }
 
-  private flush(): void {
+  #flush(): void {
     // One prompt of several may be ahead while another can still be refused.
-    if (this.over || !this.stream.open) return;
-    for (let index = 0; index < this.kind.choices.length && this.stream.writable; index++) {
-      const event = this.pending[index];
+    if (this.#over || !this.#stream.open) return;
+    for (let index = 0; index < this.#kind.choices.length && this.#stream.writable; index++) {
+      const event = this.#pending[index];
       if (!event) continue;
-      this.pending[index] = undefined;
-      this.write(index, event);
+      this.#pending[index] = undefined;
+      this.#write(index, event);
     }
-    if (!this.complete || !this.stream.writable || this.pending.some((event) => event !== undefined)) return;
-    this.over = true;
-    if (this.request.parameters.include_usage)
-      this.stream.write({ ...this.head, choices: [], usage: usageOf(this.generation) });
-    this.stream.end();
+    if (!this.#complete || !this.#stream.writable || this.#pending.some((event) => event !== undefined))
+      return;
+    this.#over = true;
+    if (this.#request.parameters.include_usage)
+      this.#stream.write({ ...this.#head, choices: [], usage: usageOf(this.generation) });
+    this.#stream.end();
   }
 
-  private write(index: number, event: TextEvent): void {
-    const { kind } = this;
-    if (kind.opening && !this.opened.has(index)) {
-      this.opened.add(index);
-      this.chunk(index, kind.opening(index), []);
+  #write(index: number, event: TextEvent): void {
+    const kind = this.#kind;
+    if (kind.opening && !this.#opened.has(index)) {
+      this.#opened.add(index);
+      this.#chunk(index, kind.opening(index), []);
     }
     const delta = kind.choices[index]!.take(event);
-    let ids = [...(this.unsent[index] ?? []), ...delta.token_ids];
+    let ids = [...(this.#unsent[index] ?? []), ...delta.token_ids];
     if (!delta.empty) {
-      this.chunk(index, kind.chunk(index, delta), ids);
+      this.#chunk(index, kind.chunk(index, delta), ids);
       ids = [];
     }
-    if (delta.finish !== undefined) this.chunk(index, kind.closing(index, delta.finish), ids, true);
-    else this.unsent[index] = ids;
+    if (delta.finish !== undefined) this.#chunk(index, kind.closing(index, delta.finish), ids, true);
+    else this.#unsent[index] = ids;
   }
 
-  private chunk(
+  #chunk(
     index: number,
     choice: Record<string, unknown>,
     token_ids: readonly number[],
     finished = false,
   ): void {
-    this.stream.write({
-      ...this.head,
+    this.#stream.write({
+      ...this.#head,
       choices: [choice],
-      ...(this.request.parameters.include_usage ? { usage: null } : {}),
-      ...(this.context.token_ids ? this.extended(index, token_ids, finished) : {}),
+      ...(this.#request.parameters.include_usage ? { usage: null } : {}),
+      ...(this.#context.token_ids ? this.#extended(index, token_ids, finished) : {}),
     });
-    this.first = false;
+    this.#first = false;
   }
 
-  private extended(index: number, token_ids: readonly number[], finished: boolean): Record<string, unknown> {
-    const { generation, request } = this;
+  #extended(index: number, token_ids: readonly number[], finished: boolean): Record<string, unknown> {
+    const { generation } = this;
+    const request = this.#request;
     const withheld = token_ids.length === 0 ? 0 : generation.withheld(index);
     return {
-      ...(this.first ? extension(generation, request) : {}),
+      ...(this.#first ? extension(generation, request) : {}),
       ...(index === 0 ? {} : { [continuation.choice]: index }),
       ...(withheld === 0 ? {} : { [continuation.withheld]: withheld }),
       ...(finished ? { [continuation.finished]: true } : {}),
@@ -252,11 +257,11 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
     };
   }
 
-  private giveUp(): void {
-    this.over = true;
+  #dropSlowClient(): void {
+    this.#over = true;
     this.generation.cancel();
-    const { slow_client_ms } = this.context;
-    this.context.response.destroy(
+    const { slow_client_ms } = this.#context;
+    this.#context.response.destroy(
       new HpcserveError('E_CLIENT_SLOW', { what: `the client did not read for ${slow_client_ms} ms` }),
     );
   }

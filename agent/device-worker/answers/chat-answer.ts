@@ -23,45 +23,45 @@ export interface ChatDelta {
 /** One choice of a chat completion as it grows. */
 export class ChatChoice {
   readonly index: number;
-  private readonly parser: AnswerParser;
-  private readonly pieces: PieceSource;
-  private readonly logprobs: boolean;
-  private content = '';
-  private reasoning = '';
-  private readonly calls: ToolCall[] = [];
-  private readonly entries: ChatLogprob[] = [];
-  private readonly token_ids: number[] = [];
-  private finishReason: string | null = null;
+  readonly #parser: AnswerParser;
+  readonly #pieces: PieceSource;
+  readonly #logprobs: boolean;
+  #content = '';
+  #reasoning = '';
+  readonly #calls: ToolCall[] = [];
+  readonly #entries: ChatLogprob[] = [];
+  readonly #token_ids: number[] = [];
+  #finishReason: string | null = null;
 
   constructor(index: number, form: AnswerForm, pieces: PieceSource, logprobs: boolean) {
     this.index = index;
-    this.parser = new AnswerParser(form);
-    this.pieces = pieces;
-    this.logprobs = logprobs;
+    this.#parser = new AnswerParser(form);
+    this.#pieces = pieces;
+    this.#logprobs = logprobs;
   }
 
   take(event: TextEvent): ChatDelta {
     // The end of an answer that was complete when it was handed over: its text is out.
-    if (this.finishReason !== null)
-      return { delta: {}, logprobs: null, token_ids: [], finish: this.finishReason, empty: true };
-    const parsed = this.parse(event);
+    if (this.#finishReason !== null)
+      return { delta: {}, logprobs: null, token_ids: [], finish: this.#finishReason, empty: true };
+    const parsed = this.#parse(event);
     const calls = parsed.tool_calls.map(({ index, name, arguments: text }) => {
       if (name === undefined) {
-        this.calls[index]!.function.arguments += text;
+        this.#calls[index]!.function.arguments += text;
         return { index, function: { arguments: text } };
       }
       const id = `call_${randomUUID().replaceAll('-', '').slice(0, 24)}`;
       const call: ToolCall = { id, type: 'function', function: { name, arguments: text } };
-      this.calls[index] = structuredClone(call);
+      this.#calls[index] = structuredClone(call);
       return { index, ...call };
     });
-    this.content += parsed.content;
-    this.reasoning += parsed.reasoning;
-    const entries = this.logprobs ? chatLogprobs(event.tokens, this.pieces) : [];
-    this.entries.push(...entries);
-    this.token_ids.push(...event.token_ids);
+    this.#content += parsed.content;
+    this.#reasoning += parsed.reasoning;
+    const entries = this.#logprobs ? chatLogprobs(event.tokens, this.#pieces) : [];
+    this.#entries.push(...entries);
+    this.#token_ids.push(...event.token_ids);
     if (event.finish !== undefined)
-      this.finishReason = this.parser.tool_calls > 0 ? 'tool_calls' : event.finish;
+      this.#finishReason = this.#parser.tool_calls > 0 ? 'tool_calls' : event.finish;
     const delta = {
       ...(parsed.reasoning === '' ? {} : { reasoning_content: parsed.reasoning }),
       ...(parsed.content === '' ? {} : { content: parsed.content }),
@@ -72,32 +72,32 @@ export class ChatChoice {
       logprobs: entries.length === 0 ? null : { content: entries, refusal: null },
       token_ids: event.token_ids,
       empty: Object.keys(delta).length === 0 && entries.length === 0,
-      ...(this.finishReason === null ? {} : { finish: this.finishReason }),
+      ...(this.#finishReason === null ? {} : { finish: this.#finishReason }),
     };
   }
 
   /** The whole choice of an answer that is not streamed. */
   complete(withTokenIds: boolean): Record<string, unknown> {
-    const hasCalls = this.calls.length > 0;
+    const hasCalls = this.#calls.length > 0;
     return {
       index: this.index,
       message: {
         role: 'assistant',
-        content: this.content === '' && hasCalls ? null : this.content,
+        content: this.#content === '' && hasCalls ? null : this.#content,
         refusal: null,
-        ...(this.reasoning === '' ? {} : { reasoning_content: this.reasoning }),
-        ...(hasCalls ? { tool_calls: this.calls } : {}),
+        ...(this.#reasoning === '' ? {} : { reasoning_content: this.#reasoning }),
+        ...(hasCalls ? { tool_calls: this.#calls } : {}),
       },
-      logprobs: this.logprobs ? { content: this.entries, refusal: null } : null,
-      finish_reason: this.finishReason,
-      ...(withTokenIds ? { [continuation.token_ids]: this.token_ids } : {}),
+      logprobs: this.#logprobs ? { content: this.#entries, refusal: null } : null,
+      finish_reason: this.#finishReason,
+      ...(withTokenIds ? { [continuation.token_ids]: this.#token_ids } : {}),
     };
   }
 
-  private parse(event: TextEvent): AnswerDelta {
-    const parsed = this.parser.push(event.text);
+  #parse(event: TextEvent): AnswerDelta {
+    const parsed = this.#parser.push(event.text);
     if (event.finish === undefined) return parsed;
-    const rest = this.parser.end();
+    const rest = this.#parser.end();
     return {
       content: parsed.content + rest.content,
       reasoning: parsed.reasoning + rest.reasoning,

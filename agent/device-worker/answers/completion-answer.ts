@@ -27,53 +27,53 @@ export interface EchoedPrompt {
 /** One choice of a text completion as it grows. */
 export class CompletionChoice {
   readonly index: number;
-  private readonly pieces: PieceSource;
-  private readonly logprobs: boolean;
-  private readonly echo: EchoedPrompt | undefined;
-  private text = '';
-  private readonly all: CompletionLogprobs = noLogprobs();
-  private readonly token_ids: number[] = [];
-  private finishReason: string | null = null;
+  readonly #pieces: PieceSource;
+  readonly #logprobs: boolean;
+  readonly #echo: EchoedPrompt | undefined;
+  #text = '';
+  readonly #all: CompletionLogprobs = noLogprobs();
+  readonly #token_ids: number[] = [];
+  #finishReason: string | null = null;
   /** The echoed prompt, until the first event takes it along. */
-  private before: { text: string; logprobs: CompletionLogprobs } | undefined;
+  #before: { text: string; logprobs: CompletionLogprobs } | undefined;
 
   constructor(index: number, pieces: PieceSource, logprobs: boolean, echo?: EchoedPrompt) {
     this.index = index;
-    this.pieces = pieces;
-    this.logprobs = logprobs;
-    this.echo = echo;
-    if (echo && !echo.sent) this.before = { text: echo.text, logprobs: noLogprobs() };
+    this.#pieces = pieces;
+    this.#logprobs = logprobs;
+    this.#echo = echo;
+    if (echo && !echo.sent) this.#before = { text: echo.text, logprobs: noLogprobs() };
   }
 
   /** Log probabilities of the echoed prompt's tokens but the first. */
   takePrompt(logprobs: readonly SampledToken[]): void {
-    if (!this.before || !this.echo) return;
+    if (!this.#before || !this.#echo) return;
     const entries = noLogprobs();
     let offset = 0;
-    for (let index = 0; index < this.echo.tokens.length; index++) {
-      const token = this.echo.tokens[index]!;
-      addCompletionLogprob(entries, index === 0 ? { token } : logprobs[index - 1]!, offset, this.pieces);
-      offset += Buffer.from(this.pieces.piece(token)).toString('utf8').length;
+    for (let index = 0; index < this.#echo.tokens.length; index++) {
+      const token = this.#echo.tokens[index]!;
+      addCompletionLogprob(entries, index === 0 ? { token } : logprobs[index - 1]!, offset, this.#pieces);
+      offset += Buffer.from(this.#pieces.piece(token)).toString('utf8').length;
     }
-    this.before.logprobs = entries;
+    this.#before.logprobs = entries;
   }
 
   take(event: TextEvent): CompletionDelta {
-    const entries = this.before?.logprobs ?? noLogprobs();
-    const text = (this.before?.text ?? '') + event.text;
-    this.before = undefined;
-    if (this.logprobs) {
-      const shift = this.echo?.text.length ?? 0;
+    const entries = this.#before?.logprobs ?? noLogprobs();
+    const text = (this.#before?.text ?? '') + event.text;
+    this.#before = undefined;
+    if (this.#logprobs) {
+      const shift = this.#echo?.text.length ?? 0;
       for (const { sampled, begin } of event.tokens)
-        addCompletionLogprob(entries, sampled, shift + begin, this.pieces);
+        addCompletionLogprob(entries, sampled, shift + begin, this.#pieces);
     }
-    this.text += text;
-    joinCompletionLogprobs(this.all, entries);
-    this.token_ids.push(...event.token_ids);
-    if (event.finish !== undefined) this.finishReason = event.finish;
+    this.#text += text;
+    joinCompletionLogprobs(this.#all, entries);
+    this.#token_ids.push(...event.token_ids);
+    if (event.finish !== undefined) this.#finishReason = event.finish;
     return {
       text,
-      logprobs: this.logprobs ? entries : null,
+      logprobs: this.#logprobs ? entries : null,
       token_ids: event.token_ids,
       empty: text === '' && entries.tokens.length === 0,
       ...(event.finish === undefined ? {} : { finish: event.finish }),
@@ -83,10 +83,10 @@ export class CompletionChoice {
   complete(withTokenIds: boolean): Record<string, unknown> {
     return {
       index: this.index,
-      text: this.text,
-      logprobs: this.logprobs ? this.all : null,
-      finish_reason: this.finishReason,
-      ...(withTokenIds ? { [continuation.token_ids]: this.token_ids } : {}),
+      text: this.#text,
+      logprobs: this.#logprobs ? this.#all : null,
+      finish_reason: this.#finishReason,
+      ...(withTokenIds ? { [continuation.token_ids]: this.#token_ids } : {}),
     };
   }
 }

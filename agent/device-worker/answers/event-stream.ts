@@ -6,13 +6,13 @@ import type { ServerResponse } from 'node:http';
  * that stays silent for too long is given up.
  */
 export class EventStream {
-  private readonly response: ServerResponse;
-  private readonly headers: Record<string, string>;
-  private readonly resume: () => void;
-  private readonly giveUp: () => void;
-  private readonly slow_client_ms: number;
-  private blocked = false;
-  private timer: NodeJS.Timeout | undefined;
+  readonly #response: ServerResponse;
+  readonly #headers: Record<string, string>;
+  readonly #resume: () => void;
+  readonly #dropSlowClient: () => void;
+  readonly #slow_client_ms: number;
+  #blocked = false;
+  #timer: NodeJS.Timeout | undefined;
 
   constructor(options: {
     response: ServerResponse;
@@ -21,58 +21,58 @@ export class EventStream {
     /** The client reads again. */
     resume: () => void;
     /** The client did not read for `slow_client_ms`. */
-    giveUp: () => void;
+    dropSlowClient: () => void;
   }) {
-    this.response = options.response;
-    this.headers = options.headers;
-    this.resume = options.resume;
-    this.giveUp = options.giveUp;
-    this.slow_client_ms = options.slow_client_ms;
-    this.response.on('close', () => clearTimeout(this.timer));
-    this.response.on('drain', () => {
-      this.blocked = false;
-      clearTimeout(this.timer);
-      this.resume();
+    this.#response = options.response;
+    this.#headers = options.headers;
+    this.#resume = options.resume;
+    this.#dropSlowClient = options.dropSlowClient;
+    this.#slow_client_ms = options.slow_client_ms;
+    this.#response.on('close', () => clearTimeout(this.#timer));
+    this.#response.on('drain', () => {
+      this.#blocked = false;
+      clearTimeout(this.#timer);
+      this.#resume();
     });
   }
 
   get open(): boolean {
-    return this.response.headersSent;
+    return this.#response.headersSent;
   }
 
   /** False while the client has not taken what was written. */
   get writable(): boolean {
-    return !this.blocked;
+    return !this.#blocked;
   }
 
   begin(): void {
-    this.response.writeHead(200, {
-      ...this.headers,
+    this.#response.writeHead(200, {
+      ...this.#headers,
       'content-type': 'text/event-stream; charset=utf-8',
       'cache-control': 'no-cache',
       'x-accel-buffering': 'no',
     });
-    this.response.flushHeaders();
+    this.#response.flushHeaders();
   }
 
   write(value: unknown): void {
-    this.send(`data: ${JSON.stringify(value)}\n\n`);
+    this.#send(`data: ${JSON.stringify(value)}\n\n`);
   }
 
   end(): void {
-    clearTimeout(this.timer);
-    this.response.end('data: [DONE]\n\n');
+    clearTimeout(this.#timer);
+    this.#response.end('data: [DONE]\n\n');
   }
 
   /** An error after the beginning: an event of its own, and no [DONE]. */
   fail(envelope: unknown): void {
-    clearTimeout(this.timer);
-    this.response.end(`data: ${JSON.stringify(envelope)}\n\n`);
+    clearTimeout(this.#timer);
+    this.#response.end(`data: ${JSON.stringify(envelope)}\n\n`);
   }
 
-  private send(text: string): void {
-    if (this.response.write(text) || this.blocked) return;
-    this.blocked = true;
-    this.timer = setTimeout(this.giveUp, this.slow_client_ms);
+  #send(text: string): void {
+    if (this.#response.write(text) || this.#blocked) return;
+    this.#blocked = true;
+    this.#timer = setTimeout(this.#dropSlowClient, this.#slow_client_ms);
   }
 }

@@ -63,27 +63,27 @@ interface Choice {
 /** The sequences behind one request: `n` answers to each prompt. */
 export class Generation {
   cached_tokens = 0;
-  private readonly models: Models;
-  private readonly request: GenerationRequest;
-  private readonly listener: GenerationListener;
-  private readonly choices: Choice[];
-  private readonly stopTokens: ReadonlySet<number>;
-  private admitted = 0;
+  readonly #models: Models;
+  readonly #request: GenerationRequest;
+  readonly #listener: GenerationListener;
+  readonly #choices: Choice[];
+  readonly #stopTokens: ReadonlySet<number>;
+  #admitted = 0;
   /** The answer is under way: what it still needs is let in. */
-  private begun = false;
+  #begun = false;
   /** Sequences that are submitted first, one a prompt. */
-  private leaders = 0;
-  private ended = false;
+  #leaders = 0;
+  #ended = false;
 
   constructor(models: Models, request: GenerationRequest, listener: GenerationListener) {
-    this.models = models;
-    this.request = request;
-    this.listener = listener;
+    this.#models = models;
+    this.#request = request;
+    this.#listener = listener;
     const { model, parameters } = request;
     const text = model.text!;
     const end = parameters.ignore_eos ? [] : text.vocabulary.endTokens;
-    this.stopTokens = new Set([...end, ...parameters.stop_token_ids]);
-    this.choices = request.prompts.flatMap((_, prompt) =>
+    this.#stopTokens = new Set([...end, ...parameters.stop_token_ids]);
+    this.#choices = request.prompts.flatMap((_, prompt) =>
       Array.from({ length: parameters.n }, (_, answer) => ({
         index: prompt * parameters.n + answer,
         prompt,
@@ -92,7 +92,7 @@ export class Generation {
           preserved: text.preserved,
           stops: parameters.stop,
           include_stop: parameters.include_stop,
-          stop_tokens: this.stopTokens,
+          stop_tokens: this.#stopTokens,
           min_tokens: parameters.sampling.min_tokens,
         }),
         reasoning:
@@ -103,10 +103,10 @@ export class Generation {
       })),
     );
     const { continued } = parameters;
-    if (continued && continued.choices.length !== this.choices.length)
+    if (continued && continued.choices.length !== this.#choices.length)
       invalid(
         continuation.continue,
-        `must continue ${this.choices.length} choices, not ${continued.choices.length}`,
+        `must continue ${this.#choices.length} choices, not ${continued.choices.length}`,
       );
     if (continued?.prompt_digest !== undefined && continued.prompt_digest !== this.prompt_digest)
       invalid(continuation.continue, 'belongs to another prompt: its digest differs');
@@ -116,53 +116,53 @@ export class Generation {
   /** Names the prompt's tokens; another tokenizer, template or date gives another digest. */
   get prompt_digest(): string {
     const hash = createHash('sha256');
-    for (const { buffer, byteOffset, byteLength, length } of this.request.prompts)
+    for (const { buffer, byteOffset, byteLength, length } of this.#request.prompts)
       hash.update(`${length} `).update(new Uint8Array(buffer, byteOffset, byteLength));
     return hash.digest('hex').slice(0, 32);
   }
 
   get prompt_tokens(): number {
-    return this.request.prompts.reduce((sum, prompt) => sum + prompt.length, 0);
+    return this.#request.prompts.reduce((sum, prompt) => sum + prompt.length, 0);
   }
 
   get completion_tokens(): number {
-    return this.choices.reduce((sum, { text }) => sum + text.taken, 0);
+    return this.#choices.reduce((sum, { text }) => sum + text.taken, 0);
   }
 
   /** Of these, tokens with which the model reasoned; absent where it does not do so in marks. */
   get reasoning_tokens(): number | undefined {
-    if (!this.request.reasoning) return undefined;
-    return this.choices.reduce((sum, { reasoning }) => sum + (reasoning?.tokens ?? 0), 0);
+    if (!this.#request.reasoning) return undefined;
+    return this.#choices.reduce((sum, { reasoning }) => sum + (reasoning?.tokens ?? 0), 0);
   }
 
   /** Tokens of a choice, at its end, whose log probabilities the client does not have. */
   withheld(choice: number): number {
-    return this.request.logprobs === undefined ? 0 : this.choices[choice]!.text.withheld;
+    return this.#request.logprobs === undefined ? 0 : this.#choices[choice]!.text.withheld;
   }
 
   /** @param replayed is called with what the continued tokens had already said */
   start(replayed?: (choice: number, event: TextEvent) => void): void {
-    const { continued } = this.request.parameters;
-    for (const choice of this.choices) {
+    const { continued } = this.#request.parameters;
+    for (const choice of this.#choices) {
       const before = continued?.choices[choice.index];
-      if (before) this.replay(choice, before, replayed);
+      if (before) this.#replay(choice, before, replayed);
     }
     // The other answers to a prompt start once its keys and values are there, and share them.
-    const leaders = this.request.prompts.flatMap(
-      (_, prompt) => this.choices.find((choice) => choice.prompt === prompt && open(choice)) ?? [],
+    const leaders = this.#request.prompts.flatMap(
+      (_, prompt) => this.#choices.find((choice) => choice.prompt === prompt && open(choice)) ?? [],
     );
-    this.leaders = leaders.length;
-    if (this.leaders === 0) this.begin();
-    for (const leader of leaders) this.submit(leader);
+    this.#leaders = leaders.length;
+    if (this.#leaders === 0) this.#begin();
+    for (const leader of leaders) this.#submit(leader);
   }
 
   /** Brings the text of a choice to where another replica left it. */
-  private replay(
+  #replay(
     choice: Choice,
     { token_ids, finished, withheld }: Required<ContinuedChoice>,
     replayed?: (choice: number, event: TextEvent) => void,
   ): void {
-    const most = this.request.max_tokens[choice.prompt]!;
+    const most = this.#request.max_tokens[choice.prompt]!;
     for (const [index, token] of token_ids.entries()) {
       choice.reasoning?.take(token);
       const event = choice.text.take({ token }, index + 1 >= most);
@@ -173,29 +173,29 @@ export class Generation {
     }
     if (most === 0) choice.ending = 'length';
     if (finished) choice.done = true;
-    else if (choice.ending === undefined && this.request.logprobs !== undefined)
+    else if (choice.ending === undefined && this.#request.logprobs !== undefined)
       choice.again = Math.min(withheld, choice.text.withheld);
   }
 
   cancel(): void {
-    this.ended = true;
-    for (const choice of this.choices) this.drop(choice);
+    this.#ended = true;
+    for (const choice of this.#choices) this.#drop(choice);
   }
 
   /** The answer may begin; choices that were complete when they were handed over end now. */
-  private begin(): void {
-    this.begun = true;
-    this.listener.admitted();
-    for (const choice of this.choices) {
+  #begin(): void {
+    this.#begun = true;
+    this.#listener.admitted();
+    for (const choice of this.#choices) {
       if (choice.done || choice.ending === undefined) continue;
       choice.done = true;
-      this.listener.event(choice.index, { text: '', tokens: [], token_ids: [], finish: choice.ending });
+      this.#listener.event(choice.index, { text: '', tokens: [], token_ids: [], finish: choice.ending });
     }
-    this.endIfDone();
+    this.#endIfDone();
   }
 
-  private submit(choice: Choice): void {
-    const { request } = this;
+  #submit(choice: Choice): void {
+    const request = this.#request;
     const { parameters, model } = request;
     const prompt = request.prompts[choice.prompt]!;
     const before = parameters.continued?.choices[choice.index]?.token_ids ?? [];
@@ -203,7 +203,7 @@ export class Generation {
     const tokens = new Int32Array(prompt.length + known.length);
     tokens.set(prompt);
     tokens.set(known, prompt.length);
-    choice.sequence = this.models.submit(
+    choice.sequence = this.#models.submit(
       {
         model: model.config.name,
         tokens,
@@ -217,32 +217,32 @@ export class Generation {
         },
         ...(request.grammar && { grammar: request.grammar }),
         reasoning: request.reasoning !== undefined,
-        certain: this.begun || parameters.continued !== undefined,
+        certain: this.#begun || parameters.continued !== undefined,
         // Once is enough: a stream that moved stays where it is.
         movable: request.movable && parameters.continued === undefined,
         ...(request.reasoning?.limit && { reasoning_limit: request.reasoning.limit }),
         max_new_tokens: request.max_tokens[choice.prompt]! - known.length,
-        stop_tokens: [...this.stopTokens],
+        stop_tokens: [...this.#stopTokens],
         ...(request.cache_scope !== undefined && { cache_scope: request.cache_scope }),
         ...(request.prompt_logprobs !== undefined && { prompt_logprobs: request.prompt_logprobs }),
       },
       {
-        admitted: () => this.takeAdmission(),
-        output: (output) => this.take(choice, output),
-        failed: (error) => this.fail(error),
+        admitted: () => this.#takeAdmission(),
+        output: (output) => this.#take(choice, output),
+        failed: (error) => this.#fail(error),
       },
     );
   }
 
-  private takeAdmission(): void {
-    this.admitted++;
-    if (this.admitted === this.leaders) this.begin();
+  #takeAdmission(): void {
+    this.#admitted++;
+    if (this.#admitted === this.#leaders) this.#begin();
   }
 
-  private take(choice: Choice, output: TokenOutput): void {
-    if (this.ended || choice.done) return;
+  #take(choice: Choice, output: TokenOutput): void {
+    if (this.#ended || choice.done) return;
     if (output.error !== undefined || output.finish === 'error') {
-      this.fail(
+      this.#fail(
         new HpcserveError('E_WORKER_COMPUTE', {
           what: 'The answer could not be computed',
           because: output.error ?? 'the engine gave no reason',
@@ -251,55 +251,55 @@ export class Generation {
       return;
     }
     if (output.finish === 'cancelled') {
-      this.fail(new HpcserveError('E_WORKER_COMPUTE', { what: 'The answer was cancelled by the worker' }));
+      this.#fail(new HpcserveError('E_WORKER_COMPUTE', { what: 'The answer was cancelled by the worker' }));
       return;
     }
-    if (this.request.parameters.continued?.cached_tokens === undefined)
+    if (this.#request.parameters.continued?.cached_tokens === undefined)
       this.cached_tokens += output.cached_tokens ?? 0;
-    if (output.prompt_logprobs) this.listener.prompt(choice.index, output.prompt_logprobs);
-    if (output.token || output.finish !== undefined) this.startOthers(choice);
+    if (output.prompt_logprobs) this.#listener.prompt(choice.index, output.prompt_logprobs);
+    if (output.token || output.finish !== undefined) this.#startOthers(choice);
     if (output.token && choice.again > 0) {
       choice.again--;
       choice.text.describe(output.token);
       if (output.finish === undefined) return;
       choice.done = true;
-      this.listener.event(choice.index, choice.text.end());
-      this.endIfDone();
+      this.#listener.event(choice.index, choice.text.end());
+      this.#endIfDone();
       return;
     }
     if (output.token) {
       choice.reasoning?.take(output.token.token);
       const event = choice.text.take(output.token, output.finish === 'length');
-      if (event.finish !== undefined) this.drop(choice);
-      this.listener.event(choice.index, event);
+      if (event.finish !== undefined) this.#drop(choice);
+      this.#listener.event(choice.index, event);
     } else if (output.finish !== undefined) {
       choice.done = true;
-      this.listener.event(choice.index, choice.text.end());
+      this.#listener.event(choice.index, choice.text.end());
     }
-    this.endIfDone();
+    this.#endIfDone();
   }
 
-  private endIfDone(): void {
-    if (!this.choices.every(({ done }) => done)) return;
-    this.ended = true;
-    this.listener.finished();
+  #endIfDone(): void {
+    if (!this.#choices.every(({ done }) => done)) return;
+    this.#ended = true;
+    this.#listener.finished();
   }
 
-  private startOthers(first: Choice): void {
-    for (const choice of this.choices)
+  #startOthers(first: Choice): void {
+    for (const choice of this.#choices)
       if (choice.prompt === first.prompt && choice.sequence === undefined && open(choice))
-        this.submit(choice);
+        this.#submit(choice);
   }
 
-  private fail(error: HpcserveError): void {
-    if (this.ended) return;
+  #fail(error: HpcserveError): void {
+    if (this.#ended) return;
     this.cancel();
-    this.listener.failed(error);
+    this.#listener.failed(error);
   }
 
-  private drop(choice: Choice): void {
+  #drop(choice: Choice): void {
     choice.done = true;
-    if (choice.sequence !== undefined) this.models.cancel(choice.sequence);
+    if (choice.sequence !== undefined) this.#models.cancel(choice.sequence);
   }
 }
 

@@ -36,74 +36,74 @@ export interface TextStreamOptions extends DetokenizerOptions {
 export class TextStream {
   /** Tokens taken, stop tokens included. */
   taken = 0;
-  private readonly options: TextStreamOptions;
-  private readonly detokenizer: Detokenizer;
-  private readonly stops: StopStrings;
-  private waiting: PlacedToken[] = [];
-  private decoded = 0;
-  private released = 0;
+  readonly #options: TextStreamOptions;
+  readonly #detokenizer: Detokenizer;
+  readonly #stops: StopStrings;
+  #waiting: PlacedToken[] = [];
+  #decoded = 0;
+  #released = 0;
 
   constructor(pieces: PieceSource, options: TextStreamOptions) {
-    this.options = options;
-    this.detokenizer = new Detokenizer(pieces, options);
-    this.stops = new StopStrings(options.stops, options.include_stop);
+    this.#options = options;
+    this.#detokenizer = new Detokenizer(pieces, options);
+    this.#stops = new StopStrings(options.stops, options.include_stop);
   }
 
   /** @param last whether the engine ended the answer with this token, having reached its limit */
   take(sampled: SampledToken, last: boolean): TextEvent {
     this.taken++;
     const event: TextEvent = { text: '', tokens: [], token_ids: [sampled.token] };
-    if (this.options.stop_tokens.has(sampled.token)) {
-      this.finish(event, 'stop');
+    if (this.#options.stop_tokens.has(sampled.token)) {
+      this.#finish(event, 'stop');
       return event;
     }
-    const piece = this.detokenizer.push(sampled.token);
-    this.waiting.push({ sampled, begin: this.decoded, end: this.decoded + piece.length });
-    this.append(event, piece);
-    if (event.finish === undefined && last) this.finish(event, 'length');
+    const piece = this.#detokenizer.push(sampled.token);
+    this.#waiting.push({ sampled, begin: this.#decoded, end: this.#decoded + piece.length });
+    this.#append(event, piece);
+    if (event.finish === undefined && last) this.#finish(event, 'length');
     return event;
   }
 
   /** Tokens at the end whose log probabilities are not out yet. */
   get withheld(): number {
-    return this.waiting.length;
+    return this.#waiting.length;
   }
 
   /** Supplies the log probability of the first withheld token that has none: an answer was continued behind it. */
   describe(sampled: SampledToken): void {
-    const waiting = this.waiting.find(({ sampled: { logprob } }) => logprob === undefined);
+    const waiting = this.#waiting.find(({ sampled: { logprob } }) => logprob === undefined);
     if (waiting) waiting.sampled = sampled;
   }
 
   /** Ends an answer without a further token. */
   end(): TextEvent {
     const event: TextEvent = { text: '', tokens: [], token_ids: [] };
-    this.finish(event, 'length');
+    this.#finish(event, 'length');
     return event;
   }
 
-  private append(event: TextEvent, piece: string): void {
-    this.decoded += piece.length;
-    const early = this.taken < this.options.min_tokens;
-    const { text, stopped } = early ? { text: piece, stopped: undefined } : this.stops.push(piece);
+  #append(event: TextEvent, piece: string): void {
+    this.#decoded += piece.length;
+    const early = this.taken < this.#options.min_tokens;
+    const { text, stopped } = early ? { text: piece, stopped: undefined } : this.#stops.push(piece);
     event.text += text;
-    this.released += text.length;
+    this.#released += text.length;
     if (stopped !== undefined) {
       event.finish = 'stop';
-      event.tokens.push(...this.waiting.filter(({ begin }) => begin < this.released));
-      this.waiting = [];
+      event.tokens.push(...this.#waiting.filter(({ begin }) => begin < this.#released));
+      this.#waiting = [];
       return;
     }
-    while (this.waiting.length > 0 && this.waiting[0]!.end <= this.released)
-      event.tokens.push(this.waiting.shift()!);
+    while (this.#waiting.length > 0 && this.#waiting[0]!.end <= this.#released)
+      event.tokens.push(this.#waiting.shift()!);
   }
 
-  private finish(event: TextEvent, reason: 'stop' | 'length'): void {
-    this.append(event, this.detokenizer.end());
+  #finish(event: TextEvent, reason: 'stop' | 'length'): void {
+    this.#append(event, this.#detokenizer.end());
     if (event.finish !== undefined) return;
-    event.text += this.stops.end();
-    event.tokens.push(...this.waiting);
-    this.waiting = [];
+    event.text += this.#stops.end();
+    event.tokens.push(...this.#waiting);
+    this.#waiting = [];
     event.finish = reason;
   }
 }

@@ -6,12 +6,12 @@ import { ComputeWatchdog, pulse, watch_ms } from './watchdog.ts';
 
 /** The main thread's end of the compute thread. */
 export class ComputeThread {
-  private readonly worker: Worker;
-  private readonly port: MessagePort;
-  private readonly receive: (message: FromCompute) => void;
-  private readonly pulse = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
-  private readonly watch: NodeJS.Timeout;
-  private stopping = false;
+  readonly #worker: Worker;
+  readonly #port: MessagePort;
+  readonly #receive: (message: FromCompute) => void;
+  readonly #pulse = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
+  readonly #watch: NodeJS.Timeout;
+  #stopping = false;
   readonly ended: Promise<void>;
 
   /**
@@ -43,14 +43,14 @@ export class ComputeThread {
     },
   ) {
     const { port1, port2 } = new MessageChannel();
-    this.port = port1;
-    this.receive = receive;
-    this.port.on('message', receive);
+    this.#port = port1;
+    this.#receive = receive;
+    this.#port.on('message', receive);
     const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
-    this.worker = new Worker(new URL(`./main.${extension}`, import.meta.url), {
+    this.#worker = new Worker(new URL(`./main.${extension}`, import.meta.url), {
       workerData: {
         port: port2,
-        pulse: this.pulse,
+        pulse: this.#pulse,
         settings,
         step_ms_min,
         pool: { threads, pool_bytes, ...(peers_socket !== undefined && { peers_socket }) },
@@ -61,11 +61,11 @@ export class ComputeThread {
       trackUnmanagedFds: false,
     });
     const watchdog = new ComputeWatchdog(stall_ms);
-    this.watch = setInterval(() => {
-      const beats = Atomics.load(this.pulse, pulse.beats);
-      const stuck_s = watchdog.tick(beats, Atomics.load(this.pulse, pulse.state));
-      if (stuck_s === undefined || this.stopping) return;
-      clearInterval(this.watch);
+    this.#watch = setInterval(() => {
+      const beats = Atomics.load(this.#pulse, pulse.beats);
+      const stuck_s = watchdog.tick(beats, Atomics.load(this.#pulse, pulse.state));
+      if (stuck_s === undefined || this.#stopping) return;
+      clearInterval(this.#watch);
       failed(
         new HpcserveError('E_WORKER_STUCK', {
           what: `the compute thread has been stuck for ${stuck_s} s`,
@@ -73,16 +73,16 @@ export class ComputeThread {
         }),
       );
     }, watch_ms);
-    this.watch.unref();
+    this.#watch.unref();
     this.ended = new Promise((resolve) => {
       let cause: unknown;
-      this.worker.on('error', (error) => {
+      this.#worker.on('error', (error) => {
         cause = error;
       });
-      this.worker.on('exit', (code) => {
+      this.#worker.on('exit', (code) => {
         resolve();
-        clearInterval(this.watch);
-        if (this.stopping) return;
+        clearInterval(this.#watch);
+        if (this.#stopping) return;
         failed(
           new HpcserveError('E_WORKER_COMPUTE', {
             what: `the compute thread ended with exit code ${code}`,
@@ -95,19 +95,19 @@ export class ComputeThread {
   }
 
   send(message: ToCompute): void {
-    this.port.postMessage(message);
-    Atomics.add(this.pulse, pulse.signal, 1);
-    Atomics.notify(this.pulse, pulse.signal);
+    this.#port.postMessage(message);
+    Atomics.add(this.#pulse, pulse.signal, 1);
+    Atomics.notify(this.#pulse, pulse.signal);
   }
 
   /** Ends after the iteration that runs now. */
   async stop(): Promise<void> {
-    this.stopping = true;
+    this.#stopping = true;
     this.send({ type: 'stop' });
     await this.ended;
     // Its last words may not have been delivered yet: among them is what it learned.
-    for (let last = receiveMessageOnPort(this.port); last; last = receiveMessageOnPort(this.port))
-      this.receive(last.message as FromCompute);
-    this.port.close();
+    for (let last = receiveMessageOnPort(this.#port); last; last = receiveMessageOnPort(this.#port))
+      this.#receive(last.message as FromCompute);
+    this.#port.close();
   }
 }

@@ -15,26 +15,26 @@ import type { GrammarConstraint, Submission, TokenOutput } from './messages.ts';
 export class HostedEngine {
   readonly name: string;
   readonly engine: Engine;
-  private readonly vocabulary: Vocabulary;
-  private readonly pieces: CachedPieces;
-  private readonly scratch: Candidates;
-  private readonly utf8: Utf8Tokens;
-  private readonly samplers = new Map<number, TokenSampler>();
+  readonly #vocabulary: Vocabulary;
+  readonly #pieces: CachedPieces;
+  readonly #scratch: Candidates;
+  readonly #utf8: Utf8Tokens;
+  readonly #samplers = new Map<number, TokenSampler>();
 
   constructor(name: string, engine: Engine, vocabularyAddress: bigint, utf8: Utf8Tokens) {
-    this.utf8 = utf8;
+    this.#utf8 = utf8;
     this.name = name;
     this.engine = engine;
-    this.vocabulary = Vocabulary.fromAddress(vocabularyAddress);
-    this.pieces = new CachedPieces(this.vocabulary);
-    this.scratch = allocateCandidates(engine.info.n_vocab);
+    this.#vocabulary = Vocabulary.fromAddress(vocabularyAddress);
+    this.#pieces = new CachedPieces(this.#vocabulary);
+    this.#scratch = allocateCandidates(engine.info.n_vocab);
   }
 
   /** @throws HpcserveError E_ENGINE_SEQUENCE, E_NATIVE_GRAMMAR, E_REQUEST_INVALID: the request's fault, nothing stays behind */
   add(submission: Submission): void {
     const { id, tokens, sampling, max_new_tokens, cache_scope, prompt_logprobs } = submission;
     const stop_tokens = new Set(submission.stop_tokens);
-    const sampler = sampling && this.sampler(submission, sampling, stop_tokens);
+    const sampler = sampling && this.#sampler(submission, sampling, stop_tokens);
     try {
       this.engine.add({
         id,
@@ -49,50 +49,50 @@ export class HostedEngine {
       sampler?.close();
       throw error;
     }
-    if (sampler) this.samplers.set(id, sampler);
+    if (sampler) this.#samplers.set(id, sampler);
   }
 
   cancel(id: number): void {
     this.engine.cancel(id);
-    this.release(id);
+    this.#release(id);
   }
 
   step(plan?: IterationPlan): ReturnType<Engine['step']> & { outputs: TokenOutput[] } {
     const report = this.engine.step(plan);
-    for (const { id, finish } of report.outputs) if (finish !== undefined) this.release(id);
+    for (const { id, finish } of report.outputs) if (finish !== undefined) this.#release(id);
     return report;
   }
 
   close(): void {
-    for (const sampler of this.samplers.values()) sampler.close();
-    this.samplers.clear();
+    for (const sampler of this.#samplers.values()) sampler.close();
+    this.#samplers.clear();
     this.engine.close();
   }
 
-  private release(id: number): void {
-    this.samplers.get(id)?.close();
-    this.samplers.delete(id);
+  #release(id: number): void {
+    this.#samplers.get(id)?.close();
+    this.#samplers.delete(id);
   }
 
-  private sampler(
+  #sampler(
     { tokens, n_prompt, grammar, forced, reasoning_limit }: Submission,
     sampling: SamplingParameters,
     stop_tokens: ReadonlySet<number>,
   ): TokenSampler {
-    const constraint = grammar && this.constraint(grammar);
+    const constraint = grammar && this.#constraint(grammar);
     const start = {
       prompt: tokens.subarray(0, n_prompt),
       continued: tokens.subarray(n_prompt),
-      stop_tokens: this.masked(stop_tokens),
+      stop_tokens: this.#masked(stop_tokens),
       ...(forced && { forced }),
     };
     try {
       return new TokenSampler(
         sampling,
         start,
-        this.scratch,
+        this.#scratch,
         constraint,
-        reasoning_limit && this.budget(reasoning_limit),
+        reasoning_limit && this.#budget(reasoning_limit),
       );
     } catch (error) {
       // The tokens of a continued answer do not follow its grammar.
@@ -101,19 +101,19 @@ export class HostedEngine {
     }
   }
 
-  private budget(limit: ReasoningLimit): ReasoningBudget {
-    const meter = new ReasoningMeter(limit.opened, (token) => this.pieces.piece(token, true));
+  #budget(limit: ReasoningLimit): ReasoningBudget {
+    const meter = new ReasoningMeter(limit.opened, (token) => this.#pieces.piece(token, true));
     return new ReasoningBudget(limit, meter);
   }
 
   /** Stop tokens that logits exist for. */
-  private masked(stop_tokens: ReadonlySet<number>): number[] {
+  #masked(stop_tokens: ReadonlySet<number>): number[] {
     return [...stop_tokens].filter((token) => token >= 0 && token < this.engine.info.n_vocab);
   }
 
-  private constraint({ gbnf, after }: GrammarConstraint): TokenConstraint {
-    const grammar = Grammar.parse(this.vocabulary, gbnf);
-    const bytesOf = (token: number) => this.pieces.piece(token, true);
+  #constraint({ gbnf, after }: GrammarConstraint): TokenConstraint {
+    const grammar = Grammar.parse(this.#vocabulary, gbnf);
+    const bytesOf = (token: number) => this.#pieces.piece(token, true);
     const constraint = new Utf8Constraint(
       {
         allows: (token) => grammar.allows(token),
@@ -122,7 +122,7 @@ export class HostedEngine {
         close: () => grammar.close(),
       },
       bytesOf,
-      this.utf8,
+      this.#utf8,
     );
     return after === undefined ? constraint : new DelayedConstraint(constraint, after, bytesOf);
   }

@@ -40,14 +40,14 @@ const posted: string[] = [agentPaths.move, agentPaths.tensors];
 export class WorkerServer {
   /** Set while nothing new is admitted. */
   draining = false;
-  private readonly models: Models;
-  private readonly metrics: WorkerMetrics;
-  private readonly workerLimits: WorkerLimits;
-  private readonly server: Server;
-  private path: string | undefined;
+  readonly #models: Models;
+  readonly #metrics: WorkerMetrics;
+  readonly #workerLimits: WorkerLimits;
+  readonly #server: Server;
+  #path: string | undefined;
 
-  private readonly tensors: TensorAnswers | undefined;
-  private readonly report: () => Promise<DeviceReport>;
+  readonly #tensors: TensorAnswers | undefined;
+  readonly #report: () => Promise<DeviceReport>;
 
   /** @param report what the device's worker says of itself */
   constructor(
@@ -56,62 +56,62 @@ export class WorkerServer {
     workerLimits: WorkerLimits,
     report: () => Promise<DeviceReport>,
   ) {
-    this.report = report;
-    this.models = models;
-    this.tensors = models.shared && new TensorAnswers(models.shared);
-    this.metrics = metrics;
-    this.workerLimits = workerLimits;
-    this.server = createServer(
+    this.#report = report;
+    this.#models = models;
+    this.#tensors = models.shared && new TensorAnswers(models.shared);
+    this.#metrics = metrics;
+    this.#workerLimits = workerLimits;
+    this.#server = createServer(
       { maxHeaderSize: limits.header_bytes, requestTimeout: request_timeout_ms, keepAliveTimeout: 60_000 },
       (request, response) => {
-        void this.handle(request, response);
+        void this.#handle(request, response);
       },
     );
-    this.server.maxConnections = limits.connections;
+    this.#server.maxConnections = limits.connections;
   }
 
   /** @throws HpcserveError E_WORKER_SOCKET where the folder is not private, the path too long or taken */
   async listen(path: string): Promise<void> {
     await checkSocketPath(path);
     await new Promise<void>((resolve, reject) => {
-      this.server.once('error', (error) => {
+      this.#server.once('error', (error) => {
         reject(
           new HpcserveError('E_WORKER_SOCKET', { what: `cannot listen on ${path}`, because: error.message }),
         );
       });
-      this.server.listen(path, resolve);
+      this.#server.listen(path, resolve);
     });
     chmodSync(path, 0o600);
-    this.path = path;
+    this.#path = path;
   }
 
   /** Ends connections, at once where no answer is on its way; the socket's file is removed. */
   async close(): Promise<void> {
-    const closed = new Promise<void>((resolve) => this.server.close(() => resolve()));
-    const idle = setInterval(() => this.server.closeIdleConnections(), flush_ms / 25);
-    const limit = setTimeout(() => this.server.closeAllConnections(), flush_ms);
+    const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    const idle = setInterval(() => this.#server.closeIdleConnections(), flush_ms / 25);
+    const limit = setTimeout(() => this.#server.closeAllConnections(), flush_ms);
     await closed;
     clearInterval(idle);
     clearTimeout(limit);
-    if (this.path !== undefined) rmSync(this.path, { force: true });
+    if (this.#path !== undefined) rmSync(this.#path, { force: true });
   }
 
-  private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { pathname } = new URL(request.url ?? '/', 'http://worker');
     const known = pathname in generating || reading.includes(pathname) || posted.includes(pathname);
     const id = request.headers[headerNames.request_id];
     const headers: Record<string, string> = typeof id === 'string' ? { [headerNames.request_id]: id } : {};
     // A connection that breaks is seen by `close`; without a listener the error would end the process.
     response.on('error', () => {});
-    response.on('close', () => this.metrics.request(known ? pathname : 'other', response.statusCode));
+    response.on('close', () => this.#metrics.request(known ? pathname : 'other', response.statusCode));
     try {
       const handler = generating[pathname];
-      if (handler) await this.generate(handler, request, response, headers);
-      else if (pathname === agentPaths.move) await this.move(request, response, headers);
-      else if (this.tensors && pathname === agentPaths.tensors) await this.held(request, response);
-      else if (this.tensors && pathname.startsWith(`${agentPaths.tensors}/`))
-        this.tensors.range(request, response);
-      else await this.read(pathname, request, response, headers);
+      if (handler) await this.#generate(handler, request, response, headers);
+      else if (pathname === agentPaths.move) await this.#move(request, response, headers);
+      else if (this.#tensors && pathname === agentPaths.tensors) await this.#held(request, response);
+      else if (this.#tensors && pathname.startsWith(`${agentPaths.tensors}/`))
+        this.#tensors.range(request, response);
+      else await this.#read(pathname, request, response, headers);
     } catch (error) {
       const failure = HpcserveError.from(error);
       if (failure.code === 'E_INTERNAL') process.stderr.write(`${stackOf(error)}\n`);
@@ -121,27 +121,27 @@ export class WorkerServer {
     }
   }
 
-  private async generate(
+  async #generate(
     handler: Handler,
     request: IncomingMessage,
     response: ServerResponse,
     headers: Record<string, string>,
   ): Promise<void> {
-    this.checkMethod(request, 'POST', response);
+    this.#checkMethod(request, 'POST', response);
     if (this.draining)
       throw new HpcserveError('E_WORKER_DRAINING', { what: 'This device worker admits nothing new' });
     const routed = request.headers[headerNames.model];
     const scope = request.headers[headerNames.cache_scope];
-    const body = new BodyReader(await readJson(request, this.bodyBytesMax(routed)));
+    const body = new BodyReader(await readJson(request, this.#bodyBytesMax(routed)));
     const name = body.string('model');
     if (name === undefined) return body.refuse('model', 'is required');
-    const model = this.models.find(name, typeof routed === 'string' ? routed : undefined);
+    const model = this.#models.find(name, typeof routed === 'string' ? routed : undefined);
     if (response.destroyed) return;
     model.borrow();
     response.on('close', () => model.release());
     const { info, config } = model;
     handler(body, model, {
-      models: this.models,
+      models: this.#models,
       response,
       headers: {
         ...headers,
@@ -150,15 +150,15 @@ export class WorkerServer {
       },
       token_ids: request.headers[headerNames.token_ids] === '1',
       cache_scope: typeof scope === 'string' ? scope : undefined,
-      slow_client_ms: this.workerLimits.slow_client_ms,
-      admit: (sequences) => this.admit(model, sequences, request.headers[headerNames.at_once] === '1'),
+      slow_client_ms: this.#workerLimits.slow_client_ms,
+      admit: (sequences) => this.#admit(model, sequences, request.headers[headerNames.at_once] === '1'),
     });
   }
 
   /** Of the model that the gateway chose; where nobody says which, of the one with the longest context. */
-  private bodyBytesMax(routed: string | string[] | undefined): number {
-    const named = this.models.all.filter(({ config }) => encodeURI(config.name) === routed);
-    const models = named.length > 0 ? named : this.models.all;
+  #bodyBytesMax(routed: string | string[] | undefined): number {
+    const named = this.#models.all.filter(({ config }) => encodeURI(config.name) === routed);
+    const models = named.length > 0 ? named : this.#models.all;
     return bodyBytesMax(Math.max(0, ...models.map(({ config }) => config.context_tokens)));
   }
 
@@ -166,21 +166,21 @@ export class WorkerServer {
    * @param at_once who asks knows of other replicas: nothing waits here
    * @throws HpcserveError E_WORKER_BUSY where the queue is too full, E_REQUEST_INVALID where it could never hold so many
    */
-  private admit({ config }: ServedModel, sequences: number, at_once: boolean): void {
-    const longest = config.max_sequences + this.workerLimits.waiting_sequences;
+  #admit({ config }: ServedModel, sequences: number, at_once: boolean): void {
+    const longest = config.max_sequences + this.#workerLimits.waiting_sequences;
     const most = at_once ? config.max_sequences : longest;
     if (sequences > longest)
       throw new HpcserveError('E_REQUEST_INVALID', {
         what: `The request asks for ${sequences} answers at once, and ${config.name} takes at most ${longest}`,
       });
-    const live = this.models.liveOf(config.name);
+    const live = this.#models.liveOf(config.name);
     if (live + sequences > most)
       throw new HpcserveError('E_WORKER_BUSY', {
         what: `${live} of at most ${most} sequences of ${config.name} run or wait already`,
       });
   }
 
-  private async read(
+  async #read(
     path: string,
     request: IncomingMessage,
     response: ServerResponse,
@@ -189,31 +189,31 @@ export class WorkerServer {
     const one = /^\/v1\/models\/(.+)$/.exec(path)?.[1];
     if (!reading.includes(path) && one === undefined)
       throw new HpcserveError('E_REQUEST_PATH', { what: `There is no ${path} here` });
-    this.checkMethod(request, 'GET', response);
+    this.#checkMethod(request, 'GET', response);
     if (one !== undefined) {
-      sendJson(response, 200, describe(this.models.find(decodeURIComponent(one))), headers);
+      sendJson(response, 200, describe(this.#models.find(decodeURIComponent(one))), headers);
     } else if (path === '/v1/models') {
-      const data = this.models.all.filter(({ state }) => state === 'serving').map(describe);
+      const data = this.#models.all.filter(({ state }) => state === 'serving').map(describe);
       sendJson(response, 200, { object: 'list', data }, headers);
     } else if (path === agentPaths.device) {
-      sendJson(response, 200, await this.report(), headers);
+      sendJson(response, 200, await this.#report(), headers);
     } else if (path === agentPaths.sharing) {
-      sendJson(response, 200, (await this.models.report()).view, headers);
+      sendJson(response, 200, (await this.#models.report()).view, headers);
     } else if (path === '/health') {
       const status = this.draining ? 'draining' : 'ok';
-      sendJson(response, this.draining ? 503 : 200, { status, models: this.models.loads }, headers);
+      sendJson(response, this.draining ? 503 : 200, { status, models: this.#models.loads }, headers);
     } else {
-      const text = await this.metrics.text(this.models.loads);
-      response.writeHead(200, { 'content-type': this.metrics.contentType }).end(text);
+      const text = await this.#metrics.text(this.#models.loads);
+      response.writeHead(200, { 'content-type': this.#metrics.contentType }).end(text);
     }
   }
 
-  private async move(
+  async #move(
     request: IncomingMessage,
     response: ServerResponse,
     headers: Record<string, string>,
   ): Promise<void> {
-    this.checkMethod(request, 'POST', response);
+    this.#checkMethod(request, 'POST', response);
     const asked = moveAwaySchema.safeParse(await readJson(request, bodyBytesMax(0)));
     if (!asked.success)
       throw new HpcserveError('E_REQUEST_INVALID', {
@@ -224,17 +224,17 @@ export class WorkerServer {
     sendJson(
       response,
       200,
-      { moved: this.models.leave(this.models.find(model).config.name, because) },
+      { moved: this.#models.leave(this.#models.find(model).config.name, because) },
       headers,
     );
   }
 
-  private async held(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    this.checkMethod(request, 'POST', response);
-    await this.tensors!.held(request, response);
+  async #held(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    this.#checkMethod(request, 'POST', response);
+    await this.#tensors!.held(request, response);
   }
 
-  private checkMethod(request: IncomingMessage, method: string, response: ServerResponse): void {
+  #checkMethod(request: IncomingMessage, method: string, response: ServerResponse): void {
     if (request.method === method || (method === 'GET' && request.method === 'HEAD')) return;
     response.setHeader('allow', method);
     throw new HpcserveError('E_REQUEST_METHOD', {

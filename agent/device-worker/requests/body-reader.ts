@@ -31,18 +31,18 @@ const harmless = [
  */
 export class BodyReader {
   readonly body: JsonObject;
-  private readonly prefix: string;
-  private readonly known = new Set<string>();
+  readonly #prefix: string;
+  readonly #known = new Set<string>();
 
   /** @param prefix name of the parameter that holds this object; '' for the body itself */
   constructor(body: Json, prefix = '') {
-    this.prefix = prefix;
+    this.#prefix = prefix;
     if (!isObject(body)) invalid(prefix === '' ? null : prefix, `must be a JSON object, not ${kindOf(body)}`);
     this.body = body as JsonObject;
   }
 
   raw(name: string): Json | undefined {
-    this.known.add(name);
+    this.#known.add(name);
     const value = Object.hasOwn(this.body, name) ? this.body[name] : undefined;
     return value === null ? undefined : value;
   }
@@ -108,7 +108,7 @@ export class BodyReader {
 
   /** Parameters that may be there and mean nothing. */
   ignore(...names: string[]): void {
-    for (const name of names) this.known.add(name);
+    for (const name of names) this.#known.add(name);
   }
 
   /** Refuses a parameter that is understood and cannot be fulfilled. */
@@ -122,10 +122,10 @@ export class BodyReader {
 
   /** @throws HpcserveError E_REQUEST_PARAMETER for the first parameter that nothing has read */
   finish(): void {
-    if (this.prefix === '') this.ignore(...harmless);
+    if (this.#prefix === '') this.ignore(...harmless);
     for (const name of Object.keys(this.body)) {
-      if (this.known.has(name)) continue;
-      const near = nearest(name, this.known);
+      if (this.#known.has(name)) continue;
+      const near = nearest(name, this.#known);
       throw new HpcserveError('E_REQUEST_PARAMETER', {
         what: `Unknown parameter: \`${this.path(name)}\`${near === undefined ? '' : `; did you mean \`${near}\`?`}`,
         details: { param: this.path(name) },
@@ -139,7 +139,7 @@ export class BodyReader {
 
   path(name: string): string {
     const shown = shortened(name);
-    return this.prefix === '' ? shown : `${this.prefix}.${shown}`;
+    return this.#prefix === '' ? shown : `${this.#prefix}.${shown}`;
   }
 }
 
