@@ -1,8 +1,4 @@
-/**
- * The device worker: a process that owns one device and serves many models on it. It is forked by a node
- * agent, which tells it what to load; clients' requests come over its unix socket.
- */
-
+/** Entry of the device worker. */
 import { join } from 'node:path';
 import { restrictToCores } from '../../native/affinity.ts';
 import { nativeFolderVariable } from '../../native/libraries.ts';
@@ -29,6 +25,10 @@ const fatal_exit_code = 11;
 returnFreedMemory();
 const log = new WorkerLog();
 
+/**
+ * The device worker: a process that owns one device and serves many models on it. It is forked by a node
+ * agent, which tells it what to load; clients' requests come over its unix socket.
+ */
 class DeviceWorker {
   #limits: WorkerLimits = defaultLimits;
   #models: Models | undefined;

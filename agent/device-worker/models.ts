@@ -334,7 +334,14 @@ export class Models {
         return;
     }
     const model = this.#models.get(message.name);
-    if (!model) return;
+    if (model) this.#moved(model, message);
+  }
+
+  /** A model of the compute thread came to another state. */
+  #moved(
+    model: ServedModel,
+    message: FromCompute & { type: 'loaded' | 'load_failed' | 'model_failed' | 'unloaded' },
+  ): void {
     switch (message.type) {
       case 'loaded':
         model.info = message.info;

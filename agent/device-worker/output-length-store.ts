@@ -1,8 +1,3 @@
-/**
- * How long the answers of models became, kept between workers beside their profiles: one small file a model, whatever the
- * device. Where several workers serve a model, the history of the one that wrote last is what the next one begins with. A
- * file that is missing, broken or of another format means that history begins anew.
- */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,6 +14,11 @@ const fileSchema = z.object({
   reasoning: historySchema.optional(),
 });
 
+/**
+ * How long the answers of models became, kept between workers beside their profiles: one small file a model, whatever the
+ * device. Where several workers serve a model, the history of the one that wrote last is what the next one begins with. A
+ * file that is missing, broken or of another format means that history begins anew.
+ */
 export class OutputLengthStore {
   readonly #folder: string;
   readonly #files = new Map<string, string>();

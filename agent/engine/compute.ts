@@ -1,7 +1,3 @@
-/**
- * The CPU backend. Engines of one worker share a thread pool: they compute in turns, and pools that spin
- * side by side would take the cores from one another.
- */
 import { type Ggml, ggmlStatusSuccess } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -15,6 +11,10 @@ export interface ComputeOptions {
   fixed_paths: boolean;
 }
 
+/**
+ * The CPU backend. Engines of one worker share a thread pool: they compute in turns, and pools that spin
+ * side by side would take the cores from one another.
+ */
 export class Compute {
   readonly #ggml: Ggml;
   readonly #backend: Pointer;

@@ -1,4 +1,3 @@
-/** An engine whose weights are on their way, while the thread that computes goes on with other engines. */
 import { type Ggml, loadGgml } from '../../native/ggml.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import type { EngineOptions } from '../../spec/engine-contract.ts';
@@ -18,6 +17,7 @@ export interface EngineMemory {
   scratch: ScratchSource;
 }
 
+/** An engine whose weights are on their way, while the thread that computes goes on with other engines. */
 export class EngineOpening {
   readonly #options: EngineOptions;
   readonly #ggml: Ggml;

@@ -1,12 +1,12 @@
-/**
- * Memory of one kept graph's tensor structs, inside the JavaScript heap, so that views can be moved between
- * runs by plain writes: where a view begins, and how many KV rows it spans.
- */
 import { addressOf, type Ggml, tensorLayout } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 
 const twoTo32 = 2 ** 32;
 
+/**
+ * Memory of one kept graph's tensor structs, inside the JavaScript heap, so that views can be moved between
+ * runs by plain writes: where a view begins, and how many KV rows it spans.
+ */
 export class GraphMemory {
   readonly context: Pointer;
   readonly #ggml: Ggml;

@@ -1,11 +1,3 @@
-/**
- * Builds the compute graph of one stage for one batch shape. A graph is kept and run again for every batch
- * of its shape: tokens, positions and KV rows are inputs, and the views of the KV cache are moved by
- * `GraphMemory` before each run.
- *
- * Rows of all sequences go through the projections together. Attention is one operation per sequence over
- * its own keys and values, which lie in one extent (attended in place) or in several (gathered first).
- */
 import { type Ggml, GgmlType } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { Architecture } from './architecture.ts';
@@ -36,6 +28,14 @@ export function buildGraph(parts: StageParts, shape: GraphShape): BuiltGraph {
   return new GraphBuilder(parts, shape).build();
 }
 
+/**
+ * Builds the compute graph of one stage for one batch shape. A graph is kept and run again for every batch
+ * of its shape: tokens, positions and KV rows are inputs, and the views of the KV cache are moved by
+ * `GraphMemory` before each run.
+ *
+ * Rows of all sequences go through the projections together. Attention is one operation per sequence over
+ * its own keys and values, which lie in one extent (attended in place) or in several (gathered first).
+ */
 class GraphBuilder {
   readonly #parts: StageParts;
   readonly #ggml: Ggml;

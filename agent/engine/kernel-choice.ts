@@ -1,8 +1,3 @@
-/**
- * Where each weight lies: in the special layout (AMX, CPU_REPACK) whose kernels are fastest, as libllama asks for it, if
- * those kernels were proved on this CPU; else in plain memory, whose kernels are proved as well. What was right once is
- * kept in the user's cache, by library, CPU and host; what was wrong is tried again by the next process, and told by each.
- */
 import koffi from 'koffi';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, GgmlType, tensorLayout } from '../../native/ggml.ts';
@@ -25,6 +20,11 @@ export function kernelChoice(ggml: Ggml): KernelChoice {
   return choice;
 }
 
+/**
+ * Where each weight lies: in the special layout (AMX, CPU_REPACK) whose kernels are fastest, as libllama asks for it, if
+ * those kernels were proved on this CPU; else in plain memory, whose kernels are proved as well. What was right once is
+ * kept in the user's cache, by library, CPU and host; what was wrong is tried again by the next process, and told by each.
+ */
 export class KernelChoice {
   readonly #ggml: Ggml;
   readonly #cache: ProofCache;

@@ -77,6 +77,7 @@ export function whatIsWrongWith(ggml: Ggml, bufferType: Pointer, kernel: Kernel)
   }
 }
 
+/** One kernel's product beside the same one in double precision; holds its memory until `free`. */
 class Proof {
   readonly #ggml: Ggml;
   readonly #kernel: Kernel;

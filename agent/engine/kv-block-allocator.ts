@@ -1,12 +1,3 @@
-/**
- * Hands out KV blocks. A sequence's blocks lie side by side for as long as possible, since one extent is
- * attended in place: a new sequence begins in a hole that is large enough for what it may grow to, and
- * others stay out of the room before it until nothing else is free. Blocks of a prompt are remembered after their
- * sequence ends, and shared by sequences that begin with the same tokens: full ones as they are, and of the block after
- * them a copy of the rows that are the same, since the sequence goes on writing there (copy on write).
- *
- * There are more blocks than memory for them: blocks are addresses, and memory comes behind them by slabs.
- */
 import { KvPrefixes, type PrefixId } from './kv-prefixes.ts';
 import { KvSlabs } from './kv-slabs.ts';
 import { type KvStorage, kv_block_tokens } from './kv-storage.ts';
@@ -27,6 +18,15 @@ export interface BlockList {
 /** Copies the first rows of a block to another one. */
 type CopyRows = (from_block: number, to_block: number, rows: number) => void;
 
+/**
+ * Hands out KV blocks. A sequence's blocks lie side by side for as long as possible, since one extent is
+ * attended in place: a new sequence begins in a hole that is large enough for what it may grow to, and
+ * others stay out of the room before it until nothing else is free. Blocks of a prompt are remembered after their
+ * sequence ends, and shared by sequences that begin with the same tokens: full ones as they are, and of the block after
+ * them a copy of the rows that are the same, since the sequence goes on writing there (copy on write).
+ *
+ * There are more blocks than memory for them: blocks are addresses, and memory comes behind them by slabs.
+ */
 export class KvBlockAllocator {
   /** Those without memory included. */
   readonly n_blocks: number;

@@ -1,7 +1,3 @@
-/**
- * The KV cache of a stage as ggml sees it: per attention layer one matrix of key rows and one of value rows, a row
- * per token. Rows lie in a storage; one row is scratch: rows that only pad a batch write there.
- */
 import { type Ggml, GgmlType, memoryAt } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvType } from '../../spec/engine-contract.ts';
@@ -19,6 +15,10 @@ export interface KvLayer {
   values_address: number;
 }
 
+/**
+ * The KV cache of a stage as ggml sees it: per attention layer one matrix of key rows and one of value rows, a row
+ * per token. Rows lie in a storage; one row is scratch: rows that only pad a batch write there.
+ */
 export class KvMemory {
   readonly storage: KvStorage;
   /** ggml type of keys and values. */

@@ -1,8 +1,3 @@
-/**
- * Which blocks hold which tokens, for as long as nothing else is written there: full blocks are found again by their
- * tokens and the prefix before them, and the beginning of any block by the tokens that it has in common with a prompt.
- * Prefixes begin in a scope, and are found in that alone: who asks in another one learns nothing of them, by time neither.
- */
 import { kv_block_tokens } from './kv-storage.ts';
 
 /** Unique for ever: a prefix that is forgotten and computed again is another one. A text: no prefix, in a scope of that name. */
@@ -34,6 +29,11 @@ interface Beginning {
 /** Blocks that begin with the same token behind the same prefix and are compared. Higher: longer searches. */
 const compared_max = 32;
 
+/**
+ * Which blocks hold which tokens, for as long as nothing else is written there: full blocks are found again by their
+ * tokens and the prefix before them, and the beginning of any block by the tokens that it has in common with a prompt.
+ * Prefixes begin in a scope, and are found in that alone: who asks in another one learns nothing of them, by time neither.
+ */
 export class KvPrefixes {
   readonly #prefixes = new Map<string, Prefix>();
   readonly #contents = new Map<number, Content>();

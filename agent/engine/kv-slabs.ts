@@ -1,7 +1,3 @@
-/**
- * Which slabs of a KV cache have memory, which of them are in use, and which go first when memory is short. Slabs
- * without live blocks are kept for what their blocks still hold, within bounds (Tangram §3.3: delayed release).
- */
 import type { KvDemand, KvStorage, KvUser } from './kv-storage.ts';
 
 /**
@@ -18,6 +14,10 @@ interface Slab {
   used_at: number;
 }
 
+/**
+ * Which slabs of a KV cache have memory, which of them are in use, and which go first when memory is short. Slabs
+ * without live blocks are kept for what their blocks still hold, within bounds (Tangram §3.3: delayed release).
+ */
 export class KvSlabs implements KvUser {
   readonly #storage: KvStorage;
   readonly #slabs: Slab[];

@@ -1,8 +1,8 @@
-/** One request while it lives in the engine. */
 import type { SampledToken, SequenceRequest } from '../../spec/engine-contract.ts';
 import type { BlockList } from './kv-block-allocator.ts';
 import { TokenList } from './token-list.ts';
 
+/** One request while it lives in the engine. */
 export class Sequence {
   readonly request: SequenceRequest;
   readonly tokens: TokenList;

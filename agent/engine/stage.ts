@@ -1,8 +1,3 @@
-/**
- * One stage of a model on one device: a contiguous range of operators, their weights and their KV cache.
- * A stage takes tokens or hidden states and gives hidden states or logits; an engine of a whole model is
- * one stage, a pipeline is several.
- */
 import { type Ggml, memoryAt } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvType, LoadProgress } from '../../spec/engine-contract.ts';
@@ -84,6 +79,11 @@ interface KeptGraph extends BuiltGraph {
   hiddenOut: Float32Array;
 }
 
+/**
+ * One stage of a model on one device: a contiguous range of operators, their weights and their KV cache.
+ * A stage takes tokens or hidden states and gives hidden states or logits; an engine of a whole model is
+ * one stage, a pipeline is several.
+ */
 export class Stage {
   readonly model: Architecture;
   readonly operators: readonly Operator[];

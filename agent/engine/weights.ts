@@ -1,8 +1,3 @@
-/**
- * Loads the weights of a stage into memory. Each weight goes where its fastest kernel reads it: ggml's
- * special buffers (CPU_REPACK, AMX) as libllama would choose them, else plain memory. A tied embedding is
- * held twice where the head has a special layout, since rows can only be picked from the plain one.
- */
 import { closeSync, openSync, readSync } from 'node:fs';
 import koffi from 'koffi';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
@@ -62,6 +57,11 @@ export interface WeightSource {
   ): WeightLoading;
 }
 
+/**
+ * Loads the weights of a stage into memory. Each weight goes where its fastest kernel reads it: ggml's
+ * special buffers (CPU_REPACK, AMX) as libllama would choose them, else plain memory. A tied embedding is
+ * held twice where the head has a special layout, since rows can only be picked from the plain one.
+ */
 export class Weights implements LoadedWeights {
   readonly plan: WeightPlan;
   readonly bytes: number;

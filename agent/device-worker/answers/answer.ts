@@ -93,6 +93,7 @@ function extension(generation: Generation, request: GenerationRequest) {
   };
 }
 
+/** An answer that is sent at its end, in one piece. */
 class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
   generation!: Generation;
   readonly #request: GenerationRequest;
@@ -138,6 +139,7 @@ class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
   }
 }
 
+/** An answer that is sent as it comes: what the client has not taken yet is merged, and sent once it reads again. */
 class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
   generation!: Generation;
   readonly #request: GenerationRequest;

@@ -1,7 +1,3 @@
-/**
- * The memory of a device's instances, live: what is promised to each for KV, and what others give up for it (LLM-Mesh §6).
- * Where the pool has room for all that was asked for, everybody has it; budgets move only where it has not.
- */
 import { type Release, roomFor } from '../../../solver/sharing/admission.ts';
 import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
@@ -9,6 +5,10 @@ import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { DecisionLog } from './decision-log.ts';
 import { KvBudgets, type KvHolder } from './kv-budgets.ts';
 
+/**
+ * The memory of a device's instances, live: what is promised to each for KV, and what others give up for it (LLM-Mesh §6).
+ * Where the pool has room for all that was asked for, everybody has it; budgets move only where it has not.
+ */
 export class DeviceMemory {
   readonly #device: DeviceView;
   readonly #settings: SharingSettings;

@@ -1,7 +1,3 @@
-/**
- * KV budgets of the models on one device, over blocks that engines take on demand (LLM-Mesh §6.3): a reservation station
- * says at once what may be promised; a budget falls when the sequences that hold it let go, and only then another rises.
- */
 import { type MemoryOperation, ReservationStation } from '../../../solver/sharing/reservation-station.ts';
 
 /** What of an engine its budget is set by. */
@@ -12,6 +8,10 @@ export interface KvHolder {
   setKvBudget(bytes: number): number;
 }
 
+/**
+ * KV budgets of the models on one device, over blocks that engines take on demand (LLM-Mesh §6.3): a reservation station
+ * says at once what may be promised; a budget falls when the sequences that hold it let go, and only then another rises.
+ */
 export class KvBudgets {
   readonly pool_bytes: number;
   readonly #station: ReservationStation;

@@ -1,6 +1,8 @@
 /** Messages between the main thread of a device worker, which does I/O and text, and its compute thread. */
+import type { MessagePort } from 'node:worker_threads';
 import type { KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { KeptLengths } from '../../../solver/sharing/output-lengths.ts';
+import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { Slo } from '../../../solver/sharing/slo.ts';
 import type { ModelWeights } from '../../../spec/agent-state.ts';
 import type { DeviceReport } from '../../../spec/device-report.ts';
@@ -14,10 +16,22 @@ import type {
 } from '../../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
+import type { DevicePoolOptions } from '../../memory/device-pool.ts';
 import type { ManifestModel } from '../../memory/pool-manifest.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
+
+/** What the compute thread is started with. */
+export interface ComputeThreadData {
+  port: MessagePort;
+  /** Words of `pulse`. */
+  pulse: Int32Array;
+  settings: SharingSettings;
+  step_ms_min: number;
+  pool: Pick<DevicePoolOptions, 'pool_bytes' | 'threads' | 'peers_socket'>;
+  hash_dir?: string;
+}
 
 /** A sequence as the compute thread gets it: plain data. */
 export interface Submission {

@@ -74,6 +74,7 @@ export function* measureProfile(
   });
 }
 
+/** Sequences of one measurement in an engine, and the time that they took. */
 class Measurement {
   /** In iterations of its own. */
   spent_ms = 0;

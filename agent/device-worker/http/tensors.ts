@@ -1,4 +1,3 @@
-/** Tensors in this node's memory, for device workers of other nodes: their agents ask this one's. */
 import { closeSync, createReadStream } from 'node:fs';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { pipeline } from 'node:stream';
@@ -13,6 +12,7 @@ import { sendJson } from './replies.ts';
 const ranges_max = 8;
 const read_bytes = 1024 * 1024;
 
+/** Tensors in this node's memory, for device workers of other nodes: their agents ask this one's. */
 export class TensorAnswers {
   readonly #tensors: SharedTensors;
   #open = 0;

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { checkGrammarWidth } from '../../text/grammar/grammar-width.ts';
 import { promptOpensReasoning, reasoningClose } from '../../text/output/reasoning.ts';
-import { type AnswerContext, answer } from '../answers/answer.ts';
+import { type AnswerContext, type AnswerKind, answer } from '../answers/answer.ts';
 import { ChatChoice, type ChatDelta } from '../answers/chat-answer.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
 import type { ServedModel } from '../served-model.ts';
@@ -14,8 +14,8 @@ import { type ReasoningRequest, readReasoning, reasoningLimit, reasoningVariable
 import { readResponseFormat } from './response-format.ts';
 import { readTools, type ToolRequest } from './tools.ts';
 
-/** OpenAI's bound on `top_logprobs`. */
-const mostAlternatives = 20;
+/** OpenAI's bound on `top_logprobs`. Lower: shorter answers; higher: more than its clients ask for. */
+const alternatives_max = 20;
 
 /** POST /v1/chat/completions */
 export function chatCompletion(body: BodyReader, model: ServedModel, context: AnswerContext): void {
@@ -74,27 +74,32 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
       rendered_ms,
       ...(grammar === undefined ? {} : { grammar }),
     },
-    {
-      id: continued?.id ?? `chatcmpl-${randomUUID()}`,
-      object: 'chat.completion',
-      chunk_object: 'chat.completion.chunk',
-      choices,
-      chunk: (index, { delta, logprobs }) => ({ index, delta, logprobs, finish_reason: null }),
-      opening: (index: number) => ({
-        index,
-        delta: { role: 'assistant', content: '' },
-        logprobs: null,
-        finish_reason: null,
-      }),
-      closing: (index, finish) => ({ index, delta: {}, logprobs: null, finish_reason: finish }),
-    },
+    chatKind(continued?.id ?? `chatcmpl-${randomUUID()}`, choices),
     context,
   );
 }
 
+/** How a chat is written in OpenAI's words. */
+function chatKind(id: string, choices: ChatChoice[]): AnswerKind<ChatDelta> {
+  return {
+    id,
+    object: 'chat.completion',
+    chunk_object: 'chat.completion.chunk',
+    choices,
+    chunk: (index, { delta, logprobs }) => ({ index, delta, logprobs, finish_reason: null }),
+    opening: (index) => ({
+      index,
+      delta: { role: 'assistant', content: '' },
+      logprobs: null,
+      finish_reason: null,
+    }),
+    closing: (index, finish) => ({ index, delta: {}, logprobs: null, finish_reason: finish }),
+  };
+}
+
 function readLogprobs(body: BodyReader): number | undefined {
   const wanted = body.boolean('logprobs') ?? false;
-  const top = body.number('top_logprobs', { min: 0, max: mostAlternatives, integer: true });
+  const top = body.number('top_logprobs', { min: 0, max: alternatives_max, integer: true });
   if (top !== undefined && !wanted)
     return body.refuse('top_logprobs', 'is only allowed where `logprobs` is true');
   return wanted ? (top ?? 0) : undefined;
