@@ -10,13 +10,13 @@ import { SharedTensors } from '../memory/peers/shared-tensors.ts';
 import type { ManifestModel } from '../memory/pool-manifest.ts';
 import { monotonic_ms } from './clock.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
-import type { FromCompute, ScheduleReport, Submission, TokenOutput } from './compute/messages.ts';
+import type { FromCompute, ScheduleReport, Submission, ToCompute, TokenOutput } from './compute/messages.ts';
 import { writeManifest } from './manifest-file.ts';
 import type { FromWorker, NativeModel } from './messages.ts';
 import type { WorkerMetrics } from './metrics.ts';
 import type { OutputLengthStore } from './output-length-store.ts';
 import type { ProfileStore } from './profile-store.ts';
-import { ServedModel } from './served-model.ts';
+import { type ModelText, ServedModel } from './served-model.ts';
 
 /** What is in the pool is written down at most this often while the worker serves. Lower: successors know more; higher: fewer writes. */
 const manifest_interval_ms = 60_000;
@@ -108,38 +108,42 @@ export class Models {
     this.#models.set(name, model);
     this.#tell({ type: 'model', name, state: 'loading' });
     try {
-      const { vocabulary, utf8 } = model.openText();
-      const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
-        config;
-      const { latency_sensitivity } = config;
-      const how = `${kv_type}${batch_invariant ? ', batch invariant' : ''}, chunks of ${prefill_chunk_tokens}`;
-      const file = { name, path: config.model_path };
-      const profile = this.#profiles?.read(file, how);
-      const lengths = this.#lengths?.read(file);
-      this.#compute.send({
-        type: 'load',
-        name,
-        vocabulary: vocabulary.address,
-        utf8,
-        ...(config.slo && { slo: config.slo }),
-        ...(profile && { profile }),
-        profile_ms: this.#profile_ms,
-        ...(lengths && { lengths }),
-        ...(latency_sensitivity !== undefined && { latency_sensitivity }),
-        options: {
-          model_path: config.model_path,
-          threads: this.#threads,
-          context_tokens,
-          max_sequences,
-          prefill_chunk_tokens,
-          kv_tokens,
-          kv_type,
-          batch_invariant,
-        },
-      });
+      this.#compute.send(this.#loadMessage(config, model.openText()));
     } catch (error) {
       this.#fail(model, HpcserveError.from(error));
     }
+  }
+
+  #loadMessage(config: NativeModel, { vocabulary, utf8 }: ModelText): ToCompute & { type: 'load' } {
+    const { name, slo, latency_sensitivity } = config;
+    const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
+      config;
+    const how = `${kv_type}${batch_invariant ? ', batch invariant' : ''}, chunks of ${prefill_chunk_tokens}`;
+    const file = { name, path: config.model_path };
+    const profile = this.#profiles?.read(file, how);
+    const lengths = this.#lengths?.read(file);
+    const message: ToCompute & { type: 'load' } = {
+      type: 'load',
+      name,
+      vocabulary: vocabulary.address,
+      utf8,
+      profile_ms: this.#profile_ms,
+      options: {
+        model_path: config.model_path,
+        threads: this.#threads,
+        context_tokens,
+        max_sequences,
+        prefill_chunk_tokens,
+        kv_tokens,
+        kv_type,
+        batch_invariant,
+      },
+    };
+    if (slo) message.slo = slo;
+    if (profile) message.profile = profile;
+    if (lengths) message.lengths = lengths;
+    if (latency_sensitivity !== undefined) message.latency_sensitivity = latency_sensitivity;
+    return message;
   }
 
   unload(name: string): void {

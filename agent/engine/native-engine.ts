@@ -23,7 +23,7 @@ import { logprobsOf } from './logprobs.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
 import type { ScratchSource } from './scratch.ts';
 import { Sequence } from './sequence.ts';
-import { type BatchSegment, Stage, type StageResult } from './stage.ts';
+import { type BatchSegment, Stage, type StageOptions, type StageResult } from './stage.ts';
 import { type SwappedKv, swapInKv, swapOutKv } from './swapped-kv.ts';
 import type { LoadedWeights } from './weights.ts';
 
@@ -63,17 +63,14 @@ export class NativeEngine implements Engine {
     const file = parts.file ?? openModelFile(options.model_path);
     if (!ggml) probeNativeLibraries();
     this.#options = options;
-    this.#stage = new Stage(ggml ?? loadGgml(), file, {
-      threads: options.threads,
-      kv_tokens: options.kv_tokens,
-      kv_type: options.kv_type,
-      batch_invariant: options.batch_invariant,
-      ...(options.stage && { range: options.stage }),
-      ...(options.on_progress && { on_progress: options.on_progress }),
-      ...(weights && { weights }),
-      ...(kv && { kv }),
-      ...(scratch && { scratch }),
-    });
+    const { threads, kv_tokens, kv_type, batch_invariant } = options;
+    const stage: StageOptions = { threads, kv_tokens, kv_type, batch_invariant };
+    if (options.stage) stage.range = options.stage;
+    if (options.on_progress) stage.on_progress = options.on_progress;
+    if (weights) stage.weights = weights;
+    if (kv) stage.kv = kv;
+    if (scratch) stage.scratch = scratch;
+    this.#stage = new Stage(ggml ?? loadGgml(), file, stage);
     if (!this.#stage.takesTokens || !this.#stage.givesLogits) {
       this.#stage.free();
       throw new HpcserveError('E_ENGINE_OPTIONS', {

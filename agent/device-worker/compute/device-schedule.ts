@@ -421,8 +421,11 @@ export class DeviceSchedule {
   /** What is worth keeping of a model that is here. */
   learned(model: string): LearnedModel | undefined {
     const instance = this.#of(model);
+    if (!instance) return undefined;
+    const learned: LearnedModel = { profile: instance.growing.kept() };
     const lengths = this.#lengths.kept(model);
-    return instance && { profile: instance.growing.kept(), ...(lengths && { lengths }) };
+    if (lengths) learned.lengths = lengths;
+    return learned;
   }
 
   /** A model is gone for good. */

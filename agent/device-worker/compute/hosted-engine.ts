@@ -1,6 +1,6 @@
 import { Grammar } from '../../../native/grammar.ts';
 import { Vocabulary } from '../../../native/vocabulary.ts';
-import type { Engine, IterationPlan } from '../../../spec/engine-contract.ts';
+import type { Engine, IterationPlan, SequenceRequest } from '../../../spec/engine-contract.ts';
 import { ReasoningMeter } from '../../text/output/reasoning-meter.ts';
 import { allocateCandidates, type Candidates } from '../../text/sampling/candidates.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
@@ -36,15 +36,11 @@ export class HostedEngine {
     const stop_tokens = new Set(submission.stop_tokens);
     const sampler = sampling && this.#sampler(submission, sampling, stop_tokens);
     try {
-      this.engine.add({
-        id,
-        prompt_tokens: tokens,
-        max_new_tokens,
-        stop_tokens,
-        ...(sampler && { sampler }),
-        ...(cache_scope !== undefined && { cache_scope }),
-        ...(prompt_logprobs !== undefined && { prompt_logprobs }),
-      });
+      const request: SequenceRequest = { id, prompt_tokens: tokens, max_new_tokens, stop_tokens };
+      if (sampler) request.sampler = sampler;
+      if (cache_scope !== undefined) request.cache_scope = cache_scope;
+      if (prompt_logprobs !== undefined) request.prompt_logprobs = prompt_logprobs;
+      this.engine.add(request);
     } catch (error) {
       sampler?.close();
       throw error;

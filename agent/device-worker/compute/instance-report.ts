@@ -34,25 +34,28 @@ export function instanceReport(
   const { model, slo, growing, requests, profile } = instance;
   const prompts = requests.filter(({ prefill_tokens_left }) => prefill_tokens_left > 0).length;
   const headrooms = [...instance.live.values()].map((request) => headroom(request, now_ms));
-  return {
+  const report: InstanceReport = {
     model,
-    ...(slo && { slo: { ...slo } }),
     prompts,
     decoding: requests.length - prompts,
     waiting: instance.waiting,
     max_sequences: instance.max_sequences,
-    ...(headrooms.length > 0 && { headroom_ms: Math.min(...headrooms) }),
     weight_bytes: instance.weight_bytes,
     kv_bytes: instance.kv_bytes,
     kv_used_bytes: instance.kv_used_bytes,
     kv_required_bytes: kvDemand(instance, settings).required_bytes,
-    ...(instance.idle_since_ms !== undefined && { idle_ms: now_ms - instance.idle_since_ms }),
     profile: {
       prefill_points: growing.points.prefill,
       decode_points: growing.points.decode,
       prefill_512_ms: profile.prefill_ms(typical_tokens),
       decode_512_ms: profile.decode_ms(1, typical_tokens),
-      ...(slo && { keeps_level: keepsSlo(instance, settings) }),
     },
   };
+  if (slo) {
+    report.slo = { ...slo };
+    report.profile.keeps_level = keepsSlo(instance, settings);
+  }
+  if (headrooms.length > 0) report.headroom_ms = Math.min(...headrooms);
+  if (instance.idle_since_ms !== undefined) report.idle_ms = now_ms - instance.idle_since_ms;
+  return report;
 }

@@ -54,7 +54,7 @@ function fromNow(
 ): SharedDeviceView['instances'][number]['requests'][number] {
   const { id, input_tokens, output_tokens, expected_output_tokens, prefill_tokens_left, service_level } =
     request;
-  return {
+  const view: SharedDeviceView['instances'][number]['requests'][number] = {
     id,
     arrival_ms: request.arrival_ms - now_ms,
     input_tokens,
@@ -62,8 +62,9 @@ function fromNow(
     expected_output_tokens,
     prefill_tokens_left,
     available_at_ms: Math.max(0, request.available_at_ms - now_ms),
-    ...(request.first_token_ms !== undefined && { first_token_ms: request.first_token_ms - now_ms }),
     service_level: { ...service_level },
-    ...(request.background !== undefined && { background: request.background }),
   };
+  if (request.first_token_ms !== undefined) view.first_token_ms = request.first_token_ms - now_ms;
+  if (request.background !== undefined) view.background = request.background;
+  return view;
 }
