@@ -18,12 +18,14 @@ const pool_bytes = 100_000_000;
 /** What an engine tells of its sequences, and where it has room. */
 class ToldEngine {
   kv_bytes_used = 0;
+  budget_bytes = 0;
   hasRoom = true;
   sequences: SequenceProgress[] = [];
   recomputed: number[] = [];
   readonly holds = new Set<number>();
 
   setKvBudget(bytes: number): number {
+    this.budget_bytes = bytes;
     return bytes;
   }
 
@@ -194,4 +196,50 @@ it('a parked sequence that finds no room though nothing runs is computed again, 
   device.choose();
   expect(engine.recomputed).toEqual([parked]);
   expect(device.choose()).toMatchObject({ model: 'one', plan: { first: parked } });
+});
+
+describe('exhausted KV', () => {
+  const exhausted = { id: 1, bytes: 1600, youngest: 2 };
+
+  it('is settled by the youngest of the model where nobody of the device holds anything else', () => {
+    const device = new Scheduled(['one']);
+    const engine = device.engines.get('one')!;
+    for (const id of [1, 2]) device.ask('one', id, decodes(id, 2));
+    device.schedule.handleKvExhausted('one', exhausted, device.now_ms);
+    expect(engine.recomputed).toEqual([2]);
+  });
+
+  it('is settled by another model, whose request can wait, and whose memory goes over', () => {
+    const device = new Scheduled(['one', 'other']);
+    const [one, other] = [device.engines.get('one')!, device.engines.get('other')!];
+    device.ask('one', 1, decodes(1, 2));
+    device.ask('other', 7, decodes(7, 2));
+    one.holds.add(1);
+    other.holds.add(7);
+    const before = one.budget_bytes;
+    device.schedule.handleKvExhausted('one', { ...exhausted, youngest: 1 }, device.now_ms);
+    expect([one.recomputed, [...one.holds]]).toEqual([[], [1]]);
+    expect([other.recomputed, [...other.holds]]).toEqual([[], []]);
+    expect(one.budget_bytes).toBe(before + 1600);
+    expect(device.schedule.decisions.last.at(-1)).toMatchObject({
+      kind: 'evict',
+      model: 'other',
+      request: 7,
+    });
+    expect(device.schedule.counted.evicted).toBe(1);
+  });
+
+  it('comes to an end for every model that reports it, whatever gave way before', () => {
+    const device = new Scheduled(['one', 'other']);
+    for (const [at, name] of ['one', 'other'].entries())
+      for (const id of [1, 2, 3]) {
+        device.ask(name, 10 * at + id, decodes(10 * at + id, id));
+        device.engines.get(name)!.holds.add(10 * at + id);
+      }
+    // Each report takes one from those that hold memory, until only the oldest of the model that reports is left.
+    for (let reports = 0; reports < 5; reports++)
+      device.schedule.handleKvExhausted('one', { ...exhausted, youngest: 3 }, device.now_ms);
+    expect([...device.engines.get('one')!.holds]).toEqual([1]);
+    expect([...device.engines.get('other')!.holds]).toEqual([]);
+  });
 });
