@@ -24,7 +24,7 @@ const request_timeout_ms = 120_000;
 /** Last words of answers must be taken within this when the worker ends; their readers are on this node. */
 const flush_ms = 500;
 /** sizeof(sockaddr_un.sun_path) on Linux is 108 with its NUL. */
-const longest_socket_path_bytes = 107;
+const socket_path_bytes_max = 107;
 
 type Handler = (body: BodyReader, model: ServedModel, context: AnswerContext) => void;
 
@@ -264,10 +264,10 @@ async function checkSocketPath(path: string): Promise<void> {
     throw new HpcserveError('E_WORKER_SOCKET', { what, because });
   };
   const bytes = Buffer.byteLength(path);
-  if (bytes > longest_socket_path_bytes)
+  if (bytes > socket_path_bytes_max)
     refuse(
       `the socket path ${path} is too long`,
-      `it has ${bytes} bytes and Linux allows ${longest_socket_path_bytes}`,
+      `it has ${bytes} bytes and Linux allows ${socket_path_bytes_max}`,
     );
   const folder = statSync(dirname(path), { throwIfNoEntry: false });
   if (!folder) return refuse(`the folder of ${path} is missing`, 'stat found nothing there');

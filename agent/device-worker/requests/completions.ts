@@ -12,8 +12,10 @@ import { readResponseFormat } from './response-format.ts';
 
 /** OpenAI's default. */
 const defaultTokens = 16;
-const mostAlternatives = 20;
-const mostPrompts = 256;
+/** Alternatives to a token that are told. Lower: shorter answers; higher: more than clients ask for. */
+const alternatives_max = 20;
+/** Prompts of one request. Lower: less of a device for one request; higher: fewer requests. */
+const prompts_max = 256;
 
 interface Prompt {
   text: string;
@@ -26,7 +28,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
   const parameters = readGeneration(body, text.vocabulary.n_tokens);
   const prompts = readPrompts(body, model);
   const wanted = body.number('max_tokens', { min: 0, integer: true }) ?? defaultTokens;
-  const logprobs = body.number('logprobs', { min: 0, max: mostAlternatives, integer: true });
+  const logprobs = body.number('logprobs', { min: 0, max: alternatives_max, integer: true });
   const echo = body.boolean('echo') ?? false;
   const best_of = body.number('best_of', { min: 1, integer: true });
   if (best_of !== undefined && best_of !== parameters.n)
@@ -99,7 +101,7 @@ function readPrompts(body: BodyReader, model: ServedModel): Prompt[] {
   const isTokens = Array.isArray(raw) && raw.length > 0 && typeof raw[0] === 'number';
   const list = Array.isArray(raw) && !isTokens ? raw : [raw];
   if (list.length === 0) body.refuse('prompt', 'must not be empty');
-  if (list.length > mostPrompts) body.refuse('prompt', `may hold at most ${mostPrompts} prompts`);
+  if (list.length > prompts_max) body.refuse('prompt', `may hold at most ${prompts_max} prompts`);
   return list.map((value, index) => {
     const name = list.length === 1 ? 'prompt' : `prompt.${index}`;
     let prompt: Prompt;

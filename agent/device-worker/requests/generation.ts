@@ -6,11 +6,11 @@ import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
 import { BodyReader, type Json } from './body-reader.ts';
 
-/** Answers of one request at most; each takes a place in the batch. */
-const mostChoices = 128;
-/** OpenAI allows 4; more cost little here, but a bound keeps hostile requests cheap. */
-const mostStops = 16;
-const longestStop = 1024;
+/** Answers of one request; each takes a place in the batch. Lower: less of a device for one request; higher: fewer requests. */
+const choices_max = 128;
+/** OpenAI allows 4. Lower: less work for hostile requests; higher: more, and longer, stop strings. */
+const stops_max = 16;
+const stop_chars_max = 1024;
 /** Longest grammar in GBNF. Lower: less work for hostile requests; higher: larger grammars. */
 const grammar_chars_max = 256 * 1024;
 /** The last instant that a Date can hold (ECMA-262 §21.4.1.1). */
@@ -63,7 +63,7 @@ export function readGeneration(body: BodyReader, n_vocab: number): GenerationPar
   if (grammar !== undefined && grammar.length > grammar_chars_max)
     body.refuse('grammar', `may have at most ${grammar_chars_max} characters, not ${grammar.length}`);
   const continued = readContinuation(body, token);
-  const n = body.number('n', { min: 1, max: mostChoices, integer: true }) ?? 1;
+  const n = body.number('n', { min: 1, max: choices_max, integer: true }) ?? 1;
   return {
     sampling,
     n,
@@ -100,12 +100,12 @@ function readStop(body: BodyReader): string[] {
   const stop = body.raw('stop');
   if (stop === undefined) return [];
   const list = Array.isArray(stop) ? stop : [stop];
-  if (list.length > mostStops) body.refuse('stop', `may hold at most ${mostStops} strings`);
+  if (list.length > stops_max) body.refuse('stop', `may hold at most ${stops_max} strings`);
   return list.map((value) => {
     if (typeof value !== 'string') return body.refuse('stop', 'must be a string or a list of strings');
     if (value.length === 0) return body.refuse('stop', 'must not hold an empty string');
-    if (value.length > longestStop)
-      return body.refuse('stop', `strings may have at most ${longestStop} characters`);
+    if (value.length > stop_chars_max)
+      return body.refuse('stop', `strings may have at most ${stop_chars_max} characters`);
     return value;
   });
 }
