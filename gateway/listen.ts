@@ -1,5 +1,5 @@
 import type { AddressInfo, ListenOptions, Server } from 'node:net';
-import { othersOnPort } from '../host/listeners-of-port.ts';
+import { othersOnPort } from '../host/tcp-table.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { TakenPort } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';

@@ -1,5 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { parseMountInfo } from './mounts.ts';
 
 /** A cgroup this process is in: version 2 (one hierarchy) or the memory controller of version 1. */
 export interface MemoryCgroup {
@@ -24,16 +25,10 @@ export function parseCgroupMount(
   mountinfo: string,
   version: 1 | 2,
 ): { mount: string; root: string } | undefined {
-  for (const line of mountinfo.split('\n')) {
-    const [before, after] = line.split(' - ');
-    if (!before || !after) continue;
-    const [type, , options] = after.split(' ');
-    const [, , , root, mount] = before.split(' ');
-    const isMemory =
-      version === 2 ? type === 'cgroup2' : type === 'cgroup' && (options ?? '').split(',').includes('memory');
-    if (isMemory && root && mount) return { mount, root };
-  }
-  return undefined;
+  const found = parseMountInfo(mountinfo).find(({ type, options }) =>
+    version === 2 ? type === 'cgroup2' : type === 'cgroup' && options.includes('memory'),
+  );
+  return found && { mount: found.mount_point, root: found.root };
 }
 
 /** `max` (version 2) and values near 2^63 (version 1) mean no limit. */

@@ -1,4 +1,3 @@
-export { filesystemOf, filesystemOfMagic } from '../host/filesystem.ts';
 export { KeyStore } from './key-store.ts';
 export type { ApiKey } from './keys.ts';
 export { dayOf, type Ledger, openLedger } from './ledger.ts';

@@ -1,6 +1,7 @@
 /** A first site config for an unknown cluster, from what its commands and filesystems say. */
 
-import { filesystemOf, type HostFacts, isSharedFilesystem } from '../host/host-facts.ts';
+import type { HostFacts } from '../host/host-facts.ts';
+import { isSharedFilesystem, mountTypeOf } from '../host/mounts.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { NodeKind, SiteInput } from '../spec/site.ts';
 import { formatSlurmDuration } from '../spec/slurm-types.ts';
@@ -347,7 +348,7 @@ function sharedFolders(
 ): Pick<SiteInput, 'state_dir' | 'scratch_dir'> {
   const typeOf = (path: string): string | undefined => {
     const real = host.writableFolder(path);
-    return real === undefined ? undefined : filesystemOf(real, host.mounts);
+    return real === undefined ? undefined : mountTypeOf(real, host.mounts);
   };
   const home = host.environment.HOME ?? '';
   const homeType = typeOf(home);

@@ -1,5 +1,5 @@
 /** Where the worker's memory is: what the kernel counts, mapping by mapping, and what each mapping is for. */
-import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
+import { type Mapping, memory_page_bytes, OwnMemory, readOwnMappings } from '../../host/process-memory.ts';
 import type { MemoryReport } from '../../spec/device-report.ts';
 
 /** V8 takes memory in pages that begin at multiples of this. */
@@ -8,9 +8,6 @@ const script_page_bytes = 0x4_0000;
 const arena_bytes = 0x400_0000;
 /** Below a thread's stack lies a guard that nobody may touch, of at most so many bytes. */
 const guard_bytes_max = 0x1_0000;
-const memory_page_bytes = 4096;
-/** Pages that are asked about at once. */
-const entries_pages = 512;
 /** Head of what malloc gives: bytes of what lies before it, and its own, a multiple of 16, with bits of its kind. */
 const head_bytes = 16;
 /** A block that malloc mapped for itself. */
@@ -22,8 +19,6 @@ const window_bytes = 0x4000;
 /** Share of the whole that is looked at again where it has no name, and how often. */
 const unexplained_share = 0.002;
 const looks_max = 4;
-/** Of the last byte of a page's entry in /proc/PID/pagemap: it is in memory. */
-const present = 1 << 7;
 
 const parts = {
   memory_files: 'pool',
@@ -35,16 +30,6 @@ const parts = {
   stacks: 'stacks',
 } as const;
 type Part = keyof typeof parts;
-
-/** One mapping of /proc/PID/smaps. */
-interface Mapping {
-  begin: number;
-  end: number;
-  /** `rw-p` */
-  access: string;
-  name: string;
-  pss_bytes: number;
-}
 
 /**
  * In about a millisecond. Other threads take and give memory meanwhile, and what is listed first and looked at later may be
@@ -64,12 +49,12 @@ export function reportMemory(): MemoryReport {
 }
 
 function lookOnce(): MemoryReport {
-  const mappings = parseMappings(readFileSync('/proc/self/smaps', 'utf8'));
+  const mappings = readOwnMappings();
   const sums = new Map<Part, number>();
   const add = (part: Part, bytes: number): void => void sums.set(part, (sums.get(part) ?? 0) + bytes);
   let unexplained_bytes = 0;
   let pss_bytes = 0;
-  const own = new OwnMemory();
+  const own = new MallocMemory();
   try {
     for (const [index, mapping] of mappings.entries()) {
       if (mapping.pss_bytes === 0) continue;
@@ -93,23 +78,6 @@ function lookOnce(): MemoryReport {
     parts: (Object.keys(parts) as Part[]).map((part) => ({ name: parts[part], bytes: sums.get(part) ?? 0 })),
     unexplained_bytes,
   };
-}
-
-function parseMappings(smaps: string): Mapping[] {
-  const mappings: Mapping[] = [];
-  for (const line of smaps.split('\n')) {
-    const head = /^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+\s*(.*)$/.exec(line);
-    if (head)
-      mappings.push({
-        begin: Number.parseInt(head[1]!, 16),
-        end: Number.parseInt(head[2]!, 16),
-        access: head[3]!,
-        name: head[4]!,
-        pss_bytes: 0,
-      });
-    else if (line.startsWith('Pss:')) mappings.at(-1)!.pss_bytes = 1024 * Number(/\d+/.exec(line)![0]);
-  }
-  return mappings;
 }
 
 /** What a mapping is for, as far as its name, its place and its neighbours tell. */
@@ -136,32 +104,20 @@ function isGuard({ access, begin, end }: Mapping): boolean {
   return access.startsWith('---') && end - begin <= guard_bytes_max;
 }
 
-/** This process's memory as the kernel shows it: what is written there, and which pages are there at all. */
-class OwnMemory {
-  readonly #contents = openSync('/proc/self/mem', 'r');
-  readonly #pages: number;
+/** What malloc has written into this process's memory about its blocks and pieces. */
+class MallocMemory {
+  readonly #memory = new OwnMemory();
   readonly #head = Buffer.alloc(head_bytes);
   readonly #window = Buffer.alloc(window_bytes);
-  /** Of pagemap, from the page of that number on. */
-  readonly #entries = Buffer.alloc(8 * entries_pages);
-  #entries_from = Number.NEGATIVE_INFINITY;
-
-  constructor() {
-    try {
-      this.#pages = openSync('/proc/self/pagemap', 'r');
-    } catch (error) {
-      closeSync(this.#contents);
-      throw error;
-    }
-  }
 
   close(): void {
-    closeSync(this.#contents);
-    closeSync(this.#pages);
+    this.#memory.close();
   }
 
   beginsAsMallocs({ begin, end }: Mapping): boolean {
-    return this.#isPresent(begin) && (this.#block_bytes(begin, end) || this.#pieces_bytes(begin, end)) > 0;
+    return (
+      this.#memory.isPresent(begin) && (this.#block_bytes(begin, end) || this.#pieces_bytes(begin, end)) > 0
+    );
   }
 
   /**
@@ -173,7 +129,7 @@ class OwnMemory {
     let other_bytes = 0;
     for (let at = begin; at < end && arena_bytes + other_bytes < pss_bytes; ) {
       // Heads are written, and a look at what nobody wrote to would put pages of zeros there.
-      const there = this.#isPresent(at);
+      const there = this.#memory.isPresent(at);
       const block_bytes = there ? this.#block_bytes(at, end) : 0;
       const pieces_bytes = there && block_bytes === 0 ? this.#pieces_bytes(at, end) : 0;
       const next = at + (block_bytes || pieces_bytes || memory_page_bytes);
@@ -186,7 +142,7 @@ class OwnMemory {
   }
 
   #block_bytes(at: number, end: number): number {
-    const head = this.#read(this.#head, at);
+    const head = this.#memory.read(this.#head, at);
     const size = head && sizeOf(head, 0);
     if (size === undefined || size % 16 !== mapped_block) return 0;
     const bytes = size - mapped_block;
@@ -203,7 +159,7 @@ class OwnMemory {
         // A page tells whether it is an arena at all.
         const pages_max = at === begin ? 1 : this.#window.length / memory_page_bytes;
         const bytes = this.#presentFrom_bytes(at, pages_max);
-        const more = bytes === 0 ? undefined : this.#read(this.#window.subarray(0, bytes), at);
+        const more = bytes === 0 ? undefined : this.#memory.read(this.#window.subarray(0, bytes), at);
         if (!more) break;
         window = more;
         window_at = at;
@@ -218,20 +174,10 @@ class OwnMemory {
     return pages_end - begin;
   }
 
-  /** @returns undefined where another thread has given the mapping back since it was listed */
-  #read(into: Buffer, at: number): Buffer | undefined {
-    try {
-      return into.subarray(0, readSync(this.#contents, into, 0, into.length, at));
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'EIO') return undefined;
-      throw error;
-    }
-  }
-
   #present_bytes(begin: number, end: number): number {
     let bytes = 0;
     for (let at = begin; at < end; at += memory_page_bytes)
-      if (this.#isPresent(at)) bytes += memory_page_bytes;
+      if (this.#memory.isPresent(at)) bytes += memory_page_bytes;
     return bytes;
   }
 
@@ -239,19 +185,9 @@ class OwnMemory {
   #presentFrom_bytes(at: number, pages_max: number): number {
     const first = at - (at % memory_page_bytes);
     let page = first;
-    while (page < first + pages_max * memory_page_bytes && this.#isPresent(page)) page += memory_page_bytes;
+    while (page < first + pages_max * memory_page_bytes && this.#memory.isPresent(page))
+      page += memory_page_bytes;
     return Math.max(0, page - at);
-  }
-
-  #isPresent(at: number): boolean {
-    const page = Math.floor(at / memory_page_bytes);
-    const within = page - this.#entries_from;
-    if (within < 0 || within >= entries_pages) {
-      this.#entries_from = page;
-      this.#entries.fill(0);
-      readSync(this.#pages, this.#entries, 0, this.#entries.length, 8 * page);
-    }
-    return (this.#entries[8 * (page - this.#entries_from) + 7]! & present) !== 0;
   }
 }
 

@@ -1,62 +1,11 @@
-/**
- * CPU devices: one per socket, made of the cores and the memory this job may use. Parsing is pure; `readCpuHost`
- * reads /proc, /sys and the environment.
- */
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { totalmem } from 'node:os';
-import { join } from 'node:path';
+/** CPU devices: one per socket, made of the cores and the memory this job may use. */
 import { cgroupMemoryLimit } from '../../host/cgroup.ts';
+import { type Processors, readProcessors } from '../../host/processors.ts';
 import type { DeviceDescription } from '../../spec/session-record.ts';
-import { parseNumberList } from './lists.ts';
 
-/** Instruction sets that decide which kernels run, from slow to fast; x86 and aarch64. */
-const reportedIsa = [
-  'avx2',
-  'avx512f',
-  'avx512_vnni',
-  'avx512_bf16',
-  'amx_tile',
-  'amx_int8',
-  'amx_bf16',
-  'neon',
-  'sve',
-  'sve2',
-  'i8mm',
-  'bf16',
-] as const;
-
-export interface CpuHost {
-  /** Name as /proc/cpuinfo has it; empty on most aarch64 hosts. */
-  model_name: string;
-  isa: string[];
-  /** Cores this process may run on. */
-  allowed_cores: number[];
-  /** Socket of each core. */
-  package_of: ReadonlyMap<number, number>;
-  /** NUMA nodes with their cores and memory. */
-  numa_nodes: { id: number; cores: number[]; memory_bytes: number }[];
-  memory_total_bytes: number;
-  /** The tightest of cgroup and Slurm limits; absent where there is none. */
-  memory_limit_bytes?: number;
-}
-
-export function parseCpuInfo(text: string): { model_name: string; isa: string[] } {
-  const field = (names: string): string =>
-    new RegExp(`^(?:${names})[ \\t]*:[ \\t]*(.*)$`, 'm').exec(text)?.[1]?.trim() ?? '';
-  const flags = new Set(field('flags|Features').split(/\s+/));
-  // aarch64 writes the baseline vector unit as asimd; people know it as NEON.
-  if (flags.has('asimd')) flags.add('neon');
-  return { model_name: field('model name|Model'), isa: reportedIsa.filter((name) => flags.has(name)) };
-}
-
-/** `Cpus_allowed_list` of /proc/self/status: the affinity mask, in which Slurm and cpusets have their say. */
-export function parseAllowedCores(status: string): number[] {
-  return parseNumberList(/^Cpus_allowed_list:[ \t]*(.*)$/m.exec(status)?.[1] ?? '');
-}
-
-/** Bytes of a NUMA node from its `meminfo`; 0 where the line is absent. */
-function parseNodeMemory(meminfo: string): number {
-  return Number(/MemTotal:\s*(\d+) kB/.exec(meminfo)?.[1] ?? 0) * 1024;
+export interface CpuHost extends Processors {
+  /** The tightest of cgroup and Slurm limits; undefined where there is none. */
+  memory_limit_bytes?: number | undefined;
 }
 
 /**
@@ -120,40 +69,12 @@ export function shortCpuModel(name: string): string {
   return short === '' ? 'CPU' : short;
 }
 
-/** What this host says. `root` stands before /proc and /sys, for recorded hosts in tests. */
+/** What this host and this job say. `root` stands before /proc and /sys, for recorded hosts in tests. */
 export function readCpuHost(environment: NodeJS.ProcessEnv, root = '/'): CpuHost {
-  const read = (path: string): string => readFileSync(join(root, path), 'utf8');
-  const { model_name, isa } = parseCpuInfo(read('proc/cpuinfo'));
-  const allowed_cores = parseAllowedCores(read('proc/self/status'));
-  const package_of = new Map<number, number>();
-  for (const core of allowed_cores) {
-    const file = `sys/devices/system/cpu/cpu${core}/topology/physical_package_id`;
-    // Absent in some containers and -1 on some aarch64 hosts: then everything is one socket.
-    if (existsSync(join(root, file))) package_of.set(core, Math.max(0, Number(read(file))));
-  }
-  const limits = [cgroupMemoryLimit(root), slurmMemoryLimit(environment, allowed_cores.length)].filter(
-    (limit) => limit !== undefined,
-  );
-  return {
-    model_name,
-    isa,
-    allowed_cores,
-    package_of,
-    numa_nodes: readNumaNodes(root),
-    memory_total_bytes: root === '/' ? totalmem() : parseNodeMemory(read('proc/meminfo')),
-    ...(limits.length > 0 ? { memory_limit_bytes: Math.min(...limits) } : {}),
-  };
-}
-
-function readNumaNodes(root: string): CpuHost['numa_nodes'] {
-  const folder = join(root, 'sys/devices/system/node');
-  if (!existsSync(folder)) return [];
-  return readdirSync(folder)
-    .map((name) => /^node(\d+)$/.exec(name)?.[1])
-    .filter((id) => id !== undefined)
-    .map((id) => ({
-      id: Number(id),
-      cores: parseNumberList(readFileSync(join(folder, `node${id}`, 'cpulist'), 'utf8')),
-      memory_bytes: parseNodeMemory(readFileSync(join(folder, `node${id}`, 'meminfo'), 'utf8')),
-    }));
+  const processors = readProcessors(root);
+  const limits = [
+    cgroupMemoryLimit(root),
+    slurmMemoryLimit(environment, processors.allowed_cores.length),
+  ].filter((limit) => limit !== undefined);
+  return { ...processors, memory_limit_bytes: limits.length > 0 ? Math.min(...limits) : undefined };
 }

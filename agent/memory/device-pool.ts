@@ -2,7 +2,7 @@
  * The unified memory pool of one device (Tangram §3): weights, KV caches and intermediate results of all its models lie
  * in one memory, and one list of regions says where. Belongs to the thread that computes.
  */
-import { readFileSync } from 'node:fs';
+import { ownMemory_bytes } from '../../host/process-memory.ts';
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
 import type { Ggml } from '../../native/ggml.ts';
 import type { EngineOptions } from '../../spec/engine-contract.ts';
@@ -154,7 +154,7 @@ export class DevicePool {
       largest_free_bytes,
       regions,
       resident_bytes,
-      outside_pool_bytes: Math.max(0, proportionalSetSize() - resident_bytes),
+      outside_pool_bytes: Math.max(0, ownMemory_bytes() - resident_bytes),
       resident_models: [...this.store.bytesByModel()].map(([model, bytes]) => ({ model, bytes })),
       models: [...this.#caches].map(({ model, user }) => ({
         model,
@@ -223,12 +223,6 @@ export class DevicePool {
     }
     return this.#regions.free_bytes > before;
   }
-}
-
-/** PSS of this process, memory files included. */
-function proportionalSetSize(): number {
-  const line = /^Pss:\s+(\d+) kB$/m.exec(readFileSync('/proc/self/smaps_rollup', 'utf8'));
-  return line ? Number(line[1]) * 1024 : 0;
 }
 
 function damaged(because: string): HpcserveError {

@@ -1,7 +1,7 @@
 import { Agent, type IncomingMessage, request } from 'node:http';
 import { connect } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { peerOf } from '../../host/loopback-peer.ts';
+import { peerOf } from '../../host/tcp-table.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Upstream } from './serving-process.ts';
 
@@ -60,7 +60,7 @@ async function requireOwn(port: number, own_port: number, signal: AbortSignal): 
   if (user === process.getuid!()) return;
   throw new HpcserveError('E_AGENT_ENGINE_PORT', {
     what: `port ${port} of this node is not the engine's: another user listens there`,
-    because: `/proc/net/tcp names user id ${user}; nothing was sent to it`,
+    because: `the kernel names user id ${user}; nothing was sent to it`,
     details: { port },
   });
 }

@@ -5,8 +5,8 @@ import { existsSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import type { LoadedSite } from '../../control/state/site-files.ts';
-import { filesystemOf, isSharedFilesystem, readHostFacts } from '../../host/host-facts.ts';
 import { makeFolders } from '../../host/make-folders.ts';
+import { isSharedFilesystem, mountTypeOf, readMounts } from '../../host/mounts.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { quotaAdvice, systemMessage } from '../../spec/errors/system-error.ts';
 import { formatBytes } from '../format/quantities.ts';
@@ -138,7 +138,7 @@ export function checkStateFolder({ layout, site, path }: LoadedSite): CheckResul
           `chmod 700 ${root}`,
         ),
   );
-  const filesystem = filesystemOf(root, readHostFacts().mounts);
+  const filesystem = mountTypeOf(root, readMounts());
   if (site.kind === 'slurm')
     results.push(
       isSharedFilesystem(filesystem)

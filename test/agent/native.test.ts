@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
-import { parseNumberList } from '../../agent/devices/lists.ts';
+import { parseNumberList } from '../../host/number-list.ts';
 import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { agentPaths } from '../../spec/wire.ts';

@@ -6,12 +6,11 @@ import { createInterface } from 'node:readline';
 import Database from 'better-sqlite3';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { filesystemOf, filesystemOfMagic } from '../../host/filesystem.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import {
   addUsage,
   dayOf,
-  filesystemOf,
-  filesystemOfMagic,
   type Ledger,
   openLedger,
   openLedgerReader,

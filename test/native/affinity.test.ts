@@ -2,8 +2,8 @@ import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { parseAllowedCores } from '../../agent/devices/cpu.ts';
 import { packageRoot } from '../../host/package-root.ts';
+import { parseAllowedCores } from '../../host/processors.ts';
 
 /** In a process of its own: affinity cannot be widened again by one that was confined. */
 function restricted(cores: number[]): { refused?: string; allowed: number[][] } {

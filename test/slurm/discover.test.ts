@@ -1,7 +1,8 @@
 /** discoverSite on clusters of other kinds than the one the end-to-end test has. */
 import { describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
-import { filesystemOf, type HostFacts, isSharedFilesystem, parseMountInfo } from '../../host/host-facts.ts';
+import type { HostFacts } from '../../host/host-facts.ts';
+import { isSharedFilesystem, mountTypeOf, parseMountInfo } from '../../host/mounts.ts';
 import type { SlurmClient } from '../../slurm/client.ts';
 import {
   type NodeGroup,
@@ -167,9 +168,9 @@ describe('folders', () => {
     const mounts = parseMountInfo(
       '21 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 21 0:40 / /home rw shared:1 - nfs4 srv:/home rw\n31 21 0:41 / /my\\040data rw master:2 - lustre x rw\n32 30 0:42 / /home rw - autofs y rw\n',
     );
-    expect(filesystemOf('/my data/x', mounts)).toBe('lustre');
-    expect(filesystemOf('/homework', mounts)).toBe('ext4');
-    expect(filesystemOf('/home/ada', mounts)).toBe('autofs');
+    expect(mountTypeOf('/my data/x', mounts)).toBe('lustre');
+    expect(mountTypeOf('/homework', mounts)).toBe('ext4');
+    expect(mountTypeOf('/home/ada', mounts)).toBe('autofs');
     expect(['nfs', 'nfs4', 'lustre', 'gpfs', 'beegfs'].every(isSharedFilesystem)).toBe(true);
     expect(['ext4', 'tmpfs', 'xfs', 'overlay', undefined].some(isSharedFilesystem)).toBe(false);
   });

@@ -5,15 +5,12 @@ import { amdDevices } from '../../../agent/devices/amd.ts';
 import {
   type CpuHost,
   cpuDevices,
-  parseAllowedCores,
-  parseCpuInfo,
   readCpuHost,
   shortCpuModel,
   slurmMemoryLimit,
 } from '../../../agent/devices/cpu.ts';
 import { discoverDevices } from '../../../agent/devices/discover.ts';
 import { allottedGpus, emulatedDevices } from '../../../agent/devices/emulated.ts';
-import { parseNumberList } from '../../../agent/devices/lists.ts';
 import { nvidiaDevices } from '../../../agent/devices/nvidia.ts';
 import { assignDevices } from '../../../agent/node/assign-devices.ts';
 import { environmentFor } from '../../../agent/node/device-visibility.ts';
@@ -24,6 +21,8 @@ import {
   parseMemoryCgroup,
   parseMemoryLimit,
 } from '../../../host/cgroup.ts';
+import { parseNumberList } from '../../../host/number-list.ts';
+import { parseAllowedCores, parseCpuInfo } from '../../../host/processors.ts';
 import type { NvmlGpu } from '../../../native/nvml.ts';
 import type { LaunchSpec } from '../../../spec/launch.ts';
 import { scratchFolder } from '../../mesh/support.ts';

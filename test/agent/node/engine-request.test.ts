@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { fetchText } from '../../../agent/node/engine-request.ts';
 import type { Upstream } from '../../../agent/node/serving-process.ts';
-import { parsePeer, peerOf } from '../../../host/loopback-peer.ts';
+import { parsePeer, peerOf } from '../../../host/tcp-table.ts';
 import { scratchFolder } from '../../mesh/support.ts';
 
 /** A server that closes connections which have been idle for 100 ms, does not say so, and counts them. */

@@ -1,10 +1,16 @@
 /**
- * Whose process is at the other end of a connection over loopback, as the kernel says it: the row of that end in
- * /proc/net/tcp or tcp6. Whoever listens on the same port of another address (127.0.0.2, ::1) is no matter.
+ * The TCP sockets of this host as the kernel lists them, in /proc/net/tcp and tcp6 (proc_net_tcp):
+ * `sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode …`, numbers in hexadecimal but
+ * the last three. So a process learns whose process it speaks with, and who has a port that it wants.
  */
+import { readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { endianness } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
+
+const tables = ['/proc/net/tcp', '/proc/net/tcp6'];
+/** `0A` of the kernel's tcp_states.h. */
+const listening = '0A';
 
 /** 127.0.0.1 as the tables write it, in the order of the machine's bytes; in that of IPv6 as the end of ::ffff:127.0.0.1. */
 const localhost = endianness() === 'LE' ? '0100007F' : '7F000001';
@@ -13,11 +19,36 @@ const mapped = endianness() === 'LE' ? '0000000000000000FFFF0000' : '00000000000
 /** Pause between two looks at a connection that nobody has accepted yet; it grows to the second. */
 const look_ms = [1, 50] as const;
 
+/** Users other than this process's that listen on the port, whatever the address. */
+export function othersOnPort(port: number): number[] {
+  const found = tables.flatMap((path) => {
+    try {
+      return listenersIn(readFileSync(path, 'utf8'), port);
+    } catch (error) {
+      return noTable(error, []);
+    }
+  });
+  return [...new Set(found)].filter((uid) => uid !== process.getuid!());
+}
+
+/** User ids of the processes that listen on a port. */
+function listenersIn(table: string, port: number): number[] {
+  return table
+    .split('\n')
+    .slice(1)
+    .flatMap((line) => {
+      const fields = line.trim().split(/\s+/);
+      const [, local = '', , state] = fields;
+      return state === listening && Number.parseInt(local.split(':')[1] ?? '', 16) === port
+        ? [Number(fields[7])]
+        : [];
+    });
+}
+
 /**
- * The user at the other end of a connection from 127.0.0.1:`client_port` to 127.0.0.1:`server_port`; undefined as long as
- * no process has accepted it, and the kernel names nobody. From the text of /proc/net/tcp or tcp6:
- * `sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode …`, numbers in hexadecimal
- * but the last three.
+ * The user at the other end of a connection from 127.0.0.1:`client_port` to 127.0.0.1:`server_port`, by the row of that
+ * end. Undefined as long as no process has accepted it, and the kernel names nobody. Whoever listens on the same port of
+ * another address (127.0.0.2, ::1) is no matter.
  */
 export function parsePeer(text: string, server_port: number, client_port: number): number | undefined {
   const [server, client] = [server_port, client_port].map(
@@ -43,7 +74,7 @@ export function parsePeer(text: string, server_port: number, client_port: number
  */
 export async function peerOf(server_port: number, client_port: number, signal: AbortSignal): Promise<number> {
   for (let pause_ms: number = look_ms[0]; ; pause_ms = Math.min(2 * pause_ms, look_ms[1])) {
-    for (const text of await tables()) {
+    for (const text of await readTables()) {
       const uid = parsePeer(text, server_port, client_port);
       if (uid !== undefined) return uid;
     }
@@ -54,20 +85,19 @@ export async function peerOf(server_port: number, client_port: number, signal: A
 let reading: Promise<string[]> | undefined;
 
 /** Both tables; those who ask while they wait to be read share what is read after they asked. */
-function tables(): Promise<string[]> {
+function readTables(): Promise<string[]> {
   reading ??= Promise.resolve().then(() => {
-    const read = Promise.all(['/proc/net/tcp', '/proc/net/tcp6'].map(readTable));
+    const read = Promise.all(
+      tables.map((path) => readFile(path, 'utf8').catch((error: unknown) => noTable(error, ''))),
+    );
     reading = undefined;
     return read;
   });
   return reading;
 }
 
-async function readTable(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8');
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return ''; // a host without IPv6
-    throw error;
-  }
+/** A kernel without IPv6 has one table. */
+function noTable<T>(error: unknown, none: T): T {
+  if ((error as NodeJS.ErrnoException).code === 'ENOENT') return none;
+  throw error;
 }
