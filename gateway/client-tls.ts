@@ -4,11 +4,11 @@ import type { Server } from 'node:https';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { createSecureContext, type SecureContextOptions } from 'node:tls';
+import { writeFileAtomicallyAsync } from '../host/whole-file.ts';
 import { SiteAuthority } from '../mesh/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type GatewayTls, gatewayFiles } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';
-import { replaceFile } from './replace-file.ts';
 
 /** Between two looks whether the files of the certificate changed, ms. Lower: a new one is shown sooner. */
 const look_ms = 5000;
@@ -118,7 +118,7 @@ export class ClientTls {
   /** Without the authorities that may stand behind each of them. */
   #show(...certificates: string[]): Promise<void> {
     const own = certificates.map((pem) => new X509Certificate(pem).toString());
-    return replaceFile(this.certificate_file, own.join(''));
+    return writeFileAtomicallyAsync(this.certificate_file, own.join(''));
   }
 }
 

@@ -1,4 +1,4 @@
-import { chmodSync, renameSync, rmSync, statSync } from 'node:fs';
+import { chmodSync, rmSync, statSync } from 'node:fs';
 import {
   createServer as createHttpServer,
   type IncomingMessage,
@@ -10,6 +10,7 @@ import { createServer as createHttpsServer, type Server as HttpsServer } from 'n
 import type { AddressInfo, Socket } from 'node:net';
 import { dirname } from 'node:path';
 import { makeFolders } from '../host/make-folders.ts';
+import { moveIntoPlaceSync } from '../host/move.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { limits } from '../spec/wire.ts';
 import type { ClientConnections } from './client-connections.ts';
@@ -113,7 +114,7 @@ export class FrontPort {
     rmSync(fresh, { force: true });
     await startListening(this.#socket, { path: fresh }, path);
     chmodSync(fresh, 0o600);
-    renameSync(fresh, path);
+    moveIntoPlaceSync(fresh, path);
     this.#socket_path = path;
     holder?.hold('socket', this.#socket);
   }

@@ -1,16 +1,15 @@
 import { randomBytes } from 'node:crypto';
-import { chmodSync, existsSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { makeFolders } from '../host/make-folders.ts';
+import { makePrivateFolder } from '../host/make-folders.ts';
+import { identityOf } from '../host/process-identity.ts';
+import { writeFileAtomically } from '../host/whole-file.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { type GatewayEndpoint, gatewayFiles, type TakenPort } from '../spec/state-layout.ts';
 
 /** Makes the gateway's folder, for its owner alone. Throws E_GATEWAY_FOLDER. */
 export function prepareFolder(folder: string): void {
-  guarded(folder, () => {
-    makeFolders(folder);
-    if ((statSync(folder).mode & 0o077) !== 0) chmodSync(folder, 0o700);
-  });
+  guarded(folder, () => makePrivateFolder(folder));
 }
 
 /** Where the last gateway answered; undefined where none has run. */
@@ -40,19 +39,10 @@ export function writeHolder(folder: string, pid: number): void {
   if (started && existsSync(path)) replaceFile(path, `${JSON.stringify({ pid, ...started })}\n`);
 }
 
-/** What tells a process from a later one of its number (proc_pid_stat(5), field 22); undefined where it is gone. */
+/** What tells a process from a later one of its number; undefined where it is gone. */
 export function startOf(pid: number): GatewayEndpoint['process'] {
-  try {
-    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    const ticks = stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19];
-    return {
-      start_ticks: Number(ticks),
-      boot_id: readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim(),
-    };
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-    throw error;
-  }
+  const identity = identityOf(pid);
+  return identity && { start_ticks: identity.start_ticks, boot_id: identity.boot_id };
 }
 
 /** The secret of the admin paths, made once and kept over restarts. */
@@ -72,18 +62,8 @@ export function adminToken(folder: string): string {
   return token;
 }
 
-/** Readers see the old file or the new one, never half of one. */
 function replaceFile(path: string, text: string): void {
-  guarded(path, () => {
-    const temporary = `${path}.${process.pid}.tmp`;
-    try {
-      writeFileSync(temporary, text, { mode: 0o600, flush: true });
-      renameSync(temporary, path);
-    } catch (error) {
-      rmSync(temporary, { force: true });
-      throw error;
-    }
-  });
+  guarded(path, () => writeFileAtomically(path, text));
 }
 
 function guarded(path: string, action: () => void): void {

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 
 /**
@@ -15,4 +15,10 @@ export function makeFolders(path: string, mode = 0o700): void {
     mkdirSync(missing, mode);
     mkdirSync(path, { recursive: true, mode });
   }
+}
+
+/** A folder for its owner alone: one that is there already, with rights for others, is closed to them. */
+export function makePrivateFolder(path: string): void {
+  makeFolders(path);
+  if ((statSync(path).mode & 0o077) !== 0) chmodSync(path, 0o700);
 }

@@ -1,8 +1,9 @@
-import { chmodSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { makeFolders } from '../host/make-folders.ts';
+import { makePrivateFolder } from '../host/make-folders.ts';
+import { writeFileAtomically } from '../host/whole-file.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import {
   changedSettings,
@@ -74,10 +75,7 @@ export class KeyStore {
 
   /** Makes the folder where it is absent, and reads it. @throws E_KEY_FOLDER */
   static async open(folder: string, options: KeyStoreOptions = {}): Promise<KeyStore> {
-    guarded(folder, () => {
-      makeFolders(folder);
-      chmodSync(folder, 0o700);
-    });
+    guarded(folder, () => makePrivateFolder(folder));
     const store = new KeyStore(folder, options);
     try {
       await store.#scan();
@@ -141,7 +139,7 @@ export class KeyStore {
     const { file, key } = this.#require(id);
     if (key.revoked_at_ms !== undefined) return key;
     const revoked_at_ms = this.#now_ms();
-    guarded(this.folder, () => replaceFile(this.#path(id, 'revoked'), `${revoked_at_ms}\n`));
+    guarded(this.folder, () => writeFileAtomically(this.#path(id, 'revoked'), `${revoked_at_ms}\n`));
     return this.#take(file, revoked_at_ms);
   }
 
@@ -151,7 +149,7 @@ export class KeyStore {
       if (this.#byId.has(row.id)) continue;
       const file: KeyFile = { format: 1, ...row, settings: {} };
       if (revoked_at_ms !== undefined)
-        guarded(this.folder, () => replaceFile(this.#path(row.id, 'revoked'), `${revoked_at_ms}\n`));
+        guarded(this.folder, () => writeFileAtomically(this.#path(row.id, 'revoked'), `${revoked_at_ms}\n`));
       this.#save(file);
       this.#take(file, revoked_at_ms);
     }
@@ -279,7 +277,7 @@ export class KeyStore {
   }
 
   #save(file: KeyFile): void {
-    guarded(this.folder, () => replaceFile(this.#path(file.id, 'json'), `${JSON.stringify(file)}\n`));
+    guarded(this.folder, () => writeFileAtomically(this.#path(file.id, 'json'), `${JSON.stringify(file)}\n`));
   }
 
   #path(id: string, kind: 'json' | 'revoked'): string {
@@ -299,17 +297,6 @@ function parse(text: string): KeyFile | undefined {
     return parsed.success ? parsed.data : undefined;
   } catch (error) {
     if (error instanceof SyntaxError) return undefined;
-    throw error;
-  }
-}
-
-function replaceFile(path: string, text: string): void {
-  const temporary = `${path}.${process.pid}.tmp`;
-  try {
-    writeFileSync(temporary, text, { mode: 0o600, flush: true });
-    renameSync(temporary, path);
-  } catch (error) {
-    rmSync(temporary, { force: true });
     throw error;
   }
 }

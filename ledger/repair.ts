@@ -1,5 +1,6 @@
-import { existsSync, renameSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import Database from 'better-sqlite3';
+import { moveAside } from '../host/move.ts';
 import { migrate, sumSpent } from './schema.ts';
 
 /** What was done with a ledger that failed its integrity check. */
@@ -39,9 +40,7 @@ export function isDamage(error: unknown): error is Error {
  */
 export function setAsideAndSave(path: string, reason: string, now_ms: number): RepairReport {
   const set_aside = freeName(`${path}.damaged-${new Date(now_ms).toISOString().replace(/[:.]/g, '')}`);
-  for (const suffix of ['', '-wal', '-shm', '-journal']) {
-    if (existsSync(path + suffix)) renameSync(path + suffix, set_aside + suffix);
-  }
+  for (const suffix of ['', '-wal', '-shm', '-journal']) moveAside(path + suffix, set_aside + suffix);
   const report: RepairReport = { set_aside, reason, keys_saved: 0, requests_saved: 0, sessions_saved: 0 };
   const fresh = new Database(path);
   try {

@@ -2,10 +2,11 @@
  * The files of a rendezvous folder: `sessions/<session_id>.rec` and `sessions/<session_id>.left`, each replaced
  * as a whole by rename. Works on NFS and Lustre: no locks, no watches needed, no comparison of clocks.
  */
-import { randomBytes, timingSafeEqual } from 'node:crypto';
+import { timingSafeEqual } from 'node:crypto';
 import { constants } from 'node:fs';
-import { chmod, type FileHandle, lstat, mkdir, open, readdir, rename, stat, unlink } from 'node:fs/promises';
+import { chmod, type FileHandle, lstat, mkdir, open, readdir, stat, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
+import { temporaryPrefix, writeFileAtomicallyAsync } from '../host/whole-file.ts';
 import { readNetworkKey } from './network-key.ts';
 import { RecordRejected, record_bytes_max } from './record-codec.ts';
 
@@ -99,7 +100,7 @@ export class RendezvousFolder {
     for (const name of names) {
       const match = /^([0-9a-f]{32})\.(rec|left)$/.exec(name);
       if (match) files.push({ name, session_id: match[1]!, kind: match[2] as FolderFileKind });
-      else if (name.startsWith('.tmp-')) scan.temporary.push(name);
+      else if (name.startsWith(temporaryPrefix)) scan.temporary.push(name);
       else if (!this.#seen.has(name)) {
         this.#seen.set(name, '');
         scan.rejected.push({ file: name, rejection: new RecordRejected('wrong_name', 'not a session file') });
@@ -123,24 +124,13 @@ export class RendezvousFolder {
     this.#folder_mtime = undefined;
   }
 
-  /** Replaces a file as a whole and durably; readers see the old bytes or the new ones. */
+  /** Replaces a file as a whole; readers see the old bytes or the new ones. */
   async write(sessionId: string, kind: FolderFileKind, bytes: Uint8Array): Promise<void> {
-    const temporary = join(this.sessions_folder, `.tmp-${sessionId}-${randomBytes(6).toString('hex')}`);
-    try {
-      const file = await open(temporary, 'wx', 0o600);
-      try {
-        await file.writeFile(bytes);
-        await this.#share(file);
-        await file.sync();
-      } finally {
-        await file.close();
-      }
-      await rename(temporary, join(this.sessions_folder, `${sessionId}.${kind}`));
-    } catch (error) {
-      // The first error tells what is wrong; a leftover is compacted later.
-      await unlink(temporary).catch(() => undefined);
-      throw error;
-    }
+    await writeFileAtomicallyAsync(join(this.sessions_folder, `${sessionId}.${kind}`), bytes, {
+      // A session writes its record again and again, and one whose node crashed has ended.
+      durability: 'content',
+      finish: (file) => this.#share(file),
+    });
   }
 
   /** Removes a file that is there and may be removed; in a folder with the sticky bit only its owner may. */

@@ -1,7 +1,7 @@
 /** A certificate authority of one site, so that clients of its gateways can use HTTPS without a public one. */
 import 'reflect-metadata'; // @peculiar/x509 resolves its algorithm providers by a Reflect polyfill
 import { createPrivateKey, randomBytes, webcrypto, X509Certificate } from 'node:crypto';
-import { chmodSync, linkSync, readFileSync, renameSync, unlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
 import { isIP } from 'node:net';
 import { join } from 'node:path';
 import {
@@ -17,6 +17,7 @@ import {
   X509CertificateGenerator,
 } from '@peculiar/x509';
 import { makeFolders } from '../host/make-folders.ts';
+import { writeFileAtomically } from '../host/whole-file.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { tlsFiles } from '../spec/state-layout.ts';
 
@@ -63,11 +64,7 @@ export class SiteAuthority {
       }
       chmodSync(key_file, 0o600);
       const pem = new X509Certificate(both).toString();
-      if (readIfThere(ca_file) !== pem) {
-        const temporary = `${ca_file}.${process.pid}`;
-        writeFileSync(temporary, pem, { mode: 0o644, flush: true });
-        renameSync(temporary, ca_file);
-      }
+      if (readIfThere(ca_file) !== pem) writeFileAtomically(ca_file, pem, { mode: 0o644 });
       const der = createPrivateKey(both).export({ type: 'pkcs8', format: 'der' });
       const key = await webcrypto.subtle.importKey('pkcs8', der, algorithm, false, ['sign']);
       return new SiteAuthority(ca_file, new X509(pem), key);

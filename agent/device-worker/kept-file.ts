@@ -1,9 +1,9 @@
 /** Small files of what a worker learned, for the next one: whole or not at all, and for their owner alone. */
 import { createHash } from 'node:crypto';
-import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { hostname } from 'node:os';
+import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { makeFolders } from '../../host/make-folders.ts';
+import { writeFileAtomically } from '../../host/whole-file.ts';
 
 /** So much of a model file tells it apart: its header with all names and shapes, and its first weights. */
 const fingerprint_bytes = 1024 * 1024;
@@ -11,15 +11,7 @@ const fingerprint_bytes = 1024 * 1024;
 /** Replaces the file: readers see the old one or the new one. @throws where the folder cannot be written */
 export function writeKeptFile(path: string, content: object): void {
   makeFolders(dirname(path));
-  // Workers of other nodes write here, too.
-  const partial = `${path}.${hostname()}.${process.pid}`;
-  try {
-    writeFileSync(partial, JSON.stringify(content), { mode: 0o600, flush: true });
-    renameSync(partial, path);
-  } catch (error) {
-    rmSync(partial, { force: true });
-    throw error;
-  }
+  writeFileAtomically(path, JSON.stringify(content), { durability: 'content' });
 }
 
 /** @throws where the model file cannot be read */

@@ -3,20 +3,11 @@
  * of the file that was read; an entry of another version counts as none.
  */
 import { createHash } from 'node:crypto';
-import {
-  closeSync,
-  fstatSync,
-  openSync,
-  readFileSync,
-  readSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
-import { hostname } from 'node:os';
+import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { makeFolders } from '../../host/make-folders.ts';
+import { writeFileAtomically } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type FileVersion, fileVersion, sharedVersionText, versionChanges } from './file-version.ts';
 import type { FileRange } from './load/pieces.ts';
@@ -34,8 +25,6 @@ export function rangeOfKey(key: string): FileRange {
 }
 
 const read_bytes = 4 * 1024 * 1024;
-const folder_mode = 0o700;
-const file_mode = 0o600;
 
 /**
  * Reads the ranges of a file and hashes each.
@@ -118,18 +107,9 @@ export class ContentHashCache {
   }
 
   write(file: FileVersion, hashes: ContentHashes): void {
-    makeFolders(this.folder, folder_mode);
-    const path = this.#path(file);
-    // Other nodes may share the folder.
-    const partial = `${path}.${hostname()}.${process.pid}`;
+    makeFolders(this.folder);
     const entry: Entry = { version: sharedVersionText(file), hashes: [...hashes] };
-    try {
-      writeFileSync(partial, JSON.stringify(entry), { mode: file_mode, flush: true });
-      renameSync(partial, path);
-    } catch (error) {
-      rmSync(partial, { force: true });
-      throw error;
-    }
+    writeFileAtomically(this.#path(file), JSON.stringify(entry), { durability: 'content' });
   }
 
   #path({ path, inode }: FileVersion): string {

@@ -1,5 +1,4 @@
-import { open, rename } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { syncPath, writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
 
 /** Why a unit was given up: `<node>.<unit>.failure.json` in the launch folder. */
@@ -25,33 +24,14 @@ export interface FailureReport {
  */
 export async function shipFailure(path: string, report: FailureReport): Promise<void> {
   await syncLog(report.log_file);
-  const temporary = `${path}.tmp-${process.pid}`;
-  const file = await open(temporary, 'w', 0o600);
-  try {
-    await file.writeFile(`${JSON.stringify(report, null, 2)}\n`);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
-  await rename(temporary, path);
-  await syncFile(dirname(path));
+  await writeFileAtomicallyAsync(path, `${JSON.stringify(report, null, 2)}\n`);
 }
 
 /** An engine that was never started has no log. */
 async function syncLog(path: string): Promise<void> {
   try {
-    await syncFile(path);
+    await syncPath(path);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
-  }
-}
-
-/** What was written to a file or folder by whomever is on disk afterwards. */
-export async function syncFile(path: string): Promise<void> {
-  const file = await open(path, 'r');
-  try {
-    await file.sync();
-  } finally {
-    await file.close();
   }
 }

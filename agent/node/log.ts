@@ -1,6 +1,6 @@
 import { appendFile } from 'node:fs/promises';
 import pino from 'pino';
-import { syncFile } from './failure-report.ts';
+import { syncPath } from '../../host/whole-file.ts';
 
 export type AgentLog = pino.Logger;
 
@@ -40,7 +40,7 @@ export class LogFile {
     await (this.#writing ?? this.#flush());
     clearTimeout(this.#retry);
     // The node may be gone a moment later, and with it what its page cache holds.
-    await syncFile(this.#path).catch(() => undefined); // that it cannot be written is reported already
+    await syncPath(this.#path).catch(() => undefined); // that it cannot be written is reported already
   }
 
   async #flush(): Promise<void> {

@@ -1,8 +1,9 @@
 /** What the agents of a replica on several nodes tell each other: a file each, in the folder of the launch (0700). */
-import { randomBytes } from 'node:crypto';
-import { readFile, rename, writeFile } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { waitUntil } from '../../host/wait-until.ts';
+import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
@@ -87,10 +88,9 @@ export class RankRendezvous {
   /** The meeting's key is in the file, which nobody else may read. */
   async tell(rank: number, notice: RankNotice): Promise<void> {
     const path = this.#path(rank);
-    const temporary = `${path}.${randomBytes(4).toString('hex')}.tmp`;
     const text = JSON.stringify({ run: this.#options.run, ...notice });
-    await writeFile(temporary, `${text}\n`, { mode: 0o600 });
-    await rename(temporary, path);
+    // After a crash of this node the run is over, and what it told is no news.
+    await writeFileAtomicallyAsync(path, `${text}\n`, { durability: 'content' });
   }
 
   /** Undefined where it has told nothing in this run. */
@@ -109,12 +109,11 @@ export class RankRendezvous {
   /** Looks until the agent of that node has left, or the time is up: what it has to say is said by then. */
   async untilLeft(node: string, timeout_ms: number): Promise<void> {
     const path = join(this.#options.launch_folder, launchFiles.agentState(node));
-    const deadline_ms = performance.now() + timeout_ms;
-    while (performance.now() < deadline_ms) {
+    const hasLeft = async (): Promise<true | undefined> => {
       const { phase } = JSON.parse(await readFile(path, 'utf8')) as AgentState;
-      if (phase === 'stopped' || phase === 'failed') return;
-      await delay(look_ms);
-    }
+      return phase === 'stopped' || phase === 'failed' ? true : undefined;
+    };
+    await waitUntil(hasLeft, { timeout_ms, interval_ms: look_ms });
   }
 
   /** Looks until `rank` has told what is waited for. A filesystem that is away for a while is waited for too. */

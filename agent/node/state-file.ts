@@ -1,4 +1,4 @@
-import { open, rename, unlink } from 'node:fs/promises';
+import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 
 /** Least time between two writes, ms. Lower: progress is seen sooner; higher: less load on the shared filesystem. */
@@ -56,19 +56,12 @@ export class StateFile {
   #write(): Promise<void> {
     this.#writing = this.#writing.then(async () => {
       this.#last_ms = performance.now();
-      const temporary = `${this.#path}.tmp-${process.pid}`;
       try {
-        const file = await open(temporary, 'w', 0o600);
-        try {
-          await file.writeFile(`${JSON.stringify(this.#state(), null, 2)}\n`);
-          await file.sync();
-        } finally {
-          await file.close();
-        }
-        await rename(temporary, this.#path);
+        const text = `${JSON.stringify(this.#state(), null, 2)}\n`;
+        // Up to four times a second while weights load: the next one is soon there where a crash takes this one away.
+        await writeFileAtomicallyAsync(this.#path, text, { durability: 'content' });
         this.#onError(undefined);
       } catch (error) {
-        await unlink(temporary).catch(() => undefined); // the first error is the one to report
         this.#onError(error as NodeJS.ErrnoException);
         if (!this.#closed && !this.#timer) this.#schedule(retry_ms);
       }

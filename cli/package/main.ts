@@ -8,7 +8,6 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
-  readFileSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -17,6 +16,7 @@ import { tmpdir } from 'node:os';
 import { basename, join, relative, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { packageRoot } from '../../host/package-root.ts';
+import { version } from '../../host/version.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { glibcNeeded } from './glibc.ts';
 import { launcherScript } from './launcher.ts';
@@ -76,8 +76,6 @@ function main(): void {
     });
   }
   const out = resolve(values.out);
-  const version = (JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8')) as { version: string })
-    .version;
   const name = `hpcserve-${version}-linux-${arch}`;
   mkdirSync(out, { recursive: true });
   const staging = mkdtempSync(join(tmpdir(), 'hpcserve-package-'));

@@ -3,11 +3,12 @@
  * processes of their own, over ssh on the login node; the words, the answers and the errors are the same.
  */
 import { spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { findingOf } from '../../control/state/findings.ts';
 import type { LoadedSite } from '../../control/state/site-files.ts';
+import { makeFolders } from '../../host/make-folders.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { type ErrorJson, HpcserveError } from '../../spec/errors/error.ts';
 import { sharesFolder } from '../../spec/state-layout.ts';
@@ -81,7 +82,7 @@ function onThisMachine(context: CliContext, loaded: LoadedSite): SiteCommands {
     name,
     bringFile: async (path) => path,
     bringShare: async (path, file, text) => {
-      mkdirSync(folder, { recursive: true, mode: 0o700 });
+      makeFolders(folder);
       const share = join(folder, `${file}.yaml`);
       writeFileAtomically(share, sourcesFromHere(path, text));
       return share;

@@ -163,7 +163,7 @@ export class GatewayJob {
       visible_folders: [layout.root],
     });
     const path = join(layout.gateway_folder, scriptFile);
-    writeFileAtomically(path, renderJobScript(script), 0o700);
+    writeFileAtomically(path, renderJobScript(script), { mode: 0o700 });
     const before = after_job === undefined ? undefined : this.#read();
     this.#write(before ? { ...before, successor: { launch_id } } : { launch_id });
     let job_id: string;

@@ -1,6 +1,7 @@
 /** A change that fails leaves the version before it as it was. */
-import { existsSync, renameSync, rmSync } from 'node:fs';
+import { existsSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { moveIntoPlaceSync } from '../../host/move.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { deploymentFiles } from '../../spec/state-layout.ts';
 import type { Operations } from '../runner/operations.ts';
@@ -40,7 +41,7 @@ export async function rollBack(
     delete state.previous;
     delete state.failure;
     const file = (key: 'spec' | 'previous_spec'): string => join(store.folder(name), deploymentFiles[key]);
-    if (existsSync(file('previous_spec'))) renameSync(file('previous_spec'), file('spec'));
+    if (existsSync(file('previous_spec'))) moveIntoPlaceSync(file('previous_spec'), file('spec'));
     store.save(state, now_ms());
   } finally {
     lock.release();

@@ -133,7 +133,9 @@ export function prepareLaunch(
   );
   return written(prepared.launch_folder, () => {
     writeLaunchFile(prepared, delegate);
-    writeFileAtomically(join(prepared.launch_folder, launchFiles.script), runner.render(prepared), 0o700);
+    writeFileAtomically(join(prepared.launch_folder, launchFiles.script), runner.render(prepared), {
+      mode: 0o700,
+    });
     return prepared;
   });
 }
@@ -169,7 +171,7 @@ export function prepareArray(
   const { array_id, folder } = array;
   return written(folder, () => {
     makeFolders(folder);
-    writeFileAtomically(join(folder, launchFiles.script), arrays.render(array), 0o700);
+    writeFileAtomically(join(folder, launchFiles.script), arrays.render(array), { mode: 0o700 });
     for (const [task, prepared] of array.launches.entries()) {
       writeLaunchFile(prepared, delegate);
       // A task finds its launch by its number, and who looks into a launch finds the script that ran.

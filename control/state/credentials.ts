@@ -42,11 +42,8 @@ export class CredentialFile {
         !sameUrl(each.url, credential.url),
     );
     makeFolders(dirname(this.path));
-    writeFileAtomically(
-      this.path,
-      `${JSON.stringify({ format: 1, gateways: [...others, credential] }, null, 2)}\n`,
-      0o600,
-    );
+    const file = { format: 1, gateways: [...others, credential] };
+    writeFileAtomically(this.path, `${JSON.stringify(file, null, 2)}\n`);
   }
 
   #read(): Credential[] {

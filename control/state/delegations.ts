@@ -116,7 +116,7 @@ export class Delegations {
       not_after_s: delegationEnd_s(now_ms, time_limit_s),
       launch_key: current?.launch_key,
     });
-    writeFileAtomically(join(launch_folder, launchFiles.delegation), delegation.toText(), 0o600);
+    writeFileAtomically(join(launch_folder, launchFiles.delegation), delegation.toText());
     this.#ends_at_ms.set(launch_id, delegation.ends_at_ms);
   }
 

@@ -1,12 +1,12 @@
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 import { type ApiKey, dayOf, type Ledger } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { GatewayLog } from '../log.ts';
-import { replaceFile } from '../replace-file.ts';
 import {
   lastMinute,
   minuteOf,
@@ -232,7 +232,8 @@ export class KeyLimits {
     this.#dirty = false;
     const file: SpentFile = { format: 1, keys: Object.fromEntries(this.#own) };
     try {
-      await replaceFile(join(this.#options.gateway_folder, gatewayFiles.spent), `${JSON.stringify(file)}\n`);
+      const path = join(this.#options.gateway_folder, gatewayFiles.spent);
+      await writeFileAtomicallyAsync(path, `${JSON.stringify(file)}\n`, { durability: 'content' });
     } catch (error) {
       this.#dirty = true;
       throw error;

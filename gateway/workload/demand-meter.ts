@@ -1,9 +1,9 @@
 import { join } from 'node:path';
+import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 import type { DemandFile, ModelDemand } from '../../spec/demand.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { GatewayLog } from '../log.ts';
-import { replaceFile } from '../replace-file.ts';
 
 /** Least time between two writes, ms. Lower: replicas are started sooner; higher: less load on a shared filesystem. */
 const write_ms = 1000;
@@ -98,7 +98,9 @@ export class DemandMeter {
     this.#dirty = false;
     // After a pause of this process the one before may not be written yet: the newer one is to stay.
     this.#writing = this.#writing
-      .then(() => replaceFile(this.#path, `${JSON.stringify(this.file())}\n`))
+      .then(() =>
+        writeFileAtomicallyAsync(this.#path, `${JSON.stringify(this.file())}\n`, { durability: 'content' }),
+      )
       .catch((error: Error) =>
         // The next write tries again; replicas stay as many as they are meanwhile.
         this.#log.warn({ file: this.#path, reason: systemMessage(error) }, 'demand cannot be written'),

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import {
@@ -12,7 +13,6 @@ import {
   workloadWrite_ms,
 } from '../../spec/workload.ts';
 import type { GatewayLog } from '../log.ts';
-import { replaceFile } from '../replace-file.ts';
 import { Ewma, window_s } from './ewma.ts';
 import { LengthQuantiles } from './length-quantiles.ts';
 
@@ -165,7 +165,9 @@ export class WorkloadMeter {
       state: Object.fromEntries([...this.#models].map(([model, load]) => [model, stateOf(load)])),
     };
     this.#writing = this.#writing
-      .then(() => replaceFile(this.#path, `${JSON.stringify(file)}\n`))
+      .then(() =>
+        writeFileAtomicallyAsync(this.#path, `${JSON.stringify(file)}\n`, { durability: 'content' }),
+      )
       .catch((error: Error) =>
         // The next write tries again; a plan works without it.
         this.#log.warn({ file: this.#path, reason: systemMessage(error) }, 'measured load cannot be written'),

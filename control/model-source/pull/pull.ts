@@ -1,9 +1,10 @@
 /** `hpcserve model pull`: from the hub into the cache that every tool on a cluster reads, or from an address. */
 import { existsSync, readFileSync, realpathSync } from 'node:fs';
-import { readlink, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
+import { readlink, stat, statfs } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { makeFolders } from '../../../host/make-folders.ts';
+import { replaceLink, writeFileAtomicallyAsync } from '../../../host/whole-file.ts';
 import { readGguf } from '../../../native/formats/gguf-reader.ts';
 import { readSafetensors } from '../../../native/formats/safetensors.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
@@ -207,17 +208,13 @@ async function linkFile(path: string, blob: string): Promise<void> {
     throw diskError(path, error);
   });
   if (present === wanted) return;
-  const fresh = `${path}.link-${process.pid}`;
-  await rm(fresh, { force: true });
-  await symlink(wanted, fresh);
-  await rename(fresh, path);
+  await replaceLink(path, wanted);
 }
 
 async function writeRef(path: string, commit: string): Promise<void> {
   makeFolders(dirname(path));
-  const fresh = `${path}.${process.pid}`;
-  await writeFile(fresh, commit, { flush: true });
-  await rename(fresh, path);
+  // Others may share the cache: the umask says how far.
+  await writeFileAtomicallyAsync(path, commit, { mode: 0o666, durability: 'content' });
 }
 
 /** At most `limit` at once; the first failure stops the others and is thrown when all have ended. */
