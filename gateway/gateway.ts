@@ -16,7 +16,6 @@ import { Availability } from './availability.ts';
 import { BodyMemory } from './body-memory.ts';
 import { ClientConnections } from './client-connections.ts';
 import { ClientTls } from './client-tls.ts';
-import { FolderLock } from './folder-lock.ts';
 import { bearerOf, FrontDoor } from './front-door.ts';
 import { FrontPort, type FrontPortTimes, refuseConnection } from './front-port.ts';
 import {
@@ -28,6 +27,7 @@ import {
   writeTakenPort,
 } from './gateway-files.ts';
 import { GatewayGossip } from './gateway-gossip.ts';
+import { lockGatewayFolder } from './gateway-lock.ts';
 import { GatewayProvider } from './gateway-provider.ts';
 import type { HolderLink } from './holder/holder-link.ts';
 import type { HeldName } from './holder/messages.ts';
@@ -102,11 +102,9 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
   try {
     prepareFolder(config.gateway_folder);
     let close = async (): Promise<void> => {};
-    const lock = await FolderLock.take(config.gateway_folder, {
-      onLost: (reason) => {
-        log.error({ reason }, 'the gateway folder was lost; stopping');
-        void close().then(options.onLost);
-      },
+    const lock = await lockGatewayFolder(config.gateway_folder, (reason) => {
+      log.error({ reason }, 'the gateway folder was lost; stopping');
+      void close().then(options.onLost);
     });
     undo.push(() => lock.release());
     const admin_token = adminToken(config.gateway_folder);

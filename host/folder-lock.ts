@@ -1,229 +1,226 @@
 /**
- * A lock on a folder that login nodes share: a file created with O_EXCL (atomic also on NFS since v3),
- * holding who has it, with a heartbeat in its modification time. A lock is stale when its owner is a dead
- * process of this host, or when another host's heartbeat is older than `stale_ms` by the clock of the
- * filesystem itself (hosts' clocks may differ).
+ * A lock on a folder that several hosts share: one holder at a time, also on NFS, Lustre and what FUSE brings, and however
+ * wrong the hosts' clocks are. The lock is a folder with one entry, whose name says who has it and counts heartbeats:
+ *
+ *   lock/                          nobody has it where this is absent or empty
+ *     8a3f…c2.17                   <token>.<heartbeats>; in it, as JSON: host, process, boot, command
+ *
+ *   take     make .lock.<token>.taking/ with <token>.0 in it, and rename it to lock/: a folder replaces an empty folder,
+ *            never one with an entry (rename(2): ENOTEMPTY or EEXIST). Of many that try, the server lets one.
+ *   hold     rename <token>.17 to <token>.18 every few seconds.
+ *   assert   the same at once, before an effect: ENOENT says that another has taken over.
+ *   release  remove the entry, then the folder, which stays if another's entry is in it by now.
+ *   break    who has seen <token>.17 stand still for `stale_ms` removes <token>.17, and then takes the lock like anybody.
+ *
+ * Each step names what it changes, down to the count, and the file server carries it out whole or not at all. So nothing
+ * that a process saw before it stood still, or that a cache showed it, can do harm when it acts on it: a holder that has
+ * counted on since is not removed (ENOENT), two that find the same holder dead remove the same entry once, and only one
+ * of them gets its folder into the empty place. A holder of this host (same boot, same process namespace) needs no
+ * waiting: its process is there or not, and a zombie is not. docs/architecture.md#locks compares other protocols.
+ *
+ * What no lock file can do: a process that is stopped after `assertHeld` and before its effect. Effects that must not
+ * happen twice even then are looked up first (the comment of a Slurm job).
  */
-import { randomBytes } from 'node:crypto';
+import { rename } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { systemMessage } from '../spec/errors/system-error.ts';
+import { LockCandidate } from './lock-candidate.ts';
 import {
-  closeSync,
-  existsSync,
-  fsyncSync,
-  openSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-  writeSync,
-} from 'node:fs';
-import { hostname } from 'node:os';
-import { dirname, join } from 'node:path';
-import { HpcserveError } from '../spec/errors/error.ts';
-import { isOutOfRoom } from '../spec/errors/system-error.ts';
-import { identityOf, isAlive, type ProcessIdentity } from './process-identity.ts';
-import { waitUntil } from './wait-until.ts';
+  isGone,
+  type LockHolder,
+  type LockState,
+  livesHere,
+  readLock,
+  removeDead,
+  removeEntry,
+  removeIfEmpty,
+  renameEntry,
+} from './lock-state.ts';
 
-interface LockOwner extends ProcessIdentity {
-  host: string;
-  nonce: string;
-  command: string;
+export type { LockHolder } from './lock-state.ts';
+
+export interface LockTimes {
+  /** Between two heartbeats. Lower: others see sooner that the holder lives; higher: less for the metadata server. */
+  heartbeat_ms: number;
+  /**
+   * A holder of another host whose count stands still for so long is dead: several heartbeats, and longer than its event
+   * loop or its host is ever busy. Lower: others go on sooner after a host died; higher: fewer that only slept are
+   * taken over, which costs them their work but is safe.
+   */
+  stale_ms: number;
 }
+
+/** Around a few steps that belong together: most are over before the first heartbeat, and whoever waits has time. */
+export const briefLock: LockTimes = { heartbeat_ms: 5_000, stale_ms: 30_000 };
+/** For as long as a process serves: another is to take its place soon after its host died. */
+export const lastingLock: LockTimes = { heartbeat_ms: 2_000, stale_ms: 15_000 };
+
+/** Why somebody has no lock. */
+export type LockTrouble =
+  /** `holder` is undefined where it does not say who it is. */
+  | { kind: 'taken'; path: string; holder: LockHolder | undefined }
+  | { kind: 'lost'; path: string; holder: LockHolder | undefined };
 
 export interface FolderLockOptions {
   /** What the holder does, shown to those who wait. */
   command: string;
-  /** How long to wait for another holder, ms. */
+  /** The Slurm job that it runs in. */
+  job_id?: string | undefined;
+  /** How long to wait for a holder that lives. One of another host that shows no life is waited for until it is judged, ms. */
   timeout_ms: number;
-  /** Time between heartbeats, ms. */
-  heartbeat_ms?: number;
-  /**
-   * Age of a heartbeat from another host after which its lock may be taken over, ms; several heartbeats.
-   * Lower: quicker recovery after a login node died; higher: safer on filesystems that stall.
-   */
-  stale_ms?: number;
-  signal?: AbortSignal;
+  times: LockTimes;
+  /** The error of who cannot have the lock, or has lost it. */
+  error: (trouble: LockTrouble) => Error;
+  /** Told when a heartbeat finds that another has taken over: this process must stop writing. */
+  onLost?: (reason: string) => void;
+  signal?: AbortSignal | undefined;
 }
+
+/** Between two looks of who waits. Lower: taken over sooner; higher: less for the metadata server. */
+const look_ms = 200;
+/** A longer time between two looks says nothing of the holder: this process stood still, or the filesystem did for both. */
+const own_pause_ms = 1_000;
+/** What was found dead and cannot be removed for so long is held after all: something has it open, or a cache is that old. */
+const remove_max_ms = 30_000;
 
 export class FolderLock {
   readonly #path: string;
-  readonly #nonce: string;
+  readonly #token: string;
+  readonly #options: FolderLockOptions;
   readonly #timer: NodeJS.Timeout;
+  #count: number;
+  #beating = false;
+  #over = false;
 
-  private constructor(path: string, nonce: string, heartbeatMs: number) {
+  private constructor(path: string, { token, count }: LockCandidate, options: FolderLockOptions) {
     this.#path = path;
-    this.#nonce = nonce;
-    this.#timer = setInterval(() => this.#heartbeat(), heartbeatMs);
-    this.#timer.unref();
+    this.#token = token;
+    this.#count = count;
+    this.#options = options;
+    this.#timer = setInterval(() => void this.#beat(), options.times.heartbeat_ms).unref();
   }
 
-  /** @throws HpcserveError E_DEPLOYMENT_LOCKED with the owner when it stays taken. */
+  /** @throws what `options.error` makes of it where another holds the lock for longer than `timeout_ms`; the system's errors */
   static async acquire(path: string, options: FolderLockOptions): Promise<FolderLock> {
-    const heartbeatMs = options.heartbeat_ms ?? 5_000;
-    const staleMs = options.stale_ms ?? stale_ms_default;
-    const identity = identityOf(process.pid)!;
-    const owner: LockOwner = {
-      ...identity,
-      host: hostname(),
-      nonce: randomBytes(12).toString('hex'),
-      command: options.command,
-    };
-    const taken = await waitUntil(
-      () => {
-        if (createLock(path, owner)) return true;
-        return takeOverIfStale(path, staleMs) && createLock(path, owner) ? true : undefined;
-      },
-      {
-        timeout_ms: options.timeout_ms,
-        interval_ms: 200,
-        ...(options.signal ? { signal: options.signal } : {}),
-      },
-    );
-    if (!taken) {
-      const holder = readOwner(path);
-      throw new HpcserveError('E_DEPLOYMENT_LOCKED', {
-        what: 'another hpcserve command is changing this deployment',
-        because: holder
-          ? `\`${holder.command}\` on ${holder.host}, process ${holder.pid}, holds ${path}`
-          : `${path} is taken`,
-      });
+    const { timeout_ms, times, signal } = options;
+    const deadline_ms = performance.now() + timeout_ms;
+    const watch = new HolderWatch(times.stale_ms);
+    const candidate = new LockCandidate(path, options);
+    try {
+      for (;;) {
+        signal?.throwIfAborted();
+        const state = watch.look(path);
+        if (state === 'free') {
+          if (candidate.take()) return new FolderLock(path, candidate, options);
+        } else if (state !== 'unknown' && performance.now() >= deadline_ms)
+          throw options.error({ kind: 'taken', path, holder: state.holder });
+        await sleep(look_ms, undefined, signal ? { signal } : {});
+      }
+    } finally {
+      candidate.discard();
     }
-    return new FolderLock(path, owner.nonce, heartbeatMs);
   }
 
   /**
-   * Looks again that the lock is still ours: done before every effect that must not happen twice, since a
-   * process that was stopped for a minute may have been taken for dead.
+   * Asks the file server whether the lock is still ours: done before every effect that must not happen twice, since a
+   * process that was stopped for a while may have been taken for dead.
    */
   assertHeld(): void {
-    if (readOwner(this.#path)?.nonce === this.#nonce) return;
-    throw new HpcserveError('E_DEPLOYMENT_LOCKED', {
-      what: 'the lock of this deployment was lost',
-      because: `${this.#path} is no longer ours: this process paused so long that another took over`,
-      try: 'run the command again',
-    });
+    if (!this.#over && this.#advance()) return;
+    throw this.#options.error({ kind: 'lost', path: this.#path, holder: readLock(this.#path)?.holder });
   }
 
   release(): void {
+    this.#end();
+    // A heartbeat may be on its way.
+    if (removeEntry(this.#entry(this.#count)) || removeEntry(this.#entry(this.#count + 1)))
+      removeIfEmpty(this.#path);
+  }
+
+  #end(): void {
+    this.#over = true;
     clearInterval(this.#timer);
-    if (readOwner(this.#path)?.nonce === this.#nonce) rmSync(this.#path, { force: true });
   }
 
-  #heartbeat(): void {
-    try {
-      if (readOwner(this.#path)?.nonce === this.#nonce) touch(this.#path);
-    } catch (error) {
-      // The folder may be gone or the filesystem away for a while; assertHeld() reports it before any effect.
-      if (typeof (error as NodeJS.ErrnoException).code !== 'string') throw error;
+  /**
+   * @returns whether the lock is ours. One count further is ours, too: a heartbeat on its way may have come first, or NFS
+   * has sent the request twice and heard the answer to the second.
+   */
+  #advance(): boolean {
+    for (const count of [this.#count, this.#count + 1]) {
+      if (!renameEntry(this.#entry(count), this.#entry(count + 1))) continue;
+      this.#count = count + 1;
+      return true;
     }
-  }
-}
-
-/** Age of a heartbeat from another host after which its lock may be taken over, unless told otherwise, ms. */
-const stale_ms_default = 60_000;
-
-/** Who holds a lock now; undefined where nobody does, or its owner is gone. */
-export function holderOf(path: string): (ProcessIdentity & { host: string }) | undefined {
-  if (!existsSync(path) || isStale(path, stale_ms_default)) return undefined;
-  return readOwner(path);
-}
-
-function createLock(path: string, owner: LockOwner): boolean {
-  let descriptor: number;
-  try {
-    descriptor = openSync(path, 'wx', 0o600);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
-    throw error;
-  }
-  try {
-    writeSync(descriptor, JSON.stringify(owner));
-    fsyncSync(descriptor);
-  } catch (error) {
-    // On a full disk: a lock that names nobody would block everybody until it is stale.
-    rmSync(path, { force: true });
-    throw error;
-  } finally {
-    closeSync(descriptor);
-  }
-  return true;
-}
-
-/**
- * Removes a stale lock. Two that find the same lock stale must not remove one another's new lock, so the
- * removal itself is guarded by a second O_EXCL file and looks again under it.
- * @returns whether the lock was removed.
- */
-function takeOverIfStale(path: string, staleMs: number): boolean {
-  if (!isStale(path, staleMs)) return false;
-  const guard = `${path}.takeover`;
-  try {
-    closeSync(openSync(guard, 'wx', 0o600));
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
-    const age = ageByFilesystemClock(guard);
-    // Its owner died in the few microseconds between two system calls.
-    if (age !== undefined && age > staleMs) rmSync(guard, { force: true });
     return false;
   }
-  try {
-    if (!isStale(path, staleMs)) return false;
-    const grave = `${path}.${randomBytes(6).toString('hex')}.stale`;
-    renameSync(path, grave);
-    rmSync(grave, { force: true });
-    return true;
-  } finally {
-    rmSync(guard, { force: true });
+
+  /** Asynchronous: a shared filesystem may take its time, and answers must not wait for it. */
+  async #beat(): Promise<void> {
+    if (this.#beating) return;
+    this.#beating = true;
+    const count = this.#count;
+    try {
+      await rename(this.#entry(count), this.#entry(count + 1));
+      this.#count = Math.max(this.#count, count + 1);
+    } catch (error) {
+      if (!isGone(error)) {
+        // The filesystem may be away for a while; a takeover meanwhile is seen at the next heartbeat.
+        process.emitWarning(`the heartbeat of ${this.#path} could not be written: ${systemMessage(error)}`);
+      } else if (!this.#over && this.#count === count && !this.#advance()) this.#lost();
+    } finally {
+      this.#beating = false;
+    }
+  }
+
+  #lost(): void {
+    this.#end();
+    const holder = readLock(this.#path)?.holder;
+    this.#options.onLost?.(
+      holder ? `pid ${holder.pid} on ${holder.host} took ${this.#path}` : `${this.#path} was removed`,
+    );
+  }
+
+  #entry(count: number): string {
+    return join(this.#path, `${this.#token}.${count}`);
   }
 }
 
-function isStale(path: string, staleMs: number): boolean {
-  const owner = readOwner(path);
-  if (owner && owner.host === hostname() && sameBootOrDead(owner)) return !isAlive(owner);
-  // Of another host; or empty or cut: its owner is between creating and writing, or died there.
-  const age = ageByFilesystemClock(path);
-  return age !== undefined && age > staleMs;
-}
+/** Watches the holder of a lock, and removes it once it is certainly dead. */
+class HolderWatch {
+  readonly #stale_ms: number;
+  #sign: string | undefined;
+  #still_ms = 0;
+  #looked_ms = 0;
+  /** A heartbeat was seen, or that one holder came after another. */
+  #moved = false;
 
-/** On the same host name a different boot id may be another container; then only its heartbeat counts. */
-function sameBootOrDead(owner: LockOwner): boolean {
-  return owner.boot_id === identityOf(process.pid)!.boot_id;
-}
-
-function readOwner(path: string): LockOwner | undefined {
-  try {
-    return JSON.parse(readFileSync(path, 'utf8')) as LockOwner;
-  } catch (error) {
-    if (error instanceof SyntaxError || (error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-    throw error;
+  constructor(stale_ms: number) {
+    this.#stale_ms = stale_ms;
   }
-}
 
-/**
- * Modification time of a file against that of one written now beside it; undefined where it is gone, or where there is
- * no room for another: then nobody can take it over either.
- */
-function ageByFilesystemClock(path: string): number | undefined {
-  const probe = join(dirname(path), `.${randomBytes(6).toString('hex')}.now`);
-  try {
-    const modified = statSync(path).mtimeMs;
-    writeFileSync(probe, '', { flag: 'wx', mode: 0o600 });
-    return statSync(probe).mtimeMs - modified;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT' || isOutOfRoom(error)) return undefined;
-    throw error;
-  } finally {
-    rmSync(probe, { force: true });
+  /** @returns who holds it, as far as that one lives; `unknown` where that is not sure yet */
+  look(path: string): 'free' | 'unknown' | LockState {
+    const state = readLock(path);
+    if (state === undefined) return 'free';
+    const here = livesHere(state.holder);
+    if (here === true) return state;
+    const silent = this.#standsStill_ms(state) >= this.#stale_ms;
+    // Where it is not there any more it has gone on, or somebody else was first: the next look tells.
+    if ((here === false || silent) && removeDead(path, state)) return 'free';
+    return this.#moved || this.#still_ms > this.#stale_ms + remove_max_ms ? state : 'unknown';
   }
-}
 
-/** Writes the same bytes again: that sets the modification time by the clock of the file server, utimes by ours. */
-function touch(path: string): void {
-  const owner = readFileSync(path);
-  const descriptor = openSync(path, 'r+');
-  try {
-    writeSync(descriptor, owner, 0, owner.length, 0);
-  } finally {
-    closeSync(descriptor);
+  #standsStill_ms({ sign }: LockState): number {
+    const now_ms = performance.now();
+    const waited_ms = now_ms - this.#looked_ms;
+    this.#looked_ms = now_ms;
+    if (this.#sign !== sign) {
+      this.#moved = this.#sign !== undefined;
+      this.#sign = sign;
+      this.#still_ms = 0;
+    } else this.#still_ms += Math.min(waited_ms, own_pause_ms);
+    return this.#still_ms;
   }
 }

@@ -2,7 +2,7 @@
  * Processes by pid and start time, so that a pid that was used again is never taken for the old process.
  * From /proc (proc_pid_stat(5)); the local site runs on Linux.
  */
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 
 export interface ProcessIdentity {
   pid: number;
@@ -41,6 +41,11 @@ export function readProcessStat(pid: number): ProcessStat | undefined {
 
 export function bootId(): string {
   return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+}
+
+/** The numbers of processes count within it (pid_namespaces(7)); containers of one host may have different ones. */
+export function pidNamespace(): string {
+  return readlinkSync('/proc/self/ns/pid');
 }
 
 /** @returns undefined where the process is gone already. */

@@ -9,7 +9,7 @@
 import { lstatSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { FolderLock } from '../../host/folder-lock.ts';
+import { FolderLock, lastingLock } from '../../host/folder-lock.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
@@ -25,6 +25,7 @@ import {
 import { type LaunchSpec, launchSchema } from '../../spec/launch.ts';
 import { deploymentFiles, launchFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { forgetOldNodes, freeKindName, openOrders } from '../state/joined-nodes.ts';
+import { aroundChange } from '../state/locks.ts';
 import type { PreparedRun } from './own-server.ts';
 
 /** A node agent that was started. */
@@ -90,8 +91,8 @@ export class JoinedHost {
           if (node === undefined) return await idle.ended;
           // Whoever reads of it may tell it something at once: the lock says that it is there.
           lock = await FolderLock.acquire(join(this.#folder, joinedNodeFiles.lock), {
-            command,
-            timeout_ms: 1000,
+            ...aroundChange({ command, timeout_ms: 1000 }),
+            times: lastingLock,
           });
           this.#write(joinedNodeFiles.node, node);
           note(`${node.node} joined as ${node.node_kind}; deployments are placed onto it until it leaves`);

@@ -1,9 +1,10 @@
 /** One process a site for each service, whichever login node it is on. */
 import { dirname, join } from 'node:path';
-import { FolderLock } from '../../host/folder-lock.ts';
+import { FolderLock, lastingLock } from '../../host/folder-lock.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { keeperFiles, type StateLayout, scavengerFiles } from '../../spec/state-layout.ts';
+import { whoHolds } from '../state/locks.ts';
 
 /** @throws E_KEEPER_RUNNING with where the other one is */
 export function withKeeperLock<T>(layout: StateLayout, command: string, work: () => Promise<T>): Promise<T> {
@@ -32,9 +33,11 @@ async function alone<T>(
   running: { code: 'E_KEEPER_RUNNING' | 'E_BACKFILL_RUNNING'; what: string },
 ): Promise<T> {
   makeFolders(dirname(path));
-  const lock = await FolderLock.acquire(path, { command, timeout_ms: 0 }).catch((error: unknown) => {
-    if (!(error instanceof HpcserveError) || error.code !== 'E_DEPLOYMENT_LOCKED') throw error;
-    throw new HpcserveError(running.code, { what: running.what, because: error.because });
+  const lock = await FolderLock.acquire(path, {
+    command,
+    timeout_ms: 0,
+    times: lastingLock,
+    error: (trouble) => new HpcserveError(running.code, { what: running.what, because: whoHolds(trouble) }),
   });
   try {
     return await work();

@@ -3,7 +3,8 @@ import { spawn } from 'node:child_process';
 import { closeSync, fstatSync, openSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
-import { holderOf } from '../../host/folder-lock.ts';
+import { lastingLock } from '../../host/folder-lock.ts';
+import { holderOf } from '../../host/lock-state.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { isAlive, signalProcess } from '../../host/process-identity.ts';
@@ -18,8 +19,9 @@ export type KeeperStatus =
   /** Nobody looks after deployments but the commands people type. */
   | { state: 'not_running' };
 
-/** How long it may take until it holds its lock, and to end, ms; a Slurm command it waits for ends first. */
-const start_ms = 15_000;
+/** How long it may take until it holds its lock, ms: also that of one on another host that died. */
+const start_ms = 15_000 + lastingLock.stale_ms;
+/** How long it may take to end, ms; a Slurm command it waits for ends first. */
 const stop_ms = 75_000;
 
 export function inspectKeeper(layout: StateLayout): KeeperStatus {

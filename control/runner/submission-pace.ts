@@ -7,6 +7,7 @@ import { z } from 'zod';
 import { FolderLock } from '../../host/folder-lock.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
+import { aroundChange } from '../state/locks.ts';
 
 const minute_ms = 60_000;
 const timesSchema = z.object({ format: z.literal(1), times_ms: z.array(z.number()) });
@@ -36,7 +37,8 @@ export class SubmissionPace {
   async take(count: number): Promise<number> {
     const { folder, per_minute, now_ms, command, signal } = this.#options;
     makeFolders(folder);
-    const lock = await FolderLock.acquire(`${this.#path}.lock`, { command, timeout_ms: 30_000, signal });
+    const request = aroundChange({ command, timeout_ms: 30_000, signal });
+    const lock = await FolderLock.acquire(`${this.#path}.lock`, request);
     try {
       const recent = this.#recent();
       const taken = Math.min(count, Math.max(0, per_minute - recent.length));

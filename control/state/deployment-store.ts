@@ -2,7 +2,7 @@
 import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
-import { FolderLock, type FolderLockOptions } from '../../host/folder-lock.ts';
+import { FolderLock } from '../../host/folder-lock.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -10,6 +10,7 @@ import { systemCode } from '../../spec/errors/system-error.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { deploymentFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { type DeploymentState, deploymentStateSchema } from './deployment-state.ts';
+import { aroundChange, type LockRequest } from './locks.ts';
 
 export class DeploymentStore {
   readonly layout: StateLayout;
@@ -39,12 +40,12 @@ export class DeploymentStore {
       this.layout.gateway_folder,
       this.layout.deployments_folder,
     ])
-      makePrivateFolder(folder);
+      prepareFolder(folder);
   }
 
   prepareDeployment(name: string): void {
     this.prepareSite();
-    makePrivateFolder(join(this.folder(name), deploymentFiles.launches));
+    prepareFolder(join(this.folder(name), deploymentFiles.launches));
   }
 
   /** Names of deployments that have a state file, sorted. */
@@ -110,17 +111,18 @@ export class DeploymentStore {
     rmSync(this.folder(name), { recursive: true, force: true });
   }
 
-  lock(name: string, options: FolderLockOptions): Promise<FolderLock> {
-    return FolderLock.acquire(join(this.folder(name), deploymentFiles.lock), options);
+  /** @throws E_DEPLOYMENT_LOCKED with who has it where it stays taken; so does `assertHeld()` of what it returns */
+  lock(name: string, request: LockRequest): Promise<FolderLock> {
+    return FolderLock.acquire(join(this.folder(name), deploymentFiles.lock), aroundChange(request));
   }
 
   /** The lock around starting and stopping the one gateway of the site. */
-  lockGateway(options: FolderLockOptions): Promise<FolderLock> {
-    return FolderLock.acquire(join(this.layout.gateway_folder, 'lock'), options);
+  lockGateway(request: LockRequest): Promise<FolderLock> {
+    return FolderLock.acquire(join(this.layout.gateway_folder, 'lock'), aroundChange(request));
   }
 }
 
-function makePrivateFolder(folder: string): void {
+function prepareFolder(folder: string): void {
   try {
     makeFolders(folder);
     if (!statSync(folder).isDirectory()) throw new Error('it is not a folder');

@@ -1,7 +1,7 @@
 /** The nodes that were brought along, as control sees them: who is there, and what each was told. */
 import { existsSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { holderOf } from '../../host/folder-lock.ts';
+import { holderOf } from '../../host/lock-state.ts';
 import { readJsonIfThere } from '../../host/whole-file.ts';
 import {
   type JoinedNode,

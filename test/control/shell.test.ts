@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Operations, openOperations } from '../../control/runner/operations.ts';
 import { shellPlaces, stepCommand } from '../../control/shell.ts';
+import { aroundChange } from '../../control/state/locks.ts';
 import { FolderLock } from '../../host/folder-lock.ts';
 import { joinedNodeFiles, joinedNodesFolder } from '../../spec/joined-node.ts';
 import { siteSchema } from '../../spec/site.ts';
@@ -71,7 +72,7 @@ it('goes into the job that a joined node is part of, and nowhere where it has no
       JSON.stringify({ format: 1, phase: 'running', started_at_ms: 1 }),
     );
     const lock = join(folder, joinedNodeFiles.lock);
-    locks.push(await FolderLock.acquire(lock, { command: 'test', timeout_ms: 1000 }));
+    locks.push(await FolderLock.acquire(lock, aroundChange({ command: 'test', timeout_ms: 1000 })));
   }
   store.prepareDeployment('demo');
   store.save(deploymentState(launches), Date.now());

@@ -5,12 +5,14 @@
  */
 import { createHash, type Hash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { type FileHandle, open, readFile, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
+import { type FileHandle, open, readFile, rm, stat, statfs, writeFile } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';
 import { z } from 'zod';
-import { FolderLock } from '../../../host/folder-lock.ts';
+import { FolderLock, lastingLock } from '../../../host/folder-lock.ts';
 import { makeFolders } from '../../../host/make-folders.ts';
+import { moveIntoPlace } from '../../../host/move.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { whoHolds } from '../../state/locks.ts';
 import { withoutSecrets } from '../parse-source.ts';
 import {
   type HttpAnswer,
@@ -86,15 +88,14 @@ async function lockTarget(options: DownloadOptions): Promise<FolderLock> {
     return await FolderLock.acquire(`${options.target}.lock`, {
       command: 'hpcserve model pull',
       timeout_ms: 0,
+      times: lastingLock,
+      error: (trouble) =>
+        new HpcserveError('E_MODEL_PULL_BUSY', {
+          what: `${options.target} is being downloaded already`,
+          because: whoHolds(trouble),
+        }),
     });
   } catch (error) {
-    if (error instanceof HpcserveError && error.code === 'E_DEPLOYMENT_LOCKED') {
-      throw new HpcserveError('E_MODEL_PULL_BUSY', {
-        what: `${options.target} is being downloaded already`,
-        because: error.because,
-        cause: error,
-      });
-    }
     throw diskError(options.target, error);
   }
 }
@@ -342,7 +343,7 @@ class Download {
       await this.#discard();
       throw error;
     }
-    await rename(this.#partial, target);
+    await moveIntoPlace(this.#partial, target);
     await rm(this.#sidecar, { force: true });
     on_event({
       kind: 'file_done',
