@@ -6,6 +6,7 @@ import { basename, dirname, join } from 'node:path';
 import { systemCode } from '../spec/errors/system-error.ts';
 import { isGone, type LockHolder, livesHere, readLock, removeDead, renameEntry } from './lock-state.ts';
 import { identityOf, pidNamespace } from './process-identity.ts';
+import { spokenOf } from './temporary-name.ts';
 
 /** What one of another host left beside a lock is removed after so long, ms. */
 const leftover_ms = 86_400_000;
@@ -53,7 +54,7 @@ export class LockCandidate {
       renameSync(folder, this.#path);
     } catch (error) {
       if (this.#isTaken(error)) return false;
-      if (!isGone(error)) throw error;
+      if (!isGone(error)) throw spokenOf(this.#path, folder, error);
     }
     this.#folder = undefined;
     if (!renameEntry(join(this.#path, `${this.#token}.0`), join(this.#path, `${this.#token}.1`)))
@@ -70,10 +71,14 @@ export class LockCandidate {
   #make(): string {
     this.#token = randomBytes(12).toString('hex');
     const folder = join(dirname(this.#path), `${this.#prefix}${this.#token}${suffix}`);
-    mkdirSync(folder, { mode: 0o700 });
-    this.#folder = folder;
-    const entry = join(folder, `${this.#token}.0`);
-    writeFileSync(entry, JSON.stringify(this.#holder), { mode: 0o600, flush: true });
+    try {
+      mkdirSync(folder, { mode: 0o700 });
+      this.#folder = folder;
+      const entry = join(folder, `${this.#token}.0`);
+      writeFileSync(entry, JSON.stringify(this.#holder), { mode: 0o600, flush: true });
+    } catch (error) {
+      throw spokenOf(this.#path, folder, error);
+    }
     return folder;
   }
 

@@ -12,13 +12,10 @@
  * on in the old one, or on NFS is told ESTALE. What fails leaves the old file as it was and no other file behind; only
  * whom SIGKILL meets in between leaves a `.tmp-` file.
  */
-import { randomBytes } from 'node:crypto';
 import { closeSync, fsyncSync, openSync, readFileSync, renameSync, rmSync, writeSync } from 'node:fs';
 import { type FileHandle, open, rename, rm, symlink } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
-
-/** Names of files that are not whole yet begin so. */
-export const temporaryPrefix = '.tmp-';
+import { dirname } from 'node:path';
+import { spokenOf, temporaryBeside } from './temporary-name.ts';
 
 /**
  * What a crash of this machine right after the call may take away.
@@ -56,7 +53,7 @@ export function writeFileAtomically(
     renameSync(temporary, path);
   } catch (error) {
     rmSync(temporary, { force: true });
-    throw error;
+    throw spokenOf(path, temporary, error);
   }
   if (durability === 'name') syncFolder(dirname(path));
 }
@@ -84,7 +81,7 @@ export async function writeFileAtomicallyAsync(
     await rename(temporary, path);
   } catch (error) {
     await rm(temporary, { force: true }).catch(() => undefined); // the first error is the one to report
-    throw error;
+    throw spokenOf(path, temporary, error);
   }
   if (durability === 'name') await syncPath(dirname(path)).catch(unlessRefused);
 }
@@ -97,7 +94,7 @@ export async function replaceLink(path: string, target: string): Promise<void> {
     await rename(temporary, path);
   } catch (error) {
     await rm(temporary, { force: true });
-    throw error;
+    throw spokenOf(path, temporary, error);
   }
 }
 
@@ -121,11 +118,6 @@ export async function syncPath(path: string): Promise<void> {
   } finally {
     await file.close();
   }
-}
-
-/** Beside the target, for only within a filesystem rename is one step. */
-function temporaryBeside(path: string): string {
-  return join(dirname(path), `${temporaryPrefix}${randomBytes(8).toString('hex')}`);
 }
 
 function syncFolder(folder: string): void {

@@ -6,7 +6,8 @@ import { timingSafeEqual } from 'node:crypto';
 import { constants } from 'node:fs';
 import { chmod, type FileHandle, lstat, mkdir, open, readdir, stat, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
-import { temporaryPrefix, writeFileAtomicallyAsync } from '../host/whole-file.ts';
+import { temporaryPrefix } from '../host/temporary-name.ts';
+import { writeFileAtomicallyAsync } from '../host/whole-file.ts';
 import { readNetworkKey } from './network-key.ts';
 import { RecordRejected, record_bytes_max } from './record-codec.ts';
 

@@ -102,6 +102,12 @@ describe('one holder', () => {
     await expect.poll(() => lost).toEqual([`${path} was removed`]);
   });
 
+  it('is refused with the same words each time where there is no folder for it', async () => {
+    path = join(folder, 'missing', 'lock');
+    const words = `ENOENT: no such file or directory, mkdir '${path}'`;
+    await expect(take()).rejects.toThrow(words);
+  });
+
   it('may give up its waiting', async () => {
     const lock = await take();
     const stop = new AbortController();

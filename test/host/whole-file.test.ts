@@ -55,7 +55,8 @@ describe.each([
     mkdirSync(join(path, 'full'), { recursive: true });
     await expect(write(path, 'x')).rejects.toThrow(/EISDIR|ENOTEMPTY|EEXIST/);
     expect(readdirSync(folder)).toEqual(['file.json']);
-    await expect(write(join(folder, 'missing', 'x'), 'x')).rejects.toThrow('ENOENT');
+    const missing = join(folder, 'missing', 'x');
+    await expect(write(missing, 'x')).rejects.toThrow(`open '${missing}'`);
   });
 });
 
