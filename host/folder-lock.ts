@@ -24,10 +24,9 @@
 import { rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { systemMessage } from '../spec/errors/system-error.ts';
+import { systemCode, systemMessage } from '../spec/errors/system-error.ts';
 import { LockCandidate } from './lock-candidate.ts';
 import {
-  isGone,
   type LockHolder,
   type LockState,
   livesHere,
@@ -165,18 +164,31 @@ export class FolderLock {
       await rename(this.#entry(count), this.#entry(count + 1));
       this.#count = Math.max(this.#count, count + 1);
     } catch (error) {
-      if (!isGone(error)) {
-        // The filesystem may be away for a while; a takeover meanwhile is seen at the next heartbeat.
-        process.emitWarning(`the heartbeat of ${this.#path} could not be written: ${systemMessage(error)}`);
-      } else if (!this.#over && this.#count === count && !this.#advance()) this.#lost();
+      if (systemCode(error) !== 'ENOENT') this.#warn(error);
+      else if (!this.#over && this.#count === count) this.#lookFurther();
     } finally {
       this.#beating = false;
     }
   }
 
+  /** The count that is expected is not there: it may be one further. */
+  #lookFurther(): void {
+    try {
+      if (!this.#advance()) this.#lost();
+    } catch (error) {
+      this.#warn(error);
+    }
+  }
+
+  /** The filesystem may be away for a while; a takeover meanwhile is seen at the next heartbeat. */
+  #warn(error: unknown): void {
+    process.emitWarning(`the heartbeat of ${this.#path} could not be written: ${systemMessage(error)}`);
+  }
+
   #lost(): void {
-    this.#end();
+    // First: where the filesystem cannot say it now, the next heartbeat asks again.
     const holder = readLock(this.#path)?.holder;
+    this.#end();
     this.#options.onLost?.(
       holder ? `pid ${holder.pid} on ${holder.host} took ${this.#path}` : `${this.#path} was removed`,
     );

@@ -78,7 +78,8 @@ function readFormerLock(path: string): LockState | undefined {
     const text = readFileSync(path, 'utf8');
     return { sign: `${ino} ${mtimeMs} ${text}`, entries: undefined, holder: parseHolder(text) };
   } catch (error) {
-    if (isGone(error)) return undefined;
+    // It is what should be a folder above it that is a file: then nobody can have the lock.
+    if (isGone(error) || systemCode(error) === 'ENOTDIR') return undefined;
     // Meanwhile somebody took it over, and it is a folder.
     if (systemCode(error) === 'EISDIR') return readLock(path);
     throw error;
@@ -113,13 +114,16 @@ export function removeDead(path: string, { entries }: LockState): boolean {
   return true;
 }
 
-/** @returns false where nothing has that name; on a shared filesystem its server says so, no cache */
+/**
+ * @returns false where nothing has that name; on a shared filesystem its server says so, no cache. ESTALE is another
+ * thing: the system has asked again by name already, so the filesystem itself is away.
+ */
 export function renameEntry(from: string, to: string): boolean {
   try {
     renameSync(from, to);
     return true;
   } catch (error) {
-    if (isGone(error)) return false;
+    if (systemCode(error) === 'ENOENT') return false;
     throw error;
   }
 }

@@ -106,6 +106,9 @@ describe('one holder', () => {
     path = join(folder, 'missing', 'lock');
     const words = `ENOENT: no such file or directory, mkdir '${path}'`;
     await expect(take()).rejects.toThrow(words);
+    writeFileSync(join(folder, 'missing'), 'a file');
+    await expect(take()).rejects.toThrow(`ENOTDIR: not a directory, mkdir '${path}'`);
+    expect(holderOf(path)).toBe(undefined);
   });
 
   it('may give up its waiting', async () => {
