@@ -15,12 +15,12 @@ import { deviceReports } from './device-reports.ts';
 import {
   allowsModel,
   bearerOf,
-  type FrontDoor,
+  type OpenAiHandler,
   isUnrestricted,
   keyError,
   lookForKey,
   requireModel,
-} from './front-door.ts';
+} from './openai-handler.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
@@ -80,7 +80,7 @@ const usageParameters = z.strictObject({
 /** Every path but those that go to replicas, on the server that `makeServer` returns. */
 export function createApi(
   services: ApiServices,
-  door: FrontDoor,
+  door: OpenAiHandler,
   makeServer: (handler: (request: IncomingMessage, response: ServerResponse) => void) => Server,
   onClientError: (error: Error & { code?: string }, socket: import('node:net').Socket) => void,
 ): FastifyInstance {
@@ -122,7 +122,7 @@ export function createApi(
   return app;
 }
 
-function publicRoutes(app: FastifyInstance, services: ApiServices, door: FrontDoor): void {
+function publicRoutes(app: FastifyInstance, services: ApiServices, door: OpenAiHandler): void {
   const { table, router, ledger, keys, metrics, availability, workload, admin_token } = services;
   const filters = new RouteFilters(services.providers);
   const keyFor = async (request: FastifyRequest): Promise<ApiKey> => {

@@ -16,7 +16,7 @@ import { Availability } from './availability.ts';
 import { BodyMemory } from './body-memory.ts';
 import { ClientConnections } from './client-connections.ts';
 import { ClientTls } from './client-tls.ts';
-import { bearerOf, FrontDoor } from './front-door.ts';
+import { bearerOf, OpenAiHandler } from './openai-handler.ts';
 import { FrontPort, type FrontPortTimes, refuseConnection } from './front-port.ts';
 import {
   adminToken,
@@ -200,7 +200,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
       expectedTokens: (model) => workload.expectedTokens(model),
       explainAbsence: (model, names) => availability.explain(model, names),
     });
-    const door = new FrontDoor({
+    const door = new OpenAiHandler({
       router,
       ledger,
       keys,

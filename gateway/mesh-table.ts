@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { ApiKey } from '../ledger/index.ts';
 import { isDevice } from '../solver/routing/filter.ts';
 import { type DeviceDescription, provenProviderOf, type SessionRecord } from '../spec/session-record.ts';
-import { allowsModel } from './front-door.ts';
+import { allowsModel } from './openai-handler.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
 import type { Replica } from './routing/replica.ts';
 import type { RoutingTable } from './routing/table.ts';

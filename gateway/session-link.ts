@@ -137,7 +137,7 @@ export class SessionLink {
     return JSON.parse(text);
   }
 
-  /** Ends the link; requests on their way fail, and their exchanges try another replica. */
+  /** Ends the link; requests on their way fail, and are tried elsewhere. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;

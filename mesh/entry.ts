@@ -53,8 +53,8 @@ export function unknownPart(
   known: Entry | undefined,
 ): SealedEntry | undefined {
   const unknown: SealedEntry = {
-    ...(record && fingerprintOfBytes(record) !== known?.record?.fingerprint ? { record } : {}),
-    ...(departure && fingerprintOfBytes(departure) !== known?.departure?.fingerprint ? { departure } : {}),
+    ...(record && envelopeFingerprint(record) !== known?.record?.fingerprint ? { record } : {}),
+    ...(departure && envelopeFingerprint(departure) !== known?.departure?.fingerprint ? { departure } : {}),
   };
   return unknown.record || unknown.departure ? unknown : undefined;
 }
@@ -98,7 +98,7 @@ const departed = 0x9e37_79b9_7f4b;
  * Equal for entries of the same record that both have left or both have not: who says that it left, and in which words,
  * is nothing that members have to agree on. Of others, different but for one in 2^48.
  */
-export function fingerprintOf({ record, departure }: Entry): number {
+export function entryFingerprint({ record, departure }: Entry): number {
   return ((record?.fingerprint ?? 0) + (departure ? departed : 0)) % 2 ** 48;
 }
 
@@ -138,10 +138,10 @@ function entryOf(session_id: string, record: Entry['record'], said: Entry['depar
 }
 
 function signed<T>(value: T, envelope: Uint8Array): Signed<T> {
-  return { value, envelope, fingerprint: fingerprintOfBytes(envelope) };
+  return { value, envelope, fingerprint: envelopeFingerprint(envelope) };
 }
 
-function fingerprintOfBytes(envelope: Uint8Array): number {
+function envelopeFingerprint(envelope: Uint8Array): number {
   return createHash('sha256').update(envelope).digest().readUIntBE(0, 6);
 }
 

@@ -2,7 +2,7 @@ import type { SessionRecord } from '../spec/session-record.ts';
 import {
   type Entry,
   effectiveRecord,
-  fingerprintOf,
+  entryFingerprint,
   hasLeft,
   isGossiped,
   isLater,
@@ -185,7 +185,7 @@ export class SessionTable {
 }
 
 function weightOf(entry: Entry | undefined): number {
-  return entry && isGossiped(entry) ? fingerprintOf(entry) : 0;
+  return entry && isGossiped(entry) ? entryFingerprint(entry) : 0;
 }
 
 /** @param session_id 32 hex digits */

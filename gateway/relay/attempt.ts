@@ -6,13 +6,13 @@ import { errorCodeHeader, errorEnvelope } from '../http-error.ts';
 import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { Replica } from '../routing/replica.ts';
 import type { SessionLink } from '../session-link.ts';
-import type { AnswerHead } from '../upstream/answer-parser.ts';
+import type { AnswerHead } from '../upstream/http-answer-parser.ts';
 import type { AnswerReceiver } from '../upstream/connection.ts';
 import type { Call } from '../upstream/pool.ts';
 import { type AnswerHeaders, answerHeaders } from './answer-headers.ts';
 import { bytesOf } from './body-edits.ts';
 import type { StreamError } from './error-event.ts';
-import type { ExchangeRequest, Outcome } from './exchange-request.ts';
+import type { AcceptedRequest, Outcome } from './accepted-request.ts';
 import type { ContinuedRequest } from './journal/journal.ts';
 import { JsonRelay } from './json-relay.ts';
 import {
@@ -33,9 +33,9 @@ const refusedRetryAfter_s = '1';
 /** Of what a replica says that does not go on with a stream, so much is read for its code. */
 const refusalBytes = 4096;
 
-/** Whom attempts report to: the exchange they belong to. */
+/** Whom attempts report to: the request they belong to. */
 export interface AttemptOwner {
-  readonly of: ExchangeRequest;
+  readonly of: AcceptedRequest;
   /** The stream that the client is being sent; it outlives the attempts that feed it. */
   readonly stream: StreamRelay | undefined;
   /** The request waits where a batch is full; else another replica is looked for first. */
@@ -280,7 +280,7 @@ export class Attempt implements AnswerReceiver {
       this.#owner.streamBroke(this, reason, failure);
       return;
     }
-    const error = brokeOff(this.replica, parsed.model, [reason.message]);
+    const error = midStreamError(this.replica, parsed.model, [reason.message]);
     this.#owner.decide({ status: error.http_status, error_code: error.code }, () => response.destroy());
   }
 
@@ -333,7 +333,7 @@ export class Attempt implements AnswerReceiver {
   }
 }
 
-export function brokeOff(
+export function midStreamError(
   replica: Replica<SessionLink>,
   model: string,
   because: readonly string[],

@@ -1,6 +1,6 @@
 import type { TLSSocket } from 'node:tls';
 import { type BodyPieces, bytesOf } from '../relay/body-edits.ts';
-import { type AnswerEvents, type AnswerHead, AnswerParser } from './answer-parser.ts';
+import { type AnswerEvents, type AnswerHead, HttpAnswerParser } from './http-answer-parser.ts';
 
 /** Whom the answer to one request goes to. Exactly one of `onEnd` and `onError` is called, and then nothing more. */
 export interface AnswerReceiver {
@@ -26,7 +26,7 @@ const sliceBytes = 256 * 1024;
 export class Connection implements AnswerEvents {
   #socket: TLSSocket | undefined;
   readonly #owner: ConnectionOwner;
-  readonly #parser = new AnswerParser(this);
+  readonly #parser = new HttpAnswerParser(this);
   #receiver: AnswerReceiver | undefined;
   #gone = false;
   #paused = false;

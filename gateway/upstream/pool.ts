@@ -1,6 +1,6 @@
 import type { TLSSocket } from 'node:tls';
 import type { BodyPieces } from '../relay/body-edits.ts';
-import type { AnswerHead } from './answer-parser.ts';
+import type { AnswerHead } from './http-answer-parser.ts';
 import { type AnswerReceiver, Connection } from './connection.ts';
 
 /**

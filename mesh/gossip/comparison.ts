@@ -1,5 +1,5 @@
 /** Comparing the tables of two members: first sums of buckets, then marks of what is in those that differ. */
-import { type Entry, fingerprintOf, isGossiped } from '../entry.ts';
+import { type Entry, entryFingerprint, isGossiped } from '../entry.ts';
 import { bucket_count, bucketOf, type SessionTable } from '../session-table.ts';
 import type { Mark } from './messages.ts';
 
@@ -10,7 +10,7 @@ export function differingBuckets(table: SessionTable, sums: readonly number[]): 
 
 /** What this member has in some buckets. */
 export function marksOf(table: SessionTable, buckets: readonly number[]): Mark[] {
-  return inBuckets(table, buckets).map((entry) => [entry.session_id, fingerprintOf(entry)]);
+  return inBuckets(table, buckets).map((entry) => [entry.session_id, entryFingerprint(entry)]);
 }
 
 /** What another member is to be told that has these marks in its buckets, and what it is to be asked for. */
@@ -23,10 +23,10 @@ export function difference(
   const tell = inBuckets(
     table,
     buckets.filter((bucket) => bucket < bucket_count),
-  ).filter((entry) => theirs.get(entry.session_id) !== fingerprintOf(entry));
+  ).filter((entry) => theirs.get(entry.session_id) !== entryFingerprint(entry));
   const want = marks.flatMap(([id, fingerprint]) => {
     const known = table.entry(id);
-    if (known) return fingerprintOf(known) === fingerprint ? [] : [id];
+    if (known) return entryFingerprint(known) === fingerprint ? [] : [id];
     return table.isForgotten(id) ? [] : [id];
   });
   return { tell, want };

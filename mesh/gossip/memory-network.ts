@@ -3,7 +3,7 @@
  * Its transports spread announcements as gossipsub does: along links, each member to a few on first sight.
  */
 import type { Clock, MeshTransport, TransportCounters, TransportReceiver } from '../transport.ts';
-import { EventQueue } from './event-queue.ts';
+import { TimerQueue } from './timer-queue.ts';
 import type { GossipMessage, PeerName } from './messages.ts';
 
 export interface NetworkOptions {
@@ -35,7 +35,7 @@ export class MemoryNetwork {
   readonly random: () => number;
   readonly #options: NetworkOptions;
   readonly #hosts = new Map<PeerName, Host>();
-  readonly #queue = new EventQueue();
+  readonly #queue = new TimerQueue();
 
   constructor(options: NetworkOptions) {
     this.#options = options;

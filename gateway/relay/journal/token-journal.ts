@@ -4,7 +4,7 @@ import { memberEdit, type ParsedRequest, promptsOf, scalarOf, usageEdits } from 
 import type { TokenUsage } from '../usage.ts';
 import type { ContinuedRequest, StreamJournal } from './journal.ts';
 import type { JournalMemory } from './journal-memory.ts';
-import { TokenList } from './token-list.ts';
+import { JournalTokens } from './journal-tokens.ts';
 
 const mark = Buffer.from(',"hpcserve_');
 const simpleTail = `,"${continuation.token_ids}":[`;
@@ -22,7 +22,7 @@ interface Beginning extends Pick<ContinueRequest, 'rendered_ms' | 'prompt_digest
 }
 
 interface Choice {
-  tokens: TokenList;
+  tokens: JournalTokens;
   opened: boolean;
   finished: boolean;
   withheld: number;
@@ -145,7 +145,7 @@ export class TokenJournal implements StreamJournal {
 
   #choice(index: number): Choice {
     this.#choices[index] ??= {
-      tokens: new TokenList(this.#memory),
+      tokens: new JournalTokens(this.#memory),
       opened: false,
       finished: false,
       withheld: 0,

@@ -39,7 +39,7 @@ const empty = Buffer.alloc(0);
 
 type State = 'head' | 'length' | 'chunk-size' | 'chunk-data' | 'chunk-end' | 'trailer';
 
-export class AnswerParser {
+export class HttpAnswerParser {
   readonly #events: AnswerEvents;
   #state: State = 'head';
   /** Bytes that are not yet a whole head or line. */

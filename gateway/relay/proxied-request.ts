@@ -16,17 +16,17 @@ import type { SessionLink } from '../session-link.ts';
 import type { Defragmenter } from '../sharing/defragmenter.ts';
 import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
-import { Attempt, type AttemptOwner, brokeOff } from './attempt.ts';
+import { Attempt, type AttemptOwner, midStreamError } from './attempt.ts';
 import { Continuations } from './continuations.ts';
-import type { ExchangeRequest, Outcome } from './exchange-request.ts';
+import type { AcceptedRequest, Outcome } from './accepted-request.ts';
 import type { JournalMemory } from './journal/journal-memory.ts';
 import { type AttemptFailure, isMeshRefusal, type ReplicaRefusal } from './replica-refusal.ts';
 import { asksContinuousUsage } from './request-body.ts';
 import { StreamRelay, type StreamRelayOptions } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
 
-/** What the exchanges of one gateway share. */
-export interface ExchangeServices {
+/** What the requests of one gateway share. */
+export interface ProxyServices {
   router: Router;
   ledger: Ledger;
   metrics: GatewayMetrics;
@@ -67,9 +67,9 @@ const again_ms = 500;
 const retryAfterFailure_s = 2;
 
 /** One request of a client until its answer is in the ledger and sent: over one replica, or several in turn. */
-export class Exchange implements AttemptOwner {
-  readonly #of: ExchangeRequest;
-  readonly #services: ExchangeServices;
+export class ProxiedRequest implements AttemptOwner {
+  readonly #of: AcceptedRequest;
+  readonly #services: ProxyServices;
   readonly #route: RouteRequest;
   /** Sessions that are not asked again. */
   #tried: string[] = [];
@@ -98,7 +98,7 @@ export class Exchange implements AttemptOwner {
   /** An outcome is decided: being recorded, or sent. */
   #decided = false;
 
-  constructor(of: ExchangeRequest, services: ExchangeServices) {
+  constructor(of: AcceptedRequest, services: ProxyServices) {
     this.#of = of;
     this.#services = services;
     const { parsed, filter, key } = of;
@@ -110,7 +110,7 @@ export class Exchange implements AttemptOwner {
     };
   }
 
-  get of(): ExchangeRequest {
+  get of(): AcceptedRequest {
     return this.#of;
   }
 
@@ -378,7 +378,7 @@ export class Exchange implements AttemptOwner {
     // What came after the last whole event is worth nothing; where its finish reason is out, nothing is missing.
     stream.resume();
     if (!stream.ended && stream.upstreamEnded() === 'complete') return;
-    const error = brokeOff(replica, this.#of.parsed.model, [
+    const error = midStreamError(replica, this.#of.parsed.model, [
       reason.message,
       `no other replica could go on with it: ${why}`,
     ]);

@@ -8,8 +8,8 @@ import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
 import { announcedBytes, readBody } from './relay/body-reader.ts';
 import { type Endpoint, endpoints } from './relay/endpoints.ts';
-import { Exchange, type ExchangeServices } from './relay/exchange.ts';
-import type { ExchangeRequest } from './relay/exchange-request.ts';
+import { ProxiedRequest, type ProxyServices } from './relay/proxied-request.ts';
+import type { AcceptedRequest } from './relay/accepted-request.ts';
 import { type ParsedRequest, parseRequest } from './relay/request-body.ts';
 import { RequestScan } from './relay/request-scan.ts';
 import { ScanQueue } from './relay/scan-queue.ts';
@@ -24,13 +24,13 @@ const linger_ms = 2000;
 
 /** A request whose key is known and whose body is not. */
 type Arrival = Pick<
-  ExchangeRequest,
+  AcceptedRequest,
   'request' | 'response' | 'request_id' | 'endpoint' | 'key' | 'time_ms' | 'began_ms'
 >;
 /** One that its key's limits let in, and what it holds of the gateway's memory. */
-type Admitted = Arrival & Pick<ExchangeRequest, 'reservation'> & { hold: BodyHold };
+type Admitted = Arrival & Pick<AcceptedRequest, 'reservation'> & { hold: BodyHold };
 
-export interface FrontDoorServices extends ExchangeServices {
+export interface OpenAiHandlerServices extends ProxyServices {
   keys: KeyStore;
   providers: KnownProviders;
   bodies: BodyMemory;
@@ -42,13 +42,13 @@ export interface FrontDoorServices extends ExchangeServices {
  * The way of requests that go to replicas. It stands beside fastify, on the same server: every such request
  * passes here, and what a framework does for each request would cost more than all the rest.
  */
-export class FrontDoor {
-  readonly #services: FrontDoorServices;
+export class OpenAiHandler {
+  readonly #services: OpenAiHandlerServices;
   readonly #scans = new ScanQueue();
   readonly #filters: RouteFilters;
   #draining = false;
 
-  constructor(services: FrontDoorServices) {
+  constructor(services: OpenAiHandlerServices) {
     this.#services = services;
     this.#filters = new RouteFilters(services.providers);
   }
@@ -147,7 +147,7 @@ export class FrontDoor {
       const scan = new RequestScan(body);
       this.#scans.read(scan, (wrong) => {
         if (response.destroyed) return;
-        let of: ExchangeRequest;
+        let of: AcceptedRequest;
         try {
           if (wrong) throw wrong;
           of = this.#open(admitted, scan);
@@ -156,13 +156,13 @@ export class FrontDoor {
           return;
         }
         response.off('close', giveBack);
-        new Exchange(of, this.#services).start();
+        new ProxiedRequest(of, this.#services).start();
       });
     });
   }
 
   /** @throws what is wrong with the request, or what its key does not allow */
-  #open({ hold, ...arrival }: Admitted, scan: RequestScan): ExchangeRequest {
+  #open({ hold, ...arrival }: Admitted, scan: RequestScan): AcceptedRequest {
     const { key, endpoint, request, reservation } = arrival;
     const { keyLimits } = this.#services;
     const parsed = parseRequest(scan, endpoint.dialect);
@@ -188,7 +188,7 @@ export class FrontDoor {
   /** Says why a request is not taken in. What of its body is still to come is thrown away. */
   #refuse({ request, response, request_id }: Arrival, error: HpcserveError): void {
     this.#services.metrics.refused(error.code);
-    const again = comeBack(error);
+    const again = retryAfterHeaders(error);
     if (request.complete || (announcedBytes(request) ?? Number.POSITIVE_INFINITY) <= smallBody_bytes) {
       sendError(response, error, request_id, again);
       request.resume();
@@ -254,7 +254,7 @@ function refuseUnread(
 }
 
 /** When to come back with a key whose limits are reached; clients must not try again by themselves before. */
-function comeBack(error: HpcserveError): string[] {
+function retryAfterHeaders(error: HpcserveError): string[] {
   const { retry_after_s } = error.details;
   return [
     ...(typeof retry_after_s === 'number' ? ['retry-after', String(retry_after_s)] : []),

@@ -6,7 +6,7 @@ interface Event {
 }
 
 /** What is to happen, by time and then by order: a binary heap. */
-export class EventQueue {
+export class TimerQueue {
   readonly #events: Event[] = [];
   #order = 0;
 

@@ -1,7 +1,7 @@
 /** The gateway's HTTP client against whatever bytes a broken or hostile session may send. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { AnswerParser } from '../../gateway/upstream/answer-parser.ts';
+import { HttpAnswerParser } from '../../gateway/upstream/http-answer-parser.ts';
 
 interface Seen {
   heads: { status: number; fields: string[] }[];
@@ -13,7 +13,7 @@ interface Seen {
 /** What the parser tells of bytes that arrive in pieces of the given lengths, for one request. */
 function parse(text: string, lengths: readonly number[] = []): Seen {
   const seen: Seen = { heads: [], body: '', ends: [] };
-  const parser = new AnswerParser({
+  const parser = new HttpAnswerParser({
     onHead: ({ status, fields }) => seen.heads.push({ status, fields: [...fields] }),
     onBody: (bytes) => {
       seen.body += bytes.toString('latin1');

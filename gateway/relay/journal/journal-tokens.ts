@@ -3,7 +3,7 @@ import type { JournalMemory } from './journal-memory.ts';
 const firstTokens = 128;
 
 /** Token ids that grow in place, four bytes each, accounted for in the journals' memory. */
-export class TokenList {
+export class JournalTokens {
   readonly #memory: JournalMemory;
   #ids: Int32Array = new Int32Array(0);
   /** Tokens pushed, also where they could not be kept. */

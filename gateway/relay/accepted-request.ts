@@ -6,8 +6,8 @@ import type { Endpoint } from './endpoints.ts';
 import type { ParsedRequest } from './request-body.ts';
 import type { TokenUsage } from './usage.ts';
 
-/** A client's request, as its exchange gets it. */
-export interface ExchangeRequest {
+/** A client's request that was let in, read and checked. */
+export interface AcceptedRequest {
   request: IncomingMessage;
   response: ServerResponse;
   request_id: string;
@@ -27,7 +27,7 @@ export interface ExchangeRequest {
   began_ms: number;
 }
 
-/** How an exchange ends, as the ledger keeps it. */
+/** How a request ends, as the ledger keeps it. */
 export interface Outcome {
   status: number;
   usage?: TokenUsage | undefined;
