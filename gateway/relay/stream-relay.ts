@@ -7,7 +7,7 @@ import { findFinishReason, findUsage, readUsage, type TokenUsage } from './usage
 import { hasNoChoices, type UsageMember, usageMember, withNullUsage, withoutUsage } from './usage-member.ts';
 
 /** One event of a model is a few hundred bytes, with all log-probabilities some ten thousand. */
-const eventBytes = 8 * 1024 * 1024;
+const event_bytes_max = 8 * 1024 * 1024;
 const done = 'data: [DONE]';
 const doneNoSpace = 'data:[DONE]';
 const usageKey = Buffer.from('"usage"');
@@ -21,12 +21,12 @@ export interface StreamRelayOptions {
   continuousUsage?: boolean;
   /** How a complete stream ends: with `data: [DONE]`, or with a terminal event of the responses API. */
   ending: 'done' | 'responses';
-  /** Runs once, before the first bytes go to the client: headers are to be written now. */
-  onFirst: () => void;
-  /** Runs once, when the ending has arrived; `finish` then sends it. */
-  onEnding: () => void;
-  /** The replica says in an event that it failed. True: the event is not for the client, and nothing of this replica is any more. */
-  onReplicaFailed: (error: StreamError) => boolean;
+  /** Status of the answer that it began with. */
+  status: number;
+  /** Runs once, before the first bytes go to the client. */
+  writeHead: () => void;
+  /** Whether another replica may go on with it now. Then the client need not see an event in which this one says that it failed. */
+  isContinuable: () => boolean;
   /** Takes note of what goes to the client; absent where nobody could go on anyway. */
   journal?: StreamJournal | undefined;
 }
@@ -41,8 +41,8 @@ export class StreamRelay {
   readonly #options: StreamRelayOptions;
   #splitter = this.#newSplitter();
   #rewrite: EventRewriter | undefined;
-  /** The replica failed: what still comes of it is of no use. */
-  #failed = false;
+  /** The replica failed, and the client does not see it: what still comes of this replica is of no use. */
+  #replicaError: StreamError | undefined;
   /**
    * What goes to the client of the current chunk: bytes [from, to). It begins where events were sent or dropped,
    * and is moved together in place where parts of events are cut out, so that a chunk stays one write.
@@ -69,9 +69,18 @@ export class StreamRelay {
     this.#options = options;
   }
 
-  /** Whether the stream is complete as far as its events say. */
+  get status(): number {
+    return this.#options.status;
+  }
+
+  /** Whether the ending has arrived; `finish` then sends it. */
   get ended(): boolean {
     return this.#ending !== undefined;
+  }
+
+  /** What the replica said of its own failure, in an event that the client did not get. */
+  get replicaError(): StreamError | undefined {
+    return this.#replicaError;
   }
 
   /** What the replica said last of what was used. */
@@ -91,18 +100,18 @@ export class StreamRelay {
   resume(rewrite?: EventRewriter): void {
     this.#splitter = this.#newSplitter();
     this.#rewrite = rewrite;
-    this.#failed = false;
+    this.#replicaError = undefined;
   }
 
   /** Takes bytes of the replica; false asks it to pause until the client's `drain`. Throws where an event is too large. */
   push(chunk: Buffer): boolean {
-    if (this.#ending || this.#failed) return true;
+    if (this.#ending || this.#replicaError) return true;
     this.#from = this.#to = 0;
     this.#ok = true;
     // A partial event is scanned again with its rest: offsets below are of the joined buffer.
     this.#usageAt = -2;
     const looked = this.#splitter.push(chunk);
-    if (looked === false) throw new Error(`an event of the stream is larger than ${eventBytes} bytes`);
+    if (looked === false) throw new Error(`an event of the stream is larger than ${event_bytes_max} bytes`);
     this.#flush(looked.bytes);
     return this.#ok;
   }
@@ -115,7 +124,6 @@ export class StreamRelay {
     if (this.#ending) return 'complete';
     if (this.#options.ending === 'done' && this.finishReason !== undefined) {
       this.#ending = Buffer.concat([this.#splitter.rest, Buffer.from(`${done}\n\n`)]);
-      this.#options.onEnding();
       return 'complete';
     }
     return 'broken';
@@ -134,11 +142,11 @@ export class StreamRelay {
   }
 
   #newSplitter(): EventSplitter {
-    return new EventSplitter((bytes, start, end) => this.#event(bytes, start, end), eventBytes);
+    return new EventSplitter((bytes, start, end) => this.#event(bytes, start, end), event_bytes_max);
   }
 
   #event(bytes: Buffer, start: number, end: number): void {
-    if (this.#ending || this.#failed) return;
+    if (this.#ending || this.#replicaError) return;
     if (!this.#rewrite || this.#isEnding(bytes, start, end)) {
       this.#take(bytes, start, end);
       return;
@@ -160,14 +168,13 @@ export class StreamRelay {
       this.#ending = Buffer.from(bytes.subarray(start, end));
       if (this.#options.ending === 'responses')
         this.#usage = findUsage(this.#ending, 0, this.#ending.length, 2);
-      this.#options.onEnding();
       return;
     }
     const error = errorOf(bytes, start, end);
     if (error) {
       this.#flush(bytes);
-      if (error.replica_failed && this.#options.onReplicaFailed(error)) {
-        this.#failed = true;
+      if (error.replica_failed && (!this.#response.headersSent || this.#options.isContinuable())) {
+        this.#replicaError = error;
         return;
       }
       this.error = error;
@@ -264,7 +271,7 @@ export class StreamRelay {
   }
 
   #first(): void {
-    if (!this.#response.headersSent) this.#options.onFirst();
+    if (!this.#response.headersSent) this.#options.writeHead();
   }
 }
 

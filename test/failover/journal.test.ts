@@ -75,9 +75,9 @@ describe('the journal of tokens', () => {
           const relay = new StreamRelay(response, {
             passUsage: false,
             ending: 'done',
-            onFirst: () => {},
-            onEnding: () => {},
-            onReplicaFailed: () => false,
+            status: 200,
+            writeHead: () => {},
+            isContinuable: () => false,
             journal,
           });
           let rest = Buffer.from(chunks.map(({ extended }) => extended).join(''));

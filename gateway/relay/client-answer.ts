@@ -1,0 +1,80 @@
+import type { ServerResponse } from 'node:http';
+import type { HpcserveError } from '../../spec/errors/error.ts';
+import { headers } from '../../spec/wire.ts';
+import { errorEvent, sendError } from '../http-error.ts';
+import type { AcceptedRequest } from './accepted-request.ts';
+
+/** A client that takes no bytes for so long is cut off; its replica could compute for others. */
+const stall_ms = 60_000;
+
+/** The head of a replica's answer, as far as it goes on to the client. */
+export interface PassedHead {
+  status: number;
+  /** Names, each followed by its value. */
+  pairs: readonly string[];
+  /** Of the replica, added by the gateway: who answered. */
+  answeredBy: readonly string[];
+}
+
+/**
+ * What the client of one request gets, whoever feeds it: the head once, errors in the way that what was sent so far
+ * leaves open, and a pause while it takes nothing.
+ */
+export class ClientAnswer {
+  readonly response: ServerResponse;
+  readonly #of: AcceptedRequest;
+  #ttft_ms: number | undefined;
+  #stall: NodeJS.Timeout | undefined;
+
+  constructor(of: AcceptedRequest) {
+    this.response = of.response;
+    this.#of = of;
+  }
+
+  /** Whether something of an answer has been sent: then nobody else can begin it anew. */
+  get begun(): boolean {
+    return this.response.headersSent;
+  }
+
+  /** From the beginning of the request to the first byte of its answer. */
+  get ttft_ms(): number | undefined {
+    return this.#ttft_ms;
+  }
+
+  /** The first bytes of an answer are about to go to the client. */
+  firstByte(): void {
+    this.#ttft_ms ??= performance.now() - this.#of.began_ms;
+  }
+
+  /** @param contentLength absent where it is not known yet */
+  writeHead({ status, pairs, answeredBy }: PassedHead, contentLength?: number): void {
+    this.firstByte();
+    const all = [...pairs, headers.request_id, this.#of.request_id, ...answeredBy];
+    if (contentLength !== undefined) all.push('content-length', String(contentLength));
+    this.response.writeHead(status, all);
+  }
+
+  /** Calls back when the client has taken what was written; one that takes nothing for too long is cut off. */
+  whenTaken(resume: () => void): void {
+    this.endStall();
+    this.#stall = setTimeout(() => this.response.destroy(), stall_ms);
+    this.response.once('drain', () => {
+      this.endStall();
+      resume();
+    });
+  }
+
+  endStall(): void {
+    clearTimeout(this.#stall);
+  }
+
+  /**
+   * Ends with an error of the gateway's own.
+   * @param extra header pairs, where the head is still to be sent
+   */
+  endWith(error: HpcserveError, extra: readonly string[]): void {
+    if (!this.begun) sendError(this.response, error, this.#of.request_id, extra);
+    else if (this.#of.parsed.stream) this.response.end(errorEvent(error));
+    else this.response.destroy();
+  }
+}
