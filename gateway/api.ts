@@ -12,15 +12,6 @@ import type { SessionRecord } from '../spec/session-record.ts';
 import { headers } from '../spec/wire.ts';
 import type { Availability } from './availability.ts';
 import { deviceReports } from './device-reports.ts';
-import {
-  allowsModel,
-  bearerOf,
-  type OpenAiHandler,
-  isUnrestricted,
-  keyError,
-  lookForKey,
-  requireModel,
-} from './openai-handler.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
@@ -29,6 +20,15 @@ import { RouteFilters } from './keys/route-filters.ts';
 import type { GatewayLog } from './log.ts';
 import { gatewayRows, idleNodeRows, sessionRows, tableQuery } from './mesh-table.ts';
 import type { GatewayMetrics } from './metrics.ts';
+import {
+  allowsModel,
+  bearerOf,
+  isUnrestricted,
+  keyError,
+  lookForKey,
+  type OpenAiHandler,
+  requireModel,
+} from './openai-handler.ts';
 import { requestIdOf } from './request-id.ts';
 import type { Replica } from './routing/replica.ts';
 import type { Router } from './routing/router.ts';

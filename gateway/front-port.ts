@@ -54,13 +54,14 @@ export class FrontPort {
   readonly #port: Server;
   readonly #socket: Server;
   #socket_path: string | undefined;
+  #listener: RequestListener | undefined;
 
-  constructor(options: FrontPortOptions, handler: RequestListener) {
+  constructor(options: FrontPortOptions) {
     this.#options = options;
     const { times, tls, connections } = options;
     const answer = (request: IncomingMessage, response: ServerResponse): void => {
       connections.arrived(request, response);
-      handler(request, response);
+      this.#listener!(request, response);
     };
     const settings = {
       maxHeaderSize: limits.header_bytes,
@@ -81,8 +82,9 @@ export class FrontPort {
     this.#socket.on('clientError', (error, socket) => refuseConnection(error, socket as Socket));
   }
 
-  /** Of the port. */
-  get server(): Server {
+  /** Says who answers, before it listens. @returns the server of the port */
+  answerWith(listener: RequestListener): Server {
+    this.#listener = listener;
     return this.#port;
   }
 
@@ -138,6 +140,7 @@ export class FrontPort {
 
   #stopAccepting(): Promise<unknown> {
     if (this.#socket_path !== undefined) rmSync(this.#socket_path, { force: true });
+    this.#socket_path = undefined;
     return Promise.all(
       [this.#port, this.#socket].map(
         (server) =>

@@ -25,7 +25,7 @@ export class GatewayGossip {
   readonly #registry: RendezvousRegistry;
   readonly #joining: Promise<void>;
   /** To sessions of other sites that cannot be reached directly. */
-  readonly detour = new RelayFallback((record) => {
+  readonly relayFallback = new RelayFallback((record) => {
     return (
       this.#peer?.tunnel(record) ?? Promise.reject(new Error('this gateway takes no part in the gossip'))
     );

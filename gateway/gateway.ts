@@ -1,31 +1,20 @@
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
-import { KeyStore, openLedger } from '../ledger/index.ts';
+import { DisposerStack } from '../host/disposer-stack.ts';
+import { KeyStore, type Ledger, openLedger } from '../ledger/index.ts';
 import { LocalSession, RendezvousRegistry } from '../mesh/index.ts';
 import { routingPolicy } from '../solver/routing/policies.ts';
-import { HpcserveError } from '../spec/errors/error.ts';
-import {
-  type GatewayConfig,
-  type GatewayEndpoint,
-  gatewayFiles,
-  type TakenPort,
-} from '../spec/state-layout.ts';
+import type { SessionMetadata } from '../spec/session-record.ts';
+import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
 import { limits } from '../spec/wire.ts';
 import { createApi, isAdmin } from './api.ts';
 import { Availability } from './availability.ts';
 import { BodyMemory } from './body-memory.ts';
 import { ClientConnections } from './client-connections.ts';
 import { ClientTls } from './client-tls.ts';
-import { bearerOf, OpenAiHandler } from './openai-handler.ts';
+import { describeEndpoint, listenAsBefore, publicHost } from './endpoint.ts';
 import { FrontPort, type FrontPortTimes, refuseConnection } from './front-port.ts';
-import {
-  adminToken,
-  prepareFolder,
-  readEndpoint,
-  startOf,
-  writeEndpoint,
-  writeTakenPort,
-} from './gateway-files.ts';
+import { adminToken, prepareFolder, readEndpoint, writeEndpoint } from './gateway-files.ts';
 import { GatewayGossip } from './gateway-gossip.ts';
 import { lockGatewayFolder } from './gateway-lock.ts';
 import { GatewayProvider } from './gateway-provider.ts';
@@ -36,6 +25,7 @@ import { KeyLimits } from './keys/key-limits.ts';
 import { KnownProviders } from './keys/known-providers.ts';
 import type { GatewayLog } from './log.ts';
 import { GatewayMetrics } from './metrics.ts';
+import { bearerOf, OpenAiHandler } from './openai-handler.ts';
 import { JournalMemory } from './relay/journal/journal-memory.ts';
 import { Router } from './routing/router.ts';
 import { ServiceTimes } from './routing/service-times.ts';
@@ -90,242 +80,159 @@ export interface GatewayOptions {
   inherited?: Partial<Record<HeldName, number>>;
 }
 
+/** What the parts of a gateway that starts have in common. */
+interface Start {
+  config: GatewayConfig;
+  options: GatewayOptions;
+  times: GatewayTimes;
+  log: GatewayLog;
+  /** Each part is added when it is there, with how it ends. */
+  parts: DisposerStack;
+}
+
 /**
- * Starts a gateway on its folder.
+ * Starts a gateway on its folder, part by part; they end in the reverse order, when starting fails and when it closes.
+ *
+ * ```
+ *   folder ─► records ─► mesh ─► routing ─► front ─► serving
+ *   lock      ledger     folder   filters    TLS      port, socket, lifecycle SERVING,
+ *             keys       gossip   policy     paths    endpoint file
+ *             limits     own session
+ * ```
+ *
+ * The order matters where it ends: requests end before what they need; the own session leaves while the mesh can still
+ * tell of it; the ledger closes when nothing records any more; and the lock goes last, since whoever takes it next writes
+ * the same files.
  *
  * Throws E_GATEWAY_RUNNING, E_GATEWAY_PORT, E_GATEWAY_FOLDER, E_LEDGER_*, E_MESH_*.
  */
 export async function startGateway(config: GatewayConfig, options: GatewayOptions): Promise<RunningGateway> {
   const { log } = options;
-  const times = { ...defaultTimes, ...options.times };
-  const undo: (() => unknown)[] = [];
+  const parts = new DisposerStack();
+  const start: Start = { config, options, times: { ...defaultTimes, ...options.times }, log, parts };
+  let running: RunningGateway | undefined;
+  const onLost = async (): Promise<void> => {
+    await running?.close();
+    options.onLost?.();
+  };
   try {
-    prepareFolder(config.gateway_folder);
-    let close = async (): Promise<void> => {};
-    const lock = await lockGatewayFolder(config.gateway_folder, (reason) => {
-      log.error({ reason }, 'the gateway folder was lost; stopping');
-      void close().then(options.onLost);
-    });
-    undo.push(() => lock.release());
-    const admin_token = adminToken(config.gateway_folder);
-    const { ledger, filesystem, repair } = openLedger(join(config.gateway_folder, gatewayFiles.ledger), {
-      onHealth: (error) => {
-        if (error) log.error({ code: error.code, because: error.because }, 'ledger cannot be written');
-        else log.info({}, 'ledger can be written again');
-      },
-    });
-    undo.push(() => ledger.close());
-    if (repair)
-      log.error({ ...repair }, 'the ledger was damaged: set aside, and what could be read was saved');
-    log.info({ filesystem: filesystem.name }, 'ledger open');
-    const keys = await KeyStore.open(config.keys_folder ?? join(dirname(config.gateway_folder), 'keys'), {
-      poll_ms: times.keys_ms,
-      onTrouble: (reason) => {
-        if (reason) log.warn({ reason }, 'the keys folder cannot be read: keys are as they were');
-        else log.info({}, 'the keys folder can be read again');
-      },
-    });
-    undo.push(() => keys.close());
-    keys.adopt(ledger.formerKeys());
-    const keyLimits = new KeyLimits({
-      gateway_folder: config.gateway_folder,
-      ledger,
-      log,
-      exchange_ms: times.limits_ms,
-    });
-    undo.push(() => keyLimits.close());
-    await keyLimits.start(keys.list());
-    const workload = new WorkloadMeter(config.gateway_folder, log);
-    undo.push(() => workload.close());
-
-    const registry = await RendezvousRegistry.open(config.mesh_folder, {
-      create: true,
-      poll_ms: times.poll_ms,
-    });
-    undo.push(() => registry.close());
-    const gossip = new GatewayGossip(registry, config, log);
-    undo.push(() => gossip.close());
-    let sessions: Sessions | undefined;
-    const provider = new GatewayProvider(config, log, () => {
-      own.update({}).catch((error: unknown) => log.error(error));
-    });
-    undo.push(() => provider.close());
-    const own = await LocalSession.join(
-      registry,
-      metadata(config),
-      () => sessions?.relink(),
-      () => provider.delegation,
-    );
-    undo.push(() => own.leave());
-    adoptProviders(keys, { name: config.provider, provider_id: provider.delegation?.provider_id }, log);
-    const providers = new KnownProviders(registry);
-    undo.push(() => providers.close());
-    await retirePredecessor(config.gateway_folder, registry, own);
-    const found = new Sessions(registry, () => own.identity, log, gossip.detour);
-    sessions = found;
-    undo.push(() => found.close());
-
-    const { table } = sessions;
-    const defragmenter = new Defragmenter(table, log, times.defragment_ms);
-    undo.push(() => defragmenter.close());
-    const metrics = new GatewayMetrics({
-      sessions: () => {
-        const all = table.sessions();
-        const reachable = all.filter((session) => session.reachable).length;
-        return { reachable, unreachable: all.length - reachable };
-      },
-      replicas: () =>
-        table
-          .sessions()
-          .filter(({ reachable }) => reachable)
-          .flatMap(({ replicas }) => replicas.map((replica) => ({ ...replica, model: replica.served.name }))),
-      mesh: () => gossip.status(),
-      ledgerFailing: () => ledger.failure !== undefined,
-      workloads: () => workload.workloads(),
-    });
-    const availability = new Availability(config.deployments_folder, table, log);
-    const serviceTimes = new ServiceTimes();
-    const demand = new DemandMeter(
-      config.gateway_folder,
-      log,
-      (model) => serviceTimes.measured(model)?.ttft_s,
-    );
-    undo.push(() => demand.close());
-    const wait_max_s = config.wait_max_s ?? 120;
-    const router = new Router({
-      table,
-      policy: routingPolicy(config.routing ?? 'by-engine', limits.queue_length),
-      serviceTimes,
-      wait_max_s,
-      expectedTokens: (model) => workload.expectedTokens(model),
-      explainAbsence: (model, names) => availability.explain(model, names),
-    });
-    const door = new OpenAiHandler({
-      router,
-      ledger,
-      keys,
-      providers,
-      keyLimits,
-      bodies: bodyMemory(config),
-      body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
-      workload,
-      metrics,
-      log,
-      journals: new JournalMemory(),
-      serviceTimes,
-      demand,
-      defragmenter,
-      wake_wait_s: wait_max_s,
-      continue_ms: times.continue_ms,
-    });
-    const services = {
-      table,
-      router,
-      records: () => registry.snapshot(),
-      mesh: gossip,
-      ledger,
-      keys,
-      providers,
-      keyLimits,
-      workload,
-      metrics,
-      availability,
-      admin_token,
-      log,
+    const admin_token = await takeFolder(start, onLost);
+    const records = await openRecords(start);
+    const mesh = await joinMesh(start, records.keys);
+    const routing = prepareRouting(start, records, mesh);
+    const front = await openFront(start, { ...records, ...mesh, ...routing, admin_token });
+    const endpoint = await serve(start, mesh.own, routing.defragmenter, front);
+    let closed: Promise<void> | undefined;
+    const close = (): Promise<void> => {
+      closed ??= parts.dispose().then(() => log.info({}, 'gateway stopped'));
+      return closed;
     };
-    const tls = config.tls ? await ClientTls.open({ ...config, tls: config.tls }, log) : undefined;
-    undo.push(() => tls?.close());
-    const connections = new ClientConnections(limits.connections, (request) => {
-      const secret = bearerOf(request);
-      return secret !== undefined && (keys.find(secret) !== undefined || isAdmin(request, admin_token));
-    });
-    let made: FrontPort | undefined;
-    const api = createApi(
-      services,
-      door,
-      (handler) => {
-        made = new FrontPort(
-          { times, log, connections, tls, holder: options.holder, inherited: options.inherited ?? {} },
-          (request, response) => {
-            if (!door.take(request, response)) handler(request, response);
-          },
-        );
-        return made.server;
-      },
-      refuseConnection,
-    );
-    await api.ready();
-    const front = made!;
-    undo.push(() => front.stop());
-    const port = await listenAsBefore(front, config, log);
-    if (config.socket !== undefined) await front.listenOnSocket(config.socket);
-    await own.update({
-      lifecycle: 'SERVING',
-      metadata: { addresses: [{ host: publicHost(config.host), port }] },
-    });
-    const endpoint: GatewayEndpoint = {
-      format: 1,
-      url: `${config.tls ? 'https' : 'http'}://${urlHost(publicHost(config.host))}:${port}`,
-      hostname: hostname(),
-      host: config.host,
-      port,
-      pid: process.pid,
-      session_id: own.id,
-      started_at_ms: Date.now(),
-    };
-    if (process.env.SLURM_JOB_ID) endpoint.job_id = process.env.SLURM_JOB_ID;
-    const process_started = startOf(process.pid);
-    if (process_started) endpoint.process = process_started;
-    if (tls) endpoint.certificate_file = tls.certificate_file;
-    if (tls?.ca_file !== undefined) endpoint.ca_file = tls.ca_file;
-    if (config.socket !== undefined) endpoint.socket = config.socket;
-    writeEndpoint(config.gateway_folder, endpoint);
-    log.info({ url: endpoint.url, session: own.id }, 'gateway listens');
-    options.holder?.listens();
-
-    let closing: Promise<void> | undefined;
-    close = () => {
-      closing ??= (async () => {
-        door.drain();
-        defragmenter.close();
-        log.info({}, 'gateway drains');
-        options.holder?.close();
-        await front.drain(times.drain_ms);
-        tls?.close();
-        await api.close();
-        await found.close();
-        provider.close();
-        providers.close();
-        await own.leave();
-        await gossip.close();
-        await registry.close();
-        await keyLimits.close();
-        keys.close();
-        await workload.close();
-        await demand.close();
-        await ledger.close();
-        lock.release();
-        log.info({}, 'gateway stopped');
-      })();
-      return closing;
-    };
-    return { endpoint, admin_token, close };
+    running = { endpoint, admin_token, close };
+    return running;
   } catch (error) {
-    for (const step of undo.reverse()) await step();
+    await parts.dispose().catch((second: unknown) => {
+      log.error({ reason: String(second) }, 'what was started could not be ended in order');
+    });
     throw error;
   }
 }
 
-function bodyMemory({
-  bodies_bytes_max = 1e9,
-  bodies_key_bytes_max,
-  body_wait_s = 5,
-}: GatewayConfig): BodyMemory {
-  return new BodyMemory({
-    bytes_max: bodies_bytes_max,
-    key_bytes_max: bodies_key_bytes_max ?? bodies_bytes_max / 4,
-    wait_ms: 1000 * body_wait_s,
+/** @returns the admin token */
+async function takeFolder(
+  { config: { gateway_folder }, log, parts }: Start,
+  onLost: () => Promise<void>,
+): Promise<string> {
+  prepareFolder(gateway_folder);
+  const lock = await lockGatewayFolder(gateway_folder, (reason) => {
+    log.error({ reason }, 'the gateway folder was lost; stopping');
+    void onLost();
   });
+  parts.add(lock, () => lock.release());
+  return adminToken(gateway_folder);
+}
+
+type Records = Awaited<ReturnType<typeof openRecords>>;
+
+/** What is kept of requests: the ledger, keys and what they used, and measured load. */
+async function openRecords({ config, times, log, parts }: Start) {
+  const { gateway_folder } = config;
+  const ledger = openGatewayLedger(gateway_folder, log);
+  parts.add(ledger, () => ledger.close());
+  const keys = await KeyStore.open(config.keys_folder ?? join(dirname(gateway_folder), 'keys'), {
+    poll_ms: times.keys_ms,
+    onTrouble: (reason) => {
+      if (reason) log.warn({ reason }, 'the keys folder cannot be read: keys are as they were');
+      else log.info({}, 'the keys folder can be read again');
+    },
+  });
+  parts.add(keys, () => keys.close());
+  keys.adopt(ledger.formerKeys());
+  const keyLimits = new KeyLimits({ gateway_folder, ledger, log, exchange_ms: times.limits_ms });
+  parts.add(keyLimits, () => keyLimits.close());
+  await keyLimits.start(keys.list());
+  const workload = parts.add(new WorkloadMeter(gateway_folder, log), (meter) => meter.close());
+  const serviceTimes = new ServiceTimes();
+  const demand = new DemandMeter(gateway_folder, log, (model) => serviceTimes.measured(model)?.ttft_s);
+  parts.add(demand, () => demand.close());
+  return { ledger, keys, keyLimits, workload, serviceTimes, demand };
+}
+
+function openGatewayLedger(gateway_folder: string, log: GatewayLog): Ledger {
+  const { ledger, filesystem, repair } = openLedger(join(gateway_folder, gatewayFiles.ledger), {
+    onHealth: (error) => {
+      if (error) log.error({ code: error.code, because: error.because }, 'ledger cannot be written');
+      else log.info({}, 'ledger can be written again');
+    },
+  });
+  if (repair) log.error({ ...repair }, 'the ledger was damaged: set aside, and what could be read was saved');
+  log.info({ filesystem: filesystem.name }, 'ledger open');
+  return ledger;
+}
+
+type Mesh = Awaited<ReturnType<typeof joinMesh>>;
+
+/** The gateway as a member of the mesh, and links to the sessions that serve models there. */
+async function joinMesh({ config, times, log, parts }: Start, keys: KeyStore) {
+  const registry = await RendezvousRegistry.open(config.mesh_folder, {
+    create: true,
+    poll_ms: times.poll_ms,
+  });
+  parts.add(registry, () => registry.close());
+  const gossip = parts.add(new GatewayGossip(registry, config, log), (part) => part.close());
+  let sessions: Sessions | undefined;
+  const provider = new GatewayProvider(config, log, () => {
+    own.update({}).catch((error: unknown) => log.error(error));
+  });
+  parts.add(provider, () => provider.close());
+  const own = await LocalSession.join(
+    registry,
+    metadata(config),
+    () => sessions?.relink(),
+    () => provider.delegation,
+  );
+  parts.add(own, () => own.leave());
+  adoptProviders(keys, { name: config.provider, provider_id: provider.delegation?.provider_id }, log);
+  const providers = parts.add(new KnownProviders(registry), (part) => part.close());
+  await retirePredecessor(config.gateway_folder, registry, own);
+  sessions = new Sessions(registry, () => own.identity, log, gossip.relayFallback);
+  parts.add(sessions, (part) => part.close());
+  return { registry, gossip, own, providers, table: sessions.table };
+}
+
+function metadata({ site, provider }: GatewayConfig): SessionMetadata {
+  const described: SessionMetadata = {
+    role: 'gateway',
+    node: process.env.SLURMD_NODENAME ?? hostname(),
+    hostname: hostname(),
+    site,
+    provider,
+    tier: 'stable',
+    devices: [],
+    models: [],
+    addresses: [],
+  };
+  if (process.env.SLURM_JOB_ID) described.job_id = process.env.SLURM_JOB_ID;
+  return described;
 }
 
 /** One that was killed could not say that it left; who holds the lock of the folder knows that it is gone. */
@@ -340,53 +247,117 @@ async function retirePredecessor(
     await registry.retire(record.session_id, 'the gateway ended, another one takes its place', own.identity);
 }
 
-/** The port of the last run, where it can be had. Throws E_GATEWAY_PORT. */
-async function listenAsBefore(front: FrontPort, config: GatewayConfig, log: GatewayLog): Promise<number> {
-  const { gateway_folder, host } = config;
-  const previous = readEndpoint(gateway_folder);
-  const note = (taken: TakenPort | undefined): void => {
-    // A port that was never this gateway's has been given no key.
-    if (!taken || taken.port !== previous?.port || previous.hostname !== hostname()) return;
-    writeTakenPort(gateway_folder, taken);
-    log.error(
-      { ...taken },
-      'another user had the port of this gateway: who asked there may have shown his key; revoke such keys with `hpcserve keys revoke`',
-    );
-  };
-  try {
-    const found = await front.listen({
-      host,
-      port: config.port,
-      previous: previous?.host === host ? previous.port : 0,
-    });
-    note(found.taken);
-    return found.port;
-  } catch (error) {
-    if (error instanceof HpcserveError) note(error.details.taken as TakenPort | undefined);
-    throw error;
-  }
+type Routing = ReturnType<typeof prepareRouting>;
+
+/** Who answers a request, and what is told of that. Nothing here is to be ended. */
+function prepareRouting({ config, log }: Start, records: Records, { table, gossip }: Mesh) {
+  const { ledger, workload, serviceTimes } = records;
+  const availability = new Availability(config.deployments_folder, table, log);
+  const wait_max_s = config.wait_max_s ?? 120;
+  const router = new Router({
+    table,
+    policy: routingPolicy(config.routing ?? 'by-engine', limits.queue_length),
+    serviceTimes,
+    wait_max_s,
+    expectedTokens: (model) => workload.expectedTokens(model),
+    explainAbsence: (model, names) => availability.explain(model, names),
+  });
+  const metrics = new GatewayMetrics({
+    sessions: () => {
+      const all = table.sessions();
+      const reachable = all.filter((session) => session.reachable).length;
+      return { reachable, unreachable: all.length - reachable };
+    },
+    replicas: () =>
+      table
+        .sessions()
+        .filter(({ reachable }) => reachable)
+        .flatMap(({ replicas }) => replicas.map((replica) => ({ ...replica, model: replica.served.name }))),
+    mesh: () => gossip.status(),
+    ledgerFailing: () => ledger.failure !== undefined,
+    workloads: () => workload.workloads(),
+  });
+  return { router, availability, metrics, defragmenter: new Defragmenter(table, log), wait_max_s };
 }
 
-function metadata(config: GatewayConfig): Parameters<typeof LocalSession.join>[1] {
-  return {
-    role: 'gateway',
-    node: process.env.SLURMD_NODENAME ?? hostname(),
-    hostname: hostname(),
-    site: config.site,
-    provider: config.provider,
-    tier: 'stable',
-    devices: [],
-    models: [],
-    addresses: [],
-    ...(process.env.SLURM_JOB_ID ? { job_id: process.env.SLURM_JOB_ID } : {}),
-  };
+type Front = Awaited<ReturnType<typeof openFront>>;
+
+/** Where clients come in, and what answers them; it does not listen yet. */
+async function openFront(
+  { config, options, times, log, parts }: Start,
+  services: Records & Mesh & Routing & { admin_token: string },
+) {
+  const handler = new OpenAiHandler({
+    ...services,
+    bodies: bodyMemory(config),
+    body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
+    log,
+    journals: new JournalMemory(),
+    wake_wait_s: services.wait_max_s,
+    continue_ms: times.continue_ms,
+  });
+  const tls = config.tls ? await ClientTls.open({ ...config, tls: config.tls }, log) : undefined;
+  parts.add(tls, () => tls?.close());
+  const { keys, registry, gossip, admin_token } = services;
+  const connections = new ClientConnections(limits.connections, (request) => {
+    const secret = bearerOf(request);
+    return secret !== undefined && (keys.find(secret) !== undefined || isAdmin(request, admin_token));
+  });
+  const { holder, inherited = {} } = options;
+  const port = parts.add(new FrontPort({ times, log, connections, tls, holder, inherited }), (part) =>
+    part.stop(),
+  );
+  const api = createApi(
+    { ...services, log, mesh: gossip, records: () => registry.snapshot() },
+    handler,
+    (listener) =>
+      port.answerWith((request, response) => {
+        if (!handler.take(request, response)) listener(request, response);
+      }),
+    refuseConnection,
+  );
+  parts.add(api, () => api.close());
+  await api.ready();
+  return { handler, tls, port };
 }
 
-/** The name under which others reach a gateway that listens on every interface. */
-function publicHost(host: string): string {
-  return host === '0.0.0.0' || host === '::' ? hostname() : host;
+function bodyMemory({
+  bodies_bytes_max = 1e9,
+  bodies_key_bytes_max,
+  body_wait_s = 5,
+}: GatewayConfig): BodyMemory {
+  return new BodyMemory({
+    bytes_max: bodies_bytes_max,
+    key_bytes_max: bodies_key_bytes_max ?? bodies_bytes_max / 4,
+    wait_ms: 1000 * body_wait_s,
+  });
 }
 
-function urlHost(host: string): string {
-  return host.includes(':') ? `[${host}]` : host;
+/** Lets clients in, and tells everybody where it answers. It ends first: with no new requests, and those inside answered. */
+async function serve(
+  { config, options, times, log, parts }: Start,
+  own: LocalSession,
+  defragmenter: Defragmenter,
+  { handler, tls, port }: Front,
+): Promise<GatewayEndpoint> {
+  const { holder } = options;
+  const listening = await listenAsBefore(port, config, log);
+  if (config.socket !== undefined) await port.listenOnSocket(config.socket);
+  await own.update({
+    lifecycle: 'SERVING',
+    metadata: { addresses: [{ host: publicHost(config.host), port: listening }] },
+  });
+  const endpoint = describeEndpoint(config, tls, listening, own.id);
+  writeEndpoint(config.gateway_folder, endpoint);
+  log.info({ url: endpoint.url, session: own.id }, 'gateway listens');
+  holder?.listens();
+  defragmenter.start(times.defragment_ms);
+  parts.add(port, async () => {
+    handler.drain();
+    defragmenter.stop();
+    log.info({}, 'gateway drains');
+    holder?.close();
+    await port.drain(times.drain_ms);
+  });
+  return endpoint;
 }

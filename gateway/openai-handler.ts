@@ -6,10 +6,10 @@ import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.t
 import { sendError, sendErrorOpen } from './http-error.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
+import type { AcceptedRequest } from './relay/accepted-request.ts';
 import { announcedBytes, readBody } from './relay/body-reader.ts';
 import { type Endpoint, endpoints } from './relay/endpoints.ts';
 import { ProxiedRequest, type ProxyServices } from './relay/proxied-request.ts';
-import type { AcceptedRequest } from './relay/accepted-request.ts';
 import { type ParsedRequest, parseRequest } from './relay/request-body.ts';
 import { RequestScan } from './relay/request-scan.ts';
 import { ScanQueue } from './relay/scan-queue.ts';

@@ -30,21 +30,24 @@ const between_rooms_ms = 1000;
 export class Defragmenter {
   readonly #table: RoutingTable<SessionLink>;
   readonly #log: GatewayLog;
-  readonly #timer: NodeJS.Timeout;
+  #timer: NodeJS.Timeout | undefined;
   #busy = false;
   #rests_until_ms = 0;
   #room_ended_ms = Number.NEGATIVE_INFINITY;
   #room: { model: string; found: Promise<string | undefined> } | undefined;
 
-  /** @param interval_ms how often to look. Lower: devices are free sooner; higher: less is asked of workers */
-  constructor(table: RoutingTable<SessionLink>, log: GatewayLog, interval_ms: number) {
+  constructor(table: RoutingTable<SessionLink>, log: GatewayLog) {
     this.#table = table;
     this.#log = log;
-    this.#timer = setInterval(() => void this.look(), interval_ms);
-    this.#timer.unref();
   }
 
-  close(): void {
+  /** @param interval_ms how often to look. Lower: devices are free sooner; higher: less is asked of workers */
+  start(interval_ms: number): void {
+    this.#timer = setInterval(() => void this.look(), interval_ms).unref();
+  }
+
+  /** Looks no more by itself; what is asked of it is still done. */
+  stop(): void {
     clearInterval(this.#timer);
   }
 

@@ -207,16 +207,12 @@ export interface Stage {
   close(): Promise<void>;
 }
 
-export async function startStage(
-  times: Partial<GatewayTimes> = {},
-  change: Partial<GatewayConfig> = {},
-): Promise<Stage> {
-  const folder = mkdtempSync(join(tmpdir(), 'hpcserve-gateway-test-'));
-  const config: GatewayConfig = {
+/** The config of a gateway whose folders are below one of a test. */
+export function testConfig(folder: string, change: Partial<GatewayConfig> = {}): GatewayConfig {
+  return {
     format: 1,
     site: 'test',
     provider: 'tester@test',
-    provider_key_file: providerKeyFileOf(folder, 'tester@test'),
     host: '127.0.0.1',
     port: 0,
     mesh_folder: join(folder, 'mesh'),
@@ -224,6 +220,17 @@ export async function startStage(
     deployments_folder: join(folder, 'deployments'),
     ...change,
   };
+}
+
+export async function startStage(
+  times: Partial<GatewayTimes> = {},
+  change: Partial<GatewayConfig> = {},
+): Promise<Stage> {
+  const folder = mkdtempSync(join(tmpdir(), 'hpcserve-gateway-test-'));
+  const config = testConfig(folder, {
+    provider_key_file: providerKeyFileOf(folder, 'tester@test'),
+    ...change,
+  });
   const registry = await RendezvousRegistry.open(config.mesh_folder, { create: true, poll_ms: 50 });
   const logged: string[] = [];
   const log = pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) });
