@@ -9,7 +9,7 @@ import { UnauthenticatedSockets } from '../mesh/index.ts';
  */
 export class ClientConnections {
   readonly #open = new Set<Socket>();
-  readonly #strangers = new UnauthenticatedSockets();
+  readonly #unauthenticated = new UnauthenticatedSockets();
   /** What proved a connection: the same header again needs no second look. */
   readonly #proofs = new WeakMap<Socket, string>();
   readonly #connections_max: number;
@@ -29,10 +29,10 @@ export class ClientConnections {
     server.on('connection', (socket: Socket) => {
       this.#open.add(socket);
       socket.once('close', () => this.#open.delete(socket));
-      this.#strangers.add(socket);
+      this.#unauthenticated.add(socket);
       if (this.#open.size <= this.#connections_max) return;
       // Node says only later that it is closed; its descriptor is free at once.
-      const ended = this.#strangers.endOldest() ?? socket;
+      const ended = this.#unauthenticated.endOldest() ?? socket;
       this.#open.delete(ended);
       ended.destroy();
     });
@@ -45,7 +45,7 @@ export class ClientConnections {
       if (this.#proofs.get(request.socket) === authorization) return;
       if (this.#isValid(request)) {
         this.#proofs.set(request.socket, authorization);
-        this.#strangers.prove(request.socket);
+        this.#unauthenticated.prove(request.socket);
         return;
       }
     }

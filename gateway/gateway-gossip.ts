@@ -37,8 +37,8 @@ export class GatewayGossip {
     this.#joining = this.#join(config, log);
   }
 
-  sight(session_id: string): SessionStatus {
-    return this.#peer?.sight(session_id) ?? { sources: this.#registry.table.sourcesOf(session_id) };
+  sessionStatus(session_id: string): SessionStatus {
+    return this.#peer?.sessionStatus(session_id) ?? { sources: this.#registry.table.sourcesOf(session_id) };
   }
 
   status(): MeshStatus {

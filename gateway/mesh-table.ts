@@ -53,7 +53,7 @@ export function sessionRows(
         started_at_ms: record.started_at_ms,
         clock_ahead_ms: session.clock_ahead_ms,
         devices: metadata.devices,
-        ...gossip.sight(record.session_id),
+        ...gossip.sessionStatus(record.session_id),
         models: models.map(modelRow),
       },
     ];
@@ -95,7 +95,7 @@ export function idleNodeRows(
       job_end_time_ms: metadata.job_end_time_ms,
       started_at_ms,
       devices: metadata.devices,
-      ...gossip.sight(session_id),
+      ...gossip.sessionStatus(session_id),
       models: [],
     }));
 }
@@ -113,7 +113,7 @@ export function gatewayRows(records: readonly SessionRecord[], gossip: GatewayGo
       provider_id: provenProviderOf(record, Date.now()),
       addresses: metadata.addresses,
       started_at_ms,
-      ...gossip.sight(session_id),
+      ...gossip.sessionStatus(session_id),
     }));
 }
 

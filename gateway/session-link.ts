@@ -50,7 +50,7 @@ export class SessionLink {
   readonly host: string;
   #record: SessionRecord;
   readonly #own: SessionIdentity;
-  readonly #detour: RelayFallback;
+  readonly #relayFallback: RelayFallback;
   readonly #events: LinkEvents;
   #requests: UpstreamPool;
   readonly #watch: Pool;
@@ -63,10 +63,10 @@ export class SessionLink {
   /** By how much its clock was ahead of ours, as its last heartbeats came. */
   #ahead_ms: number[] = [];
 
-  constructor(record: SessionRecord, own: SessionIdentity, detour: RelayFallback, events: LinkEvents) {
+  constructor(record: SessionRecord, own: SessionIdentity, relayFallback: RelayFallback, events: LinkEvents) {
     this.#record = record;
     this.#own = own;
-    this.#detour = detour;
+    this.#relayFallback = relayFallback;
     this.#events = events;
     const { node, site, engine, deployment, job_id, slurm_account } = record.metadata;
     this.facts = { session_id: record.session_id, node, site };
@@ -77,7 +77,7 @@ export class SessionLink {
     this.host = sessionServerName(record.session_id);
     this.#requests = this.#newPool();
     this.#watch = new Pool(sessionOrigin(record), {
-      connect: pinnedConnector(record, own, { detour }),
+      connect: pinnedConnector(record, own, { relayFallback }),
       headersTimeout: 0,
       bodyTimeout: 0,
     });
@@ -158,7 +158,9 @@ export class SessionLink {
 
   #newPool(): UpstreamPool {
     // How long an answer takes is the replica's business (queue, prefill); whether it lives, the watch tells.
-    return new UpstreamPool((read) => pinnedConnect(this.#record, this.#own, { detour: this.#detour, read }));
+    return new UpstreamPool((read) =>
+      pinnedConnect(this.#record, this.#own, { relayFallback: this.#relayFallback, read }),
+    );
   }
 
   async #follow(): Promise<void> {

@@ -14,15 +14,20 @@ export class Sessions {
   readonly #registry: Registry;
   readonly #identity: () => SessionIdentity;
   readonly #log: GatewayLog;
-  readonly #detour: RelayFallback;
+  readonly #relayFallback: RelayFallback;
   readonly #unsubscribe: () => void;
 
   /** @param identity what the gateway shows to sessions; asked for each new link, since it may be renewed */
-  constructor(registry: Registry, identity: () => SessionIdentity, log: GatewayLog, detour: RelayFallback) {
+  constructor(
+    registry: Registry,
+    identity: () => SessionIdentity,
+    log: GatewayLog,
+    relayFallback: RelayFallback,
+  ) {
     this.#registry = registry;
     this.#identity = identity;
     this.#log = log;
-    this.#detour = detour;
+    this.#relayFallback = relayFallback;
     this.#unsubscribe = registry.onChange((changes) => this.#changed(changes));
     for (const record of registry.snapshot()) this.#take(record);
   }
@@ -65,7 +70,7 @@ export class Sessions {
     if (link) {
       link.record = record;
     } else {
-      link = new SessionLink(record, this.#identity(), this.#detour, {
+      link = new SessionLink(record, this.#identity(), this.#relayFallback, {
         up: (up) => {
           this.#log.info({ session: record.session_id, node: record.metadata.node }, 'session reachable');
           if (this.#links.get(record.session_id) === up) this.table.setReachable(record.session_id, true);

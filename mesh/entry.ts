@@ -8,7 +8,7 @@ import {
   type Tombstone,
 } from './record-codec.ts';
 
-/** A record or a departure, opened and checked, with the envelope that proves it. */
+/** A record or a tombstone, opened and checked, with the envelope that proves it. */
 export interface Signed<T> {
   readonly value: T;
   readonly envelope: Uint8Array;
@@ -18,28 +18,28 @@ export interface Signed<T> {
 
 /**
  * All that is known of one session: what its own key says, and what a peer says that saw it gone. An element of
- * a product of two lattices: records (by lifecycle, version, bytes) and departures (by the record that they are about,
- * then bytes; none is least). A departure that a later record refutes is as none.
+ * a product of two lattices: records (by lifecycle, version, bytes) and tombstones (by the record that they are about,
+ * then bytes; none is least). A tombstone that a later record refutes is as none.
  */
 export interface Entry {
   readonly session_id: string;
   readonly record?: Signed<SessionRecord>;
-  readonly departure?: Signed<Tombstone>;
+  readonly tombstone?: Signed<Tombstone>;
 }
 
-/** An entry as it travels and lies in files. */
+/** An entry as it is sent and lies in files. */
 export interface SealedEntry {
-  record?: Uint8Array;
-  departure?: Uint8Array;
+  record?: Uint8Array | undefined;
+  tombstone?: Uint8Array | undefined;
 }
 
 /** Checks everything there is to check about an entry. @throws RecordRejected */
-export function openEntry({ record, departure }: SealedEntry, networkKey: Uint8Array): Entry {
+export function openEntry({ record, tombstone }: SealedEntry, networkKey: Uint8Array): Entry {
   const signedRecord = record && signed(openRecord(record, networkKey), record);
-  const signedDeparture = departure && signed(openTombstone(departure, networkKey), departure);
-  const session_id = (signedRecord ?? signedDeparture)?.value.session_id;
-  if (session_id === undefined) throw new TypeError('an entry holds a record, a departure, or both');
-  const ofTheSame = signedDeparture?.value.session_id === session_id ? signedDeparture : undefined;
+  const signedTombstone = tombstone && signed(openTombstone(tombstone, networkKey), tombstone);
+  const session_id = (signedRecord ?? signedTombstone)?.value.session_id;
+  if (session_id === undefined) throw new TypeError('an entry holds a record, a tombstone, or both');
+  const ofTheSame = signedTombstone?.value.session_id === session_id ? signedTombstone : undefined;
   return entryOf(session_id, signedRecord, ofTheSame);
 }
 
@@ -49,62 +49,62 @@ export function openEntry({ record, departure }: SealedEntry, networkKey: Uint8A
  * @returns undefined where it says nothing new
  */
 export function unknownPart(
-  { record, departure }: SealedEntry,
+  { record, tombstone }: SealedEntry,
   known: Entry | undefined,
 ): SealedEntry | undefined {
   const unknown: SealedEntry = {
     ...(record && envelopeFingerprint(record) !== known?.record?.fingerprint ? { record } : {}),
-    ...(departure && envelopeFingerprint(departure) !== known?.departure?.fingerprint ? { departure } : {}),
+    ...(tombstone && envelopeFingerprint(tombstone) !== known?.tombstone?.fingerprint ? { tombstone } : {}),
   };
-  return unknown.record || unknown.departure ? unknown : undefined;
+  return unknown.record || unknown.tombstone ? unknown : undefined;
 }
 
 /** Opens an entry that is said to be of some session. @throws RecordRejected */
 export function openEntryOf(session_id: string, sealed: SealedEntry, networkKey: Uint8Array): Entry {
   const entry = openEntry(sealed, networkKey);
-  if (entry.session_id !== session_id || (sealed.departure && !entry.departure && !sealed.record)) {
+  if (entry.session_id !== session_id || (sealed.tombstone && !entry.tombstone && !sealed.record)) {
     throw new RecordRejected('wrong_name', `it is of session ${entry.session_id}`);
   }
   return entry;
 }
 
-export function sealedEntry({ record, departure }: Entry): SealedEntry {
+export function sealedEntry({ record, tombstone }: Entry): SealedEntry {
   return {
     ...(record ? { record: record.envelope } : {}),
-    ...(departure ? { departure: departure.envelope } : {}),
+    ...(tombstone ? { tombstone: tombstone.envelope } : {}),
   };
 }
 
 /**
- * The join of two entries of one session (LLMFabric §3, G-Map): of records the later lifecycle wins, then the
+ * The merge of two entries of one session (LLMFabric §3, G-Map): of records the later lifecycle wins, then the
  * higher version; two different records of the same lifecycle and version (a defect of their writer) are ordered
- * by their bytes, so that every member chooses the same one; of departures the one wins that is about the later
+ * by their bytes, so that every member chooses the same one; of tombstones the one wins that is about the later
  * record, and none is left where the record is later still. Commutative, associative, idempotent. Returns `a` itself where `b` adds nothing.
  */
 export function mergeRecords(a: Entry, b: Entry): Entry {
   if (a.session_id !== b.session_id) {
-    throw new TypeError(`entries of two sessions cannot be joined: ${a.session_id}, ${b.session_id}`);
+    throw new TypeError(`entries of two sessions cannot be merged: ${a.session_id}, ${b.session_id}`);
   }
   const record = greater(a.record, b.record, compareRecords);
-  const departure = greater(a.departure, b.departure, compareDepartures);
-  const joined = entryOf(a.session_id, record, departure);
-  return joined.record === a.record && joined.departure === a.departure ? a : joined;
+  const tombstone = greater(a.tombstone, b.tombstone, compareTombstones);
+  const merged = entryOf(a.session_id, record, tombstone);
+  return merged.record === a.record && merged.tombstone === a.tombstone ? a : merged;
 }
 
-/** In the place of a departure's own fingerprint; any odd number would do. */
-const departed = 0x9e37_79b9_7f4b;
+/** In the place of a tombstone's own fingerprint; any odd number would do. */
+const anyTombstone = 0x9e37_79b9_7f4b;
 
 /**
  * Equal for entries of the same record that both have left or both have not: who says that it left, and in which words,
  * is nothing that members have to agree on. Of others, different but for one in 2^48.
  */
-export function entryFingerprint({ record, departure }: Entry): number {
-  return ((record?.fingerprint ?? 0) + (departure ? departed : 0)) % 2 ** 48;
+export function entryFingerprint({ record, tombstone }: Entry): number {
+  return ((record?.fingerprint ?? 0) + (tombstone ? anyTombstone : 0)) % 2 ** 48;
 }
 
 /** Whether the session is over, by its own word or a peer's. */
-export function hasLeft({ record, departure }: Entry): boolean {
-  return departure !== undefined || record?.value.lifecycle === 'LEFT';
+export function hasLeft({ record, tombstone }: Entry): boolean {
+  return tombstone !== undefined || record?.value.lifecycle === 'LEFT';
 }
 
 /** Whether gossip carries it: sessions that no peer speaks for stay in their folder. */
@@ -112,10 +112,10 @@ export function isGossiped({ record }: Entry): boolean {
   return record?.value.metadata.peer !== undefined;
 }
 
-/** The record as members believe it: LEFT where a peer said so. */
-export function effectiveRecord({ record, departure }: Entry): SessionRecord | undefined {
+/** The record that counts: LEFT where a peer said so. */
+export function effectiveRecord({ record, tombstone }: Entry): SessionRecord | undefined {
   if (!record) return undefined;
-  return departure === undefined || record.value.lifecycle === 'LEFT'
+  return tombstone === undefined || record.value.lifecycle === 'LEFT'
     ? record.value
     : { ...record.value, lifecycle: 'LEFT' };
 }
@@ -130,11 +130,11 @@ export function markOf({ lifecycle, version }: SessionRecord): RecordMark {
 }
 
 /** Objects of just their size: spread ones have room for more. */
-function entryOf(session_id: string, record: Entry['record'], said: Entry['departure']): Entry {
+function entryOf(session_id: string, record: Entry['record'], said: Entry['tombstone']): Entry {
   const seen = said?.value.seen;
-  const departure = record && seen && compareMarks(record.value, seen) > 0 ? undefined : said;
-  if (!record) return departure ? { session_id, departure } : { session_id };
-  return departure ? { session_id, record, departure } : { session_id, record };
+  const tombstone = record && seen && compareMarks(record.value, seen) > 0 ? undefined : said;
+  if (!record) return tombstone ? { session_id, tombstone } : { session_id };
+  return tombstone ? { session_id, record, tombstone } : { session_id, record };
 }
 
 function signed<T>(value: T, envelope: Uint8Array): Signed<T> {
@@ -163,7 +163,7 @@ function compareMarks(a: RecordMark, b: RecordMark): number {
 }
 
 /** Of those that are about all records, and of those about the same one, the bytes decide. */
-function compareDepartures(a: Signed<Tombstone>, b: Signed<Tombstone>): number {
+function compareTombstones(a: Signed<Tombstone>, b: Signed<Tombstone>): number {
   const [one, other] = [a.value.seen, b.value.seen];
   if (one && other) return compareMarks(one, other) || compareBytes(a, b);
   return Number(other !== undefined) - Number(one !== undefined) || compareBytes(a, b);

@@ -44,10 +44,10 @@ export class LocalSession {
     this.#record = record;
     this.#onRenewed = onRenewed;
     const stopListening = registry.onChange((changes) => {
-      const departed = changes.some((change) => {
+      const isTakenForGone = changes.some((change) => {
         return change.session_id === this.id && change.after?.lifecycle === 'LEFT';
       });
-      if (departed && this.#record.lifecycle !== 'LEFT') {
+      if (isTakenForGone && this.#record.lifecycle !== 'LEFT') {
         this.#renew().catch((error: unknown) => process.emitWarning(error as Error));
       }
     });

@@ -4,7 +4,7 @@ import { openEntry } from './entry.ts';
 import { GossipDriver } from './gossip/driver.ts';
 import { GossipMember } from './gossip/member.ts';
 import type { PeerName, SessionLoad } from './gossip/messages.ts';
-import { defaultGossipSettings } from './gossip/settings.ts';
+import { gossipPresets } from './gossip/settings.ts';
 import type { Libp2pTransport } from './libp2p/libp2p-transport.ts';
 import { sealTombstone } from './record-codec.ts';
 import type { RendezvousRegistry } from './rendezvous-registry.ts';
@@ -35,7 +35,7 @@ export interface MeshPeerOptions {
 /** What the gossip knows of a session beside its record. */
 export interface SessionStatus {
   sources: EntrySource[];
-  /** Time since its last sign of life came here, ms; absent where none did. */
+  /** Time since its last heartbeat came here, ms; absent where none did. */
   heard_ms_ago?: number;
   load?: SessionLoad;
 }
@@ -96,17 +96,17 @@ export class MeshPeer {
         onExcess: (peer, message) => options.onTrouble(`member ${peer} brings more than it may: ${message}`),
       });
     const transport = listen ? await startOnFreePort(listen, start) : await start([]);
-    const witness = await SessionIdentity.create();
+    const reporter = await SessionIdentity.create();
     const clock = monotonicClock;
     const member = new GossipMember({
       self: transport.self,
       table,
-      departure: (session_id, evidence, seen) => {
-        const departure = { session_id, evidence, ...(seen ? { seen } : {}) };
-        return openEntry({ departure: sealTombstone(departure, witness, network_key) }, network_key);
+      sealTombstone: (session_id, evidence, seen) => {
+        const tombstone = { session_id, evidence, ...(seen ? { seen } : {}) };
+        return openEntry({ tombstone: sealTombstone(tombstone, reporter, network_key) }, network_key);
       },
       refute: (session_id, seen) => registry.dispute(session_id, seen),
-      settings: defaultGossipSettings,
+      settings: gossipPresets.lan,
       now_ms: () => clock.now_ms(),
       random: Math.random,
     });
@@ -127,17 +127,21 @@ export class MeshPeer {
     return await this.#transport.tunnel(peer.id, session_id);
   }
 
-  /** What travels with the signs of life of an own session. */
+  /** What the heartbeats of an own session carry. */
   setLoad(session_id: string, load: SessionLoad): void {
     this.#driver.member.setLoad(session_id, load);
   }
 
-  sight(session_id: string): SessionStatus {
+  sessionStatus(session_id: string): SessionStatus {
     const sources = this.#registry.table.sourcesOf(session_id);
-    const beat = this.#driver.member.lastBeat(session_id);
-    if (!beat) return { sources };
-    const heard_ms_ago = Math.round(monotonicClock.now_ms() - beat.at_ms);
-    return { sources, heard_ms_ago, ...(beat.load ? { load: beat.load } : {}) };
+    const heartbeat = this.#driver.member.lastHeartbeat(session_id);
+    if (!heartbeat) return { sources };
+    const status: SessionStatus = {
+      sources,
+      heard_ms_ago: Math.round(monotonicClock.now_ms() - heartbeat.at_ms),
+    };
+    if (heartbeat.load) status.load = heartbeat.load;
+    return status;
   }
 
   status(): MeshPeerStatus {

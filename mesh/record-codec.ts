@@ -54,7 +54,7 @@ export interface Tombstone {
   evidence: string;
 }
 
-const departureSchema: z.ZodType<Tombstone> = z.object({
+const tombstoneSchema: z.ZodType<Tombstone> = z.object({
   session_id: z.string().regex(/^[0-9a-f]{32}$/),
   seen: z
     .object({ lifecycle: z.enum(lifecycles), version: z.number().int().min(0).max(Number.MAX_SAFE_INTEGER) })
@@ -97,11 +97,11 @@ export function sealRecord(
 }
 
 export function sealTombstone(
-  departure: Tombstone,
-  witness: SessionIdentity,
+  tombstone: Tombstone,
+  reporter: SessionIdentity,
   networkKey: Uint8Array,
 ): Uint8Array {
-  return seal('departure', encode(departure, encodeOptions), witness, networkKey);
+  return seal('departure', encode(tombstone, encodeOptions), reporter, networkKey);
 }
 
 /**
@@ -140,12 +140,12 @@ function proofOf(
 }
 
 /**
- * A peer's departure notice, after every check but one: whether the evidence convinces is the reader's business.
+ * A peer's tombstone notice, after every check but one: whether the evidence convinces is the reader's business.
  *
  * @throws RecordRejected
  */
 export function openTombstone(envelope: Uint8Array, networkKey: Uint8Array): Tombstone {
-  const parsed = departureSchema.safeParse(open('departure', envelope, networkKey).value);
+  const parsed = tombstoneSchema.safeParse(open('departure', envelope, networkKey).value);
   if (!parsed.success) throw new RecordRejected('malformed', firstIssue(parsed.error));
   return parsed.data;
 }

@@ -9,7 +9,7 @@ export interface RegistryChange {
   before?: SessionRecord;
   after?: SessionRecord;
   /** Set where a peer asserted that the session is gone: what it saw. */
-  departure_evidence?: string;
+  tombstone_evidence?: string;
 }
 
 export interface RegistryStatus {
@@ -50,7 +50,7 @@ export interface Registry {
    * Tells every member that a session is gone which can no longer say so itself (its job ended, its node died).
    * The session becomes LEFT everywhere; if it lives, it notices and comes back under a new id.
    */
-  retire(sessionId: string, evidence: string, witness: SessionIdentity): Promise<void>;
+  retire(sessionId: string, evidence: string, reporter: SessionIdentity): Promise<void>;
   /** Every known record, LEFT ones included, in no order. */
   snapshot(): SessionRecord[];
   get(sessionId: string): SessionRecord | undefined;

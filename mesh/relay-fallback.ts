@@ -1,12 +1,12 @@
 import type { Duplex } from 'node:stream';
 import type { SessionRecord } from '../spec/session-record.ts';
 
-/** How often a direct way is looked for again while the detour is taken. Lower: found sooner; higher: fewer attempts in vain. */
+/** How often a direct way is looked for again while the fallback is taken. Lower: found sooner; higher: fewer attempts in vain. */
 const look_again_ms_default = 60_000;
 /** Sessions whose way is remembered. */
 const remembered_max = 10_000;
 
-/** A way to sessions whose own addresses lead nowhere from here: through the peers of the mesh. */
+/** The way to sessions whose own addresses lead nowhere from here: through the peers of the mesh, which relay it. */
 export class RelayFallback {
   readonly #open: (record: SessionRecord) => Promise<Duplex>;
   readonly #look_again_ms: number;
@@ -28,7 +28,7 @@ export class RelayFallback {
     return this.#looked_ms.has(session_id);
   }
 
-  /** Whether a direct way is to be looked for now, beside what travels on the detour: to one caller each time. */
+  /** Whether a direct way is to be looked for now, beside what goes through the relay: to one caller each time. */
   isLookDue({ session_id }: SessionRecord): boolean {
     const looked_ms = this.#looked_ms.get(session_id);
     const now_ms = performance.now();

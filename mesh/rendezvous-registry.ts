@@ -23,7 +23,7 @@ export interface RendezvousOptions {
   refresh_min_ms?: number;
   /** How long a LEFT record is kept before any member removes its files. Higher: late readers learn why; lower: fewer files. */
   compact_after_ms?: number;
-  /** How long a session whose file vanished is believed in. */
+  /** How long a session whose file vanished is kept. */
   forget_after_ms?: number;
   /** A look that takes longer is reported: the filesystem hangs. */
   hang_ms?: number;
@@ -61,7 +61,7 @@ export class RendezvousRegistry implements Registry {
   readonly #own = new Map<string, OwnRecord>();
   /** Sessions that were compacted and came again, and when they did. */
   readonly #ended_again_ms = new Map<string, number>();
-  #witness: SessionIdentity | undefined;
+  #reporter: SessionIdentity | undefined;
   readonly #temporary_since_ms = new Map<string, number>();
   readonly #peerCallbacks = new Set<() => void>();
   readonly #disputeCallbacks = new Set<(session_id: string, seen: RecordMark) => void>();
@@ -92,10 +92,10 @@ export class RendezvousRegistry implements Registry {
     this.#folder = new RendezvousFolder(meshFolder, networkKey, this.#options.now_ms);
     // What this process says of others in the gossip is for readers of the folder too, where it is their session.
     this.table.onStep(({ session_id, before, after, source }) => {
-      const departure = after?.departure;
-      if (source !== 'own' || !departure || departure === before?.departure) return;
+      const tombstone = after?.tombstone;
+      if (source !== 'own' || !tombstone || tombstone === before?.tombstone) return;
       if (before?.record && !this.table.sourcesOf(session_id).includes('folder')) return;
-      this.#exclusively(() => this.#folder.write(session_id, 'left', departure.envelope)).catch(
+      this.#exclusively(() => this.#folder.write(session_id, 'left', tombstone.envelope)).catch(
         (error: unknown) => process.emitWarning(error as Error),
       );
     });
@@ -164,11 +164,11 @@ export class RendezvousRegistry implements Registry {
     await this.#exclusively(() => this.#storeOwn(own));
   }
 
-  async retire(sessionId: string, evidence: string, witness: SessionIdentity): Promise<void> {
-    const departure = { session_id: sessionId, evidence: evidence.slice(0, 1024) };
-    const envelope = sealTombstone(departure, witness, this.network_key);
-    // Stored as every departure that this process makes; see the constructor.
-    this.table.merge(openEntry({ departure: envelope }, this.network_key), 'own');
+  async retire(sessionId: string, evidence: string, reporter: SessionIdentity): Promise<void> {
+    const tombstone = { session_id: sessionId, evidence: evidence.slice(0, 1024) };
+    const envelope = sealTombstone(tombstone, reporter, this.network_key);
+    // Stored as every tombstone that this process makes; see the constructor.
+    this.table.merge(openEntry({ tombstone: envelope }, this.network_key), 'own');
     await this.#running;
   }
 
@@ -286,7 +286,7 @@ export class RendezvousRegistry implements Registry {
       for (const { file, bytes } of scan.changed) {
         this.#expectOwn(file.name, bytes);
         try {
-          const sealed = file.kind === 'rec' ? { record: bytes } : { departure: bytes };
+          const sealed = file.kind === 'rec' ? { record: bytes } : { tombstone: bytes };
           const entry = openEntry(sealed, this.network_key);
           requireSame(entry.session_id, file.session_id);
           if (this.table.merge(entry, 'folder') === 'forgotten' && entry.record) {
@@ -315,7 +315,7 @@ export class RendezvousRegistry implements Registry {
 
   async #storeOwn(own: OwnRecord): Promise<void> {
     if (this.#own.get(own.session_id) !== own) return; // a newer one is on its way
-    if (this.table.entry(own.session_id)?.departure) return; // declared gone: the owner comes back under a new id
+    if (this.table.entry(own.session_id)?.tombstone) return; // declared gone: the owner comes back under a new id
     if (this.#status.state === 'foreign_key') return;
     own.stored = false;
     await this.#folder.write(own.session_id, 'rec', own.envelope);
@@ -329,9 +329,9 @@ export class RendezvousRegistry implements Registry {
   async #repeatEnd(session_id: string): Promise<void> {
     if (this.#ended_again_ms.has(session_id)) return;
     this.#ended_again_ms.set(session_id, this.#options.now_ms());
-    this.#witness ??= await SessionIdentity.create();
-    const departure = { session_id, evidence: 'it was over, and had been compacted' };
-    await this.#folder.write(session_id, 'left', sealTombstone(departure, this.#witness, this.network_key));
+    this.#reporter ??= await SessionIdentity.create();
+    const tombstone = { session_id, evidence: 'it was over, and had been compacted' };
+    await this.#folder.write(session_id, 'left', sealTombstone(tombstone, this.#reporter, this.network_key));
   }
 
   /** Forgets what is over, and removes its files; any member may, for a LEFT record changes no more. */

@@ -29,7 +29,7 @@ export const bucket_count = 64;
  * Ids of sessions that are over, kept beyond this only as long as there is room: 100 bytes each. Lower: a record
  * that is replayed may come back for the seconds until its watchers miss it; higher: more memory.
  */
-const tombstones_max = 100_000;
+const forgotten_max = 100_000;
 
 /** One step of the table; `after` is absent where an entry was dropped. */
 export interface TableStep {
@@ -44,7 +44,7 @@ interface Row {
   /** Every way it came, a bit each. */
   ways: number;
   /** What readers get; made when one asks. */
-  believed: SessionRecord | undefined;
+  effective: SessionRecord | undefined;
 }
 
 const bitOf: Record<EntrySource, number> = { own: 1, folder: 2, gossip: 4 };
@@ -57,7 +57,7 @@ const bitOf: Record<EntrySource, number> = { own: 1, folder: 2, gossip: 4 };
 export class SessionTable {
   readonly #rows = new Map<string, Row>();
   /** Of sessions that are over, the newest record; the first that was compacted comes first. */
-  readonly #tombstones = new Map<string, RecordMark | undefined>();
+  readonly #forgotten = new Map<string, RecordMark | undefined>();
   readonly #sums: number[] = Array.from({ length: bucket_count }, () => 0);
   readonly #changeCallbacks = new Set<(changes: RegistryChange[]) => void>();
   readonly #stepCallbacks = new Set<(step: TableStep) => void>();
@@ -67,7 +67,7 @@ export class SessionTable {
     return this.#rows.size;
   }
 
-  /** Of each bucket, the sum modulo 2^48 of fingerprints of the entries that travel: tables with the same of these have equal ones. */
+  /** Of each bucket, the sum modulo 2^48 of fingerprints of the entries that are gossiped: tables with the same of these have equal ones. */
   get sums(): readonly number[] {
     return this.#sums;
   }
@@ -82,38 +82,38 @@ export class SessionTable {
 
   get(session_id: string): SessionRecord | undefined {
     const row = this.#rows.get(session_id);
-    return row && believedOf(row);
+    return row && effectiveOf(row);
   }
 
   snapshot(): SessionRecord[] {
-    return [...this.#rows.values()].flatMap((row) => believedOf(row) ?? []);
+    return [...this.#rows.values()].flatMap((row) => effectiveOf(row) ?? []);
   }
 
   /** Whether its session was over and compacted: no record of it is taken but a later one. */
   isForgotten(session_id: string): boolean {
-    return this.#tombstones.has(session_id);
+    return this.#forgotten.has(session_id);
   }
 
   /** The newest record of a session that was over and compacted, where one was known. */
   lastMark(session_id: string): RecordMark | undefined {
-    return this.#tombstones.get(session_id);
+    return this.#forgotten.get(session_id);
   }
 
   merge(entry: Entry, source: EntrySource): MergeOutcome {
     const row = this.#rows.get(entry.session_id);
-    if (!row && this.#tombstones.has(entry.session_id)) {
-      const mark = this.#tombstones.get(entry.session_id);
+    if (!row && this.#forgotten.has(entry.session_id)) {
+      const mark = this.#forgotten.get(entry.session_id);
       if (!mark || !entry.record || !isLater(entry.record.value, mark)) return 'forgotten';
-      this.#tombstones.delete(entry.session_id); // it lives, and had only been taken for gone
+      this.#forgotten.delete(entry.session_id); // it lives, and had only been taken for gone
     }
-    const joined = row ? mergeRecords(row.entry, entry) : entry;
+    const merged = row ? mergeRecords(row.entry, entry) : entry;
     const ways = (row?.ways ?? 0) | bitOf[source];
     if (row) row.ways = ways;
-    if (row && joined === row.entry) return isPartOf(entry, row.entry) ? 'known' : 'stale';
-    const same = row !== undefined && sameBelief(row.entry, joined);
-    const now: Row = { entry: joined, ways, believed: same ? row.believed : undefined };
+    if (row && merged === row.entry) return isPartOf(entry, row.entry) ? 'known' : 'stale';
+    const same = row !== undefined && sameEffect(row.entry, merged);
+    const now: Row = { entry: merged, ways, effective: same ? row.effective : undefined };
     this.#rows.set(entry.session_id, now);
-    this.#step({ session_id: entry.session_id, before: row?.entry, after: joined, source });
+    this.#step({ session_id: entry.session_id, before: row?.entry, after: merged, source });
     this.#tell(entry.session_id, row, now);
     return 'news';
   }
@@ -126,10 +126,10 @@ export class SessionTable {
     this.#step({ session_id, before: row.entry, after: undefined, source: 'own' });
     if (forGood) {
       const { record } = row.entry;
-      this.#tombstones.set(session_id, record && markOf(record.value));
-      if (this.#tombstones.size > tombstones_max) {
-        const [oldest] = this.#tombstones.keys();
-        this.#tombstones.delete(oldest!);
+      this.#forgotten.set(session_id, record && markOf(record.value));
+      if (this.#forgotten.size > forgotten_max) {
+        const [oldest] = this.#forgotten.keys();
+        this.#forgotten.delete(oldest!);
       }
     }
     this.#tell(session_id, row, undefined);
@@ -163,18 +163,16 @@ export class SessionTable {
 
   #tell(session_id: string, before: Row | undefined, after: Row | undefined): void {
     if (this.#changeCallbacks.size === 0) return;
-    if (before && after && sameBelief(before.entry, after.entry)) return;
-    const [was, is] = [before && believedOf(before), after && believedOf(after)];
+    if (before && after && sameEffect(before.entry, after.entry)) return;
+    const [was, is] = [before && effectiveOf(before), after && effectiveOf(after)];
     if (was === is) return;
-    const departure = after?.entry.departure?.value.evidence;
-    this.#changes.push({
-      session_id,
-      ...(was ? { before: was } : {}),
-      ...(is ? { after: is } : {}),
-      ...(departure === undefined || after?.entry.record?.value.lifecycle === 'LEFT'
-        ? {}
-        : { departure_evidence: departure }),
-    });
+    const change: RegistryChange = { session_id };
+    if (was) change.before = was;
+    if (is) change.after = is;
+    const evidence = after?.entry.tombstone?.value.evidence;
+    if (evidence !== undefined && after?.entry.record?.value.lifecycle !== 'LEFT')
+      change.tombstone_evidence = evidence;
+    this.#changes.push(change);
     if (this.#changes.length > 1) return;
     queueMicrotask(() => {
       const told = this.#changes;
@@ -193,13 +191,13 @@ export function bucketOf(session_id: string): number {
   return Number.parseInt(session_id.slice(0, 2), 16) % bucket_count;
 }
 
-function believedOf(row: Row): SessionRecord | undefined {
-  row.believed ??= effectiveRecord(row.entry);
-  return row.believed;
+function effectiveOf(row: Row): SessionRecord | undefined {
+  row.effective ??= effectiveRecord(row.entry);
+  return row.effective;
 }
 
-/** A second departure changes nothing that readers see. */
-function sameBelief(a: Entry, b: Entry): boolean {
+/** A second tombstone changes nothing that readers see. */
+function sameEffect(a: Entry, b: Entry): boolean {
   return a.record === b.record && hasLeft(a) === hasLeft(b);
 }
 
@@ -207,6 +205,6 @@ function sameBelief(a: Entry, b: Entry): boolean {
 function isPartOf(part: Entry, whole: Entry): boolean {
   return (
     (part.record === undefined || part.record.fingerprint === whole.record?.fingerprint) &&
-    (part.departure === undefined || part.departure.fingerprint === whole.departure?.fingerprint)
+    (part.tombstone === undefined || part.tombstone.fingerprint === whole.tombstone?.fingerprint)
   );
 }

@@ -25,7 +25,7 @@ export interface TableBounds {
   all: Usage;
   /**
    * What one member may bring at once, and a second, that is new here. Lower: who joins has the whole table later, since the
-   * rest comes with later comparisons (2 s, or 0.3 s); higher: longer without a pause, 0.1 ms for each KiB.
+   * rest comes with later push-pulls (2 s, or 0.3 s); higher: longer without a pause, 0.1 ms for each KiB.
    */
   relayed_burst_bytes: number;
   relayed_bytes_per_s: number;
@@ -97,7 +97,7 @@ export class TableAccounts {
   /** Whose bound an entry would break; undefined where it breaks none. */
   excess(entry: Entry): Excess | undefined {
     const known = this.#table.entry(entry.session_id);
-    if (!entry.record) return undefined; // a departure of what is there
+    if (!entry.record) return undefined; // a tombstone of what is there
     const [member, provider] = originsOf(entry);
     // A session that changes its member or provider is counted as new there: that is rare, and errs to the safe side.
     const isSame = known !== undefined && originsOf(known).join() === originsOf(entry).join();
@@ -128,6 +128,6 @@ function originsOf({ record }: Entry): [member: string, provider: string] {
   return [`member ${record?.value.metadata.peer?.id ?? ''}`, `provider ${record?.value.provider_id ?? ''}`];
 }
 
-function bytesOf({ record, departure }: Entry): number {
-  return (record?.envelope.length ?? 0) + (departure?.envelope.length ?? 0);
+function bytesOf({ record, tombstone }: Entry): number {
+  return (record?.envelope.length ?? 0) + (tombstone?.envelope.length ?? 0);
 }

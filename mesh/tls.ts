@@ -75,7 +75,7 @@ export interface PinnedOptions {
    */
   timeout_ms?: number;
   /** A way where the addresses of the record lead nowhere. */
-  detour?: RelayFallback;
+  relayFallback?: RelayFallback;
   /**
    * Takes what arrives, in place of the socket's `data` events; the bytes are valid during the call only. They come in
    * one buffer that all such sockets share, since a buffer and a turn of the stream machinery for each arrival cost
@@ -124,10 +124,10 @@ export function pinnedConnector(
 export async function pinnedConnect(
   record: SessionRecord,
   own: SessionIdentity,
-  { timeout_ms = 3000, detour, read }: PinnedOptions = {},
+  { timeout_ms = 3000, relayFallback, read }: PinnedOptions = {},
 ): Promise<TLSSocket> {
   const failures: string[] = [];
-  const isPreferred = detour?.isPreferred(record) === true;
+  const isPreferred = relayFallback?.isPreferred(record) === true;
   const direct = record.metadata.addresses.map(({ host, port }) => ({
     name: `${host}:${port}`,
     connect: () => handshake({ host, port }, { name: `${host}:${port}`, record, own, timeout_ms, read }),
@@ -135,15 +135,15 @@ export async function pinnedConnect(
   const around = {
     name: 'through its peer',
     connect: async () => {
-      const way = { socket: await detour!.open(record) };
+      const way = { socket: await relayFallback!.open(record) };
       const socket = await handshake(way, { name: 'its peer', record, own, timeout_ms, read });
-      if (!isPreferred) detour!.took(record); // a direct way may have been found meanwhile
+      if (!isPreferred) relayFallback!.took(record); // a direct way may have been found meanwhile
       return socket;
     },
   };
   // Who asks does not wait for a firewall that drops what comes: a direct way is looked for beside.
-  if (detour?.isLookDue(record)) void lookForDirectWay(direct, () => detour.forget(record));
-  const ways = !detour ? direct : isPreferred ? [around, ...direct] : [...direct, around];
+  if (relayFallback?.isLookDue(record)) void lookForDirectWay(direct, () => relayFallback.forget(record));
+  const ways = !relayFallback ? direct : isPreferred ? [around, ...direct] : [...direct, around];
   for (const { name, connect } of ways) {
     try {
       return await connect();

@@ -339,11 +339,11 @@ export class NodeAgent {
   /** A job that was requeued runs the same launch again: what the earlier run left in the mesh is over. */
   async #retirePredecessors(registry: Registry): Promise<void> {
     const { launch_id } = this.#launch;
-    const witness = await SessionIdentity.create();
+    const reporter = await SessionIdentity.create();
     for (const { session_id, lifecycle, metadata } of registry.snapshot()) {
       if (metadata.launch_id !== launch_id || metadata.node !== this.#identity.node) continue;
       if (lifecycle === 'LEFT') continue;
-      await registry.retire(session_id, `launch ${launch_id} started again on ${metadata.node}`, witness);
+      await registry.retire(session_id, `launch ${launch_id} started again on ${metadata.node}`, reporter);
     }
   }
 

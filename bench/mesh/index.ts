@@ -1,6 +1,6 @@
 /** The gossip of a thousand members, simulated by seed with the members' own code. */
 import { parseArgs } from 'node:util';
-import { defaultGossipSettings } from '../../mesh/gossip/settings.ts';
+import { gossipPresets } from '../../mesh/gossip/settings.ts';
 import { GossipSimulation } from '../../mesh/gossip/simulation.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { bytesPerRecord } from './record-memory.ts';
@@ -54,7 +54,7 @@ function news(size: Size, log: BenchOptions['log']): BenchResult {
   const took_ms = simulation.until(current, { step_ms: 1, most_ms: 30_000 });
   const rounds = Number.isFinite(took_ms) ? network.hops_max : took_ms;
   log(
-    `news: known to all after ${took_ms} ms, of which it was gathered for ${defaultGossipSettings.broadcast_batch_ms} ms; ${network.messages - before} messages in ${(network.now_ms - start_ms).toFixed(0)} ms`,
+    `news: known to all after ${took_ms} ms, of which it was gathered for ${gossipPresets.lan.broadcast_batch_ms} ms; ${network.messages - before} messages in ${(network.now_ms - start_ms).toFixed(0)} ms`,
   );
   const what = `${size.members} members, 10 % loss: rounds until all know a new record`;
   return row(what, rounds, '', '≤ 6', rounds <= 6);

@@ -19,8 +19,8 @@ export async function retireSessions(
     try {
       const gone = registry.snapshot().filter((record) => record.lifecycle !== 'LEFT' && isGone(record));
       if (gone.length === 0) return undefined;
-      const witness = await SessionIdentity.create();
-      for (const { session_id } of gone) await registry.retire(session_id, evidence, witness);
+      const reporter = await SessionIdentity.create();
+      for (const { session_id } of gone) await registry.retire(session_id, evidence, reporter);
       const { state, reason } = registry.status();
       return state === 'ok'
         ? undefined

@@ -1,7 +1,7 @@
 import type { TLSSocket } from 'node:tls';
 import type { BodyPieces } from '../relay/body-edits.ts';
-import type { AnswerHead } from './http-answer-parser.ts';
 import { type AnswerReceiver, Connection } from './connection.ts';
+import type { AnswerHead } from './http-answer-parser.ts';
 
 /**
  * How long an idle connection is kept where the peer does not say: Node's servers close theirs after 5 s. A

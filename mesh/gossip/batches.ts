@@ -25,6 +25,6 @@ export function batches(
   return out;
 }
 
-function envelopeBytes({ record, departure }: Entry): number {
-  return (record?.envelope.length ?? 0) + (departure?.envelope.length ?? 0);
+function envelopeBytes({ record, tombstone }: Entry): number {
+  return (record?.envelope.length ?? 0) + (tombstone?.envelope.length ?? 0);
 }

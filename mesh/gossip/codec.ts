@@ -55,7 +55,11 @@ const encodeOptions = { ...rfc8949EncodeOptions, ignoreUndefinedProperties: true
 
 export function encodeMessage(message: GossipMessage): Uint8Array {
   if (message.kind !== 'news') return encode(message, encodeOptions);
-  const entries = message.entries.map((entry) => ({ id: entry.session_id, ...sealedEntry(entry) }));
+  const entries = message.entries.map((entry) => {
+    const { record, tombstone } = sealedEntry(entry);
+    // On the wire a tombstone is called a departure.
+    return { id: entry.session_id, record, departure: tombstone };
+  });
   return encode({ kind: 'news', entries }, encodeOptions);
 }
 
@@ -102,14 +106,14 @@ export function decodeMessage(
   const message = parsed.data;
   if (message.kind !== 'news') return message as GossipMessage;
   const entries: Entry[] = [];
-  for (const { id, ...sealed } of message.entries) {
+  for (const { id, record, departure } of message.entries) {
     try {
-      const unknown = unknownPart(sealed, table.entry(id));
+      const unknown = unknownPart({ record, tombstone: departure }, table.entry(id));
       if (!unknown) {
         table.merge(table.entry(id)!, 'gossip'); // known, and now by gossip too
         continue;
       }
-      const bytes = (unknown.record?.length ?? 0) + (unknown.departure?.length ?? 0);
+      const bytes = (unknown.record?.length ?? 0) + (unknown.tombstone?.length ?? 0);
       if (admission?.takes(bytes) === false) {
         reject('too_fast', `${bytes} bytes more, which may come again later`);
         continue;

@@ -1,6 +1,6 @@
 import type { PeerName } from './messages.ts';
 
-/** Members that left are remembered to be asked again, so many of them. Higher: larger partitions heal from any side. */
+/** Members that left are remembered for push-pulls with them, so many. Higher: larger partitions heal from any side. */
 const kept_max = 512;
 
 /** Members whose last session left, the latest last. */

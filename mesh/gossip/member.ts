@@ -2,10 +2,10 @@
  * One member of the gossip as a state machine: messages and the passing of time in, messages out. It knows no network,
  * no clock and no keys, so that a thousand of them run in one process, by seed (`simulation.ts`).
  *
- * News is told to all at once (the transport spreads it) and what that misses is found by comparison. Each member is
- * watched over by the next few on the ring, to whom it sends signs of life; one that falls silent is asked directly and
- * through others before its sessions are said to have left. Who is told so looks for himself before he believes it, and who
- * lives shows it by a later record. After SWIM (Das et al., 2002), with fixed watchers instead
+ * News is told to all at once (the transport spreads it) and what that misses is found by push-pulls. Each member is
+ * watched over by the next few on the ring, to whom it sends heartbeats; one that falls silent is probed directly and
+ * through others before a tombstone says that its sessions have left. Who is told so probes for himself before it counts, and
+ * who lives shows it by a later record. After SWIM (Das et al., 2002), with fixed watchers instead
  * of random ones, so that silence is seen in a bounded time.
  */
 import { ownPause_ms } from '../../host/own-pause.ts';
@@ -13,10 +13,10 @@ import { type Entry, hasLeft, isGossiped, isLater, markOf, type Signed } from '.
 import type { RecordMark, Tombstone } from '../record-codec.ts';
 import type { MergeOutcome, SessionTable } from '../session-table.ts';
 import { batches } from './batches.ts';
-import { difference, differingBuckets, marksOf } from './comparison.ts';
 import { LeftMembers } from './left-members.ts';
 import { everyone, type GossipMessage, type Outgoing, type PeerName, type SessionLoad } from './messages.ts';
 import { PeerRing } from './peer-ring.ts';
+import { differingBuckets, marksOf, pushPullDifference } from './push-pull.ts';
 import { RelayedProbes } from './relayed-probes.ts';
 import { SenderRates } from './sender-rates.ts';
 import type { GossipSettings } from './settings.ts';
@@ -27,7 +27,7 @@ export interface GossipMemberOptions {
   self: PeerName;
   table: SessionTable;
   /** The entry that says of a session that it left, with the evidence, signed by this member. */
-  departure: (session_id: string, evidence: string, seen: RecordMark | undefined) => Entry;
+  sealTombstone: (session_id: string, evidence: string, seen: RecordMark | undefined) => Entry;
   /** An own session is said to be gone as far as this record: a later one is to show that it lives. */
   refute: (session_id: string, seen: RecordMark) => void;
   settings: GossipSettings;
@@ -38,17 +38,17 @@ export interface GossipMemberOptions {
 }
 
 /**
- * `replayed`: of a session that is over and was compacted; `not_its_own`: a sign of life for another's session; `unproven`:
+ * `replayed`: of a session that is over and was compacted; `not_its_own`: a heartbeat for another's session; `unproven`:
  * that a session is gone, of one whose member lives.
  */
 export type GossipRejection = 'oversized' | 'flood' | 'replayed' | 'not_its_own' | 'unproven';
 
-interface Beat {
+interface Heartbeat {
   at_ms: number;
   load?: SessionLoad;
 }
 
-/** How long after a pause of its own a member believes others that it was gone. Lower: they have to say so at once. */
+/** For how long after a pause of its own the word of others that it was gone counts. Lower: they have to say so at once. */
 const away_ms = 10_000;
 
 export class GossipMember {
@@ -65,7 +65,7 @@ export class GossipMember {
   readonly #self: PeerName;
   /** Sessions of which there is something to tell. */
   readonly #fresh = new Set<string>();
-  #tell_at_ms = Number.POSITIVE_INFINITY;
+  #broadcast_at_ms = Number.POSITIVE_INFINITY;
   /** What comes by an announcement to all is passed on by who carries it. */
   #announced = false;
   readonly #watch: Watch;
@@ -77,14 +77,14 @@ export class GossipMember {
   readonly #refuted_ms = new Map<string, number>();
   /** Until then it takes the word of others that it was gone: it stood still for so long that they had to think so. */
   #away_until_ms = Number.NEGATIVE_INFINITY;
-  readonly #beats = new Map<string, Beat>();
+  readonly #heartbeats = new Map<string, Heartbeat>();
   readonly #loads = new Map<string, SessionLoad>();
-  /** Greeted last: asked again while nobody else is known. */
+  /** Greeted last: greeted again while nobody else is known. */
   #contact: PeerName | undefined;
   #nonce = 0;
-  #beat_at_ms: number;
+  #heartbeat_at_ms: number;
   #load_at_ms: number;
-  #compare_at_ms: number;
+  #push_pull_at_ms: number;
 
   constructor(options: GossipMemberOptions) {
     this.#options = options;
@@ -92,16 +92,16 @@ export class GossipMember {
     this.#self = options.self;
     const now_ms = options.now_ms();
     const { heartbeat_interval_ms, load_ms, push_pull_interval_ms } = options.settings;
-    this.#beat_at_ms = now_ms + options.random() * heartbeat_interval_ms;
+    this.#heartbeat_at_ms = now_ms + options.random() * heartbeat_interval_ms;
     this.#load_at_ms = now_ms + options.random() * load_ms;
-    this.#compare_at_ms = now_ms + options.random() * push_pull_interval_ms;
+    this.#push_pull_at_ms = now_ms + options.random() * push_pull_interval_ms;
     this.ring = new PeerRing(options.table);
     this.#watch = new Watch(this.ring, options.self, options.settings);
     this.#rates = new SenderRates(options.settings);
     this.#claims = new TombstoneClaims(options.settings, now_ms);
     options.table.onStep(({ session_id, before, after }) => {
       if (!after) {
-        this.#beats.delete(session_id);
+        this.#heartbeats.delete(session_id);
         this.#loads.delete(session_id);
         this.#fresh.delete(session_id);
         this.#refuted_ms.delete(session_id);
@@ -110,13 +110,14 @@ export class GossipMember {
       const peer = after.record?.value.metadata.peer?.id;
       if (peer === undefined) return; // its folder's business alone
       // Taken for gone while it lives: it was cut off, and has missed what happened meanwhile.
-      if (peer === this.#self && hasLeft(after) && !(before && hasLeft(before))) this.#compareSoon();
+      if (peer === this.#self && hasLeft(after) && !(before && hasLeft(before))) this.#pushPullSoon();
       if (this.ring.has(peer)) this.#left.delete(peer);
       else if (peer !== this.#self) this.#left.add(peer);
-      // A second departure adds nothing that anybody needs to know soon.
+      // A second tombstone adds nothing that anybody needs to know soon.
       if (before && before.record === after.record && hasLeft(before)) return;
       if (this.#announced) return;
-      if (this.#fresh.size === 0) this.#tell_at_ms = options.now_ms() + options.settings.broadcast_batch_ms;
+      if (this.#fresh.size === 0)
+        this.#broadcast_at_ms = options.now_ms() + options.settings.broadcast_batch_ms;
       this.#fresh.add(session_id);
     });
   }
@@ -126,36 +127,36 @@ export class GossipMember {
     return this.ring.links(this.#self, this.#options.settings.watchers);
   }
 
-  /** What travels with the signs of life of an own session. */
+  /** What the heartbeats of an own session carry. */
   setLoad(session_id: string, load: SessionLoad): void {
     this.#loads.set(session_id, load);
   }
 
-  /** The last sign of life of a session that came here; only watchers and gateways get them. */
-  lastBeat(session_id: string): { at_ms: number; load?: SessionLoad } | undefined {
-    return this.#beats.get(session_id);
+  /** The last heartbeat of a session that came here; only watchers and gateways get them. */
+  lastHeartbeat(session_id: string): { at_ms: number; load?: SessionLoad } | undefined {
+    return this.#heartbeats.get(session_id);
   }
 
-  /** First contact: compare with a member that is known by name, and tell it of the own sessions. */
+  /** First contact: a push-pull with a member that is known by name, and tell it of the own sessions. */
   greet(peer: PeerName): Outgoing[] {
     this.#contact = peer;
     const own = [...this.ring.sessionsOf(this.#self)].flatMap((id) => this.#table.entry(id) ?? []);
     return [{ to: peer, message: this.#sums() }, ...this.#batches(peer, own)];
   }
 
-  /** A connection to a member broke: it may have died, so it is asked now. */
+  /** A connection to a member broke: it may have died, so it is probed now. */
   lost(peer: PeerName): Outgoing[] {
     const out: Outgoing[] = [];
-    if (this.#watch.isHeard(peer)) this.#ask(peer, this.#options.now_ms(), out);
+    if (this.#watch.isHeard(peer)) this.#probeWatched(peer, this.#options.now_ms(), out);
     return out;
   }
 
   /** When `tick` has something to do, at the earliest. */
   nextTick_ms(): number {
     return Math.min(
-      this.#beat_at_ms,
-      this.#compare_at_ms,
-      this.#tell_at_ms,
+      this.#heartbeat_at_ms,
+      this.#push_pull_at_ms,
+      this.#broadcast_at_ms,
       this.#claims.due_ms,
       this.#watch.due_ms,
     );
@@ -168,18 +169,18 @@ export class GossipMember {
     this.#noticeOwnPause(now_ms);
     this.#forgiveOwnPause(now_ms);
     const out: Outgoing[] = [];
-    if (now_ms >= this.#beat_at_ms) {
-      this.#beat_at_ms = now_ms + settings.heartbeat_interval_ms;
-      this.#beat(now_ms, out);
+    if (now_ms >= this.#heartbeat_at_ms) {
+      this.#heartbeat_at_ms = now_ms + settings.heartbeat_interval_ms;
+      this.#sendHeartbeats(now_ms, out);
       this.#watch.update(now_ms);
       this.#relayed.forget(now_ms - settings.push_pull_interval_ms);
     }
-    this.#check(now_ms, out);
-    this.#believe(this.#claims.tick(now_ms, (peer) => this.#probe(peer, out)));
-    if (now_ms >= this.#tell_at_ms) this.#tell(out);
-    if (now_ms >= this.#compare_at_ms) {
-      this.#compare_at_ms = now_ms + settings.push_pull_interval_ms * (0.5 + random());
-      const to = this.#someoneToCompareWith();
+    this.#probeSuspects(now_ms, out);
+    this.#acceptClaims(this.#claims.tick(now_ms, (peer) => this.#probe(peer, out)));
+    if (now_ms >= this.#broadcast_at_ms) this.#broadcast(out);
+    if (now_ms >= this.#push_pull_at_ms) {
+      this.#push_pull_at_ms = now_ms + settings.push_pull_interval_ms * (0.5 + random());
+      const to = this.#pushPullPeer();
       if (to !== undefined) out.push({ to, message: this.#sums() });
     }
     return out;
@@ -211,7 +212,7 @@ export class GossipMember {
   #answer(from: PeerName, message: GossipMessage, now_ms: number): Outgoing[] {
     switch (message.kind) {
       case 'beat':
-        return this.#heardBeat(from, message.sessions, now_ms);
+        return this.#heardHeartbeat(from, message.sessions, now_ms);
       case 'news':
         if (!this.#isOversized(message)) for (const entry of message.entries) this.#take(entry, now_ms);
         return [];
@@ -231,8 +232,8 @@ export class GossipMember {
       }
       case 'alive_for':
         if (
-          this.#watch.isAsked(message.peer, message.nonce) ||
-          this.#claims.isAsked(message.peer, message.nonce)
+          this.#watch.isProbed(message.peer, message.nonce) ||
+          this.#claims.isProbed(message.peer, message.nonce)
         ) {
           return this.#seen(message.peer, now_ms);
         }
@@ -251,13 +252,13 @@ export class GossipMember {
   /** What is still to be told to all, without waiting for more of it. */
   flush(): Outgoing[] {
     const out: Outgoing[] = [];
-    this.#tell(out);
+    this.#broadcast(out);
     return out;
   }
 
-  // --- signs of life -----------------------------------------------------------------------------------------
+  // --- heartbeats ---------------------------------------------------------------------------------------------
 
-  #beat(now_ms: number, out: Outgoing[]): void {
+  #sendHeartbeats(now_ms: number, out: Outgoing[]): void {
     const { watchers, load_ms } = this.#options.settings;
     const sessions = [...this.ring.sessionsOf(this.#self)].map((session_id) => {
       const load = this.#loads.get(session_id);
@@ -273,7 +274,7 @@ export class GossipMember {
     for (const peer of to) out.push({ to: peer, message });
   }
 
-  #heardBeat(
+  #heardHeartbeat(
     from: PeerName,
     sessions: readonly { session_id: string; load?: SessionLoad }[],
     now_ms: number,
@@ -286,11 +287,11 @@ export class GossipMember {
       if (peer === undefined) {
         // It knows this member, and this one not it. What said that a session is over may be forgotten: it is said again.
         if (!this.#table.isForgotten(session_id)) want.push(session_id);
-        else tell.push(this.#departureOf(session_id, 'it was over, and had been compacted'));
+        else tell.push(this.#tombstoneOf(session_id, 'it was over, and had been compacted'));
       } else if (peer !== from) this.rejected.not_its_own++;
       // It lives and does not know what is said of it.
       else if (hasLeft(entry!)) tell.push(entry!);
-      else this.#beats.set(session_id, load === undefined ? { at_ms: now_ms } : { at_ms: now_ms, load });
+      else this.#heartbeats.set(session_id, load === undefined ? { at_ms: now_ms } : { at_ms: now_ms, load });
     }
     const out = this.#batches(from, tell);
     if (want.length > 0) out.push({ to: from, message: { kind: 'want', session_ids: want } });
@@ -302,33 +303,33 @@ export class GossipMember {
     this.#watch.seen(peer, now_ms);
     const tell: Entry[] = [];
     for (const { entry, announced } of this.#claims.alive(peer, now_ms)) {
-      const { session_id, record, departure } = entry;
+      const { session_id, record, tombstone } = entry;
       if (record) this.#merge({ session_id, record });
       const newest = this.#table.entry(session_id)?.record?.value;
-      const { seen } = departure!.value;
+      const { seen } = tombstone!.value;
       if (newest && seen && isLater(newest, seen)) continue; // it knows, and has shown that it lives
       this.rejected.unproven++;
-      if (!announced) tell.push({ session_id, departure: departure! });
+      if (!announced) tell.push({ session_id, tombstone: tombstone! });
     }
     return this.#batches(peer, tell);
   }
 
-  #check(now_ms: number, out: Outgoing[]): void {
-    const { ask, gone } = this.#watch.silent(now_ms);
-    for (const peer of ask) this.#ask(peer, now_ms, out);
+  #probeSuspects(now_ms: number, out: Outgoing[]): void {
+    const { probe, gone } = this.#watch.suspects(now_ms);
+    for (const peer of probe) this.#probeWatched(peer, now_ms, out);
     for (const { peer, silent_ms } of gone) {
       const evidence = `silent for ${(silent_ms / 1000).toFixed(1)} s; neither it nor anyone asked about it answered`;
       for (const id of [...this.ring.sessionsOf(peer)]) {
-        this.#table.merge(this.#departureOf(id, evidence), 'own');
+        this.#table.merge(this.#tombstoneOf(id, evidence), 'own');
       }
     }
   }
 
-  #ask(peer: PeerName, now_ms: number, out: Outgoing[]): void {
-    this.#watch.asked(peer, this.#probe(peer, out), now_ms);
+  #probeWatched(peer: PeerName, now_ms: number, out: Outgoing[]): void {
+    this.#watch.probed(peer, this.#probe(peer, out), now_ms);
   }
 
-  /** Asks a member whether it lives, directly and through others. @returns the number of the question */
+  /** Probes a member, directly and through others. @returns the number of the probe */
   #probe(peer: PeerName, out: Outgoing[]): number {
     const nonce = ++this.#nonce;
     out.push({ to: peer, message: { kind: 'probe', nonce } });
@@ -338,10 +339,10 @@ export class GossipMember {
     return nonce;
   }
 
-  #departureOf(session_id: string, evidence: string): Entry {
+  #tombstoneOf(session_id: string, evidence: string): Entry {
     const record = this.#table.entry(session_id)?.record?.value;
     const seen = record ? markOf(record) : this.#table.lastMark(session_id);
-    return this.#options.departure(session_id, evidence, seen);
+    return this.#options.sealTombstone(session_id, evidence, seen);
   }
 
   /** Where this process itself stood still, others were not silent: nobody listened. */
@@ -355,7 +356,7 @@ export class GossipMember {
   /** Who stood still until others had to take it for gone is not surprised to hear it. */
   #noticeOwnPause(now_ms: number): void {
     const { suspicion_timeout_ms, probe_timeout_ms, heartbeat_interval_ms } = this.#options.settings;
-    // Its last sign of life, and its next, were up to one beat away from where it stopped.
+    // Its last heartbeat, and its next, were up to one interval away from where it stopped.
     if (now_ms - this.nextTick_ms() >= suspicion_timeout_ms + probe_timeout_ms - 2 * heartbeat_interval_ms)
       this.#away_until_ms = now_ms + away_ms;
   }
@@ -364,32 +365,32 @@ export class GossipMember {
 
   /** @returns whether it says anything new */
   #take(entry: Entry, now_ms: number): boolean {
-    const { session_id, record, departure } = entry;
-    if (!departure || record?.value.lifecycle === 'LEFT') return this.#merge(entry) === 'news';
+    const { session_id, record, tombstone } = entry;
+    if (!tombstone || record?.value.lifecycle === 'LEFT') return this.#merge(entry) === 'news';
     const isKnown = this.#table.entry(session_id) !== undefined || this.#table.isForgotten(session_id);
     // With the record first: it may be later than what is known, and show that the session lives.
     const outcome = record && isKnown ? this.#merge({ session_id, record }) : undefined;
     if (outcome === 'forgotten') return false;
-    return this.#hearDeparture(entry, departure, now_ms) || outcome === 'news';
+    return this.#hearTombstone(entry, tombstone, now_ms) || outcome === 'news';
   }
 
   /** Somebody says that a session is gone. @returns whether it is worth passing on */
-  #hearDeparture(entry: Entry, departure: Signed<Tombstone>, now_ms: number): boolean {
+  #hearTombstone(entry: Entry, tombstone: Signed<Tombstone>, now_ms: number): boolean {
     const { session_id } = entry;
     const known = this.#table.entry(session_id);
     const newest = (known ?? entry).record?.value;
     const peer = newest?.metadata.peer?.id;
     if (!newest || peer === undefined) return false; // unknown, or its folder's business alone
-    const { seen } = departure.value;
+    const { seen } = tombstone.value;
     if (seen && isLater(newest, seen)) return false;
     if (seen && isLater(seen, newest)) {
       this.rejected.unproven++; // about a record that nobody has shown
       return false;
     }
     if (known && hasLeft(known))
-      return seen !== undefined && this.#merge({ session_id, departure }) === 'news';
-    if (peer === this.#self) return this.#answerForSelf({ session_id, departure }, markOf(newest), now_ms);
-    const claim = { entry: known ? { session_id, departure } : entry, announced: this.#announced };
+      return seen !== undefined && this.#merge({ session_id, tombstone }) === 'news';
+    if (peer === this.#self) return this.#answerForSelf({ session_id, tombstone }, markOf(newest), now_ms);
+    const claim = { entry: known ? { session_id, tombstone } : entry, announced: this.#announced };
     return this.#claims.take(peer, claim, now_ms);
   }
 
@@ -400,22 +401,22 @@ export class GossipMember {
     const refuted_ms = this.#refuted_ms.get(session_id) ?? Number.NEGATIVE_INFINITY;
     if (now_ms - refuted_ms < this.#options.settings.refute_ms) return false;
     this.#refuted_ms.set(session_id, now_ms);
-    this.#compareSoon(); // it may have been cut off, and have missed what happened meanwhile
+    this.#pushPullSoon(); // it may have been cut off, and have missed what happened meanwhile
     this.#options.refute(session_id, seen);
     return false;
   }
 
   /** What was claimed of members that do not answer. */
-  #believe(claims: readonly TombstoneClaim[]): void {
+  #acceptClaims(claims: readonly TombstoneClaim[]): void {
     for (const { entry, announced } of claims) {
       this.#announced = announced;
-      const { session_id, record, departure } = entry;
+      const { session_id, record, tombstone } = entry;
       const newest = (record ?? this.#table.entry(session_id)?.record)?.value;
       if (!newest) continue;
       // One that no record could refute counts where it was made. Here it may be wrong, and is about what is known now.
-      const left = departure!.value.seen
-        ? { session_id, departure: departure! }
-        : this.#options.departure(session_id, departure!.value.evidence, markOf(newest));
+      const left = tombstone!.value.seen
+        ? { session_id, tombstone: tombstone! }
+        : this.#options.sealTombstone(session_id, tombstone!.value.evidence, markOf(newest));
       this.#merge(record ? { ...left, record } : left);
     }
     this.#announced = false;
@@ -427,8 +428,8 @@ export class GossipMember {
     return outcome;
   }
 
-  #tell(out: Outgoing[]): void {
-    this.#tell_at_ms = Number.POSITIVE_INFINITY;
+  #broadcast(out: Outgoing[]): void {
+    this.#broadcast_at_ms = Number.POSITIVE_INFINITY;
     const entries = [...this.#fresh].flatMap((id) => this.#table.entry(id) ?? []);
     this.#fresh.clear();
     out.push(...this.#batches(everyone, entries));
@@ -457,33 +458,33 @@ export class GossipMember {
   #compareSums(from: PeerName, sums: readonly number[]): Outgoing[] {
     const buckets = differingBuckets(this.#table, sums);
     if (buckets.length === 0) return [];
-    this.#compareSoon();
+    this.#pushPullSoon();
     const marks = marksOf(this.#table, buckets);
     return [{ to: from, message: { kind: 'marks', buckets, marks } }];
   }
 
   #compareMarks(from: PeerName, theirs: Extract<GossipMessage, { kind: 'marks' }>): Outgoing[] {
-    this.#compareSoon();
-    const { tell, want } = difference(this.#table, theirs.buckets, theirs.marks);
+    this.#pushPullSoon();
+    const { tell, want } = pushPullDifference(this.#table, theirs.buckets, theirs.marks);
     const out = this.#batches(from, tell);
     if (want.length > 0) out.push({ to: from, message: { kind: 'want', session_ids: want } });
     return out;
   }
 
   /** Where something was missing, more may be: much is new now. */
-  #compareSoon(): void {
+  #pushPullSoon(): void {
     const { now_ms, random, settings } = this.#options;
     const soon_ms = now_ms() + settings.push_pull_soon_ms * (0.5 + random());
-    this.#compare_at_ms = Math.min(this.#compare_at_ms, soon_ms);
+    this.#push_pull_at_ms = Math.min(this.#push_pull_at_ms, soon_ms);
   }
 
-  #someoneToCompareWith(): PeerName | undefined {
+  #pushPullPeer(): PeerName | undefined {
     const { random, settings } = this.#options;
     const gone = this.#left.names;
-    if (gone.length > 0 && random() < settings.compare_with_left) {
+    if (gone.length > 0 && random() < settings.push_pull_left_share) {
       return gone[Math.floor(random() * gone.length)];
     }
-    const links = random() < settings.compare_far ? this.#some(1) : this.links();
+    const links = random() < settings.push_pull_far_share ? this.#some(1) : this.links();
     return links[Math.floor(random() * links.length)] ?? this.#contact;
   }
 

@@ -3,8 +3,8 @@
  * Its transports spread announcements as gossipsub does: along links, each member to a few on first sight.
  */
 import type { Clock, MeshTransport, TransportCounters, TransportReceiver } from '../transport.ts';
-import { TimerQueue } from './timer-queue.ts';
 import type { GossipMessage, PeerName } from './messages.ts';
+import { TimerQueue } from './timer-queue.ts';
 
 export interface NetworkOptions {
   seed: number;

@@ -15,7 +15,7 @@ export interface SessionLoad {
 export type Mark = readonly [session_id: string, fingerprint: number];
 
 export type GossipMessage =
-  /** A sign of life of the sender's sessions; load travels with it. */
+  /** A heartbeat of the sender's sessions, with their load. */
   | { kind: 'beat'; sessions: readonly { session_id: string; load?: SessionLoad }[] }
   | { kind: 'news'; entries: readonly Entry[] }
   /** Are you there? */

@@ -6,7 +6,7 @@ import { SessionTable } from '../session-table.ts';
 import { GossipDriver } from './driver.ts';
 import { GossipMember } from './member.ts';
 import { type Host, MemoryNetwork, type NetworkOptions } from './memory-network.ts';
-import { defaultGossipSettings, type GossipSettings } from './settings.ts';
+import { type GossipSettings, gossipPresets } from './settings.ts';
 
 export interface SimulationOptions extends NetworkOptions {
   members: number;
@@ -35,7 +35,7 @@ export class GossipSimulation {
   /** All members know each other, as after some time in peace. */
   constructor(options: SimulationOptions) {
     this.#options = options;
-    this.#settings = { ...defaultGossipSettings, ...options.settings };
+    this.#settings = { ...gossipPresets.lan, ...options.settings };
     this.network = new MemoryNetwork(options);
     const names = Array.from({ length: options.members }, (_, at) => nameOf(at));
     const records = names.map((name) => this.#record(name));
@@ -101,9 +101,9 @@ export class GossipSimulation {
     const member = new GossipMember({
       self: name,
       table,
-      departure: (session_id, evidence, seen) => ({
+      sealTombstone: (session_id, evidence, seen) => ({
         session_id,
-        departure: this.#signed({ session_id, evidence, ...(seen ? { seen } : {}) }),
+        tombstone: this.#signed({ session_id, evidence, ...(seen ? { seen } : {}) }),
       }),
       // As a session of a process: when the step is done.
       refute: (session_id, { version }) =>

@@ -43,7 +43,7 @@ export interface NodeOptions {
   /** Whether it carries connections for members that cannot be reached. */
   relays: boolean;
   /** A connection came that did not prove to have the network key. */
-  onStranger: () => void;
+  onUnauthenticated: () => void;
 }
 
 interface Services extends Record<string, unknown> {
@@ -54,7 +54,7 @@ interface Services extends Record<string, unknown> {
 export type MeshNode = Libp2p<Services>;
 
 export async function createNode(options: NodeOptions): Promise<MeshNode> {
-  const { network_key, listen, relays, onStranger } = options;
+  const { network_key, listen, relays, onUnauthenticated } = options;
   const node = await createLibp2p<Services>({
     start: false,
     privateKey: newKey(),
@@ -73,8 +73,8 @@ export async function createNode(options: NodeOptions): Promise<MeshNode> {
         },
       }),
     ],
-    connectionProtector: () => new NetworkProof({ key: privateNetworkKey(network_key), onStranger }),
-    connectionMonitor: { enabled: false }, // members send signs of life themselves
+    connectionProtector: () => new NetworkProof({ key: privateNetworkKey(network_key), onUnauthenticated }),
+    connectionMonitor: { enabled: false }, // members send heartbeats themselves
     connectionManager: {
       maxConnections: connections_max,
       // An address that leads nowhere must leave time for the next, such as one through a relay; that one takes about

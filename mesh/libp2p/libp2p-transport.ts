@@ -88,7 +88,7 @@ export class Libp2pTransport implements MeshTransport {
     const count = (reason: string): void => {
       counters.rejected[reason] = (counters.rejected[reason] ?? 0) + 1;
     };
-    const node = await createNode({ ...options, onStranger: () => count('foreign_key') });
+    const node = await createNode({ ...options, onUnauthenticated: () => count('foreign_key') });
     const transport = new Libp2pTransport(node, options, counters);
     const { pubsub } = node.services;
     pubsub.topicValidators.set(topic, (from, { data }) => transport.#announced(from.toString(), data));
@@ -144,7 +144,7 @@ export class Libp2pTransport implements MeshTransport {
     if (this.#closed) return;
     this.#counters.sent++;
     this.node.services.pubsub.publish(topic, encodeMessage(message)).catch(() => {
-      // Nobody is connected, or reads too slowly: comparisons make up for it.
+      // Nobody is connected, or reads too slowly: push-pulls make up for it.
       this.#counters.undeliverable++;
     });
   }

@@ -25,10 +25,10 @@ const unproved_bytes_max = 128 * 1024;
 /**
  * Connections at most that have not proved the network key; of more, the oldest ends. Lower: less memory and fewer open
  * files that strangers can take; higher: a member that comes while `n` strangers come a second has longer to prove itself,
- * `strangers_max / n` seconds, of which it needs one round trip. They are counted together and not by address: members
+ * `unauthenticated_max / n` seconds, of which it needs one round trip. They are counted together and not by address: members
  * behind one tunnel share theirs.
  */
-const strangers_max_default = 512;
+const unauthenticated_max_default = 512;
 
 type Cipher = ReturnType<typeof createCipheriv>;
 type Part = 'dialer' | 'listener';
@@ -38,17 +38,21 @@ export interface NetworkProofOptions {
   /** 32 bytes. */
   key: Uint8Array;
   /** A connection from outside ended before it proved to have the key. */
-  onStranger: () => void;
-  strangers_max?: number;
+  onUnauthenticated: () => void;
+  unauthenticated_max?: number;
 }
 
 export class NetworkProof implements ConnectionProtector {
   readonly #key: Uint8Array;
-  readonly #strangers: Strangers;
+  readonly #unauthenticated: UnauthenticatedConnections;
 
-  constructor({ key, onStranger, strangers_max = strangers_max_default }: NetworkProofOptions) {
+  constructor({
+    key,
+    onUnauthenticated,
+    unauthenticated_max = unauthenticated_max_default,
+  }: NetworkProofOptions) {
     this.#key = key;
-    this.#strangers = new Strangers(strangers_max, onStranger);
+    this.#unauthenticated = new UnauthenticatedConnections(unauthenticated_max, onUnauthenticated);
   }
 
   /**
@@ -58,7 +62,7 @@ export class NetworkProof implements ConnectionProtector {
    */
   async protect(connection: MessageStream, options?: AbortOptions): Promise<MessageStream> {
     const part: Part = connection.direction === 'inbound' ? 'listener' : 'dialer';
-    if (part === 'listener') this.#strangers.add(connection);
+    if (part === 'listener') this.#unauthenticated.add(connection);
     const bytes = byteStream(connection, { maxBufferSize: unproved_bytes_max });
     const own = randomBytes(nonce_bytes);
     const [read] = await Promise.all([
@@ -74,7 +78,7 @@ export class NetworkProof implements ConnectionProtector {
     if (!timingSafeEqual(proof.subarray(), this.#proof(otherPart[part], nonces))) {
       throw new Error('it does not have the network key of this mesh');
     }
-    if (part === 'listener') this.#strangers.proved(connection);
+    if (part === 'listener') this.#unauthenticated.proved(connection);
     return new EncipheredConnection(bytes.unwrap() as MultiaddrConnection, {
       inbound: this.#cipher(otherPart[part], nonces),
       outbound: this.#cipher(part, nonces),
@@ -97,20 +101,20 @@ export class NetworkProof implements ConnectionProtector {
 }
 
 /** Connections from outside that have proved nothing yet, the oldest first. */
-class Strangers {
+class UnauthenticatedConnections {
   readonly #waiting = new Set<MessageStream>();
   readonly #waiting_max: number;
-  readonly #onStranger: () => void;
+  readonly #onUnauthenticated: () => void;
 
-  constructor(waiting_max: number, onStranger: () => void) {
+  constructor(waiting_max: number, onUnauthenticated: () => void) {
     this.#waiting_max = waiting_max;
-    this.#onStranger = onStranger;
+    this.#onUnauthenticated = onUnauthenticated;
   }
 
   add(connection: MessageStream): void {
     this.#waiting.add(connection);
     connection.addEventListener('close', () => {
-      if (this.#waiting.delete(connection)) this.#onStranger();
+      if (this.#waiting.delete(connection)) this.#onUnauthenticated();
     });
     if (this.#waiting.size <= this.#waiting_max) return;
     const [oldest] = this.#waiting;

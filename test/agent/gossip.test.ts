@@ -30,9 +30,9 @@ describe('agents in the gossip', () => {
     await site.start([fixtureUnit('m')], { mesh });
     const { session_id } = await site.serving('m');
     await eventually(() => site.registry.get(session_id)?.metadata.peer, 'the peer of the session');
-    await eventually(() => gateway.peer.sight(session_id).load, 'a sign of life with load');
-    expect(gateway.peer.sight(session_id)).toMatchObject({ load: { running: 0, waiting: 0 } });
-    expect(gateway.peer.sight(session_id).sources).toContain('folder');
+    await eventually(() => gateway.peer.sessionStatus(session_id).load, 'a sign of life with load');
+    expect(gateway.peer.sessionStatus(session_id)).toMatchObject({ load: { running: 0, waiting: 0 } });
+    expect(gateway.peer.sessionStatus(session_id).sources).toContain('folder');
   });
 
   it('are known at another site, which has no folder in common with theirs', async () => {
@@ -45,7 +45,7 @@ describe('agents in the gossip', () => {
       const known = other.registry.get(session_id);
       return known?.lifecycle === 'SERVING' ? known : undefined;
     }, 'the session at the other site');
-    expect(gateway.peer.sight(session_id).sources).toEqual(['gossip']);
+    expect(gateway.peer.sessionStatus(session_id).sources).toEqual(['gossip']);
     const answer = await other.ask(record, 'hello');
     expect(answer.statusCode).toBe(200);
     await answer.body.dump();
@@ -56,12 +56,15 @@ describe('agents in the gossip', () => {
     await using gateway = await speak(site);
     const agent = await site.start([fixtureUnit('m')], { mesh });
     const { session_id } = await site.serving('m');
-    await eventually(() => gateway.peer.sight(session_id).heard_ms_ago !== undefined, 'a sign of life');
+    await eventually(
+      () => gateway.peer.sessionStatus(session_id).heard_ms_ago !== undefined,
+      'a sign of life',
+    );
     const evidence = new Promise<string | undefined>((resolve) => {
       site.registry.onChange((changes) => {
         for (const change of changes)
           if (change.session_id === session_id && change.after?.lifecycle === 'LEFT')
-            resolve(change.departure_evidence);
+            resolve(change.tombstone_evidence);
       });
     });
     const killed_ms = performance.now();
@@ -79,7 +82,10 @@ describe('agents in the gossip', () => {
     await using gateway = await speak(site);
     const agent = await site.start([fixtureUnit('m')], { mesh });
     const { session_id } = await site.serving('m');
-    await eventually(() => gateway.peer.sight(session_id).heard_ms_ago !== undefined, 'a sign of life');
+    await eventually(
+      () => gateway.peer.sessionStatus(session_id).heard_ms_ago !== undefined,
+      'a sign of life',
+    );
     agent.process.kill('SIGSTOP');
     await eventually(() => site.registry.get(session_id)?.lifecycle === 'LEFT', 'LEFT');
     agent.process.kill('SIGCONT');
@@ -108,9 +114,9 @@ it('an agent whose port cannot be reached is reached through its peer', async ()
   const walled = { ...record, metadata: { ...record.metadata, addresses: [{ host: '127.0.0.1', port: 1 }] } };
   const own = other.gateway.identity;
   await expect(pinnedConnect(walled, own)).rejects.toThrow('cannot be reached');
-  const detour = new RelayFallback((to) => gateway.peer.tunnel(to));
-  const socket = await pinnedConnect(walled, own, { detour });
-  expect(detour.isPreferred(walled)).toBe(true);
+  const relayFallback = new RelayFallback((to) => gateway.peer.tunnel(to));
+  const socket = await pinnedConnect(walled, own, { relayFallback });
+  expect(relayFallback.isPreferred(walled)).toBe(true);
   socket.write(`GET /hpcserve/v1/state HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n`);
   const [answer] = (await once(socket, 'data')) as [Buffer];
   expect(answer.toString('latin1')).toContain('HTTP/1.1 200');

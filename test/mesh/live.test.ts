@@ -89,11 +89,11 @@ const rejected = ({ peer }: Member, reason: string): number => peer.status().rej
 describe('members of sites without a folder in common', () => {
   test('know each other’s sessions, how they came, their load, and what becomes of them', async () => {
     const [a, b, c] = (await sites(3)) as [Member, Member, Member];
-    expect(a.peer.sight(c.session.id).sources).toEqual(['gossip']);
-    expect(a.peer.sight(a.session.id).sources).toContain('folder');
+    expect(a.peer.sessionStatus(c.session.id).sources).toEqual(['gossip']);
+    expect(a.peer.sessionStatus(a.session.id).sources).toContain('folder');
     c.peer.setLoad(c.session.id, { running: 3, waiting: 2, max_sequences: 8 });
-    await eventually(() => a.peer.sight(c.session.id).load?.running === 3, 'load');
-    expect(a.peer.sight(c.session.id).heard_ms_ago).toBeLessThan(3000);
+    await eventually(() => a.peer.sessionStatus(c.session.id).load?.running === 3, 'load');
+    expect(a.peer.sessionStatus(c.session.id).heard_ms_ago).toBeLessThan(3000);
     await c.session.update({ metadata: { node: 'elsewhere' } });
     await eventually(() => b.registry.get(c.session.id)?.metadata.node === 'elsewhere', 'a new version');
     await c.session.leave();
@@ -102,13 +102,13 @@ describe('members of sites without a folder in common', () => {
 
   test('say within three seconds that one died, with what they saw', async () => {
     const [a, b, c] = (await sites(3)) as [Member, Member, Member];
-    await eventually(() => a.peer.sight(c.session.id).heard_ms_ago !== undefined, 'a sign of life');
+    await eventually(() => a.peer.sessionStatus(c.session.id).heard_ms_ago !== undefined, 'a sign of life');
     // From before its end, which may be seen before all of it is closed.
     const evidence = new Promise<string | undefined>((resolve) => {
       a.registry.onChange((changes) => {
         for (const change of changes)
           if (change.session_id === c.session.id && change.after?.lifecycle === 'LEFT')
-            resolve(change.departure_evidence);
+            resolve(change.tombstone_evidence);
       });
     });
     const died_ms = performance.now();
@@ -130,13 +130,13 @@ describe('members of sites without a folder in common', () => {
       });
     }
     const { transport, target } = await rogue(a);
-    const witness = await SessionIdentity.create();
+    const reporter = await SessionIdentity.create();
     for (let turn = 0; turn < 4; turn++) {
       const { version } = b.session.record;
       const claims = [a, b, c].map(({ session }) => {
         const { lifecycle, version } = session.record;
-        const departure = { session_id: session.id, evidence: `gone ${turn}`, seen: { lifecycle, version } };
-        return openEntry({ departure: sealTombstone(departure, witness, key) }, key);
+        const tombstone = { session_id: session.id, evidence: `gone ${turn}`, seen: { lifecycle, version } };
+        return openEntry({ tombstone: sealTombstone(tombstone, reporter, key) }, key);
       });
       await eventually(() => {
         transport.send(target, { kind: 'news', entries: claims });

@@ -104,14 +104,14 @@ describe('an envelope that is not right', () => {
     expect(() => openRecord(forged, networkKey)).toThrow(expect.objectContaining({ reason: 'forged' }));
   });
 
-  test('a departure does not pass as a record, nor a record as a departure', () => {
-    const departure = sealTombstone(
+  test('a tombstone does not pass as a record, nor a record as a tombstone', () => {
+    const tombstone = sealTombstone(
       { session_id: identity.session_id, evidence: 'job ended' },
       other,
       networkKey,
     );
-    expect(openTombstone(departure, networkKey).evidence).toBe('job ended');
-    expect(() => openRecord(departure, networkKey)).toThrow(expect.objectContaining({ reason: 'malformed' }));
+    expect(openTombstone(tombstone, networkKey).evidence).toBe('job ended');
+    expect(() => openRecord(tombstone, networkKey)).toThrow(expect.objectContaining({ reason: 'malformed' }));
     const record = sealRecord(recordOf(identity), identity, networkKey);
     expect(() => openTombstone(record, networkKey)).toThrow(expect.objectContaining({ reason: 'malformed' }));
   });

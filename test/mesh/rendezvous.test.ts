@@ -258,7 +258,7 @@ describe('a session that a peer declares gone', () => {
     await using a = await openRegistry(scratch.path);
     await using b = await openRegistry(scratch.path);
     const evidence: (string | undefined)[] = [];
-    b.onChange((changes) => evidence.push(...changes.map((change) => change.departure_evidence)));
+    b.onChange((changes) => evidence.push(...changes.map((change) => change.tombstone_evidence)));
     await a.retire(session.id, 'Slurm job 42 ended: NODE_FAIL', await SessionIdentity.create());
     await eventually(() => b.get(session.id)?.lifecycle === 'LEFT', 'b believes it');
     expect(evidence).toEqual(['Slurm job 42 ended: NODE_FAIL']);

@@ -10,17 +10,17 @@ import { metadata, recordOf } from './support.ts';
 
 const networkKey = new Uint8Array(32).fill(7);
 const peer = { id: '12D3KooWpeer', addresses: ['/ip4/10.0.0.1/tcp/4001'] };
-/** Everything that can be said of three sessions, a few ways each: records alone, departures alone, both. */
+/** Everything that can be said of three sessions, a few ways each: records alone, tombstones alone, both. */
 let sayings: Entry[][];
-let witness: SessionIdentity;
+let reporter: SessionIdentity;
 
 beforeAll(async () => {
-  witness = await SessionIdentity.create();
+  reporter = await SessionIdentity.create();
   const other = await SessionIdentity.create();
   sayings = [];
   for (let session = 0; session < 3; session++) {
     const identity = await SessionIdentity.create();
-    const departures = [witness, other].map((by) =>
+    const tombstones = [reporter, other].map((by) =>
       sealTombstone({ session_id: identity.session_id, evidence: 'gone' }, by, networkKey),
     );
     const records = lifecycles.flatMap((lifecycle) =>
@@ -37,16 +37,16 @@ beforeAll(async () => {
     );
     sayings.push([
       ...records.map((record) => openEntry({ record }, networkKey)),
-      ...departures.map((departure) => openEntry({ departure }, networkKey)),
-      openEntry({ record: records[3]!, departure: departures[0]! }, networkKey),
+      ...tombstones.map((tombstone) => openEntry({ tombstone }, networkKey)),
+      openEntry({ record: records[3]!, tombstone: tombstones[0]! }, networkKey),
       ...lifecycles.slice(0, 3).flatMap((lifecycle) =>
         [0, 1].map((version) => {
-          const departure = {
+          const tombstone = {
             session_id: identity.session_id,
             evidence: 'silent',
             seen: { lifecycle, version },
           };
-          return openEntry({ departure: sealTombstone(departure, witness, networkKey) }, networkKey);
+          return openEntry({ tombstone: sealTombstone(tombstone, reporter, networkKey) }, networkKey);
         }),
       ),
     ]);
@@ -89,7 +89,7 @@ describe('joining what is known of a session', () => {
     );
   });
 
-  test('never goes back: a lifecycle only grows, and from a departure leads a later record alone', () => {
+  test('never goes back: a lifecycle only grows, and from a tombstone leads a later record alone', () => {
     fc.assert(
       fc.property(ofAnySession, (entries) => {
         const table = new SessionTable();
@@ -110,10 +110,10 @@ describe('joining what is known of a session', () => {
     );
   });
 
-  test('drops a departure that a later record refutes, in whatever order they come', () => {
+  test('drops a tombstone that a later record refutes, in whatever order they come', () => {
     const [, , , , serving0, , serving1] = sayings[0]!;
-    const silentAt = sayings[0]!.find(({ departure }) => {
-      const seen = departure?.value.seen;
+    const silentAt = sayings[0]!.find(({ tombstone }) => {
+      const seen = tombstone?.value.seen;
       return seen?.lifecycle === 'SERVING' && seen.version === 0;
     })!;
     expect(hasLeft(mergeRecords(serving0!, silentAt))).toBe(true);
@@ -167,7 +167,7 @@ describe('replicas of the table', () => {
           JSON.stringify(
             [...table.entries()]
               .filter(isGossiped)
-              .map((entry) => [sealedEntry(entry).record, entry.departure !== undefined])
+              .map((entry) => [sealedEntry(entry).record, entry.tombstone !== undefined])
               .sort(),
           );
         const equal = travelling(one) === travelling(other);
@@ -187,19 +187,19 @@ describe('replicas of the table', () => {
 
   test('do not bring back a session that is over and was compacted', () => {
     const [serving] = sayings[0]!;
-    const departure = sayings[0]![16]!;
+    const tombstone = sayings[0]![16]!;
     const table = new SessionTable();
     const empty = [...table.sums];
     table.merge(serving!, 'gossip');
-    table.merge(departure, 'gossip');
+    table.merge(tombstone, 'gossip');
     table.forget(serving!.session_id, true);
     expect(table.sums).toEqual(empty);
     expect(table.merge(serving!, 'gossip')).toBe('forgotten');
-    expect(table.merge(departure, 'gossip')).toBe('forgotten');
+    expect(table.merge(tombstone, 'gossip')).toBe('forgotten');
     expect(table.size).toBe(0);
   });
 
-  test('tell readers of a departure with its evidence, once, also where it came before the record', async () => {
+  test('tell readers of a tombstone with its evidence, once, also where it came before the record', async () => {
     for (const order of [
       [4, 16, 17],
       [16, 17, 4],
@@ -211,7 +211,7 @@ describe('replicas of the table', () => {
         table.merge(sayings[0]![index]!, 'gossip');
         await Promise.resolve();
       }
-      expect(told.at(-1)).toMatchObject({ after: { lifecycle: 'LEFT' }, departure_evidence: 'gone' });
+      expect(told.at(-1)).toMatchObject({ after: { lifecycle: 'LEFT' }, tombstone_evidence: 'gone' });
       expect(told.filter(({ after }) => after?.lifecycle === 'LEFT')).toHaveLength(1);
     }
   });

@@ -188,7 +188,7 @@ describe('TLS between members', () => {
     });
   });
 
-  test('a detour is taken without waiting for ways that say nothing, until a direct way is found beside it', async () => {
+  test('the relay fallback is taken without waiting for ways that say nothing, until a direct way is found beside it', async () => {
     // A port that takes connections and never says a word, as behind a firewall.
     const knocks: Socket[] = [];
     const wall = createPlainServer((socket) => {
@@ -204,24 +204,24 @@ describe('TLS between members', () => {
       },
     });
     let taken = 0;
-    const detour = new RelayFallback(async () => {
+    const relayFallback = new RelayFallback(async () => {
       taken++;
       return connectPlain(port, '127.0.0.1');
     }, 0); // a direct way is looked for each time
     const connects = async (record: SessionRecord, timeout_ms: number): Promise<void> => {
-      (await pinnedConnect(record, member, { detour, timeout_ms })).destroy();
+      (await pinnedConnect(record, member, { relayFallback, timeout_ms })).destroy();
     };
     await connects(walled, 300);
-    expect([taken, detour.isPreferred(walled)]).toEqual([1, true]);
+    expect([taken, relayFallback.isPreferred(walled)]).toEqual([1, true]);
     // The next one does not wait: it is there while the wall still holds the knock beside it.
     await connects(walled, 60_000);
     expect(taken).toBe(2);
     await eventually(() => knocks.length === 2, 'the knock');
     expect(knocks[1]!.destroyed).toBe(false);
-    expect(detour.isPreferred(walled)).toBe(true);
+    expect(relayFallback.isPreferred(walled)).toBe(true);
     // It comes to an end: the way is direct from then on.
     await connects(at(one), 10_000);
-    await eventually(() => !detour.isPreferred(at(one)), 'the direct way');
+    await eventually(() => !relayFallback.isPreferred(at(one)), 'the direct way');
     expect(taken).toBe(3);
     await connects(at(one), 10_000);
     expect(taken).toBe(3);

@@ -3,7 +3,7 @@ import type { Entry } from '../../../mesh/entry.ts';
 import { GossipMember } from '../../../mesh/gossip/member.ts';
 import type { GossipMessage, Outgoing } from '../../../mesh/gossip/messages.ts';
 import { PeerRing } from '../../../mesh/gossip/peer-ring.ts';
-import { defaultGossipSettings } from '../../../mesh/gossip/settings.ts';
+import { type GossipSettings, gossipPresets } from '../../../mesh/gossip/settings.ts';
 import { GossipSimulation } from '../../../mesh/gossip/simulation.ts';
 import type { RecordMark } from '../../../mesh/record-codec.ts';
 import { SessionTable } from '../../../mesh/session-table.ts';
@@ -25,13 +25,13 @@ function entryOf(name: string, peer: string, role: 'engine' | 'gateway' = 'engin
   return { session_id, record: { value, envelope: Uint8Array.of(1), fingerprint: fingerprint++ } };
 }
 
-function departureOf(
+function tombstoneOf(
   { session_id }: Pick<Entry, 'session_id'>,
   evidence = 'gone',
   seen: RecordMark | undefined = { lifecycle: 'SERVING', version: 0 },
 ): Entry {
   const value = { session_id, evidence, ...(seen ? { seen } : {}) };
-  return { session_id, departure: { value, envelope: Uint8Array.of(2), fingerprint: fingerprint++ } };
+  return { session_id, tombstone: { value, envelope: Uint8Array.of(2), fingerprint: fingerprint++ } };
 }
 
 describe('the ring of members', () => {
@@ -51,9 +51,9 @@ describe('the ring of members', () => {
     const second = entryOf('a2', 'a', 'gateway');
     table.merge(second, 'gossip');
     expect(ring.gateways).toEqual(['a']);
-    table.merge(departureOf(entryOf('a', 'a')), 'gossip');
+    table.merge(tombstoneOf(entryOf('a', 'a')), 'gossip');
     expect(ring.names).toEqual(['a', 'b', 'c', 'd']);
-    table.merge(departureOf(second), 'gossip');
+    table.merge(tombstoneOf(second), 'gossip');
     expect(ring.names).toEqual(['b', 'c', 'd']);
   });
 
@@ -111,6 +111,39 @@ describe('members that are simulated', () => {
     }
   });
 
+  it.each([
+    ['local', [0.05, 0.3], 0],
+    ['lan', [0.2, 3], 0.01],
+    ['wan', [20, 150], 0.02],
+  ] as const)(
+    'know of a death within what the settings promise, as presets have them: %s',
+    (name, delay_ms, loss) => {
+      const settings = gossipPresets[name];
+      const { suspicion_timeout_ms, probe_timeout_ms, stagger_ms, watchers } = settings;
+      const { broadcast_batch_ms, claim_probe_timeout_ms } = settings;
+      // The news takes a few steps; what it misses is found by a push-pull.
+      const ways_ms = 6 * delay_ms[1] + (loss > 0 ? settings.push_pull_interval_ms : 0);
+      const promised_ms =
+        suspicion_timeout_ms +
+        probe_timeout_ms +
+        (watchers - 1) * stagger_ms +
+        broadcast_batch_ms +
+        claim_probe_timeout_ms +
+        ways_ms;
+      for (const seed of [1, 2]) {
+        const simulation = new GossipSimulation({ members: 40, delay_ms, seed, loss, settings });
+        const before = simulation.nodes.map(({ session_id }) => session_id);
+        simulation.nodes[7]!.host.silent = true;
+        const took_ms = simulation.until(() => simulation.agrees, { step_ms: 10, most_ms: 60_000 });
+        expect(took_ms).toBeLessThanOrEqual(promised_ms);
+        simulation.run(20_000);
+        expect(simulation.speaking.map(({ session_id }) => session_id)).toEqual(
+          before.filter((_, at) => at !== 7),
+        );
+      }
+    },
+  );
+
   it('evict nobody who lives, at 1 % loss and with clocks an hour wrong', () => {
     const simulation = new GossipSimulation({ ...small, seed: 7, loss: 0.01, clock_error_ms: 3_600_000 });
     const before = simulation.nodes.map(({ session_id }) => session_id);
@@ -146,7 +179,7 @@ describe('members that are simulated', () => {
     for (let round = 0; round < 8; round++) {
       const entries = nodes.slice(1).flatMap(({ session_id, table }) => {
         const { version } = table.get(session_id)!;
-        return departureOf({ session_id }, `round ${round}`, { lifecycle: 'SERVING', version });
+        return tombstoneOf({ session_id }, `round ${round}`, { lifecycle: 'SERVING', version });
       });
       network.announce(rogue!.host, { kind: 'news', entries });
       for (const { host } of nodes.slice(1)) rogue!.host.send(host.self, { kind: 'news', entries });
@@ -186,16 +219,16 @@ describe('members that are simulated', () => {
 describe('a member', () => {
   let now_ms = 0;
   let refuted: [string, RecordMark][] = [];
-  function memberOf(table: SessionTable, settings = {}): GossipMember {
+  function memberOf(table: SessionTable, settings: Partial<GossipSettings> = {}): GossipMember {
     now_ms = 0;
     refuted = [];
     let draw = 0;
     return new GossipMember({
       self: 'me',
       table,
-      departure: (session_id, evidence, seen) => departureOf({ session_id }, evidence, seen),
+      sealTombstone: (session_id, evidence, seen) => tombstoneOf({ session_id }, evidence, seen),
       refute: (session_id, seen) => refuted.push([session_id, seen]),
-      settings: { ...defaultGossipSettings, ...settings },
+      settings: { ...gossipPresets.lan, ...settings },
       now_ms: () => now_ms,
       random: () => {
         draw += 0.37;
@@ -228,19 +261,19 @@ describe('a member', () => {
     expect(self.rejected.flood).toBe(3);
   });
 
-  it('compares again soon after a comparison that found a difference', () => {
-    const self = memberOf(tableOf(entryOf('own', 'me'), entryOf('a', 'a')), { compare_soon_ms: 100 });
-    const comparedWithin = (ms: number): boolean => {
+  it('does a push-pull again soon after one that found a difference', () => {
+    const self = memberOf(tableOf(entryOf('own', 'me'), entryOf('a', 'a')), { push_pull_soon_ms: 100 });
+    const pushPullWithin = (ms: number): boolean => {
       const end_ms = now_ms + ms;
       let found = false;
       for (; now_ms < end_ms; now_ms += 10)
         found ||= self.tick().some(({ message }) => message.kind === 'sums');
       return found;
     };
-    while (!comparedWithin(10));
+    while (!pushPullWithin(10));
     self.receive('a', { kind: 'marks', buckets: [0], marks: [] });
-    expect(comparedWithin(200)).toBe(true);
-    expect(comparedWithin(200)).toBe(false);
+    expect(pushPullWithin(200)).toBe(true);
+    expect(pushPullWithin(200)).toBe(false);
   });
 
   describe('that is told that another left', () => {
@@ -248,7 +281,7 @@ describe('a member', () => {
     const seen = { lifecycle: 'SERVING' as const, version: 0 };
     const told = (evidence = 'gone', mark: RecordMark | undefined = seen): GossipMessage => ({
       kind: 'news',
-      entries: [departureOf(theirs, evidence, mark)],
+      entries: [tombstoneOf(theirs, evidence, mark)],
     });
     const lifecycleIn = (table: SessionTable): string | undefined => table.get(theirs.session_id)?.lifecycle;
     const asked = (out: readonly Outgoing[]): number[] =>
@@ -261,7 +294,7 @@ describe('a member', () => {
       const [nonce] = asked(self.tick());
       expect(lifecycleIn(table)).toBe('SERVING');
       expect(self.receive('them', { kind: 'alive', nonce: nonce! })).toMatchObject([
-        { to: 'them', message: { kind: 'news', entries: [{ departure: { value: { evidence: 'gone' } } }] } },
+        { to: 'them', message: { kind: 'news', entries: [{ tombstone: { value: { evidence: 'gone' } } }] } },
       ]);
       for (; now_ms < 900; now_ms += 100) self.tick();
       expect([lifecycleIn(table), self.rejected.unproven]).toEqual(['SERVING', 1]);
@@ -315,13 +348,13 @@ describe('a member', () => {
       const self = memberOf(table);
       const { session_id } = theirs;
       const value = { session_id, evidence: 'Slurm job 42 ended' };
-      const departure = { value, envelope: Uint8Array.of(3), fingerprint: fingerprint++ };
-      self.receive('reader', { kind: 'news', entries: [{ session_id, departure }] });
+      const tombstone = { value, envelope: Uint8Array.of(3), fingerprint: fingerprint++ };
+      self.receive('reader', { kind: 'news', entries: [{ session_id, tombstone }] });
       self.tick();
       now_ms = 600;
       self.tick();
       expect(lifecycleIn(table)).toBe('LEFT');
-      expect(table.entry(session_id)?.departure?.value).toEqual({ ...value, seen });
+      expect(table.entry(session_id)?.tombstone?.value).toEqual({ ...value, seen });
     });
 
     it('sees by a later record that it lives, though it was found silent', () => {
@@ -341,7 +374,7 @@ describe('a member', () => {
     it('looks at so many at a time, whoever says how much', () => {
       const all = Array.from({ length: 20 }, (_, at) => entryOf(`s${at}`, `p${at}`));
       const self = memberOf(tableOf(entryOf('own', 'me'), ...all), { claim_burst: 5, claims_per_s: 10 });
-      self.receive('rogue', { kind: 'news', entries: all.map((entry) => departureOf(entry)) });
+      self.receive('rogue', { kind: 'news', entries: all.map((entry) => tombstoneOf(entry)) });
       const probes = (): number => self.tick().filter(({ message }) => message.kind === 'probe').length;
       expect(probes()).toBe(5);
       now_ms = 1000;
@@ -354,7 +387,7 @@ describe('a member', () => {
     const table = tableOf(own);
     const self = memberOf(table, { refute_ms: 500 });
     for (let turn = 0; turn < 10; turn++, now_ms += 100) {
-      self.receive('rogue', { kind: 'news', entries: [departureOf(own, `gone ${turn}`)] });
+      self.receive('rogue', { kind: 'news', entries: [tombstoneOf(own, `gone ${turn}`)] });
       self.tick();
     }
     expect(table.get(own.session_id)?.lifecycle).toBe('SERVING');
@@ -368,7 +401,7 @@ describe('a member', () => {
     self.tick();
     now_ms = 5_000;
     self.tick(); // timers come before what was sent meanwhile
-    self.receive('watcher', { kind: 'news', entries: [departureOf(own)] });
+    self.receive('watcher', { kind: 'news', entries: [tombstoneOf(own)] });
     expect([table.get(own.session_id)?.lifecycle, refuted]).toEqual(['LEFT', []]);
   });
 
@@ -387,7 +420,7 @@ describe('a member', () => {
     self.receive('y', { kind: 'news', entries: [old] });
     expect([self.rejected.replayed, table.size]).toEqual([1, 1]);
     const answer = self.receive('x', { kind: 'beat', sessions: [{ session_id: old.session_id }] });
-    expect(answer).toMatchObject([{ to: 'x', message: { kind: 'news', entries: [{ departure: {} }] } }]);
+    expect(answer).toMatchObject([{ to: 'x', message: { kind: 'news', entries: [{ tombstone: {} }] } }]);
   });
 
   it('does not take a sign of life for the session of another', () => {
@@ -395,9 +428,9 @@ describe('a member', () => {
     const self = memberOf(tableOf(entryOf('own', 'me'), theirs));
     const load = { running: 9, waiting: 9, max_sequences: 9 };
     self.receive('x', { kind: 'beat', sessions: [{ session_id: theirs.session_id, load }] });
-    expect([self.rejected.not_its_own, self.lastBeat(theirs.session_id)]).toEqual([1, undefined]);
+    expect([self.rejected.not_its_own, self.lastHeartbeat(theirs.session_id)]).toEqual([1, undefined]);
     self.receive('them', { kind: 'beat', sessions: [{ session_id: theirs.session_id, load }] });
-    expect(self.lastBeat(theirs.session_id)).toEqual({ at_ms: 0, load });
+    expect(self.lastHeartbeat(theirs.session_id)).toEqual({ at_ms: 0, load });
   });
 
   it('says with evidence that a member left which it heard and hears no more', () => {
@@ -410,7 +443,7 @@ describe('a member', () => {
     }
     for (; now_ms < 3400; now_ms += 100) self.tick();
     expect(table.get(theirs.session_id)?.lifecycle).toBe('LEFT');
-    expect(table.entry(theirs.session_id)?.departure?.value.evidence).toMatch(/^silent for 2\.[0-9] s/);
+    expect(table.entry(theirs.session_id)?.tombstone?.value.evidence).toMatch(/^silent for 2\.[0-9] s/);
   });
 
   it('gives those more time that it never heard: they may be just beginning', () => {

@@ -220,7 +220,8 @@ describe('a relay', () => {
     await exchange(relay, hidden, 500_000);
     await eventually(
       () =>
-        relay.peer.sight(hidden.session.id).heard_ms_ago !== undefined && other.peer.status().members === 3,
+        relay.peer.sessionStatus(hidden.session.id).heard_ms_ago !== undefined &&
+        other.peer.status().members === 3,
       'signs of life',
     );
     // Two minutes is where they end it otherwise: a relay tells both ends what it allows.
@@ -228,7 +229,7 @@ describe('a relay', () => {
       network_key: key,
       listen: [],
       relays: false,
-      onStranger: () => undefined,
+      onUnauthenticated: () => undefined,
     });
     closing.push(async () => node.stop());
     const circuit = multiaddr(`${addresses[0]}/p2p/${record.metadata.peer!.id}`);

@@ -1,4 +1,4 @@
-/** Comparing the tables of two members: first sums of buckets, then marks of what is in those that differ. */
+/** A push-pull: two members compare their tables, first by sums of buckets, then by marks of what is in those that differ. */
 import { type Entry, entryFingerprint, isGossiped } from '../entry.ts';
 import { bucket_count, bucketOf, type SessionTable } from '../session-table.ts';
 import type { Mark } from './messages.ts';
@@ -14,7 +14,7 @@ export function marksOf(table: SessionTable, buckets: readonly number[]): Mark[]
 }
 
 /** What another member is to be told that has these marks in its buckets, and what it is to be asked for. */
-export function difference(
+export function pushPullDifference(
   table: SessionTable,
   buckets: readonly number[],
   marks: readonly Mark[],

@@ -4,10 +4,10 @@ import { connect } from 'node:net';
 import type { MultiaddrConnection } from '@libp2p/interface';
 import { multiaddrConnectionPair } from '@libp2p/utils';
 import { afterEach, describe, expect, it } from 'vitest';
-import { Libp2pTransport } from '../../mesh/libp2p/libp2p-transport.ts';
-import { NetworkProof } from '../../mesh/libp2p/network-proof.ts';
-import { SessionTable } from '../../mesh/session-table.ts';
-import { eventually } from './support.ts';
+import { Libp2pTransport } from '../../../mesh/libp2p/libp2p-transport.ts';
+import { NetworkProof } from '../../../mesh/libp2p/network-proof.ts';
+import { SessionTable } from '../../../mesh/session-table.ts';
+import { eventually } from '../support.ts';
 
 const key = new Uint8Array(32).fill(9);
 const closing: (() => Promise<unknown>)[] = [];
@@ -85,8 +85,8 @@ describe('strangers', () => {
 });
 
 describe('the first bytes of a connection', () => {
-  const proof = (of = key, strangers_max = 4): NetworkProof =>
-    new NetworkProof({ key: of, onStranger: () => undefined, strangers_max });
+  const proof = (of = key, unauthenticated_max = 4): NetworkProof =>
+    new NetworkProof({ key: of, onUnauthenticated: () => undefined, unauthenticated_max });
 
   it('let large messages through, whole and in order', async () => {
     const [dialed, listening] = multiaddrConnectionPair({ capacity: 8 * 1024 * 1024 });
@@ -132,7 +132,7 @@ describe('the first bytes of a connection', () => {
 
   it('are waited for by so many at a time: the oldest ends first, and members count no more', async () => {
     let ended = 0;
-    const counting = new NetworkProof({ key, onStranger: () => ended++, strangers_max: 2 });
+    const counting = new NetworkProof({ key, onUnauthenticated: () => ended++, unauthenticated_max: 2 });
     const come = (): Record<'dialed' | 'listening', MultiaddrConnection> & { done: Promise<unknown> } => {
       const [dialed, listening] = multiaddrConnectionPair();
       return { dialed, listening, done: counting.protect(listening).catch((error: Error) => error) };
