@@ -1,5 +1,6 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
-import type { IncomingMessage, Server, ServerResponse } from 'node:http';
+import type { IncomingMessage, RequestListener, Server } from 'node:http';
+import type { Socket } from 'node:net';
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
 import { z } from 'zod';
 import { type ApiKey, type KeyStore, type Ledger, usageDimensions } from '../ledger/index.ts';
@@ -66,7 +67,7 @@ interface ModelEntry {
   hpcserve: { models: string[]; precisions: string[]; replicas: number };
 }
 
-const adminBodyBytes = 64 * 1024;
+const admin_body_bytes_max = 64 * 1024;
 const keyBody = z.strictObject({
   name: z.string().trim().min(1).max(128),
   settings: keySettingsSchema.optional(),
@@ -77,29 +78,50 @@ const usageParameters = z.strictObject({
   until_ms: z.coerce.number().int().min(0).optional(),
 });
 
-/** Every path but those that go to replicas, on the server that `makeServer` returns. */
+/**
+ * Every path but those that go to replicas, on the server that `makeServer` returns: who may ask what is in docs/gateway.md.
+ *
+ * ```
+ *   request ─► OpenAiHandler takes it, else ─► fastify ─► modelRoutes    a key
+ *                                                         mesh, metrics  a key, the operator
+ *                                                         adminRoutes    the operator
+ * ```
+ */
 export function createApi(
   services: ApiServices,
-  door: OpenAiHandler,
-  makeServer: (handler: (request: IncomingMessage, response: ServerResponse) => void) => Server,
-  onClientError: (error: Error & { code?: string }, socket: import('node:net').Socket) => void,
+  handler: OpenAiHandler,
+  makeServer: (listener: RequestListener) => Server,
+  onClientError: (error: Error & { code?: string }, socket: Socket) => void,
 ): FastifyInstance {
   const app = Fastify({
-    serverFactory: (handler) => makeServer(handler),
+    serverFactory: (listener) => makeServer(listener),
     clientErrorHandler: onClientError,
-    bodyLimit: adminBodyBytes,
+    bodyLimit: admin_body_bytes_max,
     genReqId: (request) => requestIdOf(request.headers['x-request-id']),
-    frameworkErrors: (error, request, reply) => answer(request, reply, toHpcserveError(error)),
+    frameworkErrors: (error, request, reply) => answerWith(request, reply, toHpcserveError(error)),
   });
   app.addHook('onSend', async (request, reply) => {
     reply.header(headers.request_id, request.id);
   });
+  answerErrors(app, services.log);
+  app.get('/health', async (_request, reply) => {
+    const status = handler.draining ? 'draining' : services.ledger.failure ? 'ledger_failing' : 'ok';
+    reply.code(status === 'ok' ? 200 : 503);
+    return { status };
+  });
+  modelRoutes(app, services);
+  meshRoutes(app, services);
+  adminRoutes(app, services);
+  return app;
+}
+
+function answerErrors(app: FastifyInstance, log: GatewayLog): void {
   app.setErrorHandler((error, request, reply) => {
     const known = toHpcserveError(error);
     if (known.http_status >= 500) {
-      services.log.error({ request_id: request.id, code: known.code, error: known.stack }, 'request failed');
+      log.error({ request_id: request.id, code: known.code, error: known.stack }, 'request failed');
     }
-    answer(request, reply, known);
+    answerWith(request, reply, known);
   });
   const methods = new Map<string, string[]>();
   app.addHook('onRoute', ({ url, method }) => {
@@ -111,39 +133,64 @@ export function createApi(
     if (allowed) {
       reply.header('allow', allowed.join(', '));
       const what = `${path} takes ${allowed.join(', ')}, not ${request.method}`;
-      answer(request, reply, new HpcserveError('E_REQUEST_METHOD', { what }));
+      answerWith(request, reply, new HpcserveError('E_REQUEST_METHOD', { what }));
     } else {
       const what = `there is nothing at ${path.slice(0, 256)}`;
-      answer(request, reply, new HpcserveError('E_REQUEST_PATH', { what }));
+      answerWith(request, reply, new HpcserveError('E_REQUEST_PATH', { what }));
     }
   });
-  publicRoutes(app, services, door);
-  adminRoutes(app, services);
-  return app;
 }
 
-function publicRoutes(app: FastifyInstance, services: ApiServices, door: OpenAiHandler): void {
-  const { table, router, ledger, keys, metrics, availability, workload, admin_token } = services;
+function toHpcserveError(error: unknown): HpcserveError {
+  if (error instanceof HpcserveError) return error;
+  const { statusCode, code, message } = error as Error & { statusCode?: number; code?: string };
+  if (statusCode === 413) return new HpcserveError('E_REQUEST_TOO_LARGE', { what: message });
+  if (code === 'FST_ERR_CTP_INVALID_JSON_BODY' || code === 'FST_ERR_CTP_EMPTY_JSON_BODY') {
+    return new HpcserveError('E_REQUEST_JSON', { what: message });
+  }
+  if (statusCode !== undefined && statusCode < 500) {
+    return new HpcserveError('E_REQUEST_INVALID', { what: message });
+  }
+  return HpcserveError.from(error);
+}
+
+function answerWith(request: FastifyRequest, reply: FastifyReply, error: HpcserveError): void {
+  // Also where a key was valid once: its connection is proven by nothing any more.
+  if (error.http_status === 401) reply.header('connection', 'close');
+  reply
+    .code(error.http_status)
+    .header('content-type', 'application/json')
+    .header(headers.request_id, request.id)
+    .header(errorCodeHeader, error.code)
+    .send(JSON.stringify(errorEnvelope(error)));
+}
+
+// --- for keys ------------------------------------------------------------------------------------------------
+
+/** @throws E_REQUEST_KEY */
+async function keyFor({ raw }: FastifyRequest, keys: KeyStore): Promise<ApiKey> {
+  const key = await lookForKey(raw, keys);
+  if (!key) throw keyError(raw);
+  return key;
+}
+
+/** The key of a request, undefined for the operator. @throws E_REQUEST_KEY */
+async function keyOrAdmin(
+  request: FastifyRequest,
+  { keys, admin_token }: ApiServices,
+): Promise<ApiKey | undefined> {
+  return isAdmin(request.raw, admin_token) ? undefined : await keyFor(request, keys);
+}
+
+function modelRoutes(app: FastifyInstance, services: ApiServices): void {
+  const { table, router, keys, availability } = services;
   const filters = new RouteFilters(services.providers);
-  const keyFor = async (request: FastifyRequest): Promise<ApiKey> => {
-    const key = await lookForKey(request.raw, keys);
-    if (!key) throw keyError(request.raw);
-    return key;
-  };
-  /** The key of a request, undefined for the operator. */
-  const keyOrAdmin = async (request: FastifyRequest): Promise<ApiKey | undefined> =>
-    isAdmin(request.raw, admin_token) ? undefined : await keyFor(request);
-  const modelsOf = (key: ApiKey, name: string): readonly Replica<SessionLink>[] =>
+  const candidatesOf = (key: ApiKey, name: string): readonly Replica<SessionLink>[] =>
     allowsModel(key, name) ? router.candidates({ model: name, filter: filters.of(key.settings, {}) }) : [];
 
-  app.get('/health', async (_request, reply) => {
-    const status = door.draining ? 'draining' : ledger.failure ? 'ledger_failing' : 'ok';
-    reply.code(status === 'ok' ? 200 : 503);
-    return { status };
-  });
   app.get('/v1/models', async (request) => {
-    const key = await keyFor(request);
-    const data = [...table.routes()].flatMap(({ name }) => modelEntry(name, modelsOf(key, name)));
+    const key = await keyFor(request, keys);
+    const data = [...table.routes()].flatMap(({ name }) => modelEntry(name, candidatesOf(key, name)));
     const listed = new Set(data.map(({ id }) => id));
     for (const asleep of await availability.sleeping())
       if (!listed.has(asleep.name) && allowsModel(key, asleep.name)) data.push(sleepingEntry(asleep));
@@ -151,28 +198,66 @@ function publicRoutes(app: FastifyInstance, services: ApiServices, door: OpenAiH
   });
   // Names may hold slashes (org/name), which clients send with or without escaping.
   app.get<{ Params: { '*': string } }>('/v1/models/*', async (request) => {
-    const key = await keyFor(request);
+    const key = await keyFor(request, keys);
     const name = request.params['*'];
-    const [entry] = modelEntry(name, modelsOf(key, name));
+    const [entry] = modelEntry(name, candidatesOf(key, name));
     if (entry) return entry;
     requireModel(key, name);
     throw (await availability.explain(name, key.settings.models)).error;
   });
+}
+
+/** A name as clients see it; none where nobody would answer. */
+function modelEntry(name: string, candidates: readonly Replica<SessionLink>[]): ModelEntry[] {
+  const first = candidates[0];
+  if (!first) return [];
+  const records = candidates.map(({ session }) => session.record);
+  return [
+    {
+      id: name,
+      object: 'model',
+      created: Math.floor(Math.min(...records.map(({ started_at_ms }) => started_at_ms)) / 1000),
+      owned_by: first.facts.provider,
+      root: first.served.name,
+      max_model_len: Math.min(...candidates.map(({ served }) => served.context_tokens)),
+      hpcserve: {
+        models: [...new Set(candidates.map(({ served }) => served.name))].sort(),
+        precisions: [...new Set(candidates.map(({ served }) => served.precision))].sort(),
+        replicas: candidates.length,
+      },
+    },
+  ];
+}
+
+/** A model that answers when it is asked, after a while. */
+function sleepingEntry({ name, model, asleep_since_ms }: SleepingModel): ModelEntry {
+  return {
+    id: name,
+    object: 'model',
+    created: Math.floor(asleep_since_ms / 1000),
+    owned_by: 'hpcserve',
+    root: model,
+    hpcserve: { models: [model], precisions: [], replicas: 0 },
+  };
+}
+
+function meshRoutes(app: FastifyInstance, services: ApiServices): void {
+  const { table, metrics, workload } = services;
   app.get('/mesh/table', async (request) => {
-    const key = await keyOrAdmin(request);
+    const key = await keyOrAdmin(request, services);
     const query = parseWith(tableQuery, request.query);
-    return {
+    const rows = {
       sessions: sessionRows(table, services.mesh, query, key),
       idle_nodes: key?.settings.models ? [] : idleNodeRows(services.records(), services.mesh, query, key),
-      // Where gateways are, and what the mesh refused, is of no use to who may ask for some models only.
-      ...(key === undefined || isUnrestricted(key)
-        ? { gateways: gatewayRows(services.records(), services.mesh), mesh: services.mesh.status() }
-        : {}),
       workload: workload.workloads().filter(({ model }) => key === undefined || allowsModel(key, model)),
     };
+    // Where gateways are, and what the mesh refused, is of no use to who may ask for some models only.
+    if (key !== undefined && !isUnrestricted(key)) return rows;
+    const gateways = gatewayRows(services.records(), services.mesh);
+    return { ...rows, gateways, mesh: services.mesh.status() };
   });
   app.get('/metrics', async (request, reply) => {
-    const key = await keyOrAdmin(request);
+    const key = await keyOrAdmin(request, services);
     if (key && !isUnrestricted(key))
       throw new HpcserveError('E_REQUEST_ADMIN', {
         what: 'metrics are of all models, and are for the operator of the gateway',
@@ -181,6 +266,16 @@ function publicRoutes(app: FastifyInstance, services: ApiServices, door: OpenAiH
     reply.header('content-type', metrics.contentType);
     return await metrics.render();
   });
+}
+
+// --- for the operator ----------------------------------------------------------------------------------------
+
+/** Compares hashes, so that the time it takes says nothing about the token. */
+export function isAdmin(request: IncomingMessage, token: string): boolean {
+  const sent = bearerOf(request);
+  if (sent === undefined) return false;
+  const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
+  return timingSafeEqual(digest(sent), digest(token));
 }
 
 function adminRoutes(app: FastifyInstance, services: ApiServices): void {
@@ -252,48 +347,6 @@ function checkedSettings<T extends Pick<KeyChanges, 'qos' | 'providers'>>(
   return { ...settings, providers: known.resolve(providers.flatMap(parseProviders)) };
 }
 
-/** A model that answers when it is asked, after a while. */
-function sleepingEntry({ name, model, asleep_since_ms }: SleepingModel): ModelEntry {
-  return {
-    id: name,
-    object: 'model',
-    created: Math.floor(asleep_since_ms / 1000),
-    owned_by: 'hpcserve',
-    root: model,
-    hpcserve: { models: [model], precisions: [], replicas: 0 },
-  };
-}
-
-/** A name as clients see it; none where nobody would answer. */
-function modelEntry(name: string, candidates: readonly Replica<SessionLink>[]): ModelEntry[] {
-  const first = candidates[0];
-  if (!first) return [];
-  const records = candidates.map(({ session }) => session.record);
-  return [
-    {
-      id: name,
-      object: 'model',
-      created: Math.floor(Math.min(...records.map(({ started_at_ms }) => started_at_ms)) / 1000),
-      owned_by: first.facts.provider,
-      root: first.served.name,
-      max_model_len: Math.min(...candidates.map(({ served }) => served.context_tokens)),
-      hpcserve: {
-        models: [...new Set(candidates.map(({ served }) => served.name))].sort(),
-        precisions: [...new Set(candidates.map(({ served }) => served.precision))].sort(),
-        replicas: candidates.length,
-      },
-    },
-  ];
-}
-
-/** Compares hashes, so that the time it takes says nothing about the token. */
-export function isAdmin(request: IncomingMessage, token: string): boolean {
-  const sent = bearerOf(request);
-  if (sent === undefined) return false;
-  const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
-  return timingSafeEqual(digest(sent), digest(token));
-}
-
 function parseWith<T>(schema: z.ZodType<T>, value: unknown): T {
   const result = schema.safeParse(value ?? {});
   if (result.success) return result.data;
@@ -301,28 +354,4 @@ function parseWith<T>(schema: z.ZodType<T>, value: unknown): T {
     what: 'the request does not have the form that this path takes',
     because: result.error.issues.map(({ path, message }) => `${path.join('.') || 'body'}: ${message}`),
   });
-}
-
-function toHpcserveError(error: unknown): HpcserveError {
-  if (error instanceof HpcserveError) return error;
-  const { statusCode, code, message } = error as Error & { statusCode?: number; code?: string };
-  if (statusCode === 413) return new HpcserveError('E_REQUEST_TOO_LARGE', { what: message });
-  if (code === 'FST_ERR_CTP_INVALID_JSON_BODY' || code === 'FST_ERR_CTP_EMPTY_JSON_BODY') {
-    return new HpcserveError('E_REQUEST_JSON', { what: message });
-  }
-  if (statusCode !== undefined && statusCode < 500) {
-    return new HpcserveError('E_REQUEST_INVALID', { what: message });
-  }
-  return HpcserveError.from(error);
-}
-
-function answer(request: FastifyRequest, reply: FastifyReply, error: HpcserveError): void {
-  // Also where a key was valid once: its connection is proven by nothing any more.
-  if (error.http_status === 401) reply.header('connection', 'close');
-  reply
-    .code(error.http_status)
-    .header('content-type', 'application/json')
-    .header(headers.request_id, request.id)
-    .header(errorCodeHeader, error.code)
-    .send(JSON.stringify(errorEnvelope(error)));
 }

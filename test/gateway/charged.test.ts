@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import Database from 'better-sqlite3';
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { LengthQuantiles } from '../../gateway/workload/length-quantiles.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import {
@@ -11,30 +11,19 @@ import {
   chunkEvent,
   doneEvent,
   json,
-  type Stage,
-  startStage,
+  shareStage,
   stream,
   type TestSession,
   until,
 } from './support.ts';
 
-let stage: Stage;
-let sessions: TestSession[] = [];
+const shared = shareStage();
+const { sessions } = shared;
 const path = '/v1/chat/completions';
 
-beforeAll(async () => {
-  stage = await startStage();
-});
-afterAll(() => stage.close());
-afterEach(async () => {
-  for (const session of sessions) await session.stop();
-  sessions = [];
-});
-
 async function session(answer: Answer, engine = 'native'): Promise<TestSession> {
-  const started = await stage.session(answer, { engine, context_tokens: 8192 });
+  const started = await shared.session(answer, { engine, context_tokens: 8192 });
   started.load = { max_sequences: 128 };
-  sessions.push(started);
   return started;
 }
 
@@ -45,7 +34,9 @@ interface Row {
 }
 
 function row(request_id: string): Row | undefined {
-  const ledger = new Database(join(stage.config.gateway_folder, gatewayFiles.ledger), { readonly: true });
+  const ledger = new Database(join(shared.stage.config.gateway_folder, gatewayFiles.ledger), {
+    readonly: true,
+  });
   try {
     return ledger
       .prepare('select status, prompt_tokens, completion_tokens from requests where request_id = ?')
@@ -58,7 +49,7 @@ function row(request_id: string): Row | undefined {
 /** What the ledger has of a request whose client goes away after the first bytes, or at once. */
 async function leave(request_id: string, body: object, key: string, reads: boolean): Promise<Row> {
   const abort = new AbortController();
-  const answer = fetch(stage.url + path, {
+  const answer = fetch(shared.stage.url + path, {
     method: 'POST',
     headers: {
       authorization: `Bearer ${key}`,
@@ -91,10 +82,14 @@ describe('60 requests at a time of 5,000 tokens', () => {
       await delay(300);
       await json({ choices: [], usage })(request, response);
     });
-    const { key } = await stage.newKey({ budget: { tokens: 1000, window: 'total' } });
+    const { key } = await shared.stage.newKey({ budget: { tokens: 1000, window: 'total' } });
     const answers = await Promise.all(
       Array.from({ length: 60 }, () =>
-        stage.post(path, { model: 'tiny', messages: [], ...asked }, { authorization: `Bearer ${key}` }),
+        shared.stage.post(
+          path,
+          { model: 'tiny', messages: [], ...asked },
+          { authorization: `Bearer ${key}` },
+        ),
       ),
     );
     const statuses = answers.map(({ status }) => status);
@@ -114,7 +109,7 @@ describe('an answer whose client goes away', () => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
       response.write(chunkEvent('a') + chunkEvent('b'));
     }, 'other');
-    const { key } = await stage.newKey({ budget: { tokens: 5000, window: 'total' } });
+    const { key } = await shared.stage.newKey({ budget: { tokens: 5000, window: 'total' } });
     expect(await leave('left-stream', { messages, stream: true }, key, true)).toEqual({
       status: 499,
       prompt_tokens: estimate,
@@ -122,13 +117,17 @@ describe('an answer whose client goes away', () => {
     });
     await leave('left-stream-again', { messages, stream: true }, key, true);
     // It is as if it had been read to its end.
-    const refused = await stage.post(path, { model: 'tiny', messages }, { authorization: `Bearer ${key}` });
+    const refused = await shared.stage.post(
+      path,
+      { model: 'tiny', messages },
+      { authorization: `Bearer ${key}` },
+    );
     expect(refused.status).toBe(429);
   });
 
   it('costs its prompt also where it is no stream, and no more than the context', async () => {
     await session(() => undefined, 'other');
-    const { key } = await stage.newKey({ budget: { tokens: 50_000, window: 'total' } });
+    const { key } = await shared.stage.newKey({ budget: { tokens: 50_000, window: 'total' } });
     const long = [{ role: 'user', content: prompt.repeat(10) }];
     expect(await leave('left-json', { messages: long }, key, false)).toMatchObject({
       status: 499,
@@ -146,7 +145,7 @@ describe('an answer whose client goes away', () => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
       response.write(used(3, choice('abc')));
     }, 'vllm');
-    const { key } = await stage.newKey({ budget: { tokens: 1e6, window: 'total' } });
+    const { key } = await shared.stage.newKey({ budget: { tokens: 1e6, window: 'total' } });
     expect(await leave('left-vllm', { messages, stream: true }, key, true)).toEqual({
       status: 499,
       prompt_tokens: 1234,
@@ -158,7 +157,7 @@ describe('an answer whose client goes away', () => {
     upstream.answer = stream([used(1, choice('a')), used(2, choice('b', 'stop')), used(2, []), doneEvent]);
     const read = async (stream_options?: object): Promise<object[]> => {
       const text = await (
-        await stage.post(path, { model: 'tiny', messages, stream: true, stream_options })
+        await shared.stage.post(path, { model: 'tiny', messages, stream: true, stream_options })
       ).text();
       return text
         .split('\n\n')

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { connect } from 'node:tls';
 import { promisify } from 'node:util';
+import { pino } from 'pino';
 import { Agent, fetch as fetchBy } from 'undici';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { GatewayAdmin, listModels } from '../../control/gateway/gateway-admin.ts';
@@ -13,7 +14,7 @@ import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { RendezvousRegistry, SiteAuthority } from '../../mesh/index.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
-import { chatAnswer, json, TestSession, until } from './support.ts';
+import { chatAnswer, json, TestSession, testConfig, until } from './support.ts';
 
 const run = promisify(execFile);
 let folder: string;
@@ -36,24 +37,10 @@ afterEach(async () => {
 });
 
 async function start(change: Partial<GatewayConfig>): Promise<{ url: string; key: string }> {
-  const { pino } = await import('pino');
-  gateway = await startGateway(
-    {
-      format: 1,
-      site: 'test',
-      provider: 'tester@test',
-      host: '127.0.0.1',
-      port: 0,
-      mesh_folder: join(folder, 'mesh'),
-      gateway_folder: join(folder, 'gateway'),
-      deployments_folder: join(folder, 'deployments'),
-      ...change,
-    },
-    {
-      log: pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) }),
-      times: { poll_ms: 50, drain_ms: 2000, keys_ms: 50, limits_ms: 50 },
-    },
-  );
+  gateway = await startGateway(testConfig(folder, change), {
+    log: pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) }),
+    times: { poll_ms: 50, drain_ms: 2000, keys_ms: 50, limits_ms: 50 },
+  });
   const { endpoint, admin_token } = gateway;
   const { key } = await new GatewayAdmin(endpoint, admin_token).createKey('tester');
   const models = async (): Promise<string[]> =>

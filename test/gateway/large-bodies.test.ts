@@ -1,30 +1,24 @@
 /** Large bodies at a gateway as the process it is: what they hold of it, and how long. */
-import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { packageRoot } from '../../host/package-root.ts';
 import { RendezvousRegistry } from '../../mesh/index.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
-import {
-  type GatewayConfig,
-  type GatewayEndpoint,
-  gatewayFiles,
-  stateLayout,
-} from '../../spec/state-layout.ts';
-import { chatAnswer, chunkEvent, doneEvent, TestSession, until } from './support.ts';
+import { type GatewayConfig, type GatewayEndpoint, stateLayout } from '../../spec/state-layout.ts';
+import { GatewayProcess } from './gateway-process.ts';
+import { chatAnswer, chunkEvent, doneEvent, TestSession, testConfig, until } from './support.ts';
 
 const mib = 2 ** 20;
 const path = '/v1/chat/completions';
 let folder: string;
 let registry: RendezvousRegistry;
 let replica: TestSession;
-let child: ChildProcess;
+let gateway: GatewayProcess;
+let endpoint: GatewayEndpoint;
 let url: string;
-let token: string;
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'hpcserve-bodies-test-'));
@@ -48,11 +42,7 @@ beforeEach(async () => {
   replica.load = { max_sequences: 64 };
 });
 afterEach(async () => {
-  if (child.exitCode === null) {
-    const exit = new Promise((resolve) => child.once('exit', resolve));
-    child.kill('SIGKILL');
-    await exit;
-  }
+  await gateway.end('SIGKILL');
   await replica.kill();
   await registry.close();
   rmSync(folder, { recursive: true, force: true });
@@ -60,52 +50,16 @@ afterEach(async () => {
 
 async function start(change: Partial<GatewayConfig>): Promise<void> {
   const { mesh_folder, gateway_folder, deployments_folder, keys_folder } = stateLayout(folder, 'test');
-  mkdirSync(gateway_folder, { recursive: true, mode: 0o700 });
-  const config: GatewayConfig = {
-    format: 1,
-    site: 'test',
-    provider: 'tester@test',
-    host: '127.0.0.1',
-    port: 0,
-    mesh_folder,
-    gateway_folder,
-    deployments_folder,
-    keys_folder,
-    ...change,
-  };
-  const file = join(gateway_folder, gatewayFiles.config);
-  writeFileSync(file, JSON.stringify(config));
-  child = spawn(process.execPath, [join(packageRoot, 'dist/gateway/main.js'), '--config', file], {
-    stdio: 'ignore',
-  });
-  await until(async () => {
-    if (child.exitCode !== null) throw new Error(`the gateway ended with ${child.exitCode}`);
-    const answer = await fetch(`${readUrl(gateway_folder)}/health`).catch(() => undefined);
-    return answer?.status === 200;
-  }, 'the gateway to listen');
-  url = readUrl(gateway_folder)!;
-  token = readFileSync(join(gateway_folder, gatewayFiles.admin_token), 'utf8').trim();
+  const folders = { mesh_folder, gateway_folder, deployments_folder, keys_folder };
+  gateway = new GatewayProcess(testConfig(folder, { ...folders, ...change }));
+  endpoint = await gateway.listening();
+  url = endpoint.url;
   const key = await newKey({});
   await until(async () => (await ask(key)).status === 200, 'the gateway to reach the replica');
 }
 
-function readUrl(gateway_folder: string): string | undefined {
-  try {
-    return (JSON.parse(readFileSync(join(gateway_folder, gatewayFiles.endpoint), 'utf8')) as GatewayEndpoint)
-      .url;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-    throw error;
-  }
-}
-
 async function newKey(settings: KeySettings): Promise<string> {
-  const answer = await fetch(`${url}/hpcserve/v1/keys`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ name: 'one', settings }),
-  });
-  return ((await answer.json()) as { key: string }).key;
+  return (await gateway.newKey(endpoint, settings)).key;
 }
 
 function ask(key: string, body: string | Buffer = '{"model":"tiny","messages":[]}'): Promise<Response> {
@@ -117,7 +71,7 @@ function ask(key: string, body: string | Buffer = '{"model":"tiny","messages":[]
 }
 
 function rss_bytes(): number {
-  return 1024 * Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))![1]);
+  return 1024 * Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${gateway.child.pid}/status`, 'utf8'))![1]);
 }
 
 /** Sends all of a body but its last byte, and keeps the connection. */

@@ -1,46 +1,35 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import {
   type Answer,
   chatAnswer,
   chunkEvent,
   doneEvent,
   json,
-  type Stage,
+  shareStage,
   startStage,
   stream,
-  type TestSession,
   until,
   writeDeployment,
 } from './support.ts';
 
-let stage: Stage;
-let sessions: TestSession[] = [];
+const shared = shareStage({ continue_ms: 20_000 });
+const { session, sessions } = shared;
 const chat = { model: 'tiny', messages: [{ role: 'user' as const, content: 'hi' }] };
 const path = '/v1/chat/completions';
 const ending = { error: { message: 'it is ending', type: 'server_error', code: 'E_WORKER_DRAINING' } };
 
 beforeAll(async () => {
-  stage = await startStage({ continue_ms: 20_000 });
-  writeDeployment(stage.config, 'coming', {
+  writeDeployment(shared.stage.config, 'coming', {
     spec: { models: [{ name: 'new', aliases: [] }] },
     launches: [{ phase: 'submitted', job_id: '7', last: { phase: 'running', state: 'RUNNING' } }],
   });
 });
-afterAll(() => stage.close());
-afterEach(async () => {
-  for (const session of sessions) await session.stop();
-  sessions = [];
-});
-
-async function session(...of: Parameters<Stage['session']>): Promise<TestSession> {
-  const started = await stage.session(...of);
-  sessions.push(started);
-  return started;
-}
 
 async function served(): Promise<number> {
-  const answer = await fetch(`${stage.url}/v1/models`, { headers: { authorization: `Bearer ${stage.key}` } });
+  const answer = await fetch(`${shared.stage.url}/v1/models`, {
+    headers: { authorization: `Bearer ${shared.stage.key}` },
+  });
   return ((await answer.json()) as { data: unknown[] }).data.length;
 }
 
@@ -50,14 +39,14 @@ describe('requests that a replica has computed nothing of', () => {
     await until(async () => (await served()) === 1, 'the replica to be seen');
     await lost.kill();
     await until(async () => (await served()) === 0, 'its loss to be seen');
-    const answer = stage.post(path, chat);
+    const answer = shared.stage.post(path, chat);
     const came = await session(json(chatAnswer), { node: 'node2' });
     expect((await answer).status).toBe(200);
     expect(came.requests.length).toBe(1);
   });
 
   it('wait for one whose job runs and that has told nobody of itself yet', async () => {
-    const answer = stage.post(path, { ...chat, model: 'new' });
+    const answer = shared.stage.post(path, { ...chat, model: 'new' });
     const decided = answer.then(() => true);
     expect(await Promise.race([decided, delay(1000, false)])).toBe(false);
     const came = await session(json({ ...chatAnswer, model: 'new' }), { name: 'new' });
@@ -93,7 +82,7 @@ describe('requests that a replica has computed nothing of', () => {
 
   it('wait in the same way where the last one was just ending', async () => {
     const leaves = await session(json(ending, 503));
-    const answer = stage.post(path, chat);
+    const answer = shared.stage.post(path, chat);
     await until(() => Promise.resolve(leaves.requests.length === 1), 'the request to be refused');
     await session(json(chatAnswer), { node: 'node2' });
     expect((await answer).status).toBe(200);
@@ -106,7 +95,7 @@ describe('requests that a replica has computed nothing of', () => {
       if (refusals++ > 0) return json(chatAnswer)(seen, response);
       return json({ error: { message: 'no member of this mesh' } }, 403)(seen, response);
     });
-    expect((await stage.post(path, chat)).status).toBe(200);
+    expect((await shared.stage.post(path, chat)).status).toBe(200);
     expect(forgetful.requests.length).toBe(2);
   });
 
@@ -134,7 +123,7 @@ describe('requests that a replica refuses otherwise', () => {
       (++asked > 2 ? json(chatAnswer) : refusal('rate_limit_exceeded', 429))(seen, response),
     );
     const leaves = await session(refusal('E_REQUEST_MOVED', 503), { node: 'node2' });
-    expect((await stage.post(path, chat)).status).toBe(200);
+    expect((await shared.stage.post(path, chat)).status).toBe(200);
     expect(full.requests.length).toBe(3);
     expect(leaves.requests.length).toBeGreaterThan(0);
   });
@@ -149,12 +138,12 @@ describe('requests that a replica refuses otherwise', () => {
       return answer(seen, response);
     });
     const moved = await session(saysInStream('E_REQUEST_MOVED'), { node: 'node2' });
-    const answer = await stage.post(path, { ...chat, stream: true });
+    const answer = await shared.stage.post(path, { ...chat, stream: true });
     expect([answer.status, await answer.text()]).toEqual([200, expect.stringContaining('hello')]);
     expect([full.requests.length, moved.requests.length > 0]).toEqual([3, true]);
     await moved.stop();
     full.answer = saysInStream('E_POOL_FULL');
-    const refused = await stage.post(path, { ...chat, stream: true });
+    const refused = await shared.stage.post(path, { ...chat, stream: true });
     expect([refused.status, refused.headers.get('content-type')]).toEqual([503, 'application/json']);
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0);
     expect(await refused.json()).toMatchObject({ error: { message: 'E_POOL_FULL', code: 'E_POOL_FULL' } });
@@ -164,7 +153,7 @@ describe('requests that a replica refuses otherwise', () => {
     const full = { error: { message: 'no room', type: 'server_error', code: 'E_POOL_FULL' } };
     for (let count = 0; count < 5; count++) await session(json(full, 503), { node: `node${count}` });
     const began_ms = performance.now();
-    const answer = await stage.post(path, chat);
+    const answer = await shared.stage.post(path, chat);
     expect([answer.status, await answer.json()]).toEqual([503, full]);
     expect(sessions.map(({ requests }) => requests.length)).toEqual([1, 1, 1, 1, 1]);
     // The stage would wait 20 s for a replica to come.
@@ -174,7 +163,7 @@ describe('requests that a replica refuses otherwise', () => {
   it('are not spread over all of them where they may be what makes replicas fail', async () => {
     const failed = { error: { message: 'failed', type: 'server_error', code: 'E_ENGINE_COMPUTE' } };
     for (let count = 0; count < 5; count++) await session(json(failed, 503), { node: `node${count}` });
-    const answer = await stage.post(path, chat);
+    const answer = await shared.stage.post(path, chat);
     expect([answer.status, await answer.json()]).toEqual([503, failed]);
     expect(sessions.reduce((sum, { requests }) => sum + requests.length, 0)).toBe(3);
   });

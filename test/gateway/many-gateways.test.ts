@@ -1,23 +1,17 @@
 /** Two gateways of one site as the processes they are: one key, one budget, and one of them killed. */
-import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import Database from 'better-sqlite3';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { packageRoot } from '../../host/package-root.ts';
 import { RendezvousRegistry } from '../../mesh/index.ts';
 import { gatewayFolderOf } from '../../spec/gateway-folders.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
-import {
-  type GatewayConfig,
-  type GatewayEndpoint,
-  gatewayFiles,
-  stateLayout,
-} from '../../spec/state-layout.ts';
+import { gatewayFiles, stateLayout } from '../../spec/state-layout.ts';
 import { readMeasuredWorkload } from '../../spec/workload.ts';
-import { TestSession, until } from './support.ts';
+import { GatewayProcess } from './gateway-process.ts';
+import { TestSession, testConfig, until } from './support.ts';
 
 const prompt_tokens = 12;
 const completion_tokens = 8;
@@ -28,7 +22,7 @@ const stale_ms = 2000;
 let folder: string;
 let registry: RendezvousRegistry;
 let replica: TestSession;
-const children = new Set<ChildProcess>();
+const started = new Set<GatewayProcess>();
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'hpcserve-gateways-test-'));
@@ -46,85 +40,43 @@ beforeEach(async () => {
 });
 
 afterEach(async () => {
-  for (const child of children) await ended(child, 'SIGKILL');
-  children.clear();
+  for (const gateway of started) await gateway.end('SIGKILL');
+  started.clear();
   await replica.kill();
   await registry.close();
   rmSync(folder, { recursive: true, force: true });
 });
 
 interface Gateway {
-  child: ChildProcess;
+  process: GatewayProcess;
   url: string;
   folder: string;
+  newKey(settings: KeySettings): Promise<{ id: string; key: string }>;
   admin(path: string, init?: { method: string; body: unknown }): Promise<Response>;
 }
 
 async function start(number: number): Promise<Gateway> {
   const { root, mesh_folder, deployments_folder, keys_folder } = stateLayout(folder, 'test');
   const gateway_folder = gatewayFolderOf(root, number);
-  mkdirSync(gateway_folder, { recursive: true, mode: 0o700 });
-  const config: GatewayConfig = {
-    format: 1,
-    site: 'test',
-    provider: 'tester@test',
-    host: '127.0.0.1',
-    port: 0,
-    mesh_folder,
-    gateway_folder,
-    deployments_folder,
-    keys_folder,
-  };
-  const file = join(gateway_folder, gatewayFiles.config);
-  writeFileSync(file, JSON.stringify(config));
-  const child = spawn(process.execPath, [join(packageRoot, 'dist/gateway/main.js'), '--config', file], {
-    stdio: 'ignore',
-  });
-  children.add(child);
-  let url = '';
-  await until(() => {
-    if (child.exitCode !== null) throw new Error(`gateway ${number} ended with ${child.exitCode}`);
-    const endpoint = readJson(join(gateway_folder, gatewayFiles.endpoint)) as GatewayEndpoint | undefined;
-    if (endpoint?.pid !== child.pid) return false;
-    url = endpoint!.url;
-    return true;
-  }, `gateway ${number} to listen`);
-  const token = readFileSync(join(gateway_folder, gatewayFiles.admin_token), 'utf8').trim();
-  const admin: Gateway['admin'] = (path, init) =>
-    fetch(url + path, {
-      headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-      ...(init ? { method: init.method, body: JSON.stringify(init.body) } : {}),
-    });
+  const gateway = new GatewayProcess(
+    testConfig(folder, { mesh_folder, gateway_folder, deployments_folder, keys_folder }),
+  );
+  started.add(gateway);
+  const endpoint = await gateway.listening();
+  const admin: Gateway['admin'] = (path, init) => gateway.admin(endpoint, path, init);
   await until(async () => {
     const { sessions } = (await (await admin('/mesh/table')).json()) as {
       sessions: { reachable: boolean }[];
     };
     return sessions.some(({ reachable }) => reachable);
   }, `gateway ${number} to reach the replica`);
-  return { child, url, folder: gateway_folder, admin };
-}
-
-function readJson(path: string): unknown {
-  try {
-    return JSON.parse(readFileSync(path, 'utf8'));
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-    throw error;
-  }
-}
-
-async function ended(child: ChildProcess, signal: NodeJS.Signals): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null) return;
-  const exit = new Promise((resolve) => child.once('exit', resolve));
-  child.kill(signal);
-  await exit;
-}
-
-async function newKey(gateway: Gateway, settings: KeySettings): Promise<{ id: string; key: string }> {
-  const body = { name: 'one', settings };
-  const answer = await gateway.admin('/hpcserve/v1/keys', { method: 'POST', body });
-  expect(answer.status).toBe(201);
-  return (await answer.json()) as { id: string; key: string };
+  return {
+    process: gateway,
+    url: endpoint.url,
+    folder: gateway_folder,
+    newKey: (settings) => gateway.newKey(endpoint, settings),
+    admin,
+  };
 }
 
 interface Sent {
@@ -188,7 +140,7 @@ function recorded(gateways: readonly { folder: string }[]): Set<string> {
 it('a budget holds over both, within what may be asked until one knows of the other', async () => {
   const [one, two] = await Promise.all([start(1), start(2)]);
   const budget = 100 * perAnswer;
-  const { key, id } = await newKey(one, { budget: { tokens: budget, window: 'total' } });
+  const { key, id } = await one.newKey({ budget: { tokens: budget, window: 'total' } });
   // The other gateway has not looked yet, and takes the key all the same.
   const [first, second] = await Promise.all([
     askUntilRefused(one.url, key, 40),
@@ -236,7 +188,7 @@ it('a budget holds over both, within what may be asked until one knows of the ot
 it('one is killed: the other serves on, nothing that was answered is lost, and its budget still counts', async () => {
   const [one, two] = await Promise.all([start(1), start(2)]);
   const budget = 1_000_000;
-  const { key, id } = await newKey(two, { budget: { tokens: budget, window: 'total' } });
+  const { key, id } = await two.newKey({ budget: { tokens: budget, window: 'total' } });
   const answered: string[] = [];
   let killed = false;
   /** Asks one gateway, and the other where it does not answer, as clients with two URLs do. */
@@ -257,7 +209,7 @@ it('one is killed: the other serves on, nothing that was answered is lost, and i
   const clients = Promise.all(Array.from({ length: 8 }, () => client(60)));
   await until(() => answered.length >= 200, 'a good part to be answered', 60_000);
   killed = true;
-  await ended(one.child, 'SIGKILL');
+  await one.process.end('SIGKILL');
   await clients;
   expect(answered).toHaveLength(480);
 
@@ -275,8 +227,8 @@ it('one is killed: the other serves on, nothing that was answered is lost, and i
     }, 'all that was used to be counted');
   }
   // What they measured is there for who plans, of both together.
-  await ended(again.child, 'SIGTERM');
-  await ended(two.child, 'SIGTERM');
+  await again.process.end('SIGTERM');
+  await two.process.end('SIGTERM');
   const workload = readMeasuredWorkload(stateLayout(folder, 'test').root).get('tiny')!;
   expect(workload.input_tokens).toBeCloseTo(prompt_tokens, 6);
   expect(workload.output_tokens).toBeCloseTo(completion_tokens, 6);

@@ -1,95 +1,39 @@
 /** The gateway as the process it is: its files, its port, its lock, its end. */
-import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import Database from 'better-sqlite3';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { packageRoot } from '../../host/package-root.ts';
 import { openLedgerReader } from '../../ledger/index.ts';
 import { RendezvousRegistry } from '../../mesh/index.ts';
 import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../../spec/state-layout.ts';
-import { chatAnswer, json, TestSession, until } from './support.ts';
+import { GatewayProcess } from './gateway-process.ts';
+import { chatAnswer, json, TestSession, testConfig, until } from './support.ts';
 
 let folder: string;
 let config: GatewayConfig;
 let registry: RendezvousRegistry;
-const children = new Set<ChildProcess>();
+const started = new Set<GatewayProcess>();
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'hpcserve-gateway-process-'));
-  config = {
-    format: 1,
-    site: 'test',
-    provider: 'tester@test',
-    host: '127.0.0.1',
-    port: 0,
-    mesh_folder: join(folder, 'mesh'),
-    gateway_folder: join(folder, 'gateway'),
-    deployments_folder: join(folder, 'deployments'),
-  };
-  mkdirSync(config.gateway_folder, { mode: 0o700 });
+  config = testConfig(folder);
   registry = await RendezvousRegistry.open(config.mesh_folder, { create: true, poll_ms: 50 });
 });
 
 afterEach(async () => {
-  for (const child of children) {
-    child.kill('SIGKILL');
-    if (child.exitCode === null && child.signalCode === null)
-      await new Promise((resolve) => child.once('exit', resolve));
-  }
-  children.clear();
+  for (const gateway of started) await gateway.end('SIGKILL');
+  started.clear();
   await registry.close();
   rmSync(folder, { recursive: true, force: true });
 });
 
-function start(change: Partial<GatewayConfig> = {}): {
-  child: ChildProcess;
-  exit: Promise<number | null>;
-  stderr: () => string;
-  stdout: () => string;
-} {
-  const file = join(config.gateway_folder, gatewayFiles.config);
-  writeFileSync(file, JSON.stringify({ ...config, ...change }));
-  const child = spawn(process.execPath, [join(packageRoot, 'dist/gateway/main.js'), '--config', file]);
-  children.add(child);
-  const text = { stderr: '', stdout: '' };
-  child.stderr.on('data', (chunk: Buffer) => {
-    text.stderr += chunk.toString();
-  });
-  child.stdout.on('data', (chunk: Buffer) => {
-    text.stdout += chunk.toString();
-  });
-  const exit = new Promise<number | null>((resolve) => child.once('exit', resolve));
-  return { child, exit, stderr: () => text.stderr, stdout: () => text.stdout };
-}
-
-async function listening(child: ChildProcess): Promise<GatewayEndpoint> {
-  const path = join(config.gateway_folder, gatewayFiles.endpoint);
-  let endpoint: GatewayEndpoint | undefined;
-  await until(() => {
-    if (child.exitCode !== null) throw new Error(`the gateway ended with ${child.exitCode}`);
-    try {
-      endpoint = JSON.parse(readFileSync(path, 'utf8')) as GatewayEndpoint;
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return false;
-      throw error;
-    }
-    return endpoint.pid === child.pid;
-  }, 'the gateway to listen');
-  return endpoint!;
-}
-
-async function makeKey({ url }: GatewayEndpoint): Promise<string> {
-  const token = readFileSync(join(config.gateway_folder, gatewayFiles.admin_token), 'utf8').trim();
-  const answer = await fetch(`${url}/hpcserve/v1/keys`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-    body: '{"name":"tester"}',
-  });
-  return ((await answer.json()) as { key: string }).key;
+function start(change: Partial<GatewayConfig> = {}): GatewayProcess {
+  const gateway = new GatewayProcess({ ...config, ...change });
+  started.add(gateway);
+  return gateway;
 }
 
 function ask({ url }: GatewayEndpoint, key: string, request_id = 'req'): Promise<Response> {
@@ -102,8 +46,8 @@ function ask({ url }: GatewayEndpoint, key: string, request_id = 'req'): Promise
 
 it('keeps port, keys and admin token over restarts; its secrets are for its owner', async () => {
   const first = start();
-  const endpoint = await listening(first.child);
-  const key = await makeKey(endpoint);
+  const endpoint = await first.listening();
+  const { key } = await first.newKey(endpoint);
   const token = readFileSync(join(config.gateway_folder, gatewayFiles.admin_token), 'utf8');
   for (const file of [gatewayFiles.admin_token, gatewayFiles.ledger, gatewayFiles.endpoint]) {
     expect(statSync(join(config.gateway_folder, file)).mode & 0o077).toBe(0);
@@ -113,45 +57,45 @@ it('keeps port, keys and admin token over restarts; its secrets are for its owne
   expect(await first.exit).toBe(0);
   await until(() => registry.get(endpoint.session_id)?.lifecycle === 'LEFT', 'it to have left');
   const second = start();
-  const again = await listening(second.child);
+  const again = await second.listening();
   expect(again.port).toBe(endpoint.port);
   expect(readFileSync(join(config.gateway_folder, gatewayFiles.admin_token), 'utf8')).toBe(token);
   expect(
     (await fetch(`${again.url}/v1/models`, { headers: { authorization: `Bearer ${key}` } })).status,
   ).toBe(200);
-  expect(first.stdout() + second.stdout()).not.toContain(token.trim());
+  expect(first.stdout + second.stdout).not.toContain(token.trim());
 });
 
 it('refuses a second one on its folder and says who holds it; a killed one does not block the next', async () => {
   const first = start();
-  await listening(first.child);
+  await first.listening();
   const second = start();
   expect(await second.exit).toBe(10);
-  expect(second.stderr()).toContain('E_GATEWAY_RUNNING');
-  expect(second.stderr()).toContain(`process ${first.child.pid} on `);
+  expect(second.stderr).toContain('E_GATEWAY_RUNNING');
+  expect(second.stderr).toContain(`process ${first.child.pid} on `);
   first.child.kill('SIGKILL');
   await first.exit;
   const third = start();
-  expect((await listening(third.child)).pid).toBe(third.child.pid);
+  expect((await third.listening()).pid).toBe(third.child.pid);
 });
 
 it('takes the next port where the last one is taken, and refuses where the user chose it', async () => {
   const first = start();
-  const { port } = await listening(first.child);
+  const { port } = await first.listening();
   first.child.kill('SIGTERM');
   await first.exit;
   const squatter = createServer();
   await new Promise<void>((resolve) => squatter.listen(port, '127.0.0.1', resolve));
   try {
     const second = start();
-    const moved = await listening(second.child);
+    const moved = await second.listening();
     expect(moved.port).toBeGreaterThan(port);
-    expect(second.stdout()).toContain('the port of the last run is taken');
+    expect(second.stdout).toContain('the port of the last run is taken');
     second.child.kill('SIGTERM');
     await second.exit;
     const fixed = start({ port });
     expect(await fixed.exit).toBe(12);
-    expect(fixed.stderr()).toContain(`cannot listen on 127.0.0.1:${port}`);
+    expect(fixed.stderr).toContain(`cannot listen on 127.0.0.1:${port}`);
   } finally {
     squatter.close();
   }
@@ -160,13 +104,14 @@ it('takes the next port where the last one is taken, and refuses where the user 
 it('says what is wrong with its config', async () => {
   const wrong = start({ port: 70_000 });
   expect(await wrong.exit).toBe(3);
-  expect(wrong.stderr()).toContain('port');
+  expect(wrong.stderr).toContain('port');
 });
 
 it('lets answers end on SIGTERM, however often it is told, and takes no new requests', async () => {
-  const { child, exit } = start();
-  const endpoint = await listening(child);
-  const key = await makeKey(endpoint);
+  const gateway = start();
+  const { child, exit } = gateway;
+  const endpoint = await gateway.listening();
+  const { key } = await gateway.newKey(endpoint);
   let release = (): void => {};
   const released = new Promise<void>((resolve) => {
     release = resolve;
@@ -204,9 +149,10 @@ it('lets answers end on SIGTERM, however often it is told, and takes no new requ
 });
 
 it('has every answered request in the ledger after kill -9', async () => {
-  const { child, exit } = start();
-  const endpoint = await listening(child);
-  const key = await makeKey(endpoint);
+  const gateway = start();
+  const { child, exit } = gateway;
+  const endpoint = await gateway.listening();
+  const { key } = await gateway.newKey(endpoint);
   const session = await TestSession.start(registry, json(chatAnswer));
   try {
     await until(async () => (await ask(endpoint, key)).status === 200, 'the model');

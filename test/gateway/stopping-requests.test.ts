@@ -1,37 +1,17 @@
 /** Requests under which replicas end: how many they may take along. */
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import {
-  type Answer,
-  chatAnswer,
-  chunkEvent,
-  doneEvent,
-  json,
-  type Stage,
-  startStage,
-  stream,
-  type TestSession,
-} from './support.ts';
+import { describe, expect, it } from 'vitest';
+import { type Answer, chatAnswer, chunkEvent, doneEvent, json, shareStage, stream } from './support.ts';
 
-let stage: Stage;
-let sessions: TestSession[] = [];
+const shared = shareStage({ continue_ms: 1000 });
+const { sessions } = shared;
 const chat = { model: 'tiny', messages: [{ role: 'user' as const, content: 'hi' }] };
 const path = '/v1/chat/completions';
 const dies: Answer = (_request, response) => void response.socket!.destroy();
 const agentSays = (code: string): Answer =>
   json({ error: { message: code, type: 'server_error', param: null, code } }, 502);
 
-beforeAll(async () => {
-  stage = await startStage({ continue_ms: 1000 });
-});
-afterAll(() => stage.close());
-afterEach(async () => {
-  for (const session of sessions) await session.stop();
-  sessions = [];
-});
-
 async function five(answer: Answer, engine = 'native'): Promise<void> {
-  for (let count = 0; count < 5; count++)
-    sessions.push(await stage.session(answer, { node: `node${count}`, engine }));
+  for (let count = 0; count < 5; count++) await shared.session(answer, { node: `node${count}`, engine });
 }
 
 function asked(): number {
@@ -46,7 +26,7 @@ async function errorOf(answer: Response): Promise<[number, string | null, string
 describe('a request under which a replica ends', () => {
   it('goes to one other, whose end is no accident any more', async () => {
     await five(dies);
-    const [status, retry, code, message] = await errorOf(await stage.post(path, chat));
+    const [status, retry, code, message] = await errorOf(await shared.stage.post(path, chat));
     expect([status, retry, code]).toEqual([502, 'false', 'E_REQUEST_STOPS_REPLICA']);
     expect(message).toContain(
       '2 replicas of tiny ended while they worked on this request; it is given to no other',
@@ -58,7 +38,7 @@ describe('a request under which a replica ends', () => {
     'does so where their agents say it, too: %s',
     async (said) => {
       await five(agentSays(said));
-      expect((await errorOf(await stage.post(path, { ...chat, stream: true })))[2]).toBe(
+      expect((await errorOf(await shared.stage.post(path, { ...chat, stream: true })))[2]).toBe(
         'E_REQUEST_STOPS_REPLICA',
       );
       expect(asked()).toBe(2);
@@ -66,12 +46,13 @@ describe('a request under which a replica ends', () => {
   );
 
   it('is answered by the other where it was an accident', async () => {
-    sessions.push(await stage.session(dies), await stage.session(dies, { node: 'node2' }));
-    const first = await stage.post(path, chat);
+    await shared.session(dies);
+    await shared.session(dies, { node: 'node2' });
+    const first = await shared.stage.post(path, chat);
     expect(first.status).toBe(502);
-    sessions.push(await stage.session(json(chatAnswer), { node: 'node3' }));
+    await shared.session(json(chatAnswer), { node: 'node3' });
     sessions[1]!.answer = json(chatAnswer);
-    for (let count = 0; count < 6; count++) expect((await stage.post(path, chat)).status).toBe(200);
+    for (let count = 0; count < 6; count++) expect((await shared.stage.post(path, chat)).status).toBe(200);
   });
 
   it('goes to no other where its agent saw it alone stop the engine', async () => {
@@ -81,7 +62,7 @@ describe('a request under which a replica ends', () => {
         JSON.stringify({ error: { message: 'silent', type: 'server_error', code: 'E_REPLICA_SILENT' } }),
       );
     });
-    const [status, retry, code, message] = await errorOf(await stage.post(path, chat));
+    const [status, retry, code, message] = await errorOf(await shared.stage.post(path, chat));
     expect([status, retry, code]).toEqual([502, 'false', 'E_REQUEST_STOPS_REPLICA']);
     expect(message).toContain('stopped while it worked on this request alone');
     expect(asked()).toBe(1);
@@ -98,7 +79,7 @@ describe('a stream whose replica ends', () => {
       response.write(chunkEvent('word '));
       setTimeout(() => response.socket!.destroy(), 100);
     }, 'vllm');
-    const text = await (await stage.post(path, { ...chat, stream: true })).text();
+    const text = await (await shared.stage.post(path, { ...chat, stream: true })).text();
     expect(text).toContain('word ');
     expect(text).toContain('it is given to no more of them');
     expect(text).not.toContain(doneEvent);
@@ -115,10 +96,10 @@ describe('a stream whose replica ends', () => {
       response.write(chunkEvent('word '));
       setTimeout(() => response.socket!.destroy(), 100);
     }, 'vllm');
-    await (await stage.post(path, { ...chat, stream: true })).text();
-    expect(stage.logged.join('')).toMatch(/it answered with status 500 and \d+ bytes/);
-    expect(stage.logged.join('')).not.toContain('the secret prompt');
+    await (await shared.stage.post(path, { ...chat, stream: true })).text();
+    expect(shared.stage.logged.join('')).toMatch(/it answered with status 500 and \d+ bytes/);
+    expect(shared.stage.logged.join('')).not.toContain('the secret prompt');
     for (const session of sessions) session.answer = stream([chunkEvent('x', 'stop'), doneEvent]);
-    expect((await stage.post(path, { ...chat, stream: true })).status).toBe(200);
+    expect((await shared.stage.post(path, { ...chat, stream: true })).status).toBe(200);
   });
 });

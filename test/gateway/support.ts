@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TLSSocket } from 'node:tls';
 import { pino } from 'pino';
+import { afterAll, afterEach, beforeAll } from 'vitest';
 import { type GatewayTimes, type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import {
   authorizePeer,
@@ -290,6 +291,43 @@ export async function startStage(
       for (const session of sessions) await session.kill();
       await registry.close();
       rmSync(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+/** A gateway that the tests of a file share. */
+export interface SharedStage {
+  /** There when tests run. */
+  readonly stage: Stage;
+  /** Those that the present test has started; they end with it. */
+  readonly sessions: TestSession[];
+  session: Stage['session'];
+}
+
+/** Called at the top of a file: starts a gateway before its tests, and ends their sessions after each and itself at the end. */
+export function shareStage(...options: Parameters<typeof startStage>): SharedStage {
+  let stage: Stage | undefined;
+  const sessions: TestSession[] = [];
+  beforeAll(async () => {
+    stage = await startStage(...options);
+  });
+  afterEach(async () => {
+    for (const session of sessions.splice(0)) await session.stop();
+    await until(async () => {
+      const table = (await (await stage!.admin('/hpcserve/v1/table')).json()) as { sessions: unknown[] };
+      return table.sessions.length === 0;
+    }, 'the sessions to be gone');
+  });
+  afterAll(() => stage?.close());
+  return {
+    get stage() {
+      return stage!;
+    },
+    sessions,
+    session: async (answer, model) => {
+      const session = await stage!.session(answer, model);
+      sessions.push(session);
+      return session;
     },
   };
 }

@@ -1,5 +1,5 @@
 /** Which replica answers, who may, and what clients are told of it; through a gateway as it runs. */
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { DeviceDescription } from '../../spec/session-record.ts';
 import type { SiteWorkload } from '../../spec/workload.ts';
 import {
@@ -7,8 +7,7 @@ import {
   chunkEvent,
   doneEvent,
   json,
-  type Stage,
-  startStage,
+  shareStage,
   stream,
   type TestModel,
   type TestSession,
@@ -21,17 +20,8 @@ const chat = { model: 'tiny', messages: [{ role: 'user' as const, content: 'x' }
 const gpu: DeviceDescription = { kind: 'gpu', model: 'GH200', memory_bytes: 96e9, isa: ['9.0'] };
 const cpu: DeviceDescription = { kind: 'cpu', model: 'Xeon-8480', memory_bytes: 64e9, isa: ['amx_int8'] };
 
-let stage: Stage;
-let sessions: TestSession[] = [];
-beforeAll(async () => {
-  stage = await startStage();
-});
-afterAll(() => stage.close());
-afterEach(async () => {
-  for (const session of sessions) await session.stop();
-  sessions = [];
-  await until(async () => (await table()).sessions.length === 0, 'all sessions to be gone');
-});
+const shared = shareStage();
+const { sessions } = shared;
 
 interface Table {
   sessions: { node: string; provider: string; tier: string; models: { name: string; running: number }[] }[];
@@ -40,18 +30,16 @@ interface Table {
 }
 
 async function table(query = ''): Promise<Table> {
-  return (await (await stage.admin(`/mesh/table${query}`)).json()) as Table;
+  return (await (await shared.stage.admin(`/mesh/table${query}`)).json()) as Table;
 }
 
 async function session(model: TestModel): Promise<TestSession> {
-  const made = await stage.session(json(chatAnswer), model);
-  sessions.push(made);
-  return made;
+  return await shared.session(json(chatAnswer), model);
 }
 
 /** Node that answers, or status and message of the error. */
 async function ask(headers: Record<string, string> = {}, body: object = chat): Promise<string> {
-  const answer = await stage.post(path, body, headers);
+  const answer = await shared.stage.post(path, body, headers);
   const { error } = (await answer.json()) as { error?: { message: string; code: string } };
   return answer.headers.get('x-hpcserve-node') ?? `${answer.status} ${error?.code}: ${error?.message}`;
 }
@@ -68,7 +56,7 @@ describe('an answer', () => {
       response.writeHead(200, { 'content-type': 'application/json', 'x-hpcserve-provider': 'mallory@x' });
       response.end(JSON.stringify(chatAnswer));
     };
-    const answer = await stage.post(path, chat);
+    const answer = await shared.stage.post(path, chat);
     const said = [...answer.headers].filter(([name]) => name.startsWith('x-hpcserve-'));
     expect(Object.fromEntries(said)).toEqual({
       'x-hpcserve-node': 'n7',
@@ -78,7 +66,7 @@ describe('an answer', () => {
       'x-hpcserve-model': 'tiny',
       'x-hpcserve-device': '2x GH200',
       'x-hpcserve-provider': 'alice@juelich',
-      'x-hpcserve-provider-key': stage.fingerprint('alice@juelich'),
+      'x-hpcserve-provider-key': shared.stage.fingerprint('alice@juelich'),
       'x-hpcserve-site': 'juelich',
     });
   });
@@ -88,7 +76,7 @@ describe('an answer', () => {
       precision: 'Q8_0 – größer',
       metadata: { devices: [{ ...gpu, emulated: 'cpu' }], provider: 'jürgen@x' },
     });
-    const { headers } = await stage.post(path, chat);
+    const { headers } = await shared.stage.post(path, chat);
     expect(headers.get('x-hpcserve-device')).toBe('GH200 (emulated)');
     expect(headers.get('x-hpcserve-provider')).toBe('j?rgen@x');
     expect(headers.get('x-hpcserve-precision')).toBe('Q8_0 ? gr??er');
@@ -171,11 +159,11 @@ describe('filters', () => {
     expect(await ask({ 'x-hpcserve-qos': 'devices=gpu; tier=stable; region=eu' })).toBe('good');
     expect(await ask({ 'x-hpcserve-qos': 'region=ch,us' })).toBe('cheap');
     expect(await ask({ 'x-hpcserve-providers': 'alice@juelich' })).toBe('good');
-    expect(await ask({ 'x-hpcserve-providers': stage.fingerprint('alice@juelich') })).toBe('good');
+    expect(await ask({ 'x-hpcserve-providers': shared.stage.fingerprint('alice@juelich') })).toBe('good');
     expect(await ask({ 'x-hpcserve-providers': 'nobody@juelich' })).toMatch(/^404/);
     // A site is no key: who is known there is said.
     expect(await ask({ 'x-hpcserve-providers': '*@juelich' })).toMatch(
-      new RegExp(`^400 E_REQUEST_PROVIDERS: .*alice@juelich ${stage.fingerprint('alice@juelich')}`),
+      new RegExp(`^400 E_REQUEST_PROVIDERS: .*alice@juelich ${shared.stage.fingerprint('alice@juelich')}`),
     );
     expect(await ask({ 'x-hpcserve-qos': 'qantization>=8bit' })).toMatch(
       /^400 E_REQUEST_QOS: .*did you mean quantization/,
@@ -185,7 +173,7 @@ describe('filters', () => {
 
   it('that leave nobody say which excludes whom, and are not worth another try', async () => {
     await three();
-    const answer = await stage.post(path, chat, {
+    const answer = await shared.stage.post(path, chat, {
       'x-hpcserve-qos': 'quantization>=8bit; devices=cpu',
       'x-hpcserve-providers': 'bob@cscs',
     });
@@ -193,19 +181,15 @@ describe('filters', () => {
     expect(answer.headers.get('retry-after')).toBeNull();
     const { error } = (await answer.json()) as { error: { message: string } };
     expect(error.message).toContain('quantization excludes precision q4_0 (1 of 2)');
-    const alice = stage.fingerprint('alice@juelich').slice(0, 8);
+    const alice = shared.stage.fingerprint('alice@juelich').slice(0, 8);
     expect(error.message).toContain(`providers excludes provider alice@juelich (${alice}) (1 of 2)`);
   });
 
   it('that leave only replicas that do not serve yet ask for patience', async () => {
     await session({ node: 'cheap', precision: 'q4_0' });
-    await stage
-      .session(json(chatAnswer), { node: 'later', precision: 'f16', state: 'loading' })
-      .then((made) => {
-        sessions.push(made);
-      });
+    await session({ node: 'later', precision: 'f16', state: 'loading' });
     await until(async () => (await table()).sessions.length === 2, 'both sessions to be known');
-    const answer = await stage.post(path, chat, { 'x-hpcserve-qos': 'quantization>=16bit' });
+    const answer = await shared.stage.post(path, chat, { 'x-hpcserve-qos': 'quantization>=16bit' });
     expect(answer.status).toBe(503);
     expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(0);
     const { error } = (await answer.json()) as { error: { message: string } };
@@ -215,38 +199,44 @@ describe('filters', () => {
 
   it('of a key hold for all its requests; a request narrows providers and replaces terms', async () => {
     await three();
-    const { key, id } = await stage.newKey({ providers: ['alice@juelich'], qos: 'tier=stable; devices=gpu' });
+    const { key, id } = await shared.stage.newKey({
+      providers: ['alice@juelich'],
+      qos: 'tier=stable; devices=gpu',
+    });
     const as = { authorization: `Bearer ${key}` };
     expect(await ask(as)).toBe('good');
     expect(await ask({ ...as, 'x-hpcserve-providers': 'bob@cscs' })).toMatch(/^404/);
     expect(await ask({ ...as, 'x-hpcserve-qos': 'devices=cpu' })).toMatch(/^404/);
-    const seen = await (await fetch(`${stage.url}/mesh/table`, { headers: as })).json();
+    const seen = await (await fetch(`${shared.stage.url}/mesh/table`, { headers: as })).json();
     expect((seen as Table).sessions.map(({ node }) => node)).toEqual(['good']);
-    const changed = await stage.admin(`/hpcserve/v1/keys/${id}`, {
+    const changed = await shared.stage.admin(`/hpcserve/v1/keys/${id}`, {
       method: 'PATCH',
       body: { providers: null, qos: 'tier=scavenger' },
     });
     expect(await changed.json()).toMatchObject({ id, settings: { qos: 'tier=scavenger' } });
     expect(await ask(as)).toBe('cheap');
     expect(await ask({ ...as, 'x-hpcserve-qos': 'tier=stable' })).toBe('good');
-    const wrong = await stage.admin(`/hpcserve/v1/keys/${id}`, { method: 'PATCH', body: { qos: 'teir=x' } });
+    const wrong = await shared.stage.admin(`/hpcserve/v1/keys/${id}`, {
+      method: 'PATCH',
+      body: { qos: 'teir=x' },
+    });
     expect(wrong.status).toBe(400);
   });
 
   it('of models hide the others, and refuse them', async () => {
     await session({ node: 'one', name: 'one', aliases: ['shared'] });
     await session({ node: 'two', name: 'two', aliases: ['shared'] });
-    const { key } = await stage.newKey({ models: ['one'] });
+    const { key } = await shared.stage.newKey({ models: ['one'] });
     const as = { authorization: `Bearer ${key}` };
     expect(await ask(as, { ...chat, model: 'one' })).toBe('one');
     for (const model of ['two', 'shared', 'none'])
       expect(await ask(as, { ...chat, model })).toMatch(/^403 E_KEY_MODEL: .*may be used for one/);
-    const listed = (await (await fetch(`${stage.url}/v1/models`, { headers: as })).json()) as {
+    const listed = (await (await fetch(`${shared.stage.url}/v1/models`, { headers: as })).json()) as {
       data: { id: string }[];
     };
     expect(listed.data.map(({ id }) => id)).toEqual(['one']);
-    expect((await fetch(`${stage.url}/v1/models/two`, { headers: as })).status).toBe(403);
-    const seen = (await (await fetch(`${stage.url}/mesh/table`, { headers: as })).json()) as Table;
+    expect((await fetch(`${shared.stage.url}/v1/models/two`, { headers: as })).status).toBe(403);
+    const seen = (await (await fetch(`${shared.stage.url}/mesh/table`, { headers: as })).json()) as Table;
     expect(seen.sessions.map(({ node }) => node)).toEqual(['one']);
   });
 });
@@ -272,13 +262,16 @@ describe('an alias of several models', () => {
     a.answer = slow(4, 800);
     b.answer = slow(4, 1);
     const { data } = (await (
-      await fetch(`${stage.url}/v1/models`, { headers: { authorization: `Bearer ${stage.key}` } })
+      await fetch(`${shared.stage.url}/v1/models`, {
+        headers: { authorization: `Bearer ${shared.stage.key}` },
+      })
     ).json()) as { data: { id: string; hpcserve: { models: string[]; replicas: number } }[] };
     const alias = data.filter(({ id }) => id === 'assistant');
     expect(alias).toHaveLength(1);
     expect(alias[0]!.hpcserve).toMatchObject({ models: ['model-a', 'model-b'], replicas: 2 });
     const asked = { ...chat, stream: true };
-    for (const model of ['model-a', 'model-b']) await (await stage.post(path, { ...asked, model })).text();
+    for (const model of ['model-a', 'model-b'])
+      await (await shared.stage.post(path, { ...asked, model })).text();
     // Busier, but known to be fast enough.
     b.load = { running: 3 };
     b.beat();
@@ -287,7 +280,7 @@ describe('an alias of several models', () => {
       'the load to be known',
     );
     for (let count = 0; count < 3; count++) {
-      const answer = await stage.post(path, { ...asked, model: 'assistant' });
+      const answer = await shared.stage.post(path, { ...asked, model: 'assistant' });
       await answer.text();
       expect(answer.headers.get('x-hpcserve-model')).toBe('model-b');
     }
@@ -333,26 +326,26 @@ describe('the table of the mesh', () => {
     expect(await nodes('?provider=*@cscs')).toBe('c');
     expect(await nodes('?tier=stable')).toBe('g');
     expect((await table()).gateways).toMatchObject([
-      { session_id: stage.gateway.endpoint.session_id, site: 'test' },
+      { session_id: shared.stage.gateway.endpoint.session_id, site: 'test' },
     ]);
     for (const query of ['?gpus=x', '?memory_gb_min=much', '?tier=gold'])
-      expect((await stage.admin(`/mesh/table${query}`)).status).toBe(400);
-    expect((await fetch(`${stage.url}/mesh/table`)).status).toBe(401);
-    const key = { authorization: `Bearer ${stage.key}` };
-    expect((await fetch(`${stage.url}/mesh/table`, { headers: key })).status).toBe(200);
+      expect((await shared.stage.admin(`/mesh/table${query}`)).status).toBe(400);
+    expect((await fetch(`${shared.stage.url}/mesh/table`)).status).toBe(401);
+    const key = { authorization: `Bearer ${shared.stage.key}` };
+    expect((await fetch(`${shared.stage.url}/mesh/table`, { headers: key })).status).toBe(200);
   });
 
   it('holds what was measured of the load, as the metrics do', async () => {
     await session({ name: 'measured' });
     sessions[0]!.answer = stream([chunkEvent('x'), usageEvent, doneEvent]);
     for (let count = 0; count < 5; count++)
-      await (await stage.post(path, { ...chat, model: 'measured', stream: true })).text();
+      await (await shared.stage.post(path, { ...chat, model: 'measured', stream: true })).text();
     const workload = (await table()).workload.find(({ model }) => model === 'measured');
     expect(workload).toMatchObject({ requests: 5, refused_per_s: 0, window_s: 900 });
     expect(workload!.input_tokens).toBeCloseTo(4, 9);
     expect(workload!.output_tokens).toBeCloseTo(3, 9);
     expect(workload!.rate_per_s).toBeGreaterThan(0.1);
-    const metrics = await (await stage.admin('/metrics')).text();
+    const metrics = await (await shared.stage.admin('/metrics')).text();
     expect(metrics).toMatch(
       /hpcserve_workload_tokens\{model="measured",kind="output",statistic="mean"\} (3|2\.99)/,
     );

@@ -7,6 +7,7 @@ import { type GatewayTimes, startGateway } from '../../gateway/gateway.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
 import type { Site } from '../agent/support.ts';
 import { eventually } from '../mesh/support.ts';
+import { testConfig } from './support.ts';
 
 export interface SessionRow {
   session_id: string;
@@ -38,21 +39,15 @@ export async function gatewayOf(
   change: Partial<GatewayConfig> = {},
 ): Promise<SiteGateway> {
   const logged: string[] = [];
-  const deployments_folder = join(site.folder, 'deployments');
-  mkdirSync(deployments_folder, { recursive: true });
+  mkdirSync(join(site.folder, 'deployments'), { recursive: true });
   const gateway = await startGateway(
-    {
-      format: 1,
+    testConfig(site.folder, {
       site: 'local',
       provider: site.provider.name,
       provider_key_file: site.provider_key_file,
-      host: '127.0.0.1',
-      port: 0,
       mesh_folder: site.mesh_folder,
-      gateway_folder: join(site.folder, 'gateway'),
-      deployments_folder,
       ...change,
-    },
+    }),
     {
       log: pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) }),
       times: { poll_ms: 50, drain_ms: 2000, ...times },

@@ -1,52 +1,36 @@
 import { once } from 'node:events';
 import { request as httpRequest, type ServerResponse } from 'node:http';
 import OpenAI from 'openai';
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { UsageRow } from '../../../ledger/index.ts';
 import {
   chatAnswer,
   chunkEvent,
   doneEvent,
   json,
-  type Stage,
-  startStage,
+  shareStage,
   stream,
-  type TestSession,
   until,
   usageEvent,
 } from '../support.ts';
 
-let stage: Stage;
-let sessions: TestSession[] = [];
+const shared = shareStage();
+const { session, sessions } = shared;
 const chat = { model: 'tiny', messages: [{ role: 'user' as const, content: 'hi' }] };
 const path = '/v1/chat/completions';
 
-beforeAll(async () => {
-  stage = await startStage();
-});
-afterAll(() => stage.close());
-afterEach(async () => {
-  for (const session of sessions) await session.stop();
-  await until(async () => (await models()).length === 0, 'the sessions to be gone');
-  sessions = [];
-});
-
-async function session(...of: Parameters<Stage['session']>): Promise<TestSession> {
-  const started = await stage.session(...of);
-  sessions.push(started);
-  return started;
-}
-
 async function models(): Promise<string[]> {
-  const answer = await fetch(`${stage.url}/v1/models`, { headers: { authorization: `Bearer ${stage.key}` } });
+  const answer = await fetch(`${shared.stage.url}/v1/models`, {
+    headers: { authorization: `Bearer ${shared.stage.key}` },
+  });
   return ((await answer.json()) as { data: { id: string }[] }).data.map(({ id }) => id);
 }
 
 async function usage(): Promise<UsageRow> {
-  const answer = await stage.admin('/hpcserve/v1/usage?by=key');
+  const answer = await shared.stage.admin('/hpcserve/v1/usage?by=key');
   const { usage: rows } = (await answer.json()) as { usage: UsageRow[] };
   return (
-    rows.find(({ group }) => group === stage.key_id) ??
+    rows.find(({ group }) => group === shared.stage.key_id) ??
     ({
       requests: 0,
       prompt_tokens: 0,
@@ -78,7 +62,7 @@ describe('answers that are no stream', () => {
   it('pass byte by byte, say who computed them, and are in the ledger when they arrive', async () => {
     const upstream = await session(json(chatAnswer));
     const { result, added: counted } = await added(async () => {
-      const answer = await stage.post(path, chat, { 'x-request-id': 'mine-1' });
+      const answer = await shared.stage.post(path, chat, { 'x-request-id': 'mine-1' });
       return { answer, text: await answer.text() };
     });
     expect(result.text).toBe(JSON.stringify(chatAnswer));
@@ -112,7 +96,7 @@ describe('answers that are no stream', () => {
     const body = { object: 'list', usage: { prompt_tokens: 77, total_tokens: 77 }, model: 'tiny', data };
     await session(json(body));
     const { result, added: counted } = await added(async () =>
-      (await stage.post('/v1/embeddings', { model: 'tiny', input: 'x' })).text(),
+      (await shared.stage.post('/v1/embeddings', { model: 'tiny', input: 'x' })).text(),
     );
     expect(result.length).toBeGreaterThan(2_000_000);
     expect(result === JSON.stringify(body)).toBe(true);
@@ -122,13 +106,13 @@ describe('answers that are no stream', () => {
   it('can be asked for by an alias', async () => {
     const upstream = await session(json(chatAnswer), { aliases: ['gpt-test'] });
     expect(await models()).toEqual(['tiny', 'gpt-test']);
-    expect((await stage.post(path, { ...chat, model: 'gpt-test' })).status).toBe(200);
+    expect((await shared.stage.post(path, { ...chat, model: 'gpt-test' })).status).toBe(200);
     expect(upstream.requests[0]!.headers['x-hpcserve-model']).toBe('tiny');
   });
 
   it('work for the official client, errors included', async () => {
     await session(json(chatAnswer));
-    const client = new OpenAI({ baseURL: `${stage.url}/v1`, apiKey: stage.key, maxRetries: 0 });
+    const client = new OpenAI({ baseURL: `${shared.stage.url}/v1`, apiKey: shared.stage.key, maxRetries: 0 });
     const answer = await client.chat.completions.create(chat);
     expect(answer.choices[0]!.message.content).toBe(chatAnswer.choices[0]!.message.content);
     expect((await client.models.list()).data.map(({ id }) => id)).toEqual(['tiny']);
@@ -138,7 +122,7 @@ describe('answers that are no stream', () => {
       code: 'model_not_found',
       message: expect.stringContaining('did you mean "tiny"'),
     });
-    const stranger = new OpenAI({ baseURL: `${stage.url}/v1`, apiKey: 'hsk-wrong', maxRetries: 0 });
+    const stranger = new OpenAI({ baseURL: `${shared.stage.url}/v1`, apiKey: 'hsk-wrong', maxRetries: 0 });
     await expect(stranger.chat.completions.create(chat)).rejects.toMatchObject({
       status: 401,
       code: 'invalid_api_key',
@@ -157,7 +141,7 @@ describe('streams', () => {
     );
     const upstream = await session(stream(pieces));
     const body = '{"model":"tiny","seed":12345678901234567890, "messages":[],"stream":true }';
-    const { result, added: counted } = await added(async () => (await stage.post(path, body)).text());
+    const { result, added: counted } = await added(async () => (await shared.stage.post(path, body)).text());
     expect(result).toBe([...events, doneEvent].join(''));
     expect(upstream.requests[0]!.body).toBe(
       '{"model":"tiny","seed":12345678901234567890, "messages":[],"stream":true ,"stream_options":{"include_usage":true}}',
@@ -168,13 +152,17 @@ describe('streams', () => {
   it('carry the usage chunk where the client asked for it', async () => {
     const upstream = await session(stream([...events, usageEvent, doneEvent]));
     const body = { ...chat, stream: true, stream_options: { include_usage: true } };
-    expect(await (await stage.post(path, body)).text()).toBe([...events, usageEvent, doneEvent].join(''));
+    expect(await (await shared.stage.post(path, body)).text()).toBe(
+      [...events, usageEvent, doneEvent].join(''),
+    );
     expect(upstream.requests[0]!.body).toBe(JSON.stringify(body));
   });
 
   it('keep other stream options', async () => {
     const upstream = await session(stream([...events, usageEvent, doneEvent]));
-    await (await stage.post(path, '{"model":"tiny","stream_options":{"x":1},"stream":true,"a":9e99}')).text();
+    await (
+      await shared.stage.post(path, '{"model":"tiny","stream_options":{"x":1},"stream":true,"a":9e99}')
+    ).text();
     expect(upstream.requests[0]!.body).toBe(
       '{"model":"tiny","stream_options":{"x":1,"include_usage":true},"stream":true,"a":9e99}',
     );
@@ -182,11 +170,11 @@ describe('streams', () => {
 
   it('end with [DONE] exactly once, whatever the replica does', async () => {
     await session(stream([...events, doneEvent, doneEvent, chunkEvent('late')]));
-    expect(await (await stage.post(path, { ...chat, stream: true })).text()).toBe(
+    expect(await (await shared.stage.post(path, { ...chat, stream: true })).text()).toBe(
       [...events, doneEvent].join(''),
     );
     sessions[0]!.answer = stream(events);
-    expect(await (await stage.post(path, { ...chat, stream: true })).text()).toBe(
+    expect(await (await shared.stage.post(path, { ...chat, stream: true })).text()).toBe(
       [...events, doneEvent].join(''),
     );
   });
@@ -194,12 +182,12 @@ describe('streams', () => {
   it('with CRLF pass unchanged', async () => {
     const crlf = [...events, doneEvent].join('').replaceAll('\n', '\r\n');
     await session(stream([crlf.slice(0, 100), crlf.slice(100)]));
-    expect(await (await stage.post(path, { ...chat, stream: true })).text()).toBe(crlf);
+    expect(await (await shared.stage.post(path, { ...chat, stream: true })).text()).toBe(crlf);
   });
 
   it('work for the official client', async () => {
     await session(stream([...events, usageEvent, doneEvent]));
-    const client = new OpenAI({ baseURL: `${stage.url}/v1`, apiKey: stage.key, maxRetries: 0 });
+    const client = new OpenAI({ baseURL: `${shared.stage.url}/v1`, apiKey: shared.stage.key, maxRetries: 0 });
     let text = '';
     const chunks = [];
     for await (const chunk of await client.chat.completions.create({ ...chat, stream: true })) {
@@ -221,7 +209,7 @@ describe('streams', () => {
       await released;
       response.end(events[2]! + doneEvent);
     });
-    const answer = await stage.post(path, { ...chat, stream: true });
+    const answer = await shared.stage.post(path, { ...chat, stream: true });
     const reader = answer.body!.getReader();
     expect(Buffer.from((await reader.read()).value!).toString()).toBe(events[0]);
     release();
@@ -238,7 +226,7 @@ describe('streams', () => {
       'event: response.completed\ndata: {"type":"response.completed","response":{"usage":{"input_tokens":6,"output_tokens":2,"output_tokens_details":{"reasoning_tokens":1}}}}\n\n';
     const upstream = await session(stream([created, completed]));
     const { result, added: counted } = await added(async () =>
-      (await stage.post('/v1/responses', { model: 'tiny', input: 'x', stream: true })).text(),
+      (await shared.stage.post('/v1/responses', { model: 'tiny', input: 'x', stream: true })).text(),
     );
     expect(result).toBe(created + completed);
     expect(upstream.requests[0]!.path).toBe('/v1/responses');
@@ -253,7 +241,7 @@ describe('streams', () => {
       response.destroy();
     });
     const { result, added: counted } = await added(async () =>
-      (await stage.post(path, { ...chat, stream: true })).text(),
+      (await shared.stage.post(path, { ...chat, stream: true })).text(),
     );
     expect(result.startsWith(events[0]!)).toBe(true);
     const rest = result.slice(events[0]!.length);
@@ -263,7 +251,7 @@ describe('streams', () => {
       type: 'server_error',
     });
     expect(counted).toMatchObject({ requests: 1, errors: 1, completion_tokens: 1 });
-    const client = new OpenAI({ baseURL: `${stage.url}/v1`, apiKey: stage.key, maxRetries: 0 });
+    const client = new OpenAI({ baseURL: `${shared.stage.url}/v1`, apiKey: shared.stage.key, maxRetries: 0 });
     const read = async (): Promise<void> => {
       for await (const _ of await client.chat.completions.create({ ...chat, stream: true }));
     };
@@ -276,9 +264,9 @@ describe('streams', () => {
       response.write(events[0]!);
     });
     const abort = new AbortController();
-    const answer = await fetch(stage.url + path, {
+    const answer = await fetch(shared.stage.url + path, {
       method: 'POST',
-      headers: { authorization: `Bearer ${stage.key}` },
+      headers: { authorization: `Bearer ${shared.stage.key}` },
       body: JSON.stringify({ ...chat, stream: true }),
       signal: abort.signal,
     });
@@ -309,9 +297,9 @@ describe('streams', () => {
       total = written;
       response.end(doneEvent);
     });
-    const outgoing = httpRequest(stage.url + path, {
+    const outgoing = httpRequest(shared.stage.url + path, {
       method: 'POST',
-      headers: { authorization: `Bearer ${stage.key}` },
+      headers: { authorization: `Bearer ${shared.stage.key}` },
     });
     outgoing.end(JSON.stringify({ ...chat, stream: true }));
     const answer = await new Promise<import('node:http').IncomingMessage>((resolve) =>
@@ -342,7 +330,7 @@ describe('replicas that fail', () => {
     ];
     const good = await session(json(chatAnswer), { node: 'good' });
     for (let round = 0; round < 8; round++) {
-      const answer = await stage.post(path, chat);
+      const answer = await shared.stage.post(path, chat);
       expect(await answer.text()).toBe(JSON.stringify(chatAnswer));
       expect(answer.headers.get('x-hpcserve-node')).toBe('good');
     }
@@ -360,7 +348,7 @@ describe('replicas that fail', () => {
         response.destroy();
       };
       const failing = [await session(cut, { node: 'one' }), await session(cut, { node: 'two' })];
-      const outcome = await stage
+      const outcome = await shared.stage
         .post(path, chat)
         .then(async (answer) => `${answer.status} ${await answer.text().catch(() => 'cut off')}`);
       for (const one of failing) await one.stop();
@@ -375,15 +363,15 @@ describe('replicas that fail', () => {
   it('all: the last one says why, in the envelope', async () => {
     const error = { message: 'out of memory', type: 'x', param: null, code: 'oom' };
     await session(json({ error }, 500));
-    const answer = await stage.post(path, chat);
+    const answer = await shared.stage.post(path, chat);
     expect(answer.status).toBe(500);
     expect(await answer.json()).toEqual({ error });
     sessions[0]!.answer = (_request, response) => void response.writeHead(503).end('<html>no</html>');
-    const html = await stage.post(path, chat);
+    const html = await shared.stage.post(path, chat);
     expect(html.status).toBe(503);
     expect(((await html.json()) as { error: object }).error).toMatchObject({ code: 'E_REPLICA_FAILED' });
     sessions[0]!.answer = (_request, response) => void response.destroy();
-    const dead = await stage.post(path, chat);
+    const dead = await shared.stage.post(path, chat);
     expect(dead.status).toBe(502);
     expect(dead.headers.get('retry-after')).toBeTruthy();
     expect(((await dead.json()) as { error: object }).error).toMatchObject({ code: 'E_REPLICA_FAILED' });
@@ -394,24 +382,24 @@ describe('replicas that fail', () => {
       void request;
       response.socket!.write('NOT HTTP AT ALL\r\n\r\n');
     });
-    expect((await stage.post(path, chat)).status).toBe(502);
+    expect((await shared.stage.post(path, chat)).status).toBe(502);
     upstream.answer = (_request, response) => {
       response.socket!.write(
         'HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\nhello',
       );
     };
-    expect((await stage.post(path, chat)).status).toBe(502);
+    expect((await shared.stage.post(path, chat)).status).toBe(502);
     upstream.answer = json(chatAnswer);
-    expect((await stage.post(path, chat)).status).toBe(200);
+    expect((await shared.stage.post(path, chat)).status).toBe(200);
   });
 
   it('that greet like another protocol are passed over, also where the greeting comes before the request', async () => {
     const upstream = await session(json(chatAnswer));
     await until(async () => (await models()).length === 1, 'the session to be seen');
     upstream.greeting = '220 mail.example ESMTP\r\n';
-    expect((await stage.post(path, chat)).status).toBe(502);
+    expect((await shared.stage.post(path, chat)).status).toBe(502);
     upstream.greeting = undefined;
-    expect(await (await stage.post(path, chat)).json()).toEqual(chatAnswer);
+    expect(await (await shared.stage.post(path, chat)).json()).toEqual(chatAnswer);
   });
 
   it('errors of the request pass without a second try', async () => {
@@ -423,7 +411,7 @@ describe('replicas that fail', () => {
     };
     const first = await session(json({ error }, 400));
     const second = await session(json({ error }, 400), { node: 'node2' });
-    const answer = await stage.post(path, chat);
+    const answer = await shared.stage.post(path, chat);
     expect(answer.status).toBe(400);
     expect(await answer.json()).toEqual({ error });
     expect(first.requests.length + second.requests.length).toBe(1);
@@ -435,7 +423,7 @@ describe('replicas that fail', () => {
     await upstream.kill();
     await until(async () => (await models()).length === 0, 'the model to be gone', 2000);
     expect(performance.now() - before).toBeLessThan(1500);
-    const answer = await stage.post(path, chat);
+    const answer = await shared.stage.post(path, chat);
     expect(answer.status).toBe(503);
     expect(answer.headers.get('retry-after')).toMatch(/^\d+$/);
     const { error } = (await answer.json()) as { error: { message: string } };
@@ -446,8 +434,8 @@ describe('replicas that fail', () => {
     const upstream = await session(json(chatAnswer));
     upstream.load = { running: 8, waiting: 5000 };
     upstream.beat();
-    await until(async () => (await stage.post(path, chat)).status === 429, 'the load to be known');
-    const answer = await stage.post(path, chat);
+    await until(async () => (await shared.stage.post(path, chat)).status === 429, 'the load to be known');
+    const answer = await shared.stage.post(path, chat);
     const wait_s = Number(answer.headers.get('retry-after'));
     expect(wait_s).toBeGreaterThanOrEqual(1);
     expect(wait_s).toBeLessThanOrEqual(120);
@@ -460,12 +448,12 @@ describe('replicas that fail', () => {
     busy.load = { running: 8, waiting: 20 };
     busy.beat();
     await until(async () => {
-      const { sessions: rows } = (await (await stage.admin('/hpcserve/v1/table')).json()) as {
+      const { sessions: rows } = (await (await shared.stage.admin('/hpcserve/v1/table')).json()) as {
         sessions: { node: string; models: { waiting: number }[] }[];
       };
       return rows.some(({ node, models: loads }) => node === 'busy' && loads[0]!.waiting === 20);
     }, 'the load to be known');
-    for (let round = 0; round < 5; round++) await (await stage.post(path, chat)).text();
+    for (let round = 0; round < 5; round++) await (await shared.stage.post(path, chat)).text();
     expect(free.requests.length).toBe(5);
     expect(busy.requests.length).toBe(0);
   });
