@@ -11,17 +11,24 @@ import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import { RendezvousRegistry } from '../../mesh/index.ts';
 import type { ErrorCode } from '../../spec/errors/registry.ts';
 import { type GatewayConfig, gatewayFiles } from '../../spec/state-layout.ts';
-import { testConfig, until } from './support.ts';
+import { chatAnswer, json, TestSession, testConfig, until } from './support.ts';
 
 let folder: string;
 let config: GatewayConfig;
+let registry: RendezvousRegistry;
+let session: TestSession;
 let squatter: Server | undefined;
-beforeEach(() => {
+beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'hpcserve-failed-start-'));
   config = testConfig(folder);
   mkdirSync(config.gateway_folder, { mode: 0o700 });
+  registry = await RendezvousRegistry.open(config.mesh_folder, { create: true, poll_ms: 50 });
+  // One that gateways make a link to.
+  session = await TestSession.start(registry, json(chatAnswer));
 });
 afterEach(async () => {
+  await session.stop();
+  await registry.close();
   const server = squatter;
   squatter = undefined;
   if (server) await new Promise((resolve) => server.close(resolve));
@@ -146,11 +153,9 @@ it.each(Object.entries(failures))('leaves nothing where %s is what fails', async
   await until(() => left().length === 0, `the end of ${left().join('\n\n')}`, 5000);
   expect(existsSync(join(config.gateway_folder, 'gateway.lock'))).toBe(false);
   expect(readdirSync(config.gateway_folder).filter((name) => name.endsWith('.tmp'))).toEqual([]);
-  if (existsSync(join(config.mesh_folder, 'network.key'))) {
-    const registry = await RendezvousRegistry.open(config.mesh_folder, { create: false });
-    expect(registry.snapshot().filter(({ lifecycle }) => lifecycle !== 'LEFT')).toEqual([]);
-    await registry.close();
-  }
+  await registry.refresh();
+  const gateways = registry.snapshot().filter(({ metadata }) => metadata.role === 'gateway');
+  expect(gateways.filter(({ lifecycle }) => lifecycle !== 'LEFT')).toEqual([]);
   if (change?.port !== undefined && !squatter) {
     squatter = createServer();
     await new Promise<void>((resolve, reject) => {
