@@ -50,11 +50,11 @@ type DeploymentState = z.infer<typeof deploymentState>;
 /** Deployments are read again after this time: a refused client must not make the gateway read a shared filesystem. */
 const cache_ms = 2000;
 /** Bounds of `retry-after`: a client that never comes back is of no use, one that comes every second is a load. */
-const retryLeast_s = 5;
-const retryMost_s = 3600;
+const retry_s_min = 5;
+const retry_s_max = 3600;
 const retryLoading_s = 15;
 const retryUnknown_s = 30;
-const listedNames = 50;
+const listed_names_max = 50;
 
 /** Says why nobody can answer for a model, from the sessions there are and the jobs that are pending. */
 export class Availability {
@@ -73,7 +73,49 @@ export class Availability {
   /** @param names models that whoever asks may ask for; absent: all of them */
   async explain(model: string, names?: readonly string[]): Promise<Refusal> {
     const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
+    const asked = deployments.filter(({ spec }) =>
+      spec.models.some((entry) => namesOf(entry).includes(model)),
+    );
     const reasons: string[] = [];
+    let retry_s = this.#replicaReasons(model, reasons);
+    let wakes_in_s = this.#wakesIn_s(model, asked, reasons);
+    const { starts_in_s, running_jobs } = jobReasons(asked, wakes_in_s !== undefined, reasons);
+    retry_s = Math.min(retry_s, starts_in_s);
+    if (wakes_in_s !== undefined) {
+      // Its job waits in the queue, longer than the last time.
+      if (Number.isFinite(starts_in_s)) wakes_in_s = Math.max(wakes_in_s, starts_in_s);
+      retry_s = Math.min(retry_s, wakes_in_s);
+    }
+    const route = this.#table.find(model);
+    if (reasons.length === 0 && asked.length === 0 && !route)
+      return { error: this.#unknown(model, deployments, names) };
+    const error = new HpcserveError('E_MODEL_NO_REPLICA', {
+      what: `no replica of ${model} can answer now`,
+      because: reasons.length > 0 ? reasons : 'its replicas are starting or ending',
+    });
+    const bounded_s = Number.isFinite(retry_s) ? retry_s : retryUnknown_s;
+    const retry_after_s = Math.min(retry_s_max, Math.max(retry_s_min, Math.ceil(bounded_s)));
+    const refusal: Refusal = { error, retry_after_s };
+    if (wakes_in_s !== undefined) refusal.wakes_in_s = wakes_in_s;
+    // As many jobs as have told of a replica that cannot answer, and more.
+    if (running_jobs > (route?.others.length ?? 0)) refusal.comes_soon = true;
+    return refusal;
+  }
+
+  /** Models that have no replica because nobody asks, and answer when somebody does; by the names they have. */
+  async sleeping(): Promise<{ name: string; model: string; asleep_since_ms: number }[]> {
+    const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
+    return deployments.flatMap(({ spec, scaled }) =>
+      spec.models.flatMap((entry) => {
+        const asleep_since_ms = scaled?.[entry.name]?.asleep_since_ms;
+        if (asleep_since_ms === undefined) return [];
+        return namesOf(entry).map((name) => ({ name, model: entry.name, asleep_since_ms }));
+      }),
+    );
+  }
+
+  /** Why replicas that there are cannot answer. @returns seconds until one may; Infinity where that is not known */
+  #replicaReasons(model: string, reasons: string[]): number {
     let retry_s = Number.POSITIVE_INFINITY;
     for (const { served, session } of this.#table.find(model)?.others ?? []) {
       const where = `on ${session.facts.node}`;
@@ -89,72 +131,7 @@ export class Availability {
       } else if (served.state === 'serving') reasons.push(`a replica ${where} cannot be reached now`);
       else reasons.push(`a replica ${where} is ${served.state}`);
     }
-    const asked = deployments.filter(({ spec }) =>
-      spec.models.some((entry) => namesOf(entry).includes(model)),
-    );
-    let wakes_in_s = this.#wakesIn_s(model, asked, reasons);
-    let starts_in_s = Number.POSITIVE_INFINITY;
-    let running_jobs = 0;
-    for (const { name, launches } of asked) {
-      for (const launch of launches) {
-        if (launch.superseded || launch.phase === 'ended') continue;
-        const { pending, estimated_start_ms, state } = launch.last ?? {};
-        const job = launch.job_id === undefined ? 'a job' : `job ${launch.job_id}`;
-        if (pending) {
-          const since =
-            launch.submitting_since_ms === undefined ? '' : ` since ${inUtc(launch.submitting_since_ms)}`;
-          const start = estimated_start_ms === undefined ? '' : `, expected at ${inUtc(estimated_start_ms)}`;
-          reasons.push(
-            `${job} of deployment ${name} is pending${since}${start}: ${pending.explanation} (${pending.reason})`,
-          );
-        } else if (launch.phase !== 'submitted')
-          reasons.push(`${job} of deployment ${name} is being submitted`);
-        else if (state !== undefined) {
-          reasons.push(`${job} of deployment ${name} is ${state}`);
-          if (state === 'RUNNING') running_jobs += 1;
-        }
-        if (estimated_start_ms !== undefined) {
-          const start_s = Math.ceil((estimated_start_ms - Date.now()) / 1000);
-          starts_in_s = Math.min(starts_in_s, Math.max(retryLeast_s, start_s));
-        }
-      }
-      if (wakes_in_s === undefined && launches.every(({ phase }) => phase === 'ended')) {
-        reasons.push(`every job of deployment ${name} has ended`);
-      }
-    }
-    retry_s = Math.min(retry_s, starts_in_s);
-    if (wakes_in_s !== undefined) {
-      // Its job waits in the queue, longer than the last time.
-      if (Number.isFinite(starts_in_s)) wakes_in_s = Math.max(wakes_in_s, starts_in_s);
-      retry_s = Math.min(retry_s, wakes_in_s);
-    }
-    if (reasons.length > 0 || asked.length > 0 || this.#table.find(model)) {
-      const error = new HpcserveError('E_MODEL_NO_REPLICA', {
-        what: `no replica of ${model} can answer now`,
-        because: reasons.length > 0 ? reasons : 'its replicas are starting or ending',
-      });
-      const bounded = Number.isFinite(retry_s) ? retry_s : retryUnknown_s;
-      return {
-        error,
-        retry_after_s: Math.min(retryMost_s, Math.max(retryLeast_s, Math.ceil(bounded))),
-        ...(wakes_in_s === undefined ? {} : { wakes_in_s }),
-        // As many jobs as have told of a replica that cannot answer, and more.
-        ...(running_jobs > (this.#table.find(model)?.others.length ?? 0) ? { comes_soon: true } : {}),
-      };
-    }
-    return { error: this.#unknown(model, deployments, names) };
-  }
-
-  /** Models that have no replica because nobody asks, and answer when somebody does; by the names they have. */
-  async sleeping(): Promise<{ name: string; model: string; asleep_since_ms: number }[]> {
-    const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
-    return deployments.flatMap(({ spec, scaled }) =>
-      spec.models.flatMap((entry) => {
-        const asleep_since_ms = scaled?.[entry.name]?.asleep_since_ms;
-        if (asleep_since_ms === undefined) return [];
-        return namesOf(entry).map((name) => ({ name, model: entry.name, asleep_since_ms }));
-      }),
-    );
+    return retry_s;
   }
 
   /** Of a model that sleeps: when it is expected to answer, as long as its last start took. */
@@ -185,13 +162,13 @@ export class Availability {
     for (const { spec } of deployments) for (const entry of spec.models) names.add(entry.name);
     const sorted = [...names].filter((name) => allowed?.includes(name) ?? true).sort();
     const close = nearest(model.slice(0, 256), sorted);
-    const listed = sorted.slice(0, listedNames).join(', ');
+    const listed = sorted.slice(0, listed_names_max).join(', ');
     return new HpcserveError('E_MODEL_UNKNOWN', {
       what: `no model is called ${quoteName(model)}`,
       because:
         sorted.length === 0
           ? `nothing${allowed ? ' that this key may ask for' : ''} is deployed behind this gateway`
-          : `there ${sorted.length === 1 ? 'is' : 'are'} ${listed}${sorted.length > listedNames ? ', …' : ''}`,
+          : `there ${sorted.length === 1 ? 'is' : 'are'} ${listed}${sorted.length > listed_names_max ? ', …' : ''}`,
       ...(close === undefined ? {} : { try: `did you mean ${JSON.stringify(close)}?` }),
       details: { param: 'model' },
     });
@@ -228,6 +205,48 @@ export class Availability {
       return undefined;
     }
   }
+}
+
+/**
+ * What the jobs of deployments do that bring no replica yet.
+ * @param wakes whether a model of them sleeps: that all jobs have ended is no reason then
+ */
+function jobReasons(
+  deployments: readonly DeploymentState[],
+  wakes: boolean,
+  reasons: string[],
+): { starts_in_s: number; running_jobs: number } {
+  let starts_in_s = Number.POSITIVE_INFINITY;
+  let running_jobs = 0;
+  for (const { name, launches } of deployments) {
+    for (const launch of launches) {
+      if (launch.superseded || launch.phase === 'ended') continue;
+      const { estimated_start_ms, state, pending } = launch.last ?? {};
+      const reason = jobReason(name, launch);
+      if (reason !== undefined) reasons.push(reason);
+      if (!pending && launch.phase === 'submitted' && state === 'RUNNING') running_jobs += 1;
+      if (estimated_start_ms !== undefined) {
+        const start_s = Math.ceil((estimated_start_ms - Date.now()) / 1000);
+        starts_in_s = Math.min(starts_in_s, Math.max(retry_s_min, start_s));
+      }
+    }
+    if (!wakes && launches.every(({ phase }) => phase === 'ended'))
+      reasons.push(`every job of deployment ${name} has ended`);
+  }
+  return { starts_in_s, running_jobs };
+}
+
+function jobReason(name: string, launch: DeploymentState['launches'][number]): string | undefined {
+  const { pending, estimated_start_ms, state } = launch.last ?? {};
+  const job = launch.job_id === undefined ? 'a job' : `job ${launch.job_id}`;
+  if (pending) {
+    const since =
+      launch.submitting_since_ms === undefined ? '' : ` since ${inUtc(launch.submitting_since_ms)}`;
+    const start = estimated_start_ms === undefined ? '' : `, expected at ${inUtc(estimated_start_ms)}`;
+    return `${job} of deployment ${name} is pending${since}${start}: ${pending.explanation} (${pending.reason})`;
+  }
+  if (launch.phase !== 'submitted') return `${job} of deployment ${name} is being submitted`;
+  return state === undefined ? undefined : `${job} of deployment ${name} is ${state}`;
 }
 
 /** To the minute; Slurm's estimates are no better. */

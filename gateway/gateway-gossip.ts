@@ -42,8 +42,9 @@ export class GatewayGossip {
   }
 
   status(): MeshStatus {
-    const folder_rejected = this.#registry.status().rejected;
-    return { ...(this.#peer ? { gossip: this.#peer.status() } : {}), folder_rejected };
+    const status: MeshStatus = { folder_rejected: this.#registry.status().rejected };
+    if (this.#peer) status.gossip = this.#peer.status();
+    return status;
   }
 
   async close(): Promise<void> {

@@ -5,7 +5,7 @@ import type { TakenPort } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';
 
 /** Ports tried above a wanted one that is taken, before any free one will do. */
-const nextPorts = 50;
+const next_ports_max = 50;
 /** Connections that may wait until they are accepted, also while no gateway runs; the kernel has a bound of its own. */
 const backlog = 1024;
 
@@ -20,7 +20,7 @@ export interface WantedAddress {
 export interface Listening {
   port: number;
   /** The port of the last run was another user's. */
-  taken?: TakenPort;
+  taken?: TakenPort | undefined;
 }
 
 /** Listens where it is wanted. Throws E_GATEWAY_PORT, with `TakenPort` in its details where another user has the port. */
@@ -31,7 +31,7 @@ export async function listen(server: Server, wanted: WantedAddress, log: Gateway
   }
   let taken: TakenPort | undefined;
   if (wanted.previous !== 0) {
-    for (let port = wanted.previous; port <= Math.min(65535, wanted.previous + nextPorts); port++) {
+    for (let port = wanted.previous; port <= Math.min(65535, wanted.previous + next_ports_max); port++) {
       try {
         await listenOn(server, wanted.host, port);
         if (port !== wanted.previous) {
@@ -40,7 +40,7 @@ export async function listen(server: Server, wanted: WantedAddress, log: Gateway
             'the port of the last run is taken: clients must use the new URL',
           );
         }
-        return { port, ...(taken ? { taken } : {}) };
+        return { port, taken };
       } catch (error) {
         if (!(error instanceof HpcserveError) || error.details.errno !== 'EADDRINUSE') throw error;
         if (port === wanted.previous) taken = error.details.taken as TakenPort | undefined;
@@ -48,7 +48,7 @@ export async function listen(server: Server, wanted: WantedAddress, log: Gateway
     }
   }
   await listenOn(server, wanted.host, 0);
-  return { port: (server.address() as AddressInfo).port, ...(taken ? { taken } : {}) };
+  return { port: (server.address() as AddressInfo).port, taken };
 }
 
 function listenOn(server: Server, host: string, port: number): Promise<void> {

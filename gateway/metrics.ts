@@ -68,99 +68,9 @@ export class GatewayMetrics {
       labelNames: ['code'],
       registers,
     });
-    const cells = (): Iterable<Cell> => this.#all();
-    new Counter({
-      name: 'hpcserve_requests_total',
-      help: 'Answered requests',
-      labelNames: ['model', 'endpoint', 'status'],
-      registers,
-      collect() {
-        this.reset();
-        for (const { model, endpoint, statuses } of cells()) {
-          for (const [status, count] of statuses) this.inc({ model, endpoint, status }, count);
-        }
-      },
-    });
-    new Counter({
-      name: 'hpcserve_tokens_total',
-      help: 'Tokens of answered requests as the replicas counted them',
-      labelNames: ['model', 'endpoint', 'kind'],
-      registers,
-      collect() {
-        this.reset();
-        for (const { model, endpoint, prompt_tokens, completion_tokens } of cells()) {
-          this.inc({ model, endpoint, kind: 'prompt' }, prompt_tokens);
-          this.inc({ model, endpoint, kind: 'completion' }, completion_tokens);
-        }
-      },
-    });
-    for (const [name, help, which] of [
-      [
-        'hpcserve_request_duration_seconds',
-        'From the arrival of a request to the end of its answer',
-        'duration',
-      ],
-      [
-        'hpcserve_time_to_first_byte_seconds',
-        'From the arrival of a request to the first byte of its answer',
-        'ttft',
-      ],
-    ] as const) {
-      this.#registry.registerMetric(new CellHistogram(name, help, cells, which));
-    }
-    new Gauge({
-      name: 'hpcserve_sessions',
-      help: 'Sessions that serve models, by whether this gateway reaches them',
-      labelNames: ['state'],
-      registers,
-      collect() {
-        const { reachable, unreachable } = source.sessions();
-        this.set({ state: 'reachable' }, reachable);
-        this.set({ state: 'unreachable' }, unreachable);
-      },
-    });
-    new Gauge({
-      name: 'hpcserve_sequences',
-      help: 'Load of all reachable replicas of a model, as they report it',
-      labelNames: ['model', 'kind'],
-      registers,
-      collect() {
-        this.reset();
-        for (const { model, running, waiting, max_sequences } of source.replicas()) {
-          this.inc({ model, kind: 'running' }, running);
-          this.inc({ model, kind: 'waiting' }, waiting);
-          this.inc({ model, kind: 'capacity' }, max_sequences);
-        }
-      },
-    });
-    new Gauge({
-      name: 'hpcserve_workload_requests_per_second',
-      help: 'Requests that arrive for a model, exponentially weighted',
-      labelNames: ['model', 'kind'],
-      registers,
-      collect() {
-        this.reset();
-        for (const { model, rate_per_s, refused_per_s } of source.workloads()) {
-          this.set({ model, kind: 'arrived' }, rate_per_s);
-          this.set({ model, kind: 'refused' }, refused_per_s);
-        }
-      },
-    });
-    new Gauge({
-      name: 'hpcserve_workload_tokens',
-      help: 'Lengths of requests of a model: mean, and coefficient of variation',
-      labelNames: ['model', 'kind', 'statistic'],
-      registers,
-      collect() {
-        this.reset();
-        for (const { model, input_tokens, output_tokens, input_cv, output_cv } of source.workloads()) {
-          this.set({ model, kind: 'input', statistic: 'mean' }, input_tokens);
-          this.set({ model, kind: 'input', statistic: 'cv' }, input_cv);
-          this.set({ model, kind: 'output', statistic: 'mean' }, output_tokens);
-          this.set({ model, kind: 'output', statistic: 'cv' }, output_cv);
-        }
-      },
-    });
+    registerAnswers(this.#registry, () => this.#all());
+    registerReplicas(this.#registry, source);
+    registerWorkloads(this.#registry, source);
     registerMeshMetrics(this.#registry, () => source.mesh());
     new Gauge({
       name: 'hpcserve_ledger_failing',
@@ -227,6 +137,113 @@ export class GatewayMetrics {
     }
     return cell;
   }
+}
+
+/** Sums over answered requests. */
+function registerAnswers(registry: Registry, cells: () => Iterable<Cell>): void {
+  const registers = [registry];
+  new Counter({
+    name: 'hpcserve_requests_total',
+    help: 'Answered requests',
+    labelNames: ['model', 'endpoint', 'status'],
+    registers,
+    collect() {
+      this.reset();
+      for (const { model, endpoint, statuses } of cells()) {
+        for (const [status, count] of statuses) this.inc({ model, endpoint, status }, count);
+      }
+    },
+  });
+  new Counter({
+    name: 'hpcserve_tokens_total',
+    help: 'Tokens of answered requests as the replicas counted them',
+    labelNames: ['model', 'endpoint', 'kind'],
+    registers,
+    collect() {
+      this.reset();
+      for (const { model, endpoint, prompt_tokens, completion_tokens } of cells()) {
+        this.inc({ model, endpoint, kind: 'prompt' }, prompt_tokens);
+        this.inc({ model, endpoint, kind: 'completion' }, completion_tokens);
+      }
+    },
+  });
+  for (const [name, help, which] of [
+    [
+      'hpcserve_request_duration_seconds',
+      'From the arrival of a request to the end of its answer',
+      'duration',
+    ],
+    [
+      'hpcserve_time_to_first_byte_seconds',
+      'From the arrival of a request to the first byte of its answer',
+      'ttft',
+    ],
+  ] as const) {
+    registry.registerMetric(new CellHistogram(name, help, cells, which));
+  }
+}
+
+/** What sessions are there, and how full they are. */
+function registerReplicas(registry: Registry, source: MetricsSource): void {
+  const registers = [registry];
+  new Gauge({
+    name: 'hpcserve_sessions',
+    help: 'Sessions that serve models, by whether this gateway reaches them',
+    labelNames: ['state'],
+    registers,
+    collect() {
+      const { reachable, unreachable } = source.sessions();
+      this.set({ state: 'reachable' }, reachable);
+      this.set({ state: 'unreachable' }, unreachable);
+    },
+  });
+  new Gauge({
+    name: 'hpcserve_sequences',
+    help: 'Load of all reachable replicas of a model, as they report it',
+    labelNames: ['model', 'kind'],
+    registers,
+    collect() {
+      this.reset();
+      for (const { model, running, waiting, max_sequences } of source.replicas()) {
+        this.inc({ model, kind: 'running' }, running);
+        this.inc({ model, kind: 'waiting' }, waiting);
+        this.inc({ model, kind: 'capacity' }, max_sequences);
+      }
+    },
+  });
+}
+
+/** What was measured of the load. */
+function registerWorkloads(registry: Registry, source: MetricsSource): void {
+  const registers = [registry];
+  new Gauge({
+    name: 'hpcserve_workload_requests_per_second',
+    help: 'Requests that arrive for a model, exponentially weighted',
+    labelNames: ['model', 'kind'],
+    registers,
+    collect() {
+      this.reset();
+      for (const { model, rate_per_s, refused_per_s } of source.workloads()) {
+        this.set({ model, kind: 'arrived' }, rate_per_s);
+        this.set({ model, kind: 'refused' }, refused_per_s);
+      }
+    },
+  });
+  new Gauge({
+    name: 'hpcserve_workload_tokens',
+    help: 'Lengths of requests of a model: mean, and coefficient of variation',
+    labelNames: ['model', 'kind', 'statistic'],
+    registers,
+    collect() {
+      this.reset();
+      for (const { model, input_tokens, output_tokens, input_cv, output_cv } of source.workloads()) {
+        this.set({ model, kind: 'input', statistic: 'mean' }, input_tokens);
+        this.set({ model, kind: 'input', statistic: 'cv' }, input_cv);
+        this.set({ model, kind: 'output', statistic: 'mean' }, output_tokens);
+        this.set({ model, kind: 'output', statistic: 'cv' }, output_cv);
+      }
+    },
+  });
 }
 
 function observe(distribution: Distribution, value_s: number): void {

@@ -256,10 +256,10 @@ function refuseUnread(
 /** When to come back with a key whose limits are reached; clients must not try again by themselves before. */
 function retryAfterHeaders(error: HpcserveError): string[] {
   const { retry_after_s } = error.details;
-  return [
-    ...(typeof retry_after_s === 'number' ? ['retry-after', String(retry_after_s)] : []),
-    ...(error.code === 'E_KEY_BUDGET' ? ['x-should-retry', 'false'] : []),
-  ];
+  const pairs: string[] = [];
+  if (typeof retry_after_s === 'number') pairs.push('retry-after', String(retry_after_s));
+  if (error.code === 'E_KEY_BUDGET') pairs.push('x-should-retry', 'false');
+  return pairs;
 }
 
 /** The token of an `authorization: Bearer` header; the scheme's name is case-insensitive (RFC 9110 §11.1). */

@@ -24,7 +24,7 @@ import { UpstreamPool } from './upstream/pool.ts';
 const silence_ms = 3000;
 /** Allowed until the first heartbeat: a session may be busy with its start. */
 const firstSilence_ms = 10_000;
-const heartbeatBytes = 1024 * 1024;
+const heartbeat_bytes_max = 1024 * 1024;
 /** Reports of devices with many models are the largest. */
 const answerBytes_max = 16 * 1024 * 1024;
 const reconnectFirst_ms = 50;
@@ -33,7 +33,7 @@ const reconnectLast_ms = 2000;
 const reconnectRefused_ms = 60_000;
 const finishPoll_ms = 100;
 /** Higher: a stall of either side is less likely to pass for a wrong clock; lower: a clock that was set right is seen sooner. */
-const comparedBeats = 5;
+const compared_heartbeats = 5;
 
 export interface LinkEvents {
   /** The session answers: its first heartbeat on a new watch stream arrived. */
@@ -196,14 +196,14 @@ export class SessionLink {
     let last_ms: number | undefined;
     for await (const chunk of body) {
       rest += chunk.toString('utf8');
-      if (rest.length > heartbeatBytes) throw new Error('a heartbeat is larger than 1 MiB');
+      if (rest.length > heartbeat_bytes_max) throw new Error('a heartbeat is larger than 1 MiB');
       const lines = rest.split('\n');
       rest = lines.pop() ?? '';
       for (const line of lines) {
         if (line.trim() === '') continue;
         const heartbeat = parseHeartbeat(line, this.#record.session_id);
         const now_ms = performance.now();
-        // A session may be set to a slower beat than the rule foresees; three of its own are then allowed.
+        // A session may be set to a slower heartbeat than the rule foresees; three of its own intervals are then allowed.
         this.#silence.expectWithin(
           last_ms === undefined ? firstSilence_ms : Math.max(silence_ms, 3 * (now_ms - last_ms)),
         );
@@ -213,7 +213,7 @@ export class SessionLink {
         }
         last_ms = now_ms;
         if (heartbeat.at_ms !== undefined)
-          this.#ahead_ms = [...this.#ahead_ms.slice(1 - comparedBeats), heartbeat.at_ms - Date.now()];
+          this.#ahead_ms = [...this.#ahead_ms.slice(1 - compared_heartbeats), heartbeat.at_ms - Date.now()];
         this.#events.heartbeat(this, heartbeat);
       }
     }

@@ -1,7 +1,3 @@
-/**
- * A provider's word that a launch may sign the keys of its sessions, with the launch's own key: what a job gets in its
- * launch folder, and what a gateway makes for itself.
- */
 import { createPrivateKey, type KeyObject, sign } from 'node:crypto';
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
@@ -32,6 +28,10 @@ const fileSchema = z.strictObject({
 /** Larger than any: a file of another kind is not read whole. */
 const file_bytes_max = 4096;
 
+/**
+ * A provider's word that a launch may sign the keys of its sessions, with the launch's own key: what a job gets in its
+ * launch folder, and what a gateway makes for itself.
+ */
 export class Delegation {
   readonly statement: DelegationStatement;
   readonly provider_id: string;

@@ -52,10 +52,10 @@ export function unknownPart(
   { record, tombstone }: SealedEntry,
   known: Entry | undefined,
 ): SealedEntry | undefined {
-  const unknown: SealedEntry = {
-    ...(record && envelopeFingerprint(record) !== known?.record?.fingerprint ? { record } : {}),
-    ...(tombstone && envelopeFingerprint(tombstone) !== known?.tombstone?.fingerprint ? { tombstone } : {}),
-  };
+  const unknown: SealedEntry = {};
+  if (record && envelopeFingerprint(record) !== known?.record?.fingerprint) unknown.record = record;
+  if (tombstone && envelopeFingerprint(tombstone) !== known?.tombstone?.fingerprint)
+    unknown.tombstone = tombstone;
   return unknown.record || unknown.tombstone ? unknown : undefined;
 }
 
@@ -69,10 +69,7 @@ export function openEntryOf(session_id: string, sealed: SealedEntry, networkKey:
 }
 
 export function sealedEntry({ record, tombstone }: Entry): SealedEntry {
-  return {
-    ...(record ? { record: record.envelope } : {}),
-    ...(tombstone ? { tombstone: tombstone.envelope } : {}),
-  };
+  return { record: record?.envelope, tombstone: tombstone?.envelope };
 }
 
 /**

@@ -6,7 +6,7 @@ import { GossipMember } from './gossip/member.ts';
 import type { PeerName, SessionLoad } from './gossip/messages.ts';
 import { gossipPresets } from './gossip/settings.ts';
 import type { Libp2pTransport } from './libp2p/libp2p-transport.ts';
-import { sealTombstone } from './record-codec.ts';
+import { sealTombstone, type Tombstone } from './record-codec.ts';
 import type { RendezvousRegistry } from './rendezvous-registry.ts';
 import { SessionIdentity } from './session-identity.ts';
 import type { EntrySource } from './session-table.ts';
@@ -102,7 +102,8 @@ export class MeshPeer {
       self: transport.self,
       table,
       sealTombstone: (session_id, evidence, seen) => {
-        const tombstone = { session_id, evidence, ...(seen ? { seen } : {}) };
+        const tombstone: Tombstone = { session_id, evidence };
+        if (seen) tombstone.seen = seen;
         return openEntry({ tombstone: sealTombstone(tombstone, reporter, network_key) }, network_key);
       },
       refute: (session_id, seen) => registry.dispute(session_id, seen),

@@ -1,7 +1,3 @@
-/**
- * The key that is a provider: of one user at one site. What it signed is that provider's, whatever else calls itself by the
- * same name. It stays in the state folder of the site; jobs get delegations.
- */
 import { createPrivateKey, generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto';
 import {
   closeSync,
@@ -33,6 +29,10 @@ export interface DelegationWish {
   launch_key?: KeyObject | undefined;
 }
 
+/**
+ * The key that is a provider: of one user at one site. What it signed is that provider's, whatever else calls itself by the
+ * same name. It stays in the state folder of the site; jobs get delegations.
+ */
 export class ProviderKey {
   /** Fingerprint: what API keys trust. */
   readonly id: string;

@@ -30,6 +30,7 @@ export type RejectReason =
   | 'unreadable'
   | 'replayed';
 
+/** An envelope does not count, for a reason that is counted. */
 export class RecordRejected extends Error {
   override readonly name = 'RecordRejected';
   readonly reason: RejectReason;

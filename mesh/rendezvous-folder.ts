@@ -1,7 +1,3 @@
-/**
- * The files of a rendezvous folder: `sessions/<session_id>.rec` and `sessions/<session_id>.left`, each replaced
- * as a whole by rename. Works on NFS and Lustre: no locks, no watches needed, no comparison of clocks.
- */
 import { timingSafeEqual } from 'node:crypto';
 import { constants } from 'node:fs';
 import { chmod, type FileHandle, lstat, mkdir, open, readdir, stat, unlink } from 'node:fs/promises';
@@ -39,6 +35,10 @@ const parallel_calls = 3;
 /** A folder's mtime may have a granularity of two seconds (or be cached so long): only an older one is trusted. */
 const mtime_settled_ms = 3000;
 
+/**
+ * The files of a rendezvous folder: `sessions/<session_id>.rec` and `sessions/<session_id>.left`, each replaced
+ * as a whole by rename. Works on NFS and Lustre: no locks, no watches needed, no comparison of clocks.
+ */
 export class RendezvousFolder {
   readonly sessions_folder: string;
   readonly #mesh_folder: string;

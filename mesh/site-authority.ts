@@ -1,4 +1,3 @@
-/** A certificate authority of one site, so that clients of its gateways can use HTTPS without a public one. */
 import 'reflect-metadata'; // @peculiar/x509 resolves its algorithm providers by a Reflect polyfill
 import { createPrivateKey, randomBytes, webcrypto, X509Certificate } from 'node:crypto';
 import { chmodSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
@@ -36,6 +35,7 @@ export interface IssuedCertificate {
   key: string;
 }
 
+/** A certificate authority of one site, so that clients of its gateways can use HTTPS without a public one. */
 export class SiteAuthority {
   /** What clients are to trust. */
   readonly ca_file: string;

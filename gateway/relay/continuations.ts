@@ -10,7 +10,7 @@ import type { AttemptFailure } from './replica-refusal.ts';
 import type { ParsedRequest, StreamDialect } from './request-body.ts';
 
 /** How often one stream may change its replica. Lower: a poisonous stream does less harm; higher: long answers outlive more nodes. */
-const mostContinuations = 8;
+const continuations_max = 8;
 /** Replicas that may end in turn before one adds a word. Lower: a poisonous stream does less harm; higher: more losses at once are outlived. */
 const ended_max = 2;
 /** A replica is looked for so often while there is none. */
@@ -67,7 +67,7 @@ export class Continuations {
 
   /** Whether to try at all; that there is a replica is another matter. */
   get possible(): boolean {
-    return this.journal !== undefined && this.#used < mostContinuations;
+    return this.journal !== undefined && this.#used < continuations_max;
   }
 
   /**
@@ -99,7 +99,7 @@ export class Continuations {
       found('replicas end when they are asked to, and it is given to no more of them');
       return;
     }
-    if (this.#used >= mostContinuations) {
+    if (this.#used >= continuations_max) {
       found(`${this.#used} were asked to already`);
       return;
     }

@@ -2,9 +2,9 @@ import type { ServerResponse } from 'node:http';
 import { findFinishReason, findUsage, findUsageAtHead, type TokenUsage } from './usage.ts';
 
 /** An answer up to this size is held until the ledger has it; of a larger one, only the end is. */
-const holdBytes = 1024 * 1024;
+const held_bytes_max = 1024 * 1024;
 /** Where usage is looked for in a larger answer: at its head and its tail. */
-const windowBytes = 64 * 1024;
+const window_bytes = 64 * 1024;
 
 /** One answer that is no stream, on its way to the client. Bytes pass unchanged. */
 export class JsonRelay {
@@ -35,17 +35,17 @@ export class JsonRelay {
   push(chunk: Buffer): boolean {
     this.#held.push(chunk);
     this.#heldLength += chunk.length;
-    if (this.#heldLength <= holdBytes) return true;
+    if (this.#heldLength <= held_bytes_max) return true;
     const all = Buffer.concat(this.#held, this.#heldLength);
     if (!this.#passing) {
       this.#passing = true;
-      this.#head = Buffer.from(all.subarray(0, windowBytes));
+      this.#head = Buffer.from(all.subarray(0, window_bytes));
       this.#writeHead(undefined);
     }
-    const rest = all.subarray(all.length - windowBytes);
+    const rest = all.subarray(all.length - window_bytes);
     this.#held = [rest];
     this.#heldLength = rest.length;
-    return this.#response.write(all.subarray(0, all.length - windowBytes));
+    return this.#response.write(all.subarray(0, all.length - window_bytes));
   }
 
   /** The whole answer, or what is held of it. */

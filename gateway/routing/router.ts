@@ -150,7 +150,8 @@ export class Router {
       const ends_ms = kept.flatMap(({ proven_until_ms }) => proven_until_ms ?? []);
       // Only where providers are asked for it matters that what proves them ends.
       const ends = filter.providers.length > 0 && ends_ms.length > 0;
-      allowed = { kept, ...(ends ? { until_ms: Math.min(...ends_ms) } : {}) };
+      allowed = { kept };
+      if (ends) allowed.until_ms = Math.min(...ends_ms);
       byFilter.set(filter, allowed);
     }
     return allowed.kept;

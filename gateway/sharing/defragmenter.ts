@@ -1,10 +1,3 @@
-/**
- * Fragments of models on the devices of native replicas. Reactive (LLM-Mesh §7.2): where a smaller instance's requests all
- * fit, within their SLOs, onto larger ones, its worker breaks them off, this and other gateways have them continued there,
- * and the device is free for other models. Proactive (§7.1): a request that is refused where its model runs takes the place
- * of a smaller neighbour there, whose requests go on elsewhere in the same way. What is decided is pure (`solver/sharing`),
- * by views that workers give of themselves; whoever is asked to go on with a stream takes it in any case.
- */
 import { standingCandidates } from '../../solver/sharing/candidates.ts';
 import { planConsolidation } from '../../solver/sharing/consolidation.ts';
 import type { ArrivingRequest, DeviceView } from '../../solver/sharing/device-view.ts';
@@ -27,6 +20,13 @@ const rest_ms = 5000;
  */
 const between_rooms_ms = 1000;
 
+/**
+ * Fragments of models on the devices of native replicas. Reactive (LLM-Mesh §7.2): where a smaller instance's requests all
+ * fit, within their SLOs, onto larger ones, its worker breaks them off, this and other gateways have them continued there,
+ * and the device is free for other models. Proactive (§7.1): a request that is refused where its model runs takes the place
+ * of a smaller neighbour there, whose requests go on elsewhere in the same way. What is decided is pure (`solver/sharing`),
+ * by views that workers give of themselves; whoever is asked to go on with a stream takes it in any case.
+ */
 export class Defragmenter {
   readonly #table: RoutingTable<SessionLink>;
   readonly #log: GatewayLog;

@@ -18,9 +18,9 @@ export interface ConnectionOwner {
 }
 
 /** Requests up to this size travel in one write together with their head; copying costs less than a second write. */
-const oneWriteBytes = 32 * 1024;
+const one_write_bytes_max = 32 * 1024;
 /** Of larger ones, so much is encrypted at a time. Lower: other requests wait less; higher: fewer turns of the event loop. */
-const sliceBytes = 256 * 1024;
+const slice_bytes = 256 * 1024;
 
 /** One TLS connection to a session, and at most one request on it at a time. */
 export class Connection implements AnswerEvents {
@@ -65,7 +65,7 @@ export class Connection implements AnswerEvents {
     this.served++;
     this.answering = false;
     this.#parser.expect();
-    if (bytesOf(body) <= oneWriteBytes) {
+    if (bytesOf(body) <= one_write_bytes_max) {
       let text = head;
       for (const piece of body) text += piece.toString('latin1');
       this.#socket!.write(text, 'latin1');
@@ -83,7 +83,7 @@ export class Connection implements AnswerEvents {
     for (let index = from; index < body.length; index++) {
       const piece = body[index]!;
       while (at < piece.length) {
-        const slice = piece.subarray(at, at + sliceBytes);
+        const slice = piece.subarray(at, at + slice_bytes);
         at += slice.length;
         if (this.#socket!.write(slice)) continue;
         this.#socket!.once('drain', () => this.#sendSlices(body, index, at));

@@ -1,9 +1,3 @@
-/**
- * An incremental parser of HTTP/1.1 answers (RFC 9112), for connections to sessions only: the peer has proved
- * its key, and what it may send is narrow. It is strict: what is ambiguous is an error that ends the connection.
- * It exists because a general client costs as much for each request as everything else the gateway does.
- */
-
 export interface AnswerHead {
   status: number;
   /** Names in lower case, each followed by its value. */
@@ -22,11 +16,11 @@ export interface AnswerEvents {
 }
 
 /** Bounds of one answer's head, of a chunk's size line with its extensions, and of all trailer fields together. */
-const headBytes = 64 * 1024;
-const lineBytes = 4096;
-const trailerBytes = 16 * 1024;
+const head_bytes_max = 64 * 1024;
+const line_bytes_max = 4096;
+const trailer_bytes_max = 16 * 1024;
 /** Interim answers (RFC 9110 §15.2) before the real one. */
-const interimAnswers = 8;
+const interim_answers_max = 8;
 /** RFC 9110 §5.6.2 and §5.5: names are tokens; values have no control characters but tabs. */
 const token = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/;
 const forbidden = /[^\t\x20-\x7e\x80-\xff]/;
@@ -39,6 +33,11 @@ const empty = Buffer.alloc(0);
 
 type State = 'head' | 'length' | 'chunk-size' | 'chunk-data' | 'chunk-end' | 'trailer';
 
+/**
+ * An incremental parser of HTTP/1.1 answers (RFC 9112), for connections to sessions only: the peer has proved
+ * its key, and what it may send is narrow. It is strict: what is ambiguous is an error that ends the connection.
+ * It exists because a general client costs as much for each request as everything else the gateway does.
+ */
 export class HttpAnswerParser {
   readonly #events: AnswerEvents;
   #state: State = 'head';
@@ -124,7 +123,7 @@ export class HttpAnswerParser {
 
   #head(bytes: Buffer, at: number): number {
     const end = bytes.indexOf(headEnd, at);
-    if ((end === -1 ? bytes.length : end) - at > headBytes) {
+    if ((end === -1 ? bytes.length : end) - at > head_bytes_max) {
       throw new Error('the head of the answer is too large');
     }
     if (end === -1) return at;
@@ -160,7 +159,7 @@ export class HttpAnswerParser {
     if (status < 200) {
       if (status === 101) throw new Error('the answer changes the protocol, which nobody asked for');
       if (chunked || length !== undefined) throw new Error('an interim answer has a body');
-      if (++this.#interim > interimAnswers) throw new Error('interim answers come without end');
+      if (++this.#interim > interim_answers_max) throw new Error('interim answers come without end');
       return next;
     }
     // Both at once is how requests and answers are smuggled past proxies (RFC 9112 §6.3).
@@ -179,7 +178,7 @@ export class HttpAnswerParser {
 
   #chunkSize(bytes: Buffer, at: number): number {
     const end = bytes.indexOf(LF, at);
-    if ((end === -1 ? bytes.length : end) - at > lineBytes) {
+    if ((end === -1 ? bytes.length : end) - at > line_bytes_max) {
       throw new Error('the size line of a chunk is too long');
     }
     if (end === -1) return at;
@@ -209,7 +208,7 @@ export class HttpAnswerParser {
   #trailer(bytes: Buffer, at: number): number {
     const end = bytes.indexOf(LF, at);
     const length = (end === -1 ? bytes.length : end + 1) - at;
-    if (this.#trailer_bytes + length > trailerBytes)
+    if (this.#trailer_bytes + length > trailer_bytes_max)
       throw new Error('the trailer of the answer is too large');
     if (end === -1) return at;
     this.#trailer_bytes += length;
@@ -232,16 +231,16 @@ type Field = readonly [name: string, value: string];
 
 /** Lines that were read before: nearly all lines of an answer's head are those of the last one, of whatever replica. */
 const knownFields = new Map<string, Field>();
-const knownMost = 256;
-const knownLength = 128;
+const known_fields_max = 256;
+const known_line_max = 128;
 
 /** Name in lower case, and value without the white space around it. */
 function fieldOf(line: string): Field {
   let field = knownFields.get(line);
   if (field === undefined) {
     field = readField(line);
-    if (line.length <= knownLength) {
-      if (knownFields.size >= knownMost) knownFields.clear();
+    if (line.length <= known_line_max) {
+      if (knownFields.size >= known_fields_max) knownFields.clear();
       knownFields.set(line, field);
     }
   }

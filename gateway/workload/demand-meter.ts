@@ -71,14 +71,11 @@ export class DemandMeter {
     const now_ms = this.#now_ms();
     const models = [...this.#models].map(([model, demand]): ModelDemand => {
       sumUp(demand, now_ms);
+      const { request_s, in_flight, asked_ms } = demand;
+      const told: ModelDemand = { model, request_s, in_flight, asked_ms };
       const ttft_s = this.#ttft_s(model);
-      return {
-        model,
-        request_s: demand.request_s,
-        in_flight: demand.in_flight,
-        asked_ms: demand.asked_ms,
-        ...(ttft_s === undefined ? {} : { ttft_ms: 1000 * ttft_s }),
-      };
+      if (ttft_s !== undefined) told.ttft_ms = 1000 * ttft_s;
+      return told;
     });
     return { format: 1, started_ms: this.#started_ms, measured_ms: now_ms, models };
   }

@@ -1,13 +1,3 @@
-/**
- * One member of the gossip as a state machine: messages and the passing of time in, messages out. It knows no network,
- * no clock and no keys, so that a thousand of them run in one process, by seed (`simulation.ts`).
- *
- * News is told to all at once (the transport spreads it) and what that misses is found by push-pulls. Each member is
- * watched over by the next few on the ring, to whom it sends heartbeats; one that falls silent is probed directly and
- * through others before a tombstone says that its sessions have left. Who is told so probes for himself before it counts, and
- * who lives shows it by a later record. After SWIM (Das et al., 2002), with fixed watchers instead
- * of random ones, so that silence is seen in a bounded time.
- */
 import { ownPause_ms } from '../../host/own-pause.ts';
 import { type Entry, hasLeft, isGossiped, isLater, markOf, type Signed } from '../entry.ts';
 import type { RecordMark, Tombstone } from '../record-codec.ts';
@@ -51,6 +41,16 @@ interface Heartbeat {
 /** For how long after a pause of its own the word of others that it was gone counts. Lower: they have to say so at once. */
 const away_ms = 10_000;
 
+/**
+ * One member of the gossip as a state machine: messages and the passing of time in, messages out. It knows no network,
+ * no clock and no keys, so that a thousand of them run in one process, by seed (`simulation.ts`).
+ *
+ * News is told to all at once (the transport spreads it) and what that misses is found by push-pulls. Each member is
+ * watched over by the next few on the ring, to whom it sends heartbeats; one that falls silent is probed directly and
+ * through others before a tombstone says that its sessions have left. Who is told so probes for himself before it counts, and
+ * who lives shows it by a later record. After SWIM (Das et al., 2002), with fixed watchers instead
+ * of random ones, so that silence is seen in a bounded time.
+ */
 export class GossipMember {
   readonly ring: PeerRing;
   readonly rejected: Record<GossipRejection, number> = {

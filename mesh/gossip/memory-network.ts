@@ -1,7 +1,3 @@
-/**
- * A network that exists only here, by seed: delay, loss, partitions, members that fall silent, clocks that are wrong.
- * Its transports spread announcements as gossipsub does: along links, each member to a few on first sight.
- */
 import type { Clock, MeshTransport, TransportCounters, TransportReceiver } from '../transport.ts';
 import type { GossipMessage, PeerName } from './messages.ts';
 import { TimerQueue } from './timer-queue.ts';
@@ -26,6 +22,10 @@ interface Announcement {
   hops: number;
 }
 
+/**
+ * A network that exists only here, by seed: delay, loss, partitions, members that fall silent, clocks that are wrong.
+ * Its transports spread announcements as gossipsub does: along links, each member to a few on first sight.
+ */
 export class MemoryNetwork {
   now_ms = 0;
   /** Messages sent, copies of announcements included. */
@@ -114,6 +114,7 @@ export class MemoryNetwork {
   }
 }
 
+/** One member's place in the network: its transport and its clock. */
 export class Host implements MeshTransport, Clock {
   readonly self: PeerName;
   receiver: TransportReceiver | undefined;

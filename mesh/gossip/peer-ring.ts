@@ -1,7 +1,3 @@
-/**
- * The members that have a session that has not left, in the order of their names, as a ring: who watches over whom,
- * and who keeps connections with whom, follows from it alone, so that all who have the same table agree.
- */
 import { hasLeft } from '../entry.ts';
 import type { SessionTable, TableStep } from '../session-table.ts';
 import type { PeerName } from './messages.ts';
@@ -12,6 +8,10 @@ interface Peer {
   gateway: boolean;
 }
 
+/**
+ * The members that have a session that has not left, in the order of their names, as a ring: who watches over whom,
+ * and who keeps connections with whom, follows from it alone, so that all who have the same table agree.
+ */
 export class PeerRing {
   readonly #peers = new Map<PeerName, Peer>();
   /** Ascending. */

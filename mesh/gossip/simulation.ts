@@ -1,5 +1,3 @@
-/** Members on a network in memory, by seed; member, driver and table are those of real processes. */
-
 import type { SessionMetadata, SessionRecord } from '../../spec/session-record.ts';
 import { type Entry, hasLeft } from '../entry.ts';
 import { SessionTable } from '../session-table.ts';
@@ -25,6 +23,7 @@ export interface SimulatedNode {
   publish(): void;
 }
 
+/** Members on a network in memory, by seed; member, driver and table are those of real processes. */
 export class GossipSimulation {
   readonly network: MemoryNetwork;
   readonly nodes: SimulatedNode[] = [];

@@ -1,8 +1,3 @@
-/**
- * What others say of sessions: that they are gone. It counts for nobody but who finds their member silent himself: one
- * probe for each member, directly and through others, whoever said so and however often. Otherwise one member that says
- * it of all could end the mesh.
- */
 import type { Entry } from '../entry.ts';
 import type { PeerName } from './messages.ts';
 import type { GossipSettings } from './settings.ts';
@@ -33,6 +28,11 @@ type ClaimSettings = Pick<
   'claim_probe_timeout_ms' | 'claim_again_ms' | 'claim_burst' | 'claims_per_s'
 >;
 
+/**
+ * What others say of sessions: that they are gone. It counts for nobody but who finds their member silent himself: one
+ * probe for each member, directly and through others, whoever said so and however often. Otherwise one member that says
+ * it of all could end the mesh.
+ */
 export class TombstoneClaims {
   readonly #settings: ClaimSettings;
   /** Members to be probed, and those that are probed, in this order. */

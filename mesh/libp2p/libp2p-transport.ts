@@ -1,5 +1,3 @@
-/** Messages of the mesh over libp2p: one stream each way between two members, and gossipsub for announcements. */
-
 import type { Duplex } from 'node:stream';
 import { TopicValidatorResult } from '@libp2p/gossipsub';
 import type { Connection, Stream } from '@libp2p/interface';
@@ -58,6 +56,7 @@ interface Way {
   failed_ms: number;
 }
 
+/** Messages of the mesh over libp2p: one stream each way between two members, and gossipsub for announcements. */
 export class Libp2pTransport implements MeshTransport {
   readonly node: MeshNode;
   readonly self: PeerName;

@@ -1,12 +1,3 @@
-/**
- * The first bytes of every connection of the mesh: both ends prove that they have the network key, and all that follows is
- * enciphered under it, as in libp2p's private networks (pnet). That noise hides and authenticates the rest is not enough: it
- * lets anybody in who has a key of his own.
- *
- * Each end sends 24 random bytes, and then an HMAC over those of both under the network key, with its part (who dialed, who
- * was dialed), so that nobody gets in by saying again what he heard. The keys of the two directions come from the same
- * bytes. The cipher is AES-256-CTR of Node's own OpenSSL: each connection has its own state, which is freed with it.
- */
 import { createCipheriv, createHmac, hkdfSync, randomBytes, timingSafeEqual } from 'node:crypto';
 import type {
   AbortOptions,
@@ -42,6 +33,15 @@ export interface NetworkProofOptions {
   unauthenticated_max?: number;
 }
 
+/**
+ * The first bytes of every connection of the mesh: both ends prove that they have the network key, and all that follows is
+ * enciphered under it, as in libp2p's private networks (pnet). That noise hides and authenticates the rest is not enough: it
+ * lets anybody in who has a key of his own.
+ *
+ * Each end sends 24 random bytes, and then an HMAC over those of both under the network key, with its part (who dialed, who
+ * was dialed), so that nobody gets in by saying again what he heard. The keys of the two directions come from the same
+ * bytes. The cipher is AES-256-CTR of Node's own OpenSSL: each connection has its own state, which is freed with it.
+ */
 export class NetworkProof implements ConnectionProtector {
   readonly #key: Uint8Array;
   readonly #unauthenticated: UnauthenticatedConnections;

@@ -1,6 +1,6 @@
 import type { JournalMemory } from './journal-memory.ts';
 
-const firstTokens = 128;
+const first_tokens = 128;
 
 /** Token ids that grow in place, four bytes each, accounted for in the journals' memory. */
 export class JournalTokens {
@@ -34,7 +34,7 @@ export class JournalTokens {
   }
 
   #grow(): boolean {
-    const more = new Int32Array(Math.max(firstTokens, this.#ids.length * 2));
+    const more = new Int32Array(Math.max(first_tokens, this.#ids.length * 2));
     if (!this.#memory.take(more.byteLength - this.#ids.byteLength)) return false;
     more.set(this.#ids);
     this.#ids = more;

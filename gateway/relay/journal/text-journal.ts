@@ -6,9 +6,9 @@ import type { JournalMemory } from './journal-memory.ts';
 import { rewriteChunks, type TextSoFar } from './rewrite-chunks.ts';
 import { type CompletionsPath, continuesText, requestFromText } from './text-continuation.ts';
 
-const firstBytes = 2048;
+const first_bytes = 2048;
 /** Events are kept as they are up to here, and then read. Lower: less memory; higher: fewer streams pay for reading. */
-const rawBytes = 32 * 1024;
+const raw_bytes_max = 32 * 1024;
 
 /**
  * The journal of a stream from a wrapped engine, which goes on from text. Events are only copied; they are read
@@ -69,9 +69,9 @@ export class TextJournal implements StreamJournal {
   }
 
   #makeRoom(bytes: number): boolean {
-    if (this.#length + bytes > rawBytes) this.#read();
+    if (this.#length + bytes > raw_bytes_max) this.#read();
     if (this.#length + bytes <= this.#raw.length) return true;
-    const capacity = Math.max(firstBytes, this.#raw.length * 2, this.#length + bytes);
+    const capacity = Math.max(first_bytes, this.#raw.length * 2, this.#length + bytes);
     if (!this.#hold(capacity - this.#raw.length)) return false;
     const more = Buffer.allocUnsafeSlow(capacity);
     this.#raw.copy(more, 0, 0, this.#length);
