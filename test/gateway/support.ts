@@ -18,6 +18,7 @@ import {
   sessionTlsServerOptions,
 } from '../../mesh/index.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
@@ -131,7 +132,14 @@ export class TestSession {
     request: IncomingMessage,
     response: ServerResponse,
   ): Promise<void> {
-    await authorizePeer(request.socket as TLSSocket, registry);
+    try {
+      await authorizePeer(request.socket as TLSSocket, registry);
+    } catch (error) {
+      // As node agents do it: a gateway that has left meanwhile is no member.
+      if (!(error instanceof HpcserveError) || error.code !== 'E_MESH_PEER') throw error;
+      response.writeHead(error.http_status, { connection: 'close' }).end();
+      return;
+    }
     if (request.url === agentPaths.watch) {
       this.#watch(response);
       return;
