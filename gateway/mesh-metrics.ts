@@ -2,7 +2,7 @@ import { Counter, Gauge, type Registry } from 'prom-client';
 import type { MeshStatus } from './gateway-gossip.ts';
 
 /** Series of the mesh; reasons of refusals are a fixed few, see docs/mesh.md. */
-export function registerMeshMetrics(registry: Registry, sight: () => MeshStatus): void {
+export function registerMeshMetrics(registry: Registry, statusOf: () => MeshStatus): void {
   const registers = [registry];
   new Gauge({
     name: 'hpcserve_mesh_members',
@@ -10,7 +10,7 @@ export function registerMeshMetrics(registry: Registry, sight: () => MeshStatus)
     labelNames: ['state'],
     registers,
     collect() {
-      const { gossip } = sight();
+      const { gossip } = statusOf();
       this.set({ state: 'known' }, gossip?.members ?? 0);
       this.set({ state: 'connected' }, gossip?.connected ?? 0);
     },
@@ -21,7 +21,7 @@ export function registerMeshMetrics(registry: Registry, sight: () => MeshStatus)
     labelNames: ['kind'],
     registers,
     collect() {
-      const { gossip } = sight();
+      const { gossip } = statusOf();
       this.reset();
       this.inc({ kind: 'sent' }, gossip?.sent ?? 0);
       this.inc({ kind: 'received' }, gossip?.received ?? 0);
@@ -34,7 +34,7 @@ export function registerMeshMetrics(registry: Registry, sight: () => MeshStatus)
     labelNames: ['source', 'reason'],
     registers,
     collect() {
-      const { gossip, folder_rejected } = sight();
+      const { gossip, folder_rejected } = statusOf();
       this.reset();
       for (const [reason, count] of Object.entries(gossip?.rejected ?? {})) {
         if (count > 0) this.inc({ source: 'gossip', reason }, count);

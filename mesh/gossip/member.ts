@@ -333,7 +333,8 @@ export class GossipMember {
   #probe(peer: PeerName, out: Outgoing[]): number {
     const nonce = ++this.#nonce;
     out.push({ to: peer, message: { kind: 'probe', nonce } });
-    for (const to of this.#some(this.#options.settings.indirect_probes, peer)) {
+    const { random, settings } = this.#options;
+    for (const to of this.ring.draw(settings.indirect_probes, random, [peer, this.#self])) {
       out.push({ to, message: { kind: 'probe_for', nonce, peer } });
     }
     return nonce;
@@ -484,18 +485,8 @@ export class GossipMember {
     if (gone.length > 0 && random() < settings.push_pull_left_share) {
       return gone[Math.floor(random() * gone.length)];
     }
-    const links = random() < settings.push_pull_far_share ? this.#some(1) : this.links();
+    const isFar = random() < settings.push_pull_far_share;
+    const links = isFar ? this.ring.draw(1, random, [this.#self]) : this.links();
     return links[Math.floor(random() * links.length)] ?? this.#contact;
-  }
-
-  /** Random members, others than itself. */
-  #some(count: number, except?: PeerName): PeerName[] {
-    const { names } = this.ring;
-    const found = new Set<PeerName>();
-    for (let tries = 0; found.size < count && tries < 4 * count && names.length > 1; tries++) {
-      const name = names[Math.floor(this.#options.random() * names.length)]!;
-      if (name !== except && name !== this.#self) found.add(name);
-    }
-    return [...found];
   }
 }

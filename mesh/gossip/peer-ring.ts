@@ -77,6 +77,17 @@ export class PeerRing {
     return [...found];
   }
 
+  /** Random members but these. @param random 0 to below 1 */
+  draw(count: number, random: () => number, except: readonly PeerName[]): PeerName[] {
+    const ring = this.#ring;
+    const found = new Set<PeerName>();
+    for (let tries = 0; found.size < count && tries < 4 * count && ring.length > 1; tries++) {
+      const name = ring[Math.floor(random() * ring.length)]!;
+      if (!except.includes(name)) found.add(name);
+    }
+    return [...found];
+  }
+
   #step({ session_id, before, after }: TableStep): void {
     const was = before && !hasLeft(before) ? before.record?.value.metadata : undefined;
     const is = after && !hasLeft(after) ? after.record?.value.metadata : undefined;
