@@ -16,10 +16,11 @@ import {
   pollJobsIfReachable,
   type UnitStatus,
 } from './reconcile/observe.ts';
-import type { JobSnapshot } from './runner/job-runner.ts';
 import type { Operations } from './runner/operations.ts';
-import { type DeploymentState, type LaunchRecord, liveLaunches } from './state/deployment-state.ts';
+import { type DeploymentState, liveLaunches } from './state/deployment-state.ts';
 import type { DeploymentStore } from './state/deployment-store.ts';
+import type { JobSnapshot } from './state/job-snapshot.ts';
+import type { LaunchRecord } from './state/launch-record.ts';
 
 export interface GatewayReport {
   state: 'running' | 'elsewhere' | 'silent' | 'not_running';

@@ -6,8 +6,9 @@ import { stopKeeper } from './keeper/keeper-process.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
 import type { JobRunner } from './runner/job-runner.ts';
 import type { Operations } from './runner/operations.ts';
-import { type DeploymentState, type LaunchRecord, liveLaunches } from './state/deployment-state.ts';
+import { type DeploymentState, liveLaunches } from './state/deployment-state.ts';
 import type { DeploymentStore } from './state/deployment-store.ts';
+import type { LaunchRecord } from './state/launch-record.ts';
 
 export interface StopOptions {
   keep_gateway: boolean;
@@ -25,7 +26,11 @@ export async function stopDeployment(
   const { store, runner, now_ms, emit, loaded } = operations;
   const before = store.require(name);
   try {
-    await wantStopped(operations, name, options);
+    await store.update(name, operations, (state) => ({
+      ...state,
+      desired: 'stopped',
+      failure: options.failure?.toJSON(),
+    }));
   } catch (thrown) {
     throw withWayByHand(thrown, runner, before);
   }
@@ -52,23 +57,6 @@ function withWayByHand(thrown: unknown, runner: JobRunner, state: DeploymentStat
     details: error.details,
     cause: error,
   });
-}
-
-async function wantStopped(
-  { store, command, signal, now_ms }: Operations,
-  name: string,
-  options: StopOptions,
-): Promise<void> {
-  const lock = await store.lock(name, { command, timeout_ms: 120_000, signal });
-  try {
-    const state = store.require(name);
-    state.desired = 'stopped';
-    if (options.failure) state.failure = options.failure.toJSON();
-    else delete state.failure;
-    store.save(state, now_ms());
-  } finally {
-    lock.release();
-  }
 }
 
 /** Waits until the launches that are on their way out have ended; the others go on. @throws E_DEPLOYMENT_STOP */

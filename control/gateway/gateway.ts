@@ -25,9 +25,6 @@ import {
 import { baseUrl } from './gateway-url.ts';
 import { retireSessions } from './retire-sessions.ts';
 
-/** Longest time for another command to start or stop the same gateway, ms. */
-const lockWait_ms = 90_000;
-
 /** Until a gateway that its holder starts again answers, ms. Higher: slow filesystems; lower: trouble shows sooner. */
 const restart_ms = 30_000;
 
@@ -86,13 +83,12 @@ async function bringGateway<T>(
   number: number,
   start: (layout: StateLayout) => Promise<T>,
 ): Promise<{ endpoint: GatewayEndpoint } | { started: T }> {
-  const { store, signal } = operations;
+  const { store } = operations;
   const layout = layoutOf(store.layout, number);
   const first = await lookWithJob(operations, layout);
   if (first.state === 'running' || first.state === 'elsewhere') return { endpoint: first.endpoint };
   store.prepareSite();
-  const lock = await store.lockGateway({ command: operations.command, timeout_ms: lockWait_ms, signal });
-  try {
+  return store.withGatewayLock(operations, async () => {
     const sight = await lookUntilRestarted(operations, layout);
     if (sight.state === 'running' || sight.state === 'elsewhere') return { endpoint: sight.endpoint };
     if (sight.state === 'silent')
@@ -108,9 +104,7 @@ async function bringGateway<T>(
         'the gateway ended, another one takes its place',
       );
     return { started: await start(layout) };
-  } finally {
-    lock.release();
-  }
+  });
 }
 
 /** One that ended a moment ago is back soon. */
@@ -143,13 +137,8 @@ async function lookWithJob({ slurm }: Operations, layout: StateLayout): Promise<
  */
 export async function stopGateway(operations: Operations, number?: number): Promise<void> {
   const { store } = operations;
-  const lock = await store.lockGateway({
-    command: operations.command,
-    timeout_ms: lockWait_ms,
-    signal: operations.signal,
-  });
   const left: HpcserveError[] = [];
-  try {
+  await store.withGatewayLock(operations, async () => {
     for (const gateway of await inspectGateways(store.layout)) {
       if (number !== undefined && gateway.number !== number) continue;
       const { layout, sight } = gateway;
@@ -165,9 +154,7 @@ export async function stopGateway(operations: Operations, number?: number): Prom
         );
       else await stopGatewayProcess(layout);
     }
-  } finally {
-    lock.release();
-  }
+  });
   for (const error of left) {
     if (number !== undefined) throw error;
     const message = [error.message, ...error.because, ...error.try].join('; ');

@@ -11,6 +11,7 @@ import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
 import { GatewayJob } from '../gateway/gateway-job.ts';
 import { holderProgram } from '../gateway/gateway-process.ts';
 import type { Operations } from '../runner/operations.ts';
+import { lockWait_ms } from '../state/deployment-store.ts';
 
 /** Starts of a gateway that dies at once, and the pause before the next; then the job ends, with its exit code. */
 const starts_max = 5;
@@ -19,8 +20,6 @@ const pause_ms = 2_000;
 const settled_ms = 60_000;
 /** Until a successor that was refused is tried again, ms: Slurm warns minutes before the time limit. */
 const renewal_pause_ms_default = 15_000;
-/** How long another command may hold the gateway's lock meanwhile, ms. */
-const lockWait_ms = 30_000;
 
 export class ColocatedGateway {
   readonly #config: string;
@@ -117,12 +116,9 @@ export class ColocatedGateway {
   }
 }
 
-async function submitSuccessor(operations: Operations, job_id: string): Promise<string> {
-  const { slurm, store, command, signal } = operations;
-  const lock = await store.lockGateway({ command, timeout_ms: lockWait_ms, signal });
-  try {
-    return await new GatewayJob(operations, slurm!).renew(job_id);
-  } finally {
-    lock.release();
-  }
+function submitSuccessor(operations: Operations, job_id: string): Promise<string> {
+  const { slurm, store } = operations;
+  return store.withGatewayLock({ ...operations, lock_wait_ms: lockWait_ms.service }, () =>
+    new GatewayJob(operations, slurm!).renew(job_id),
+  );
 }

@@ -5,18 +5,17 @@ import type { ProgressEvent } from '../../spec/events.ts';
 import { allServe, keptLaunches } from '../reconcile/kept-launch.ts';
 import type { Observation } from '../reconcile/observe.ts';
 import type { Reconciler } from '../reconcile/reconciler.ts';
-import { type DeploymentState, forgetOldest, type LaunchRecord } from '../state/deployment-state.ts';
-import type { DeploymentStore } from '../state/deployment-store.ts';
+import { type DeploymentState, forgetOldest, isKept, replaceLaunches } from '../state/deployment-state.ts';
+import { type DeploymentStore, lockWait_ms, type Writer } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
+import { inPhase, type LaunchRecord } from '../state/launch-record.ts';
+import { givenUp, served, successorOf, superseded } from '../state/launch-transitions.ts';
 
-export interface KeepingDeployment {
+export interface KeepingDeployment extends Writer {
   store: DeploymentStore;
   reconciler: Reconciler;
   settings: KeepSettings;
-  command: string;
-  now_ms: () => number;
   emit: (event: ProgressEvent) => void;
-  signal: AbortSignal;
 }
 
 export interface KeptRound {
@@ -33,8 +32,7 @@ export async function keepDeployment(keeping: KeepingDeployment, name: string): 
   const { reconciler, settings, now_ms } = keeping;
   const seen = await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));
   const { state, observation } = seen;
-  if (state.desired !== 'serving' || state.kept !== true)
-    return { kept: false, next_at_ms: Number.POSITIVE_INFINITY };
+  if (!isKept(state)) return { kept: false, next_at_ms: Number.POSITIVE_INFINITY };
   const decided = keep(keptLaunches(state, observation.launches), now_ms(), settings);
   const spent = decided.gpu_hours_used >= (settings.gpu_hours ?? Number.POSITIVE_INFINITY);
   const first = state.launches.some((launch) => servesFirst(launch, observation));
@@ -72,46 +70,34 @@ function servesFirst(launch: LaunchRecord, observation: Observation): boolean {
 }
 
 /** Decides again on the state as it is under the lock: another command may have acted meanwhile. */
-async function write(keeping: KeepingDeployment, name: string, observation: Observation): Promise<void> {
-  const { store, settings, command, now_ms, emit, signal } = keeping;
-  const lock = await store.lock(name, { command, timeout_ms: 30_000, signal });
-  try {
-    const state = store.require(name);
-    if (state.desired !== 'serving' || state.kept !== true) return;
-    for (const launch of state.launches)
-      if (servesFirst(launch, observation)) {
-        launch.served_at_ms = now_ms();
-        delete state.failure;
-      }
+function write(keeping: KeepingDeployment, name: string, observation: Observation): Promise<void> {
+  const { store, settings, now_ms, emit } = keeping;
+  return store.locked(name, { ...keeping, lock_wait_ms: lockWait_ms.service }, async (record) => {
+    if (!isKept(record.state)) return;
+    const state = withServing(record.state, observation, now_ms());
     const { actions } = keep(keptLaunches(state, observation.launches), now_ms(), settings);
-    for (const action of actions) {
-      apply(state, action);
-      emit({ at_ms: now_ms(), kind: 'kept', deployment: name, ...action });
-    }
-    state.launches = forgetOldest(state.launches);
-    store.save(state, now_ms());
-  } finally {
-    lock.release();
-  }
+    const next = actions.reduce(apply, state);
+    record.save({ ...next, launches: forgetOldest(next.launches) });
+    for (const action of actions) emit({ at_ms: now_ms(), kind: 'kept', deployment: name, ...action });
+  });
+}
+
+/** What serves for the first time is written down, and what failed before it is over. */
+function withServing(state: DeploymentState, observation: Observation, now_ms: number): DeploymentState {
+  const first = state.launches.filter((launch) => servesFirst(launch, observation));
+  if (first.length === 0) return state;
+  const launches = first.map((launch) => served(inPhase(launch, 'submitted'), now_ms));
+  return { ...replaceLaunches(state, launches), failure: undefined };
 }
 
 /** A successor stands where its predecessor stood, so that units keep their order. */
-function apply(state: DeploymentState, action: KeepAction): void {
+function apply(state: DeploymentState, action: KeepAction): DeploymentState {
   const at = state.launches.findIndex((launch) => launch.launch_id === action.launch_id);
   const launch = state.launches[at]!;
-  if (action.do === 'give_up') {
-    launch.given_up = action.because;
-    return;
-  }
-  launch.superseded = true;
-  const successor: LaunchRecord = {
-    // Derived, so that a keeper that died between deciding and writing decides the same again.
-    launch_id: digestOf({ predecessor: launch.launch_id, deployment: state.name }).slice(0, 16),
-    phase: 'planned',
-    fingerprint: launch.fingerprint,
-    planned: launch.planned,
-    superseded: false,
-    ...(action.do === 'replace' ? { tries: action.tries } : {}),
-  };
-  state.launches.splice(at, 0, successor);
+  if (action.do === 'give_up')
+    return replaceLaunches(state, [givenUp(inPhase(launch, 'ended'), action.because)]);
+  // Derived, so that a keeper that died between deciding and writing decides the same again.
+  const launch_id = digestOf({ predecessor: launch.launch_id, deployment: state.name }).slice(0, 16);
+  const successor = successorOf(launch, launch_id, action.do === 'replace' ? action.tries : undefined);
+  return { ...state, launches: state.launches.toSpliced(at, 1, successor, superseded(launch)) };
 }

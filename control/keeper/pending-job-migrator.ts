@@ -9,13 +9,11 @@ import { planNow } from '../plan/plan-now.ts';
 import { offersOf } from '../plan/site-offers.ts';
 import type { Observation } from '../reconcile/observe.ts';
 import type { Operations } from '../runner/operations.ts';
-import {
-  type DeploymentState,
-  forgetOldest,
-  type LaunchRecord,
-  wantedLaunches,
-} from '../state/deployment-state.ts';
+import { type DeploymentState, forgetOldest, isKept, wantedLaunches } from '../state/deployment-state.ts';
+import { lockWait_ms } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
+import { newLaunch } from '../state/launch-transitions.ts';
 
 /** After a look that found no other place: until the next at most, ms. */
 const retry_ms_max = 60_000;
@@ -73,7 +71,7 @@ export class PendingJobMigrator {
     const { loaded, facts, now_ms } = this.#operations;
     const live = await liveFacts(this.#operations);
     const offers = offersOf(loaded.site, live, facts.environment);
-    const refused = standInsOf(state, launch_id)
+    const refused = replacementsOf(state, launch_id)
       .filter(({ last, ended_at_ms = 0 }) => last?.state === 'REFUSED' && now_ms() - ended_at_ms < refused_ms)
       .map((launch) => launch.planned.node_kind);
     const room = kindsWithRoom(offers, planned.node_kind).filter((kind) => !refused.includes(kind));
@@ -100,28 +98,24 @@ export class PendingJobMigrator {
     }
   }
 
-  /** Under the lock, if it still waits. */
+  /** Writes the replacements down, if it still waits. @returns whether it did */
   async #write(
     name: string,
     { launch_id }: LaunchRecord,
     elsewhere: readonly (PlannedLaunch & { fingerprint: string })[],
   ): Promise<boolean> {
-    const { store, command, signal, now_ms } = this.#operations;
-    const lock = await store.lock(name, { command, timeout_ms: 30_000, signal });
-    try {
-      const state = store.require(name);
+    const writer = { ...this.#operations, lock_wait_ms: lockWait_ms.service };
+    const written = await this.#operations.store.update(name, writer, (state) => {
       const at = state.launches.findIndex((each) => each.launch_id === launch_id);
       const before = state.launches[at];
-      if (state.desired !== 'serving' || state.kept !== true || !before) return false;
-      if (before.superseded || before.phase !== 'submitted' || before.last?.phase !== 'pending') return false;
-      if (standInsOf(state, launch_id).some(({ phase }) => phase !== 'ended')) return false;
-      state.launches.splice(at, 0, ...inPlaceOf(state, before, elsewhere));
-      state.launches = forgetOldest(state.launches);
-      store.save(state, now_ms());
-      return true;
-    } finally {
-      lock.release();
-    }
+      if (!isKept(state) || !before) return undefined;
+      if (before.superseded || before.phase !== 'submitted' || before.last?.phase !== 'pending')
+        return undefined;
+      if (replacementsOf(state, launch_id).some(({ phase }) => phase !== 'ended')) return undefined;
+      const launches = state.launches.toSpliced(at, 0, ...inPlaceOf(state, before, elsewhere));
+      return { ...state, launches: forgetOldest(launches) };
+    });
+    return written !== undefined;
   }
 }
 
@@ -135,21 +129,15 @@ function isSaidWhere({ spec: { slurm } }: DeploymentState): boolean {
 function waitingLaunches(state: DeploymentState, { launches }: Observation): WaitingLaunch[] {
   return wantedLaunches(state).flatMap(({ launch_id, phase, planned, submitting_since_ms }) => {
     const job = launches.get(launch_id)?.job;
-    if (phase !== 'submitted' || job?.phase !== 'pending' || submitting_since_ms === undefined) return [];
+    if (phase !== 'submitted' || job?.phase !== 'pending') return [];
     const { estimated_start_ms } = job;
-    return [
-      {
-        launch_id,
-        node_kind: planned.node_kind,
-        submitted_at_ms: submitting_since_ms,
-        ...(estimated_start_ms === undefined ? {} : { estimated_start_ms }),
-      },
-    ];
+    const { node_kind } = planned;
+    return [{ launch_id, node_kind, submitted_at_ms: submitting_since_ms, estimated_start_ms }];
   });
 }
 
 /** What is or was tried in the place of a launch. */
-function standInsOf({ launches }: DeploymentState, launch_id: string): LaunchRecord[] {
+function replacementsOf({ launches }: DeploymentState, launch_id: string): LaunchRecord[] {
   return launches.filter(({ instead_of }) => instead_of === launch_id);
 }
 
@@ -169,25 +157,18 @@ function inPlaceOf(
       if (!known.has(id)) return id;
     }
   };
-  return elsewhere.map(({ fingerprint, ...planned }, index) => ({
-    launch_id: newId(index),
-    phase: 'planned',
-    fingerprint,
-    planned: {
-      ...planned,
-      units: planned.units.map((unit) => {
-        const [own] = left.splice(
-          left.findIndex(({ model }) => model.name === unit.model.name),
-          1,
-        );
-        const { precision, parallel } = unit.model;
-        return { ...unit, unit: own!.unit, model: { ...own!.model, precision, parallel } };
-      }),
-    },
-    superseded: false,
-    instead_of: before.launch_id,
-    ...(before.tries === undefined ? {} : { tries: before.tries }),
-  }));
+  return elsewhere.map(({ fingerprint, ...planned }, index) => {
+    const units = planned.units.map((unit) => {
+      const [own] = left.splice(
+        left.findIndex(({ model }) => model.name === unit.model.name),
+        1,
+      );
+      const { precision, parallel } = unit.model;
+      return { ...unit, unit: own!.unit, model: { ...own!.model, precision, parallel } };
+    });
+    const { launch_id: instead_of, tries } = before;
+    return newLaunch(newId(index), fingerprint, { ...planned, units }, { instead_of, tries });
+  });
 }
 
 function kindsOf(launches: readonly PlannedLaunch[]): string {

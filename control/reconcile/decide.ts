@@ -3,14 +3,11 @@
  * Nothing here looks at a clock, a disk or a scheduler, so every situation can be put in a test.
  */
 import type { PlannedLaunch } from '../../spec/plan.ts';
-import type { JobSnapshot } from '../runner/job-runner.ts';
-import {
-  type DeploymentState,
-  type LaunchRecord,
-  liveLaunches,
-  wantedLaunches,
-} from '../state/deployment-state.ts';
+import { type DeploymentState, liveLaunches, wantedLaunches } from '../state/deployment-state.ts';
+import type { JobSnapshot } from '../state/job-snapshot.ts';
 import { joinedJob } from '../state/joined-job-id.ts';
+import type { LaunchRecord, SubmittedLaunch, SubmittingLaunch } from '../state/launch-record.ts';
+import { newLaunch, superseded } from '../state/launch-transitions.ts';
 import { isOfUse } from './replacements.ts';
 
 /** What was seen of one launch just now. */
@@ -24,7 +21,7 @@ export interface LaunchStatus {
 
 export interface DecideInput {
   state: DeploymentState;
-  sights: ReadonlyMap<string, LaunchStatus>;
+  statuses: ReadonlyMap<string, LaunchStatus>;
   now_ms: number;
   timing: DecideTiming;
 }
@@ -54,21 +51,21 @@ export type Action =
   | { do: 'record_end'; launch_id: string; last: JobSnapshot };
 
 export function decide(input: DecideInput): Action[] {
-  const { state, sights } = input;
+  const { state, statuses } = input;
   const actions: Action[] = [];
-  const allServe = wantedLaunches(state).every((launch) => isServing(launch, sights.get(launch.launch_id)));
+  const allServe = wantedLaunches(state).every((launch) => isServing(launch, statuses.get(launch.launch_id)));
   const awaited = new Set(wantedLaunches(state).flatMap((launch) => joinedNodeOf(launch) ?? []));
   for (const launch of liveLaunches(state)) {
-    const sight = sights.get(launch.launch_id);
+    const status = statuses.get(launch.launch_id);
     const node = joinedNodeOf(launch);
     // A joined node runs one launch at a time: its successor there would wait for it, and it for its successor.
     const inTheWay = node !== undefined && awaited.has(node);
     // What is replaced goes on as long as it serves and its successors do not.
-    const useless = launch.superseded && (allServe || inTheWay || (sight?.serving_units.length ?? 0) === 0);
+    const useless = launch.superseded && (allServe || inTheWay || (status?.serving_units.length ?? 0) === 0);
     const pointless =
       launch.instead_of !== undefined &&
-      !isOfUse(launch, state, (each) => (sights.get(each.launch_id)?.job ?? each.last)?.phase);
-    actions.push(...decideLaunch(launch, sight, state.desired === 'stopped' || useless || pointless, input));
+      !isOfUse(launch, state, (each) => (statuses.get(each.launch_id)?.job ?? each.last)?.phase);
+    actions.push(...decideLaunch(launch, status, state.desired === 'stopped' || useless || pointless, input));
   }
   return actions;
 }
@@ -80,7 +77,7 @@ function joinedNodeOf({ phase, job_id }: LaunchRecord): string | undefined {
 
 function decideLaunch(
   launch: LaunchRecord,
-  sight: LaunchStatus | undefined,
+  status: LaunchStatus | undefined,
   unwanted: boolean,
   { now_ms, timing }: DecideInput,
 ): Action[] {
@@ -91,15 +88,15 @@ function decideLaunch(
         ? [{ do: 'record_end', launch_id, last: neverSubmitted }]
         : [{ do: 'submit', launch_id }];
     case 'submitting':
-      return decideInterrupted(launch, sight, unwanted, now_ms, timing);
+      return decideInterrupted(launch, status, unwanted, now_ms, timing);
     case 'submitted': {
-      const job = sight?.job;
-      if (!job || !launch.job_id) return [];
+      const job = status?.job;
+      if (!job) return [];
       if (job.phase === 'ended') return [{ do: 'record_end', launch_id, last: job }];
       // Slurm forgot the job and keeps no accounting: it is over, and nobody can say how.
       if (job.phase === 'unknown') return [{ do: 'record_end', launch_id, last: { ...job, phase: 'ended' } }];
       const news: Action[] = isNews(launch.last, job) ? [{ do: 'record_news', launch_id, last: job }] : [];
-      return unwanted ? [...news, ...decideCancel(launch, launch.job_id, now_ms, timing)] : news;
+      return unwanted ? [...news, ...decideCancel(launch, now_ms, timing)] : news;
     }
     case 'ended':
       return [];
@@ -118,15 +115,15 @@ function isNews(before: JobSnapshot | undefined, now: JobSnapshot): boolean {
 
 /** A launch whose command died between writing the intent down and writing the job id down. */
 function decideInterrupted(
-  launch: LaunchRecord,
-  sight: LaunchStatus | undefined,
+  launch: SubmittingLaunch,
+  status: LaunchStatus | undefined,
   unwanted: boolean,
   now_ms: number,
   timing: DecideTiming,
 ): Action[] {
   const { launch_id } = launch;
-  const found = sight?.found_jobs;
-  const settled = (launch.submitting_since_ms ?? 0) + timing.settle_ms;
+  const found = status?.found_jobs;
+  const settled = launch.submitting_since_ms + timing.settle_ms;
   if (!found) return [{ do: 'wait', launch_id, until_ms: settled }];
   const [first, ...extra] = found;
   if (first !== undefined)
@@ -140,11 +137,14 @@ function decideInterrupted(
     : [{ do: 'submit', launch_id }];
 }
 
-function decideCancel(launch: LaunchRecord, job_id: string, now_ms: number, timing: DecideTiming): Action[] {
-  const asked = launch.cancel_requested_ms;
-  if (asked === undefined) return [{ do: 'cancel', launch_id: launch.launch_id, job_id, force: false }];
-  if (now_ms - asked < timing.force_after_ms) return [];
-  return [{ do: 'cancel', launch_id: launch.launch_id, job_id, force: true }];
+function decideCancel(
+  { launch_id, job_id, cancel_requested_ms }: SubmittedLaunch,
+  now_ms: number,
+  timing: DecideTiming,
+): Action[] {
+  if (cancel_requested_ms === undefined) return [{ do: 'cancel', launch_id, job_id, force: false }];
+  if (now_ms - cancel_requested_ms < timing.force_after_ms) return [];
+  return [{ do: 'cancel', launch_id, job_id, force: true }];
 }
 
 /** What is recorded for a launch that never became a job. */
@@ -156,9 +156,9 @@ const neverSubmitted: JobSnapshot = {
 };
 
 /** Whether all units of a launch serve. */
-function isServing(launch: LaunchRecord, sight: LaunchStatus | undefined): boolean {
-  if (launch.phase !== 'submitted' || !sight) return false;
-  const serving = new Set(sight.serving_units);
+function isServing(launch: LaunchRecord, status: LaunchStatus | undefined): boolean {
+  if (launch.phase !== 'submitted' || !status) return false;
+  const serving = new Set(status.serving_units);
   return launch.planned.units.every((unit) => serving.has(unit.unit));
 }
 
@@ -170,7 +170,7 @@ function isServing(launch: LaunchRecord, sight: LaunchStatus | undefined): boole
  */
 export function mergePlan(
   current: readonly LaunchRecord[],
-  planned: readonly PlannedLaunch[],
+  plan: readonly PlannedLaunch[],
   fingerprint: (launch: PlannedLaunch) => string,
   newLaunchId: (fingerprint: string, index: number) => string,
 ): LaunchRecord[] {
@@ -180,22 +180,11 @@ export function mergePlan(
     if (launch.instead_of !== undefined) continue;
     kept.set(launch.fingerprint, [...(kept.get(launch.fingerprint) ?? []), launch]);
   }
-  const wanted = planned.map((launch, index): LaunchRecord => {
+  const wanted = plan.map((launch, index): LaunchRecord => {
     const print = fingerprint(launch);
-    const same = kept.get(print)?.shift();
-    return (
-      same ?? {
-        launch_id: newLaunchId(print, index),
-        phase: 'planned',
-        fingerprint: print,
-        planned: launch,
-        superseded: false,
-      }
-    );
+    return kept.get(print)?.shift() ?? newLaunch(newLaunchId(print, index), print, launch);
   });
   const wantedIds = new Set(wanted.map((launch) => launch.launch_id));
-  const rest = current
-    .filter((launch) => !wantedIds.has(launch.launch_id))
-    .map((launch) => ({ ...launch, superseded: true }));
+  const rest = current.filter((launch) => !wantedIds.has(launch.launch_id)).map(superseded);
   return [...wanted, ...rest];
 }

@@ -1,7 +1,8 @@
 /** From the state of a deployment and what was seen of it to what the decision of keeping is asked. */
 import type { KeptLaunch } from '../../solver/keeping/keep.ts';
-import type { DeploymentState, LaunchRecord } from '../state/deployment-state.ts';
+import type { DeploymentState } from '../state/deployment-state.ts';
 import { isJoinedKind } from '../state/joined-nodes.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
 import type { LaunchStatus } from './decide.ts';
 
 export function keptLaunches(

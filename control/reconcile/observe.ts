@@ -7,10 +7,12 @@ import type { AgentState, GivenDevice, SessionState } from '../../spec/agent-sta
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { DeviceDescription, ModelState } from '../../spec/session-record.ts';
-import type { JobRunner, JobSnapshot } from '../runner/job-runner.ts';
-import { type DeploymentState, type LaunchRecord, liveLaunches } from '../state/deployment-state.ts';
+import type { JobRunner } from '../runner/job-runner.ts';
+import { type DeploymentState, liveLaunches } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
 import { findingOf, sentenceOf } from '../state/findings.ts';
+import type { JobSnapshot } from '../state/job-snapshot.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
 import type { LaunchStatus } from './decide.ts';
 
 /** One replica as it stands. */

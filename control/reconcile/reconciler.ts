@@ -4,7 +4,6 @@
  * to disk before it is done, under the lock of the deployment.
  */
 
-import type { FolderLock } from '../../host/folder-lock.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { SiteConfig } from '../../spec/site.ts';
@@ -12,31 +11,33 @@ import { retireSessions } from '../gateway/retire-sessions.ts';
 import type { JobRunner } from '../runner/job-runner.ts';
 import type { PrepareFacts } from '../runner/prepare-launch.ts';
 import { type DelegatedLaunch, Delegations } from '../state/delegations.ts';
-import type { DeploymentState, LaunchRecord } from '../state/deployment-state.ts';
-import type { DeploymentStore } from '../state/deployment-store.ts';
+import { type DeploymentState, replaceLaunches, wantedLaunches } from '../state/deployment-state.ts';
+import type { DeploymentStore, LockedDeployment, Writer } from '../state/deployment-store.ts';
+import type { JobSnapshot } from '../state/job-snapshot.ts';
+import {
+  type EndedLaunch,
+  inPhase,
+  type LaunchRecord,
+  type SubmittedLaunch,
+} from '../state/launch-record.ts';
+import { adopted, cancelRequested, cancelUnheard, ended, withNews } from '../state/launch-transitions.ts';
 import { type Action, type DecideTiming, decide, forceAfter_ms } from './decide.ts';
 import { diagnose, jobLog } from './diagnose.ts';
 import { type JobPoll, type Observation, observe, pollJobsIfReachable } from './observe.ts';
 import { eventsBetween } from './progress.ts';
-import { settleStandIns } from './replacements.ts';
-import { Submissions } from './submissions.ts';
+import { settleReplacements } from './replacements.ts';
+import { isSubmittable, Submissions, type Submittable } from './submissions.ts';
 
-export interface ReconcilerOptions {
+export interface ReconcilerOptions extends Writer {
   site: SiteConfig;
   store: DeploymentStore;
   runner: JobRunner;
   facts: PrepareFacts;
-  now_ms: () => number;
   emit: (event: ProgressEvent) => void;
-  /** Shown to those who wait for the lock: `hpcserve deploy`. */
-  command: string;
-  signal?: AbortSignal;
   /** Instead of the runner's own interval: for the short time a person waits for an end. */
   poll_interval_ms?: number;
 }
 
-/** How long to wait for another command that works on the same deployment, ms: a slow sbatch holds it. */
-const lockWait_ms = 120_000;
 /** Between two tries to renew what jobs prove their provider with, where that fails, ms. */
 const renewAgain_ms = 60_000;
 
@@ -72,50 +73,56 @@ export class Reconciler {
     name: string,
     only: ReadonlySet<Action['do']> = everything,
   ): Promise<{ state: DeploymentState; observation: Observation }> {
-    const { store, command, signal } = this.#options;
+    const { store } = this.#options;
     const state = store.require(name);
     await this.#renewDelegations(state);
-    const observation = await this.#look(state);
+    const observation = await this.#inspect(state);
     const acts = (action: Action): boolean => action.do !== 'wait' && only.has(action.do);
     const decided = this.#decide(state, observation);
     if (decided.some((action) => action.do === 'wait')) this.#sayWhatIsLookedFor();
     if (!decided.some(acts)) return { state, observation };
-    const lock = await store.lock(name, {
-      command,
-      timeout_ms: lockWait_ms,
-      ...(signal ? { signal } : {}),
-    });
-    try {
-      const current = store.require(name);
-      const before = await this.#look(current);
-      const actions = this.#decide(current, before).filter(acts);
-      const due = new Set(actions.flatMap(({ do: what, launch_id }) => (what === 'submit' ? launch_id : [])));
-      const launches = current.launches.filter(({ launch_id }) => due.has(launch_id));
-      const groups = await this.#submissions.group(
-        launches.filter(({ instead_of }) => instead_of === undefined),
-      );
-      let admitted = groups.length > 0 ? await this.#admit(groups.map((group) => group.length)) : 0;
-      const standIns = await this.#submissions.group(
-        launches.filter(({ instead_of }) => instead_of !== undefined),
-      );
-      let admittedStandIns = standIns.length > 0 ? await this.#admitStandIns(current, standIns) : 0;
+    return store.locked(name, this.#options, async (record) => {
+      // Decided again: another command may have acted since.
+      const before = await this.#inspect(record.state);
+      const actions = this.#decide(record.state, before).filter(acts);
+      const due = await this.#dueSubmissions(record, actions);
       for (const action of actions) {
         if (action.do !== 'submit') {
-          await this.#act(action, current, lock, before);
+          await this.#act(action, record, before);
           continue;
         }
         // The first of a group stands for all of it.
-        const first = ([launch]: LaunchRecord[]): boolean => launch?.launch_id === action.launch_id;
-        const group = groups.find(first);
-        const standIn = standIns.find(first);
-        if (group && admitted-- > 0) await this.#submissions.submit(current, group, lock);
-        if (standIn && admittedStandIns-- > 0) await this.#submissions.submit(current, standIn, lock);
+        const group = due.get(action.launch_id);
+        if (group) await this.#submissions.submit(record, group);
       }
       if (actions.some((action) => !quiet.has(action.do))) this.#pollNext = true;
-      return { state: current, observation: await this.#look(current) };
-    } finally {
-      lock.release();
-    }
+      return { state: record.state, observation: await this.#inspect(record.state) };
+    });
+  }
+
+  /**
+   * What is to be submitted now, each group by its first launch: those for which the site's limits have room, replacements
+   * of jobs that wait after all others.
+   */
+  async #dueSubmissions(
+    record: LockedDeployment,
+    actions: readonly Action[],
+  ): Promise<ReadonlyMap<string, Submittable[]>> {
+    const due = new Set(actions.flatMap(({ do: what, launch_id }) => (what === 'submit' ? launch_id : [])));
+    const launches = record.state.launches
+      .filter(isSubmittable)
+      .filter(({ launch_id }) => due.has(launch_id));
+    const groups = await this.#submissions.group(
+      launches.filter(({ instead_of }) => instead_of === undefined),
+    );
+    const admitted = groups.length > 0 ? await this.#admit(groups.map((group) => group.length)) : 0;
+    const replacements = await this.#submissions.group(
+      launches.filter(({ instead_of }) => instead_of !== undefined),
+    );
+    const admittedReplacements =
+      replacements.length > 0 ? await this.#admitReplacements(record, replacements) : 0;
+    const now = [...groups.slice(0, admitted), ...replacements.slice(0, admittedReplacements)];
+    return new Map(now.map((group) => [group[0]!.launch_id, group]));
   }
 
   /** A filesystem that is full or a key that is gone stops nothing: what is there proves enough for weeks. */
@@ -169,7 +176,7 @@ export class Reconciler {
   }
 
   /** Where they would be too many jobs even without the one that waits, it goes on waiting. */
-  async #admitStandIns(state: DeploymentState, groups: readonly LaunchRecord[][]): Promise<number> {
+  async #admitReplacements(record: LockedDeployment, groups: readonly Submittable[][]): Promise<number> {
     const leaving = new Set(groups.flat().map(({ instead_of }) => instead_of)).size;
     try {
       return await this.#admit(
@@ -178,18 +185,18 @@ export class Reconciler {
       );
     } catch (error) {
       if (!(error instanceof HpcserveError) || error.code !== 'E_JOBS_LIMIT') throw error;
-      this.#submissions.refuse(state, groups.flat(), error);
+      this.#submissions.refuse(record, groups.flat(), error);
       return 0;
     }
   }
 
   #decide(state: DeploymentState, observation: Observation): Action[] {
     const now_ms = this.#options.now_ms();
-    return decide({ state, sights: observation.launches, now_ms, timing: this.#timing });
+    return decide({ state, statuses: observation.launches, now_ms, timing: this.#timing });
   }
 
-  /** What is there, with the events since the last look; changes nothing. */
-  async #look(state: DeploymentState): Promise<Observation> {
+  /** What is there, with the events since it was asked last; changes nothing. */
+  async #inspect(state: DeploymentState): Promise<Observation> {
     const { store, runner, now_ms, emit } = this.#options;
     const now = now_ms();
     const interval = this.#options.poll_interval_ms ?? runner.poll_interval_ms;
@@ -209,64 +216,79 @@ export class Reconciler {
 
   async #act(
     action: Exclude<Action, { do: 'submit' }>,
-    state: DeploymentState,
-    lock: FolderLock,
+    record: LockedDeployment,
     observation: Observation,
   ): Promise<void> {
-    const { store, runner, now_ms } = this.#options;
-    const launch = state.launches.find((each) => each.launch_id === action.launch_id)!;
-    const launch_folder = store.launchFolder(state.name, launch.launch_id);
+    const { store, runner } = this.#options;
+    const launch = record.state.launches.find((each) => each.launch_id === action.launch_id)!;
+    const launch_folder = store.launchFolder(record.state.name, launch.launch_id);
     switch (action.do) {
       case 'wait':
         return;
-      case 'adopt':
-        launch.phase = 'submitted';
-        launch.job_id = action.job_id;
-        settleStandIns(state);
-        return store.save(state, now_ms());
-      case 'cancel':
-        lock.assertHeld();
-        launch.cancel_requested_ms ??= now_ms();
-        store.save(state, now_ms());
-        try {
-          return await runner.cancel({ job_id: action.job_id, launch_folder }, { force: action.force });
-        } catch (error) {
-          // Nobody was asked: the next command asks at once instead of waiting for this one to take effect.
-          delete launch.cancel_requested_ms;
-          store.save(state, now_ms());
-          throw error;
-        }
+      case 'adopt': {
+        const found = adopted(inPhase(launch, 'submitting'), action.job_id);
+        return record.save(settleReplacements(replaceLaunches(record.state, [found])));
+      }
+      case 'cancel': {
+        const { job_id, force } = action;
+        return this.#cancel(record, inPhase(launch, 'submitted'), { job_id, launch_folder }, force);
+      }
       case 'cancel_extra':
-        lock.assertHeld();
+        record.assertHeld();
         return runner.cancel({ job_id: action.job_id, launch_folder });
       case 'record_news':
-        launch.last = action.last;
-        return store.save(state, now_ms());
+        return record.save(
+          replaceLaunches(record.state, [withNews(inPhase(launch, 'submitted'), action.last)]),
+        );
       case 'record_end':
         // Before it is written down: afterwards nobody looks after this launch any more.
         if (action.last.presumed) await runner.cancel({ job_id: action.last.job_id, launch_folder });
-        launch.phase = 'ended';
-        launch.ended_at_ms = now_ms();
-        launch.last = action.last;
-        settleStandIns(state);
-        if (state.desired === 'serving' && !launch.superseded && !launch.planned.scavenged)
-          state.failure ??= diagnose(
-            state,
-            store,
-            launch,
-            observation.launches.get(launch.launch_id),
-          ).toJSON();
-        await this.#retire(launch, observation);
-        this.#delegations.remove(delegatedLaunch(state, launch, store));
-        return store.save(state, now_ms());
+        return this.#recordEnd(record, launch, action.last, observation);
     }
+  }
+
+  async #cancel(
+    record: LockedDeployment,
+    launch: SubmittedLaunch,
+    job: { job_id: string; launch_folder: string },
+    force: boolean,
+  ): Promise<void> {
+    const { runner, now_ms } = this.#options;
+    const requested = cancelRequested(launch, now_ms());
+    record.save(replaceLaunches(record.state, [requested]));
+    try {
+      await runner.cancel(job, { force });
+    } catch (error) {
+      record.save(replaceLaunches(record.state, [cancelUnheard(requested)]));
+      throw error;
+    }
+  }
+
+  async #recordEnd(
+    record: LockedDeployment,
+    launch: LaunchRecord,
+    last: JobSnapshot,
+    observation: Observation,
+  ): Promise<void> {
+    const { store, now_ms } = this.#options;
+    const { launch_id } = launch;
+    const over = ended(launch, last, now_ms());
+    const state = settleReplacements(replaceLaunches(record.state, [over]));
+    const isWanted = wantedLaunches(state).some((each) => each.launch_id === launch_id);
+    const failure =
+      state.desired === 'serving' && isWanted
+        ? (state.failure ?? diagnose(state, store, over, observation.launches.get(launch_id)).toJSON())
+        : state.failure;
+    await this.#retire(over, observation);
+    this.#delegations.remove(delegatedLaunch(state, over, store));
+    record.save({ ...state, failure });
   }
 
   /**
    * A job that was killed left its sessions in the mesh as it last described them. Told before the end is
    * written down, so that whoever continues after a crash tells it again; a mesh that is away stops nothing.
    */
-  async #retire(launch: LaunchRecord, observation: Observation): Promise<void> {
+  async #retire(launch: EndedLaunch, observation: Observation): Promise<void> {
     if (launch.job_id === undefined) return;
     const { store, runner, now_ms, emit } = this.#options;
     const agents = observation.launches.get(launch.launch_id)?.agents ?? [];
@@ -276,7 +298,7 @@ export class Reconciler {
     const problem = await retireSessions(
       store.layout.mesh_folder,
       ({ metadata }) => metadata.launch_id === launch.launch_id,
-      `${job} ended: ${launch.last?.state ?? 'it is gone'}`,
+      `${job} ended: ${launch.last.state}`,
     );
     if (problem)
       emit({

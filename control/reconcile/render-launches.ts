@@ -3,10 +3,10 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { LaunchSpec } from '../../spec/launch.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
-import type { ArrayTask } from '../runner/job-runner.ts';
 import type { Operations } from '../runner/operations.ts';
 import { describeArray, describeLaunch } from '../runner/prepare-launch.ts';
-import type { LaunchRecord } from '../state/deployment-state.ts';
+import type { ArrayTask } from '../state/job-snapshot.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
 
 export interface RenderedLaunch {
   launch_id: string;
@@ -42,13 +42,13 @@ export async function renderLaunches(
     for (const [task, { launch }] of members.entries())
       tasks.set(launch.launch_id, { script, array: { array_id: array.array_id, task } });
   }
-  return records.map(({ launch_id, phase, array }) => {
+  return records.map(({ launch_id, array }) => {
     const prepared = described.get(launch_id)!;
     const base = { launch_id, launch: prepared.launch };
     const own = tasks.get(launch_id);
     if (own) return { ...base, ...own };
     // Which tasks its array once had is told by the script alone.
-    if (array && phase !== 'planned')
+    if (array)
       return {
         ...base,
         array,

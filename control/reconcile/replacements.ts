@@ -1,12 +1,13 @@
 /**
  * A launch that waits in the queue may be given another place. It keeps its own until Slurm has taken all the launches that
- * are to stand in for it: where one is refused, it goes on waiting as if nothing had been tried. Pure.
+ * are to replace it: where one is refused, it goes on waiting as if nothing had been tried. Pure.
  */
+import { type DeploymentState, replaceLaunches } from '../state/deployment-state.ts';
+import type { JobPhase } from '../state/job-snapshot.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
+import { superseded, tookPlace } from '../state/launch-transitions.ts';
 
-import type { JobPhase } from '../runner/job-runner.ts';
-import type { DeploymentState, LaunchRecord } from '../state/deployment-state.ts';
-
-/** Whether the launch it stands in for still waits; where not, there is nothing to be gained by it. */
+/** Whether the launch that a replacement is for still waits; where it runs or is gone, a replacement only costs a job. */
 export function isOfUse(
   { instead_of }: LaunchRecord,
   state: DeploymentState,
@@ -16,19 +17,19 @@ export function isOfUse(
   return before !== undefined && waits(before) && jobPhase(before) === 'pending';
 }
 
-/** After news of a launch: those that stand in take the place, or are given up, all at once. */
-export function settleStandIns(state: DeploymentState): void {
+/** After news of a launch: replacements take the place, or are given up, all of one place at once. */
+export function settleReplacements(state: DeploymentState): DeploymentState {
   const trying = state.launches.filter((launch) => launch.instead_of !== undefined && !launch.superseded);
+  const settled: LaunchRecord[] = [];
   for (const id of new Set(trying.map(({ instead_of }) => instead_of))) {
-    const standIns = trying.filter(({ instead_of }) => instead_of === id);
+    const replacements = trying.filter(({ instead_of }) => instead_of === id);
     const before = state.launches.find(({ launch_id }) => launch_id === id);
-    const taken = standIns.every(({ phase }) => phase === 'submitted');
-    if (taken && before && waits(before)) {
-      before.superseded = true;
-      for (const launch of standIns) delete launch.instead_of;
-    } else if (taken || standIns.some(({ phase }) => phase === 'ended'))
-      for (const launch of standIns) launch.superseded = true;
+    const taken = replacements.every(({ phase }) => phase === 'submitted');
+    if (taken && before && waits(before)) settled.push(superseded(before), ...replacements.map(tookPlace));
+    else if (taken || replacements.some(({ phase }) => phase === 'ended'))
+      settled.push(...replacements.map(superseded));
   }
+  return settled.length === 0 ? state : replaceLaunches(state, settled);
 }
 
 function waits(launch: LaunchRecord): boolean {

@@ -5,7 +5,9 @@ import { moveIntoPlaceSync } from '../../host/move.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { deploymentFiles } from '../../spec/state-layout.ts';
 import type { Operations } from '../runner/operations.ts';
-import type { DeploymentState, LaunchRecord } from '../state/deployment-state.ts';
+import { type DeploymentState, withLaunches } from '../state/deployment-state.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
+import { superseded, wantedAgain } from '../state/launch-transitions.ts';
 
 /** What a changed deployment goes back to; undefined where nothing of an earlier version runs. */
 export function previousOf(before: DeploymentState | undefined): DeploymentState['previous'] {
@@ -29,23 +31,16 @@ export async function rollBack(
   name: string,
   error: HpcserveError,
 ): Promise<HpcserveError | undefined> {
-  const { store, command, signal, now_ms } = operations;
-  const lock = await store.lock(name, { command, timeout_ms: 120_000, signal });
-  try {
-    const state = store.require(name);
-    const { previous } = state;
-    if (!previous || !runs(state, previous.launch_ids)) return undefined;
-    const { launch_ids, ...version } = previous;
-    for (const launch of state.launches) launch.superseded = !launch_ids.includes(launch.launch_id);
-    Object.assign(state, version);
-    delete state.previous;
-    delete state.failure;
+  const { store } = operations;
+  const back = await store.locked(name, operations, async (record) => {
+    const state = before(record.state);
+    if (!state) return false;
     const file = (key: 'spec' | 'previous_spec'): string => join(store.folder(name), deploymentFiles[key]);
     if (existsSync(file('previous_spec'))) moveIntoPlaceSync(file('previous_spec'), file('spec'));
-    store.save(state, now_ms());
-  } finally {
-    lock.release();
-  }
+    record.save(state);
+    return true;
+  });
+  if (!back) return undefined;
   return new HpcserveError(error.code, {
     what: error.message,
     because: [...error.because, `the version of ${name} before this change goes on as it was`],
@@ -57,17 +52,22 @@ export async function rollBack(
 
 /** The changed version serves: there is nothing to go back to any more. */
 export async function forgetPrevious(operations: Operations, name: string): Promise<void> {
-  const { store, command, signal, now_ms } = operations;
+  const { store } = operations;
   if (store.require(name).previous === undefined) return;
-  const lock = await store.lock(name, { command, timeout_ms: 120_000, signal });
-  try {
-    const state = store.require(name);
-    delete state.previous;
+  await store.locked(name, operations, async (record) => {
     rmSync(join(store.folder(name), deploymentFiles.previous_spec), { force: true });
-    store.save(state, now_ms());
-  } finally {
-    lock.release();
-  }
+    record.save({ ...record.state, previous: undefined });
+  });
+}
+
+/** The state with the version before as the wanted one; undefined where nothing of it runs any more. Pure. */
+function before(state: DeploymentState): DeploymentState | undefined {
+  const { previous } = state;
+  if (!previous || !runs(state, previous.launch_ids)) return undefined;
+  const { launch_ids, ...version } = previous;
+  const change = (launch: LaunchRecord): LaunchRecord =>
+    launch_ids.includes(launch.launch_id) ? wantedAgain(launch) : superseded(launch);
+  return { ...withLaunches(state, change), ...version, previous: undefined, failure: undefined };
 }
 
 function runs(state: DeploymentState, launchIds: readonly string[]): boolean {

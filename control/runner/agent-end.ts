@@ -1,5 +1,5 @@
 /** How a job ended, in words. */
-import type { JobSnapshot } from './job-runner.ts';
+import type { JobSnapshot } from '../state/job-snapshot.ts';
 
 /**
  * What the exit code of a node agent says, as a shell reports it.

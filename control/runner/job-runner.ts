@@ -4,6 +4,7 @@
  */
 import type { LaunchSpec } from '../../spec/launch.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
+import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 
 /** A launch that was decided and written down, on its way to the runner. */
 export interface PreparedLaunch {
@@ -21,47 +22,6 @@ export interface PreparedArray {
   /** Holds the script, and a link to the folder of each launch. */
   folder: string;
   launches: readonly PreparedLaunch[];
-}
-
-/** Which task of which array a launch was submitted as. */
-export interface ArrayTask {
-  array_id: string;
-  task: number;
-}
-
-export type JobPhase =
-  /** Known to the scheduler, not started. */
-  | 'pending'
-  | 'running'
-  /** Ending: signalled, cleaning up. */
-  | 'completing'
-  /** Ended; `state`, `exit_code`, `reason` say how. */
-  | 'ended'
-  /** The runner has no memory of it (accounting off and the job purged). */
-  | 'unknown';
-
-export interface JobSnapshot {
-  job_id: string;
-  /** Slurm's own number, which srun wants: of a task of an array, whose `job_id` is `123_4`, and of a joined node's job. */
-  job_number?: string;
-  phase: JobPhase;
-  /** It was taken for ended, for nobody answers for it any more: where it runs after all, it is to end. */
-  presumed?: boolean;
-  /** The runner's own word: PENDING, RUNNING, CANCELLED by 1000, FAILED, … */
-  state: string;
-  /** Why it waits, in Slurm's word and in plain words. */
-  pending?: { reason: string; explanation: string };
-  estimated_start_ms?: number;
-  start_time_ms?: number;
-  /** When its wall time ends, where there is a limit. */
-  end_time_limit_ms?: number;
-  nodes?: string;
-  exit_code?: number;
-  signal?: number;
-  /** Why it ended, as far as the runner knows. */
-  reason?: string;
-  /** Times it went back into the queue. */
-  restart_count?: number;
 }
 
 export interface JobRunner {

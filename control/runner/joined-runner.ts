@@ -9,6 +9,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { joinedNodeFiles } from '../../spec/joined-node.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
 import { launchFiles, type StateLayout } from '../../spec/state-layout.ts';
+import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 import { joinedJob, joinedJobId } from '../state/joined-job-id.ts';
 import {
   inspectJoinedNodes,
@@ -17,7 +18,7 @@ import {
   readOrderStatus,
 } from '../state/joined-nodes.ts';
 import { describeAgentExit } from './agent-end.ts';
-import type { ArrayTask, JobArrays, JobRunner, JobSnapshot, PreparedLaunch } from './job-runner.ts';
+import type { JobArrays, JobRunner, PreparedLaunch } from './job-runner.ts';
 
 export class JoinedNodeRunner implements JobRunner {
   readonly #site: JobRunner;

@@ -23,8 +23,9 @@ import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
 import { shellQuote } from '../../slurm/quote.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
+import type { JobSnapshot } from '../state/job-snapshot.ts';
 import { describeAgentExit } from './agent-end.ts';
-import type { JobRunner, JobSnapshot, PreparedLaunch } from './job-runner.ts';
+import type { JobRunner, PreparedLaunch } from './job-runner.ts';
 
 /** Files of the local runner in a launch folder. */
 const files = { process: 'process.json', exitCode: 'exit-code' } as const;

@@ -10,10 +10,11 @@ import { type SiteConfig, slurmSettings } from '../../spec/site.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import { arrayTaskFolder, launchFiles } from '../../spec/state-layout.ts';
 import type { DelegatedLaunch } from '../state/delegations.ts';
-import type { DeploymentState, LaunchRecord } from '../state/deployment-state.ts';
+import type { DeploymentState } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
 import { isJoinedKind } from '../state/joined-nodes.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
 import { providerName } from '../state/provider-name.ts';
 import type { JobArrays, JobRunner, PreparedArray, PreparedLaunch } from './job-runner.ts';
 

@@ -18,17 +18,11 @@ import { slurmSettings } from '../../spec/site.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import type { JobInfo } from '../../spec/slurm-types.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
+import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 import type { LoadedSite } from '../state/site-files.ts';
 import { describeAgentExit } from './agent-end.ts';
 import { arrayGroups } from './array-groups.ts';
-import type {
-  ArrayTask,
-  JobArrays,
-  JobRunner,
-  JobSnapshot,
-  PreparedArray,
-  PreparedLaunch,
-} from './job-runner.ts';
+import type { JobArrays, JobRunner, PreparedArray, PreparedLaunch } from './job-runner.ts';
 import type { SubmissionPace } from './submission-pace.ts';
 
 export interface SlurmRunnerOptions {

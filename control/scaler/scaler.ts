@@ -14,10 +14,14 @@ import type { Operations } from '../runner/operations.ts';
 import {
   type DeploymentState,
   forgetOldest,
-  type LaunchRecord,
+  isKept,
+  replaceLaunches,
   wantedLaunches,
 } from '../state/deployment-state.ts';
+import { lockWait_ms } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
+import { newLaunch, superseded } from '../state/launch-transitions.ts';
 import { DemandWatch } from './demand-watch.ts';
 
 /** Demand is averaged over so long before it counts, ms; on a short reclamation window over less. */
@@ -66,7 +70,7 @@ export class Scaler {
         continue;
       const { have, serving } = replicasOf(state, observation, model.name);
       if (serving > 0 && state.scaled?.[model.name]?.asleep_since_ms !== undefined) {
-        await this.#write(state.name, (current) => awake(current, model.name, this.#operations.now_ms()));
+        await this.#update(state.name, (current) => awake(current, model.name, this.#operations.now_ms()));
         changed = true;
       }
       const decided = this.#decide(state, model, have, serving);
@@ -101,9 +105,9 @@ export class Scaler {
       slots: model.max_sequences,
       samples,
       changed_ms: state.scaled?.[model.name]?.changed_ms ?? 0,
-      ...(asked_ms === undefined ? {} : { asked_ms }),
-      ...(ttft_ms === undefined ? {} : { ttft_ms }),
-      ...(model.slo.ttft_ms === undefined ? {} : { slo_ttft_ms: model.slo.ttft_ms }),
+      asked_ms,
+      ttft_ms,
+      slo_ttft_ms: model.slo.ttft_ms,
       settings: {
         replicas_min: alwaysOn(scaling),
         replicas_max: scaling.max,
@@ -128,23 +132,20 @@ export class Scaler {
       const { plan, fingerprint } = await planNow(this.#operations, spec, state.spec_file, { search_ms });
       requireFeasible(plan);
       this.#retry_ms.delete(key);
-      return await this.#write(state.name, (current) => {
-        const launches = plan.launches.map(
-          (planned, index): LaunchRecord => ({
-            launch_id: digestOf({ name: state.name, planned, index, at_ms: now_ms() }).slice(0, 16),
-            phase: 'planned',
-            fingerprint: fingerprint(planned),
-            planned: {
-              ...planned,
+      return await this.#changeReplicas(state.name, model.name, (current) => ({
+        ...current,
+        launches: [
+          ...plan.launches.map((planned, index) =>
+            newLaunch(
+              digestOf({ name: state.name, planned, index, at_ms: now_ms() }).slice(0, 16),
+              fingerprint(planned),
               // What it is part of is as model.yaml has it, not as the question had it.
-              units: planned.units.map((unit) => ({ ...unit, model })),
-            },
-            superseded: false,
-          }),
-        );
-        current.launches.unshift(...launches);
-        return changedTo(current, model.name, now_ms());
-      });
+              { ...planned, units: planned.units.map((unit) => ({ ...unit, model })) },
+            ),
+          ),
+          ...current.launches,
+        ],
+      }));
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
       this.#retry_ms.set(key, now_ms() + retry_ms);
@@ -157,50 +158,62 @@ export class Scaler {
     }
   }
 
-  /** Whole jobs of this model alone go, those that do not serve first, then the youngest. */
   #remove(
     { name }: DeploymentState,
     model: ModelSpec,
     count: number,
   ): Promise<{ replicas: number } | undefined> {
-    return this.#write(name, (current) => {
-      const own = wantedLaunches(current).filter(({ planned, given_up }) => {
-        const alone = planned.units.every((unit) => unit.model.name === model.name);
-        return alone && given_up === undefined;
-      });
-      own.sort(
-        (a, b) =>
-          Number(a.served_at_ms !== undefined) - Number(b.served_at_ms !== undefined) ||
-          (b.submitting_since_ms ?? Number.POSITIVE_INFINITY) -
-            (a.submitting_since_ms ?? Number.POSITIVE_INFINITY),
-      );
-      let left = count;
-      for (const launch of own) {
-        if (launch.planned.units.length > left) continue;
-        left -= launch.planned.units.length;
-        launch.superseded = true;
-      }
-      if (left === count) return undefined;
-      return changedTo(current, model.name, this.#operations.now_ms());
+    return this.#changeReplicas(name, model.name, (current) => {
+      const leaving = launchesToRemove(current, model.name, count);
+      return leaving.length === 0 ? undefined : replaceLaunches(current, leaving.map(superseded));
     });
   }
 
-  /** Changes the state as it is under the lock. @returns undefined where it is not to be changed any more */
-  async #write<T>(name: string, change: (state: DeploymentState) => T | undefined): Promise<T | undefined> {
-    const { store, command, signal, now_ms } = this.#operations;
-    const lock = await store.lock(name, { command, timeout_ms: 30_000, signal });
-    try {
-      const state = store.require(name);
-      if (state.desired !== 'serving' || state.kept !== true) return undefined;
-      const done = change(state);
-      if (done === undefined) return undefined;
-      state.launches = forgetOldest(state.launches);
-      store.save(state, now_ms());
-      return done;
-    } finally {
-      lock.release();
-    }
+  /** @returns how many replicas the model has then; undefined where nothing was changed */
+  async #changeReplicas(
+    name: string,
+    model: string,
+    change: (state: DeploymentState) => DeploymentState | undefined,
+  ): Promise<{ replicas: number } | undefined> {
+    const { now_ms } = this.#operations;
+    const after = await this.#update(name, (state) => {
+      const changed = change(state);
+      return changed && changedTo(changed, model, now_ms());
+    });
+    return after && { replicas: replicasOf(after, undefined, model).have };
   }
+
+  /** Changes the state as it is under the lock, if it is still to be kept. */
+  #update(
+    name: string,
+    change: (state: DeploymentState) => DeploymentState | undefined,
+  ): Promise<DeploymentState | undefined> {
+    const writer = { ...this.#operations, lock_wait_ms: lockWait_ms.service };
+    return this.#operations.store.update(name, writer, (state) => {
+      const next = isKept(state) ? change(state) : undefined;
+      return next && { ...next, launches: forgetOldest(next.launches) };
+    });
+  }
+}
+
+/** Whole jobs of this model alone, `count` replicas at most: those that do not serve first, then the youngest. */
+function launchesToRemove(state: DeploymentState, model: string, count: number): LaunchRecord[] {
+  const own = wantedLaunches(state).filter(
+    ({ planned, given_up }) =>
+      given_up === undefined && planned.units.every((unit) => unit.model.name === model),
+  );
+  own.sort(
+    (a, b) =>
+      Number(a.served_at_ms !== undefined) - Number(b.served_at_ms !== undefined) ||
+      (b.submitting_since_ms ?? Number.POSITIVE_INFINITY) -
+        (a.submitting_since_ms ?? Number.POSITIVE_INFINITY),
+  );
+  let left = count;
+  return own.filter(({ planned: { units } }) => {
+    if (units.length > left) return false;
+    left -= units.length;
+    return true;
+  });
 }
 
 function serves({ planned }: LaunchRecord, model: string): boolean {
@@ -225,34 +238,33 @@ function replicasOf(
   return { have, serving };
 }
 
-/** Writes the new number down, with what it means for those who ask. */
-function changedTo(state: DeploymentState, model: string, now_ms: number): { replicas: number } {
+/** The new number written down, with what it means for those who ask. */
+function changedTo(state: DeploymentState, model: string, now_ms: number): DeploymentState {
   const { have: replicas } = replicasOf(state, undefined, model);
   const before = state.scaled?.[model];
   const scaled: Scaled = {
     changed_ms: now_ms,
     wake_s: startTime_s(state, model) ?? before?.wake_s ?? wake_s_default,
-    ...(replicas === 0
-      ? { asleep_since_ms: now_ms }
-      : before?.asleep_since_ms === undefined
-        ? {}
-        : { asleep_since_ms: before.asleep_since_ms, waking_since_ms: now_ms }),
   };
-  state.scaled = { ...state.scaled, [model]: scaled };
-  state.models = state.models.map((each) => (each.model === model ? { ...each, replicas } : each));
-  return { replicas };
+  if (replicas === 0) scaled.asleep_since_ms = now_ms;
+  else if (before?.asleep_since_ms !== undefined) {
+    scaled.asleep_since_ms = before.asleep_since_ms;
+    scaled.waking_since_ms = now_ms;
+  }
+  return {
+    ...state,
+    scaled: { ...state.scaled, [model]: scaled },
+    models: state.models.map((each) => (each.model === model ? { ...each, replicas } : each)),
+  };
 }
 
-function awake(state: DeploymentState, model: string, now_ms: number): true {
+function awake(state: DeploymentState, model: string, now_ms: number): DeploymentState {
   const before = state.scaled?.[model];
-  state.scaled = {
-    ...state.scaled,
-    [model]: {
-      changed_ms: before?.changed_ms ?? now_ms,
-      wake_s: startTime_s(state, model) ?? before?.wake_s ?? wake_s_default,
-    },
+  const scaled: Scaled = {
+    changed_ms: before?.changed_ms ?? now_ms,
+    wake_s: startTime_s(state, model) ?? before?.wake_s ?? wake_s_default,
   };
-  return true;
+  return { ...state, scaled: { ...state.scaled, [model]: scaled } };
 }
 
 /** From submission to serving, the longest of the launches that are remembered. */

@@ -10,7 +10,7 @@ import type { PreemptionHistory } from '../../solver/scavenging/preemption-histo
 import { type StateLayout, scavengerFiles } from '../../spec/state-layout.ts';
 import type { LaunchStatus } from '../reconcile/decide.ts';
 import { allServe } from '../reconcile/kept-launch.ts';
-import type { LaunchRecord } from '../state/deployment-state.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
 
 const runSchema = z.object({
   launch_id: z.string(),

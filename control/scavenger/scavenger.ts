@@ -24,10 +24,15 @@ import type { SlurmRunner } from '../runner/slurm-runner.ts';
 import {
   type DeploymentState,
   forgetOldest,
-  type LaunchRecord,
+  isKept,
+  replaceLaunches,
   scavengedLaunches,
+  withLaunches,
 } from '../state/deployment-state.ts';
+import { lockWait_ms } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
+import { newLaunch, superseded } from '../state/launch-transitions.ts';
 import {
   devicesOf,
   loadTime_s,
@@ -233,7 +238,7 @@ export class Scavenger {
     const because: string[] = [];
     for (const { state } of seen.values()) {
       // What `deploy` still follows may yet be taken back.
-      if (state.desired !== 'serving' || state.kept !== true) continue;
+      if (!isKept(state)) continue;
       for (const model of state.spec.models) {
         const launches = scavengedLaunches(state).filter(
           (launch) => launch.phase !== 'ended' && launch.planned.units[0]?.model.name === model.name,
@@ -296,54 +301,37 @@ export class Scavenger {
     submit: ScavengeDecision['submit'],
     withdraw: ScavengeDecision['withdraw'],
   ): Promise<void> {
-    const { store, command, signal, now_ms } = this.#operations;
-    const { emit } = this.#options;
-    const over = (state: DeploymentState): LaunchRecord[] =>
-      scavengedLaunches(state).filter(({ phase }) => phase === 'ended');
-    if (submit.length === 0 && withdraw.length === 0 && over(store.require(name)).length === 0) return;
-    const lock = await store.lock(name, { command, timeout_ms: 30_000, signal });
-    try {
-      const state = store.require(name);
-      for (const launch of over(state)) launch.superseded = true;
-      if (state.desired === 'serving' && state.kept === true) {
-        for (const { id, because } of withdraw) {
-          const launch = state.launches.find(({ launch_id }) => launch_id === id);
-          if (!launch) continue;
-          launch.superseded = true;
-          emit({
-            at_ms: now_ms(),
-            kind: 'scavenged',
-            deployment: name,
-            do: 'withdraw',
-            launch_id: id,
-            because,
-          });
-        }
-        for (const [index, submission] of submit.entries()) {
+    const { store, now_ms } = this.#operations;
+    const over = scavengedLaunches(store.require(name)).some(({ phase }) => phase === 'ended');
+    if (submit.length === 0 && withdraw.length === 0 && !over) return;
+    const writer = { ...this.#operations, lock_wait_ms: lockWait_ms.service };
+    const told: Extract<ProgressEvent, { kind: 'scavenged' }>[] = [];
+    const tell = (what: 'submit' | 'withdraw', launch_id: string, because: string): number =>
+      told.push({ at_ms: now_ms(), kind: 'scavenged', deployment: name, do: what, launch_id, because });
+    await store.locked(name, writer, async (record) => {
+      let state = withoutEnded(record.state);
+      if (isKept(state)) {
+        const leaving = withdraw.filter(({ id }) => state.launches.some(({ launch_id }) => launch_id === id));
+        const added = submit.map((submission, index) => {
           const planned = this.#launchOf(shapes, submission);
           const launch_id = digestOf({ name, planned, index, at_ms: now_ms() }).slice(0, 16);
-          state.launches.push({
+          const { fingerprint } = shapes.find((shape) => shape.name === submission.shape)!;
+          return newLaunch(launch_id, fingerprint, planned);
+        });
+        const ids = new Set(leaving.map(({ id }) => id));
+        state = withLaunches(state, (launch) => (ids.has(launch.launch_id) ? superseded(launch) : launch));
+        state = { ...state, launches: [...state.launches, ...added] };
+        for (const { id, because } of leaving) tell('withdraw', id, because);
+        for (const [index, { launch_id }] of added.entries())
+          tell(
+            'submit',
             launch_id,
-            phase: 'planned',
-            fingerprint: shapes.find((shape) => shape.name === submission.shape)!.fingerprint,
-            planned,
-            superseded: false,
-          });
-          emit({
-            at_ms: now_ms(),
-            kind: 'scavenged',
-            deployment: name,
-            do: 'submit',
-            launch_id,
-            because: submission.for === 'hole' ? 'there are idle nodes' : 'it waits for the next idle nodes',
-          });
-        }
+            submit[index]!.for === 'hole' ? 'there are idle nodes' : 'it waits for the next idle nodes',
+          );
       }
-      state.launches = forgetOldest(state.launches);
-      store.save(state, now_ms());
-    } finally {
-      lock.release();
-    }
+      record.save({ ...state, launches: forgetOldest(state.launches) });
+    });
+    for (const event of told) this.#options.emit(event);
     await this.#reconcilerOf(store.require(name)).pass(name);
   }
 
@@ -376,6 +364,12 @@ export class Scavenger {
     this.#reconcilers.set(state.name, { reconciler, settings_json });
     return reconciler;
   }
+}
+
+/** What ended on idle nodes is out of the way of what comes. */
+function withoutEnded(state: DeploymentState): DeploymentState {
+  const over = scavengedLaunches(state).filter(({ phase }) => phase === 'ended');
+  return replaceLaunches(state, over.map(superseded));
 }
 
 function concerns(state: DeploymentState): boolean {

@@ -4,62 +4,9 @@
  */
 import { z } from 'zod';
 import type { ErrorJson } from '../../spec/errors/error.ts';
-import { launchSchema } from '../../spec/launch.ts';
 import { deploymentSchema } from '../../spec/model-yaml.ts';
-import type { PlannedLaunch, PlannedModel } from '../../spec/plan.ts';
-
-const jobSnapshotSchema = z.object({
-  job_id: z.string(),
-  job_number: z.string().optional(),
-  phase: z.enum(['pending', 'running', 'completing', 'ended', 'unknown']),
-  presumed: z.boolean().optional(),
-  state: z.string(),
-  pending: z.object({ reason: z.string(), explanation: z.string() }).optional(),
-  estimated_start_ms: z.number().optional(),
-  start_time_ms: z.number().optional(),
-  end_time_limit_ms: z.number().optional(),
-  nodes: z.string().optional(),
-  exit_code: z.number().optional(),
-  signal: z.number().optional(),
-  reason: z.string().optional(),
-  restart_count: z.number().optional(),
-});
-
-/**
- * planned: decided, nothing done. submitting: written down, the scheduler may or may not have it.
- * submitted: it has a job id. ended: its job is over, or it never became one.
- */
-const launchPhases = ['planned', 'submitting', 'submitted', 'ended'] as const;
-
-const launchRecordSchema = z.object({
-  launch_id: launchSchema.shape.launch_id,
-  phase: z.enum(launchPhases),
-  /** Equal for launches that run the same thing: an unchanged one is kept when the deployment changes. */
-  fingerprint: z.string(),
-  planned: z.custom<PlannedLaunch>(
-    (value) => typeof value === 'object' && value !== null && 'units' in value,
-  ),
-  /** Replaced by launches of a later generation; cancelled once those serve. */
-  superseded: z.boolean().default(false),
-  /** It is to take the place of this launch, which waits in the queue; see stand-ins.ts. Absent once it has. */
-  instead_of: z.string().optional(),
-  submitting_since_ms: z.number().optional(),
-  /** Submitted as this task of a job array; see `ArrayTask`. */
-  array: z.object({ array_id: z.string(), task: z.int().min(0) }).optional(),
-  job_id: z.string().optional(),
-  where: z.string().optional(),
-  cancel_requested_ms: z.number().optional(),
-  /** How the job ended, or its last known state. */
-  last: jobSnapshotSchema.optional(),
-  ended_at_ms: z.number().optional(),
-  /** When the keeper first saw all its replicas serve. */
-  served_at_ms: z.number().optional(),
-  /** Launches in its place before it that came to nothing, one after the other. */
-  tries: z.int().min(0).optional(),
-  /** Why nothing more is started in its place. */
-  given_up: z.string().optional(),
-});
-export type LaunchRecord = z.infer<typeof launchRecordSchema>;
+import type { PlannedModel } from '../../spec/plan.ts';
+import { type EndedLaunch, type LaunchRecord, launchRecordSchema } from './launch-record.ts';
 
 const plannedModels = z.custom<PlannedModel[]>((value) => Array.isArray(value));
 
@@ -111,10 +58,33 @@ export const deploymentStateSchema = z.object({
     )
     .optional(),
 });
-export type DeploymentState = z.infer<typeof deploymentStateSchema>;
+type Fields = z.infer<typeof deploymentStateSchema>;
+/** Never changed in place: `DeploymentStore.update` writes the next one. */
+export type DeploymentState = Readonly<Omit<Fields, 'launches'>> & {
+  readonly launches: readonly LaunchRecord[];
+};
+
+/** The state with each launch as `change` makes it; those it returns as they are stay. */
+export function withLaunches(
+  state: DeploymentState,
+  change: (launch: LaunchRecord) => LaunchRecord,
+): DeploymentState {
+  return { ...state, launches: state.launches.map(change) };
+}
+
+/** The state with these launches in the place of those with the same ids. */
+export function replaceLaunches(state: DeploymentState, changed: readonly LaunchRecord[]): DeploymentState {
+  const byId = new Map(changed.map((launch) => [launch.launch_id, launch]));
+  return withLaunches(state, (launch) => byId.get(launch.launch_id) ?? launch);
+}
+
+/** The keeper may change it: nobody stopped it, and no `deploy` follows it any more. */
+export function isKept({ desired, kept }: DeploymentState): boolean {
+  return desired === 'serving' && kept === true;
+}
 
 /** Launches that are not over. */
-export function liveLaunches(state: DeploymentState): LaunchRecord[] {
+export function liveLaunches(state: DeploymentState): Exclude<LaunchRecord, EndedLaunch>[] {
   return state.launches.filter((launch) => launch.phase !== 'ended');
 }
 

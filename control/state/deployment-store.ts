@@ -1,4 +1,17 @@
-/** Deployments on disk: `<state_dir>/<site>/deployments/<name>/`, see spec/state-layout.ts. */
+/**
+ * Deployments on disk: `<state_dir>/<site>/deployments/<name>/`, see spec/state-layout.ts. A record changes in one way only,
+ * under the lock of its folder, whoever changes it and from whichever host:
+ *
+ *   update(name, writer, change):   lock ─► load ─► change(state) ─► check ─► write whole ─► unlock
+ *                                                        └─ undefined: nothing is to be changed ─┘
+ *
+ *   locked(name, writer, work):     lock ─► load ─► work(record) ────────────────────────────► unlock
+ *                                                     record.save(intent)   check ─► still ours? ─► write whole
+ *                                                     the effect            sbatch, scancel
+ *                                                     record.save(answer)   check ─► still ours? ─► write whole
+ *
+ * `locked` is for effects that must not happen twice: a command that dies between the two leaves the intent behind.
+ */
 import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
@@ -10,7 +23,63 @@ import { systemCode } from '../../spec/errors/system-error.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { deploymentFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { type DeploymentState, deploymentStateSchema } from './deployment-state.ts';
-import { aroundChange, type LockRequest } from './locks.ts';
+import { aroundChange } from './locks.ts';
+
+/** Who changes deployments; every `Operations` is one. */
+export interface Writer {
+  /** Shown to others that wait for the lock: `hpcserve deploy`. */
+  command: string;
+  now_ms: () => number;
+  signal?: AbortSignal;
+  /** How long to wait for others at the same deployment, ms. Default: `lockWait_ms.command`. */
+  lock_wait_ms?: number;
+}
+
+/**
+ * How long to wait for another command that works on the same deployment, ms: a slow sbatch holds it. Services come round
+ * again soon. Lower: news of a lock that is never given back sooner; higher: fewer commands that fail beside a slow scheduler.
+ */
+export const lockWait_ms = { command: 120_000, service: 30_000 } as const;
+
+/** A deployment while its lock is ours. */
+export class LockedDeployment {
+  readonly #name: string;
+  readonly #store: DeploymentStore;
+  readonly #lock: FolderLock;
+  readonly #now_ms: () => number;
+  #state: DeploymentState | undefined;
+
+  constructor(name: string, store: DeploymentStore, lock: FolderLock, now_ms: () => number) {
+    this.#name = name;
+    this.#store = store;
+    this.#lock = lock;
+    this.#now_ms = now_ms;
+    this.#state = store.load(name);
+  }
+
+  /** As it was found, or as it was saved last; undefined where there is none yet. */
+  get found(): DeploymentState | undefined {
+    return this.#state;
+  }
+
+  /** @throws E_DEPLOYMENT_UNKNOWN */
+  get state(): DeploymentState {
+    return this.#state ?? this.#store.require(this.#name);
+  }
+
+  /** @throws E_DEPLOYMENT_LOCKED where another took the lock over meanwhile; E_STATE_FOLDER */
+  save(next: DeploymentState): void {
+    this.assertHeld();
+    const state = { ...next, updated_at_ms: this.#now_ms() };
+    this.#store.write(state);
+    this.#state = state;
+  }
+
+  /** Before an effect that must not happen twice. @throws E_DEPLOYMENT_LOCKED */
+  assertHeld(): void {
+    this.#lock.assertHeld();
+  }
+}
 
 export class DeploymentStore {
   readonly layout: StateLayout;
@@ -92,13 +161,56 @@ export class DeploymentStore {
     throw new HpcserveError('E_DEPLOYMENT_UNKNOWN', {
       what: `there is no deployment "${name}"`,
       because: `${this.layout.deployments_folder} holds ${names.length > 0 ? names.join(', ') : 'none'}`,
-      ...(near ? { try: `did you mean "${near}"?` } : {}),
+      try: near && `did you mean "${near}"?`,
     });
   }
 
-  save(state: DeploymentState, now_ms: number): void {
-    state.updated_at_ms = now_ms;
+  /**
+   * Changes the record of a deployment as it is now.
+   * @param change pure; undefined where nothing is to be changed
+   * @returns the state as written, or undefined
+   * @throws E_DEPLOYMENT_UNKNOWN, E_DEPLOYMENT_LOCKED, E_STATE_FOLDER
+   */
+  update(
+    name: string,
+    writer: Writer,
+    change: (state: DeploymentState) => DeploymentState | undefined,
+  ): Promise<DeploymentState | undefined> {
+    return this.locked(name, writer, async (record) => {
+      const next = change(record.state);
+      if (next === undefined) return undefined;
+      record.save(next);
+      return record.state;
+    });
+  }
+
+  /** Works on a deployment that nobody else changes meanwhile. @throws E_DEPLOYMENT_LOCKED, and what `work` does */
+  async locked<T>(
+    name: string,
+    { command, signal, now_ms, lock_wait_ms = lockWait_ms.command }: Writer,
+    work: (record: LockedDeployment) => Promise<T>,
+  ): Promise<T> {
+    const path = join(this.folder(name), deploymentFiles.lock);
+    const lock = await FolderLock.acquire(path, aroundChange({ command, signal, timeout_ms: lock_wait_ms }));
+    try {
+      return await work(new LockedDeployment(name, this, lock, now_ms));
+    } finally {
+      lock.release();
+    }
+  }
+
+  /**
+   * Writes the record of a deployment whose lock is held: `update` and `locked` do.
+   * @throws E_STATE_FOLDER; E_INTERNAL for one that nobody could read again
+   */
+  write(state: DeploymentState): void {
     const path = join(this.folder(state.name), deploymentFiles.state);
+    const checked = deploymentStateSchema.safeParse(state, { jitless: true });
+    if (!checked.success)
+      throw new HpcserveError('E_INTERNAL', {
+        what: `${path} was about to be written as no deployment can be`,
+        because: z.prettifyError(checked.error),
+      });
     try {
       writeFileAtomically(path, `${JSON.stringify(state, null, 2)}\n`);
     } catch (error) {
@@ -111,16 +223,23 @@ export class DeploymentStore {
     rmSync(this.folder(name), { recursive: true, force: true });
   }
 
-  /** @throws E_DEPLOYMENT_LOCKED with who has it where it stays taken; so does `assertHeld()` of what it returns */
-  lock(name: string, request: LockRequest): Promise<FolderLock> {
-    return FolderLock.acquire(join(this.folder(name), deploymentFiles.lock), aroundChange(request));
-  }
-
-  /** The lock around starting and stopping the one gateway of the site. */
-  lockGateway(request: LockRequest): Promise<FolderLock> {
-    return FolderLock.acquire(join(this.layout.gateway_folder, 'lock'), aroundChange(request));
+  /** Starts or ends gateways of the site while nobody else does. @throws E_DEPLOYMENT_LOCKED, and what `work` does */
+  async withGatewayLock<T>(
+    { command, signal, lock_wait_ms = gatewayLockWait_ms }: Omit<Writer, 'now_ms'>,
+    work: () => Promise<T>,
+  ): Promise<T> {
+    const path = join(this.layout.gateway_folder, 'lock');
+    const lock = await FolderLock.acquire(path, aroundChange({ command, signal, timeout_ms: lock_wait_ms }));
+    try {
+      return await work();
+    } finally {
+      lock.release();
+    }
   }
 }
+
+/** How long to wait for another command that starts or ends a gateway of the site, ms. */
+const gatewayLockWait_ms = 90_000;
 
 function prepareFolder(folder: string): void {
   try {

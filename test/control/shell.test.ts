@@ -8,7 +8,7 @@ import { aroundChange } from '../../control/state/locks.ts';
 import { FolderLock } from '../../host/folder-lock.ts';
 import { joinedNodeFiles, joinedNodesFolder } from '../../spec/joined-node.ts';
 import { siteSchema } from '../../spec/site.ts';
-import { deploymentState, launchRecord, temporaryStore } from './support.ts';
+import { deploymentState, launchRecord, plannedLaunch, temporaryStore } from './support.ts';
 
 let place: ReturnType<typeof temporaryStore>;
 beforeEach(() => {
@@ -43,10 +43,9 @@ it('goes into the job that a joined node is part of, and nowhere where it has no
   const ids = { gh1: 'aaaaaaaa', desk: 'bbbbbbbb' };
   const locks: FolderLock[] = [];
   const launches = Object.entries(ids).map(([node, id], index) => {
-    const launch = launchRecord(index + 1, { phase: 'submitted' });
-    launch.planned.node_kind = `joined-${node}`;
-    launch.job_id = `joined.${id}.${launch.launch_id}`;
-    return launch;
+    const { launch_id } = launchRecord(index + 1);
+    const planned = { ...plannedLaunch(`m-${index + 1}`), node_kind: `joined-${node}` };
+    return launchRecord(index + 1, { phase: 'submitted', job_id: `joined.${id}.${launch_id}`, planned });
   });
   for (const [index, [node, id]] of Object.entries(ids).entries()) {
     const folder = join(joinedNodesFolder(store.layout), id);
@@ -75,7 +74,7 @@ it('goes into the job that a joined node is part of, and nowhere where it has no
     locks.push(await FolderLock.acquire(lock, aroundChange({ command: 'test', timeout_ms: 1000 })));
   }
   store.prepareDeployment('demo');
-  store.save(deploymentState(launches), Date.now());
+  store.write(deploymentState(launches));
   try {
     const places = await shellPlaces(open({ kind: 'slurm' }));
     expect(places).toMatchObject([{ node: 'gh1', job_number: '4711', units: ['m-1'] }]);

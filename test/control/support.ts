@@ -2,9 +2,11 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { JobRunner, JobSnapshot, PreparedLaunch } from '../../control/runner/job-runner.ts';
-import type { DeploymentState, LaunchRecord } from '../../control/state/deployment-state.ts';
+import type { JobRunner, PreparedLaunch } from '../../control/runner/job-runner.ts';
+import type { DeploymentState } from '../../control/state/deployment-state.ts';
 import { DeploymentStore } from '../../control/state/deployment-store.ts';
+import type { JobSnapshot } from '../../control/state/job-snapshot.ts';
+import type { EndedLaunch, LaunchRecord } from '../../control/state/launch-record.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { deploymentSchema } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
@@ -48,15 +50,24 @@ export function plannedLaunch(unit: string): PlannedLaunch {
   };
 }
 
-export function launchRecord(id: number, facts: Partial<LaunchRecord> = {}): LaunchRecord {
-  return {
+/** What a test says of a launch; what its phase has besides is filled in. */
+export type LaunchFacts = Partial<Omit<EndedLaunch, 'phase'>> & { phase?: LaunchRecord['phase'] };
+
+export function launchRecord(id: number, facts: LaunchFacts = {}): LaunchRecord {
+  const { phase = 'planned' } = facts;
+  const ofPhase = {
+    planned: {},
+    submitting: { submitting_since_ms: 0 },
+    submitted: { submitting_since_ms: 0, job_id: String(id) },
+    ended: { ended_at_ms: 0, last: { job_id: String(id), phase: 'ended', state: 'COMPLETED' } },
+  } as const;
+  const common = {
     launch_id: id.toString(16).padStart(16, '0'),
-    phase: 'planned',
     fingerprint: `f${id}`,
     planned: plannedLaunch(`m-${id}`),
     superseded: false,
-    ...facts,
   };
+  return { ...common, ...ofPhase[phase], ...facts, phase } as LaunchRecord;
 }
 
 export function deploymentState(

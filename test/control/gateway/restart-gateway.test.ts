@@ -42,10 +42,11 @@ it('one that was killed comes back', async () => {
 });
 
 it('one that a command is about to end does not', async () => {
-  const lock = await operations.store.lockGateway({ command: 'hpcserve stop', timeout_ms: 1_000 });
-  const revived = restartGateway(operations, 1);
-  await stopGatewayProcess(place.store.layout);
-  lock.release();
-  expect(await revived).toBeUndefined();
+  let restarted: ReturnType<typeof restartGateway> | undefined;
+  await operations.store.withGatewayLock({ command: 'hpcserve stop', lock_wait_ms: 1_000 }, async () => {
+    restarted = restartGateway(operations, 1);
+    await stopGatewayProcess(place.store.layout);
+  });
+  expect(await restarted).toBeUndefined();
   expect(await state()).toBe('not_running');
 });

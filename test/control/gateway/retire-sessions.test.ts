@@ -50,7 +50,7 @@ async function serving(launch_id: string): Promise<string> {
 
 it('a job that was killed leaves no serving session behind, and others are not touched', async () => {
   const launches = [launchRecord(1), launchRecord(2)];
-  place.store.save(deploymentState(launches), Date.now());
+  place.store.write(deploymentState(launches));
   const [killed, other] = await Promise.all(launches.map((launch) => serving(launch.launch_id)));
   const loop = reconciler();
   await loop.pass('demo');
@@ -64,7 +64,7 @@ it('a job that was killed leaves no serving session behind, and others are not t
 
 it('an agent that stopped in order has told the mesh itself', async () => {
   const launch = launchRecord(1);
-  place.store.save(deploymentState([launch]), Date.now());
+  place.store.write(deploymentState([launch]));
   const loop = reconciler();
   await loop.pass('demo');
   writeAgentState(place.store, launch, { phase: 'stopped' });
@@ -76,7 +76,7 @@ it('an agent that stopped in order has told the mesh itself', async () => {
 });
 
 it('a mesh that is away is said, and the end is written down all the same', async () => {
-  place.store.save(deploymentState([launchRecord(1)]), Date.now());
+  place.store.write(deploymentState([launchRecord(1)]));
   const loop = reconciler();
   await loop.pass('demo');
   await mesh.close();

@@ -149,7 +149,7 @@ describe('a launch on a joined node', () => {
       launchRecord(1, { planned, phase: 'submitted', job_id }),
       launchRecord(2, { phase: 'submitted', job_id: '7' }),
     ];
-    place.store.save(deploymentState(launches), 0);
+    place.store.write(deploymentState(launches));
     order(1);
     writeFileSync(
       inOrders(joinedNodeFiles.status(launchId(1))),
@@ -169,7 +169,7 @@ describe('a launch on a joined node', () => {
     place.store.prepareDeployment('demo');
     const planned = { ...plannedLaunch('m-1'), node_kind: kind };
     const job_id = `joined.${id}.${launchId(1)}`;
-    place.store.save(deploymentState([launchRecord(1, { planned, phase: 'submitted', job_id })]), 0);
+    place.store.write(deploymentState([launchRecord(1, { planned, phase: 'submitted', job_id })]));
     order(1);
     writeFileSync(
       inOrders(joinedNodeFiles.status(launchId(1))),

@@ -33,7 +33,7 @@ const told = (): string[] => events.flatMap((event) => (event.kind === 'warning'
 function given(name: string): void {
   place.store.prepareDeployment(name);
   const launch = launchRecord(1, { phase: 'ended', ended_at_ms: 0 });
-  place.store.save(deploymentState([launch], { name, kept: true }), 0);
+  place.store.write(deploymentState([launch], { name, kept: true }));
 }
 const launchesOf = (name: string): number => place.store.require(name).launches.length;
 

@@ -7,7 +7,7 @@ import type { Observation } from '../../../control/reconcile/observe.ts';
 import { Reconciler } from '../../../control/reconcile/reconciler.ts';
 import type { PreparedLaunch } from '../../../control/runner/job-runner.ts';
 import { type Operations, openOperations } from '../../../control/runner/operations.ts';
-import type { LaunchRecord } from '../../../control/state/deployment-state.ts';
+import type { LaunchRecord } from '../../../control/state/launch-record.ts';
 import type { LoadedSite } from '../../../control/state/site-files.ts';
 import { synthPresets } from '../../../native/synth/shape.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
@@ -74,7 +74,7 @@ const node = (kind: string, used: number): NodeGroup => ({
   memory_mb: 30_000,
   cpu_counts: { allocated: 0, idle: 4, other: 0, total: 4 },
 });
-/** Of Slurm, the mover asks only what there is: gh200 is taken, a100 is free. */
+/** Of Slurm, the migrator asks only what there is: gh200 is taken, a100 is free. */
 const slurm = {
   nodeGroups: async () => [node('gh200', 2), node('a100', 0)],
   partitions: async () => [],
@@ -84,7 +84,7 @@ let place: ReturnType<typeof temporaryStore>;
 let runner: Queue;
 let events: ProgressEvent[];
 let now_ms: number;
-let mover: PendingJobMigrator;
+let migrator: PendingJobMigrator;
 let reconciler: Reconciler;
 
 beforeEach(async () => {
@@ -112,7 +112,7 @@ beforeEach(async () => {
     runner,
     slurm,
   };
-  mover = new PendingJobMigrator(operations, common.emit);
+  migrator = new PendingJobMigrator(operations, common.emit);
   reconciler = new Reconciler({ ...common, site, store, runner });
   const source = join(place.folder, 'tiny.gguf');
   await synthesize({ path: source, shape: synthPresets['tiny-llama']!, quantization: 'F16', seed: 1 });
@@ -120,25 +120,25 @@ beforeEach(async () => {
     name: 'demo',
     models: [{ name: 'm', source, context_tokens: 512, max_sequences: 2, devices: { kind: 'gpu' } }],
   });
+  const snapshot = { job_id: '900', phase: 'pending', state: 'PENDING' } as const;
   const before = launchRecord(1, {
     phase: 'submitted',
     job_id: '900',
     submitting_since_ms: now_ms - 300_000,
     planned: { ...plannedLaunch('m-1'), node_kind: 'gh200', partitions: ['gh200'] },
+    last: snapshot,
   });
-  const snapshot = { job_id: '900', phase: 'pending', state: 'PENDING' } as const;
-  before.last = snapshot;
   runner.jobs.set('900', { launch_id: before.launch_id, snapshot });
   store.prepareDeployment('demo');
   mkdirSync(store.launchFolder('demo', before.launch_id), { recursive: true });
-  store.save(deploymentState([before], { spec, kept: true }), now_ms);
+  store.write(deploymentState([before], { spec, kept: true }));
 });
 afterEach(() => place.dispose());
 
 /** One round of the keeper. */
 async function round(): Promise<Observation> {
   const { state, observation } = await reconciler.pass('demo');
-  if (await mover.move(state, observation)) await reconciler.pass('demo');
+  if (await migrator.move(state, observation)) await reconciler.pass('demo');
   now_ms += 5_000;
   return observation;
 }
@@ -184,7 +184,7 @@ it('keeps its place in the queue where Slurm refuses the new kind, and does not 
   expect(runner.cancelled).toEqual([{ job_id: '900', force: false }]);
 });
 
-it('stays where it is where it began to run before its stand-in was submitted', async () => {
+it('stays where it is where it began to run before its replacement was submitted', async () => {
   runner.admitted = 0;
   await round();
   const job = runner.jobs.get('900')!;

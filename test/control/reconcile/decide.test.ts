@@ -6,8 +6,9 @@ import {
   type LaunchStatus,
   mergePlan,
 } from '../../../control/reconcile/decide.ts';
-import type { JobSnapshot } from '../../../control/runner/job-runner.ts';
 import type { DeploymentState } from '../../../control/state/deployment-state.ts';
+import type { JobSnapshot } from '../../../control/state/job-snapshot.ts';
+import type { LaunchRecord } from '../../../control/state/launch-record.ts';
 import { deploymentState, launchRecord, plannedLaunch } from '../support.ts';
 
 const timing: DecideTiming = { settle_ms: 15_000, force_after_ms: 45_000 };
@@ -17,13 +18,16 @@ const id = (number: number): string => number.toString(16).padStart(16, '0');
 
 function act(
   state: DeploymentState,
-  sights: Record<number, Partial<LaunchStatus>> = {},
+  statuses: Record<number, Partial<LaunchStatus>> = {},
   now_ms = 1_000_000,
 ): Action[] {
   return decide({
     state,
-    sights: new Map(
-      Object.entries(sights).map(([number, sight]) => [id(Number(number)), { serving_units: [], ...sight }]),
+    statuses: new Map(
+      Object.entries(statuses).map(([number, status]) => [
+        id(Number(number)),
+        { serving_units: [], ...status },
+      ]),
     ),
     now_ms,
     timing,
@@ -63,8 +67,8 @@ describe('decide', () => {
       { do: 'wait', launch_id: id(1), until_ms: settled },
     ]);
     expect(act(state, { 1: { found_jobs: [] } }, settled)).toEqual([{ do: 'submit', launch_id: id(1) }]);
-    state.desired = 'stopped';
-    expect(act(state, { 1: { found_jobs: [] } }, settled)).toMatchObject([{ do: 'record_end' }]);
+    const stopped = deploymentState([launch], { desired: 'stopped' });
+    expect(act(stopped, { 1: { found_jobs: [] } }, settled)).toMatchObject([{ do: 'record_end' }]);
   });
 
   it('ends everything of a stopped deployment, with force after a while, and only asks once', () => {
@@ -74,25 +78,22 @@ describe('decide', () => {
       { do: 'record_end', launch_id: id(2), last: { state: 'NEVER_SUBMITTED' } },
       { do: 'cancel', job_id: '7', force: false },
     ]);
-    launch.cancel_requested_ms = 1_000_000;
-    expect(act(deploymentState([launch], { desired: 'stopped' }), { 1: { job: running } })).toEqual([]);
-    expect(
-      act(
-        deploymentState([launch], { desired: 'stopped' }),
-        { 1: { job: running } },
-        1_000_000 + timing.force_after_ms,
-      ),
-    ).toMatchObject([{ do: 'cancel', force: true }]);
+    const asked = { ...launch, cancel_requested_ms: 1_000_000 } as LaunchRecord;
+    const stopped = deploymentState([asked], { desired: 'stopped' });
+    expect(act(stopped, { 1: { job: running } })).toEqual([]);
+    expect(act(stopped, { 1: { job: running } }, 1_000_000 + timing.force_after_ms)).toMatchObject([
+      { do: 'cancel', force: true },
+    ]);
   });
 
   it('keeps what is replaced as long as it serves and its successor does not', () => {
     const old = launchRecord(1, { phase: 'submitted', job_id: '7', superseded: true, last: running });
     const young = launchRecord(2, { phase: 'submitted', job_id: '8', last: { ...running, job_id: '8' } });
     const state = deploymentState([young, old]);
-    const oldSight = { job: running, serving_units: ['m-1'] };
+    const oldStatus = { job: running, serving_units: ['m-1'] };
     const youngJob = { ...running, job_id: '8' };
-    expect(act(state, { 1: oldSight, 2: { job: youngJob } })).toEqual([]);
-    expect(act(state, { 1: oldSight, 2: { job: youngJob, serving_units: ['m-2'] } })).toMatchObject([
+    expect(act(state, { 1: oldStatus, 2: { job: youngJob } })).toEqual([]);
+    expect(act(state, { 1: oldStatus, 2: { job: youngJob, serving_units: ['m-2'] } })).toMatchObject([
       { do: 'cancel', job_id: '7' },
     ]);
     // One that serves nothing (it still waits in the queue) is in the way at once.

@@ -42,7 +42,7 @@ function reconciler(): Reconciler {
 
 function given(state: DeploymentState): DeploymentState {
   place.store.prepareDeployment('demo');
-  place.store.save(state, now_ms);
+  place.store.write(state);
   return state;
 }
 
@@ -254,9 +254,7 @@ describe('reconciler', () => {
   it('asks for a cancellation again at once where nobody heard it', async () => {
     given(deploymentState([launchRecord(1)]));
     await reconciler().pass('demo');
-    const state = place.store.require('demo');
-    state.desired = 'stopped';
-    place.store.save(state, now_ms);
+    place.store.write({ ...place.store.require('demo'), desired: 'stopped' });
     runner.deaf = new HpcserveError('E_SLURM_UNREACHABLE', { what: 'the controller is away' });
     await expect(reconciler().pass('demo')).rejects.toThrow('away');
     runner.deaf = undefined;
@@ -267,9 +265,7 @@ describe('reconciler', () => {
   it('ends jobs of a stopped deployment and nothing else', async () => {
     given(deploymentState([launchRecord(1), launchRecord(2)]));
     await reconciler().pass('demo');
-    const state = place.store.require('demo');
-    state.desired = 'stopped';
-    place.store.save(state, now_ms);
+    place.store.write({ ...place.store.require('demo'), desired: 'stopped' });
     const loop = reconciler();
     await loop.pass('demo');
     const { state: after, observation } = await loop.pass('demo');

@@ -5,8 +5,10 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { mergePlan } from '../../../control/reconcile/decide.ts';
 import { Reconciler } from '../../../control/reconcile/reconciler.ts';
 import { arrayGroups } from '../../../control/runner/array-groups.ts';
-import type { ArrayTask, JobArrays, PreparedArray } from '../../../control/runner/job-runner.ts';
+import type { JobArrays, PreparedArray } from '../../../control/runner/job-runner.ts';
 import type { DeploymentState } from '../../../control/state/deployment-state.ts';
+import type { ArrayTask } from '../../../control/state/job-snapshot.ts';
+import { superseded } from '../../../control/state/launch-transitions.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../../spec/events.ts';
 import { launchFiles } from '../../../spec/state-layout.ts';
@@ -63,7 +65,7 @@ beforeEach(() => {
   // One that asks for something else.
   launches[1]!.planned.cpus_per_node = 2;
   place.store.prepareDeployment('demo');
-  place.store.save(deploymentState(launches), Date.now());
+  place.store.write(deploymentState(launches));
 });
 afterEach(() => place.dispose());
 
@@ -121,9 +123,8 @@ it('finds every launch of an array whose answer got lost, and submits nothing tw
 it('ends one task and replaces it by a job of its own, and the others stay', async () => {
   const loop = reconciler();
   const { state } = await loop.pass('demo');
-  state.launches[2]!.superseded = true;
-  state.launches.push(launchRecord(6));
-  place.store.save(state, Date.now());
+  const launches = state.launches.map((launch, index) => (index === 2 ? superseded(launch) : launch));
+  place.store.write({ ...state, launches: [...launches, launchRecord(6)] });
   const { state: after } = await loop.pass('demo');
   expect(runner.cancelled).toEqual([{ job_id: '101_1', force: false }]);
   expect(jobIds(after)).toEqual([...asArray, '2']);
@@ -143,7 +144,7 @@ it('brings a task that was cancelled by hand back with the next deploy, as a job
     ({ units }) => units[0]!.unit.replace('m-', 'f'),
     (_, index) => launchRecord(10 + index).launch_id,
   );
-  place.store.save({ ...without, launches: again }, Date.now());
+  place.store.write({ ...without, launches: again });
   const { state: after } = await loop.pass('demo');
   expect(jobIds(after).slice(0, 5)).toEqual(['101_0', '1', '2', '101_2', '101_3']);
   expect(after.launches[2]).toMatchObject({ phase: 'submitted', planned: state.launches[2]!.planned });

@@ -2,8 +2,9 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import type { JobSnapshot, PreparedLaunch } from '../../../control/runner/job-runner.ts';
+import type { PreparedLaunch } from '../../../control/runner/job-runner.ts';
 import { LocalRunner } from '../../../control/runner/local-runner.ts';
+import type { JobSnapshot } from '../../../control/state/job-snapshot.ts';
 import { childrenOf, processesOfSession } from '../../../host/process-identity.ts';
 import { waitUntil } from '../../../host/wait-until.ts';
 import type { LaunchSpec } from '../../../spec/launch.ts';

@@ -3,10 +3,11 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { Observation } from '../../../control/reconcile/observe.ts';
 import { openOperations } from '../../../control/runner/operations.ts';
 import { Scaler } from '../../../control/scaler/scaler.ts';
-import type { DeploymentState, LaunchRecord } from '../../../control/state/deployment-state.ts';
+import type { DeploymentState } from '../../../control/state/deployment-state.ts';
+import type { LaunchRecord } from '../../../control/state/launch-record.ts';
 import type { ProgressEvent } from '../../../spec/events.ts';
 import { deploymentSchema } from '../../../spec/model-yaml.ts';
-import { deploymentState, launchRecord, site, temporaryStore } from '../support.ts';
+import { deploymentState, type LaunchFacts, launchRecord, site, temporaryStore } from '../support.ts';
 
 const minute = 60_000;
 let now_ms: number;
@@ -36,7 +37,7 @@ beforeEach(() => {
 });
 afterEach(() => place.dispose());
 
-const serving = (id: number, facts: Partial<LaunchRecord> = {}): LaunchRecord =>
+const serving = (id: number, facts: LaunchFacts = {}): LaunchRecord =>
   launchRecord(id, {
     phase: 'submitted',
     job_id: String(id),
@@ -52,7 +53,7 @@ function save(min: number, launches: LaunchRecord[]): DeploymentState {
   });
   const state = deploymentState(launches, { spec, kept: true });
   place.store.prepareDeployment('demo');
-  place.store.save(state, now_ms);
+  place.store.write(state);
   return state;
 }
 
@@ -108,7 +109,7 @@ describe('the scaler', () => {
 
   it('takes nothing from a deployment that was stopped meanwhile', async () => {
     const state = save(0, [serving(1)]);
-    place.store.save({ ...state, desired: 'stopped' }, now_ms);
+    place.store.write({ ...state, desired: 'stopped' });
     await sixMinutes(state);
     expect(wanted()).toEqual(['1']);
     expect(events).toEqual([]);

@@ -1,5 +1,4 @@
 import { expect, test } from 'vitest';
-import type { JobSnapshot } from '../../../control/runner/job-runner.ts';
 import {
   loadTime_s,
   preemptionsByKind,
@@ -10,12 +9,13 @@ import {
   writeHistory,
 } from '../../../control/scavenger/history.ts';
 import { reportScavenged } from '../../../control/scavenger/report.ts';
-import type { LaunchRecord } from '../../../control/state/deployment-state.ts';
-import { launchRecord, plannedLaunch, temporaryStore } from '../support.ts';
+import type { JobSnapshot } from '../../../control/state/job-snapshot.ts';
+import type { LaunchRecord } from '../../../control/state/launch-record.ts';
+import { type LaunchFacts, launchRecord, plannedLaunch, temporaryStore } from '../support.ts';
 
 const hour = 3_600_000;
 const start = 100 * hour;
-const launch = (facts: Partial<LaunchRecord> = {}): LaunchRecord =>
+const launch = (facts: LaunchFacts = {}): LaunchRecord =>
   launchRecord(1, {
     phase: 'submitted',
     job_id: '7',

@@ -4,16 +4,13 @@ import { assess } from '../../../control/reconcile/assess.ts';
 import { decide } from '../../../control/reconcile/decide.ts';
 import { keptLaunches } from '../../../control/reconcile/kept-launch.ts';
 import { Reconciler } from '../../../control/reconcile/reconciler.ts';
-import {
-  type LaunchRecord,
-  liveLaunches,
-  scavengedLaunches,
-  wantedLaunches,
-} from '../../../control/state/deployment-state.ts';
+import { liveLaunches, scavengedLaunches, wantedLaunches } from '../../../control/state/deployment-state.ts';
+import type { LaunchRecord } from '../../../control/state/launch-record.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../../spec/events.ts';
 import {
   deploymentState,
+  type LaunchFacts,
   launchRecord,
   plannedLaunch,
   ScriptedRunner,
@@ -23,14 +20,14 @@ import {
 
 const running = { phase: 'running' as const, state: 'RUNNING' };
 const own = launchRecord(1, { phase: 'submitted', job_id: '1' });
-const beyond = (facts: Partial<LaunchRecord> = {}): LaunchRecord =>
+const beyond = (facts: LaunchFacts = {}): LaunchRecord =>
   launchRecord(2, {
     phase: 'submitted',
     job_id: '2',
     planned: { ...plannedLaunch('m-2'), tier: 'scavenger', scavenged: { time_min_s: 60 } },
     ...facts,
   });
-const sights = new Map([
+const statuses = new Map([
   [own.launch_id, { job: { job_id: '1', ...running }, serving_units: ['m-1'] }],
   [beyond().launch_id, { job: { job_id: '2', ...running }, serving_units: ['m-2'] }],
 ]);
@@ -46,7 +43,7 @@ it('is live and not wanted: a deployment is whole without it, and nobody replace
     [own, beyond()].map((launch) => [
       launch.launch_id,
       {
-        ...sights.get(launch.launch_id)!,
+        ...statuses.get(launch.launch_id)!,
         launch_id: launch.launch_id,
         superseded: false,
         agents: [],
@@ -65,7 +62,7 @@ it('is live and not wanted: a deployment is whole without it, and nobody replace
 
 it('is left alone while it is wanted, withdrawn when it is not, and ended with the deployment', () => {
   const decided = (launch: LaunchRecord, desired: 'serving' | 'stopped' = 'serving') =>
-    decide({ state: deploymentState([own, launch], { desired }), sights, now_ms: 0, timing })
+    decide({ state: deploymentState([own, launch], { desired }), statuses, now_ms: 0, timing })
       .filter(({ launch_id }) => launch_id === launch.launch_id)
       .map((action) => action.do);
   expect(decided(beyond({ last: { job_id: '2', ...running } }))).toEqual([]);
@@ -83,8 +80,7 @@ afterEach(() => place.dispose());
 it('that Slurm refuses is told, and fails neither command nor deployment', async () => {
   const { store } = place;
   store.prepareDeployment('demo');
-  const { job_id: _, ...fresh } = beyond({ phase: 'planned' });
-  store.save(deploymentState([fresh]), 0);
+  store.write(deploymentState([launchRecord(2, { planned: beyond().planned })]));
   const runner = new ScriptedRunner();
   runner.failBefore = () =>
     new HpcserveError('E_SLURM_REFUSED', { what: 'sbatch refused the job', because: 'invalid qos' });

@@ -66,7 +66,7 @@ describe('the reconciler', () => {
 
   async function submitted(): Promise<{ loop: Reconciler; file: string; launch_id: string }> {
     place.store.prepareDeployment('demo');
-    place.store.save(deploymentState([launchRecord(1)]), now_ms);
+    place.store.write(deploymentState([launchRecord(1)]));
     const loop = reconciler();
     const { state } = await loop.pass('demo');
     const { launch_id } = state.launches[0]!;

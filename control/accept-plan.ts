@@ -1,0 +1,124 @@
+/** The first step of `deploy`: what is wanted from now on is written down, and what runs and is unchanged is kept. */
+import { join } from 'node:path';
+import { copyPrivately } from '../host/copy-privately.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
+import type { DeploymentSpec } from '../spec/model-yaml.ts';
+import { deploymentFiles } from '../spec/state-layout.ts';
+import { launchIds, type PlannedDeployment } from './plan/planning.ts';
+import { mergePlan } from './reconcile/decide.ts';
+import { previousOf } from './reconcile/roll-back.ts';
+import type { Operations } from './runner/operations.ts';
+import {
+  type DeploymentState,
+  forgetOldest,
+  liveLaunches,
+  wantedLaunches,
+} from './state/deployment-state.ts';
+import type { LaunchRecord } from './state/launch-record.ts';
+import { stopDeployment } from './stop.ts';
+
+export interface AcceptRequest {
+  spec: DeploymentSpec;
+  /** Absolute path of model.yaml. */
+  spec_file: string;
+  /** End what runs of an older version before the new one is started, instead of after it serves. */
+  stop_first: boolean;
+  /** Asked before running jobs are replaced. */
+  confirm: (question: string) => Promise<boolean>;
+}
+
+/** @throws E_INTERRUPTED where the person says no; nothing is changed then */
+export async function acceptPlan(
+  operations: Operations,
+  request: AcceptRequest,
+  planned: PlannedDeployment,
+): Promise<void> {
+  const { spec } = request;
+  const { store, emit, now_ms } = operations;
+  const { plan } = planned;
+  if (request.stop_first && isChanged(store.load(spec.name), planned.spec_digest))
+    await stopDeployment(operations, spec.name, { keep_gateway: true });
+  await store.locked(spec.name, operations, async (record) => {
+    const before = record.found;
+    if (isDeployed(before, planned.spec_digest))
+      return emit({
+        at_ms: now_ms(),
+        kind: 'checking',
+        what: `${spec.name}, which is deployed already and unchanged`,
+      });
+    const next = nextState(operations, request, planned, before);
+    emit({
+      at_ms: now_ms(),
+      kind: 'planned',
+      launches: plan.launches.length,
+      replicas: plan.models.reduce((sum, model) => sum + model.replicas, 0),
+    });
+    await confirmReplacing(operations, request, next.launches);
+    const file = (key: 'spec' | 'previous_spec'): string =>
+      join(store.folder(spec.name), deploymentFiles[key]);
+    if (next.previous && !before?.previous) copyPrivately(file('spec'), file('previous_spec'));
+    copyPrivately(request.spec_file, file('spec'));
+    record.save({ ...next, launches: forgetOldest(next.launches) });
+  });
+}
+
+/** The next generation, with the launches of the plan merged into those there are. Pure but for the clock. */
+function nextState(
+  { store, loaded, facts, now_ms }: Operations,
+  { spec, spec_file }: AcceptRequest,
+  { plan, spec_digest, fingerprint }: PlannedDeployment,
+  before: DeploymentState | undefined,
+): DeploymentState {
+  const generation = (before?.generation ?? 0) + 1;
+  const ids = launchIds(store.layout.root, spec.name, generation);
+  return {
+    format: 1,
+    name: spec.name,
+    site: loaded.site.name,
+    owner: facts.user,
+    generation,
+    spec_digest,
+    spec_file,
+    spec,
+    desired: 'serving',
+    created_at_ms: before?.created_at_ms ?? now_ms(),
+    updated_at_ms: now_ms(),
+    models: plan.models,
+    previous: previousOf(before),
+    launches: mergePlan(before?.launches ?? [], plan.launches, fingerprint, ids),
+  };
+}
+
+async function confirmReplacing(
+  { emit, now_ms }: Operations,
+  { spec, confirm }: AcceptRequest,
+  launches: readonly LaunchRecord[],
+): Promise<void> {
+  const replaced = launches.filter((launch) => launch.superseded && launch.phase !== 'ended').length;
+  if (replaced === 0) return;
+  if (!(await confirm(`${replaced} running job(s) of ${spec.name} will be replaced. Go on?`)))
+    throw new HpcserveError('E_INTERRUPTED', {
+      what: 'nothing was changed',
+      because: 'the question was answered with no',
+      try: 'see what would change with `hpcserve plan`',
+    });
+  const kept = launches.filter((launch) => !launch.superseded && launch.phase !== 'planned').length;
+  emit({
+    at_ms: now_ms(),
+    kind: 'warning',
+    message: `${replaced} running job(s) are replaced once the new ones serve${kept > 0 ? `; ${kept} unchanged one(s) go on` : ''}; where there is no room for both, use --stop-first`,
+  });
+}
+
+/** This version is what is wanted already, and nothing of it is over. */
+function isDeployed(before: DeploymentState | undefined, digest: string): boolean {
+  return (
+    before?.desired === 'serving' &&
+    before.spec_digest === digest &&
+    wantedLaunches(before).every((launch) => launch.phase !== 'ended')
+  );
+}
+
+function isChanged(before: DeploymentState | undefined, digest: string): boolean {
+  return before !== undefined && before.spec_digest !== digest && liveLaunches(before).length > 0;
+}
