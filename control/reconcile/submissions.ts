@@ -105,16 +105,16 @@ export class Submissions {
     const delegate = (launch: DelegatedLaunch): void => delegations.write(launch, now_ms());
     const [first, ...others] = group as [LaunchRecord, ...LaunchRecord[]];
     if (others.length === 0) {
-      const prepared = prepareLaunch(state, first, site, store, runner, facts, delegate, drain_s);
+      const launch = prepareLaunch(state, first, site, store, runner, facts, delegate, drain_s);
       const handOver = async (): Promise<{ job_ids: string[]; where: string }> => {
-        const { job_id, where } = await runner.submit(prepared);
+        const { job_id, where } = await runner.submit(launch.prepared, launch.script);
         return { job_ids: [job_id], where };
       };
       return { handOver };
     }
     const arrays: JobArrays = runner.arrays!;
-    const array = prepareArray(state, group, site, store, arrays, facts, delegate, drain_s);
-    return { array_id: array.array_id, handOver: () => arrays.submit(array) };
+    const { array, script } = prepareArray(state, group, site, store, arrays, facts, delegate, drain_s);
+    return { array_id: array.array_id, handOver: () => arrays.submit(array, script) };
   }
 
   #takeApart(

@@ -4,6 +4,7 @@
  */
 import type { LaunchSpec } from '../../spec/launch.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
+import type { Directive } from '../../spec/slurm-types.ts';
 import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 
 /** A launch that was decided and written down, on its way to the runner. */
@@ -13,6 +14,20 @@ export interface PreparedLaunch {
   launch_folder: string;
   /** `launch.json` in that folder. */
   launch_file: string;
+}
+
+/**
+ * The script of a job, rendered once: what people are shown, what lies in the folder of the launch and what the scheduler
+ * gets are this text.
+ *
+ *   describeLaunch ──► render ──► RenderedScript ──┬──► `render` prints it
+ *                                                  └──► written to <launch>/job.sh ──► submit: that file
+ *   a launch that was handed over: `render` prints <launch>/job.sh
+ */
+export interface RenderedScript {
+  text: string;
+  /** Its options and where each comes from, which a refusal names; none where no scheduler reads them. */
+  directives: readonly Directive[];
 }
 
 /** Equal launches on their way to the runner as the tasks of one job array, in order. */
@@ -34,8 +49,7 @@ export interface JobRunner {
    * long. Lower: quicker recovery; higher: safer with slow schedulers and login nodes that cannot see one another.
    */
   readonly settle_ms: number;
-  /** The script that `submit` hands over, whole: what `render` shows is what runs. */
-  render(prepared: PreparedLaunch): string;
+  render(prepared: PreparedLaunch): RenderedScript;
   /**
    * How many of `count` submissions the site's limits allow now, 0 to `count`; those are taken as made. The
    * others have to wait a while.
@@ -45,10 +59,11 @@ export interface JobRunner {
   admit(count: number, jobs?: number): Promise<number>;
   /**
    * Starts the job once.
+   * @param script as it lies in the folder of the launch
    * @returns its id and where it went (partition, host), for people.
    * @throws HpcserveError in the scheduler's own words; then nothing is left behind.
    */
-  submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }>;
+  submit(prepared: PreparedLaunch, script: RenderedScript): Promise<{ job_id: string; where: string }>;
   /**
    * Jobs that carry this launch id and were submitted since then, running or ended: found after a crash
    * between submit and writing down.
@@ -75,12 +90,12 @@ export interface JobArrays {
    * @param offline the scheduler is not asked how large an array may be
    */
   groups(planned: readonly PlannedLaunch[], offline?: boolean): Promise<number[][]>;
-  /** The script that `submit` hands over. */
-  render(array: PreparedArray): string;
+  render(array: PreparedArray): RenderedScript;
   /**
    * Starts the jobs once.
+   * @param script as it lies in the folder of the array
    * @returns their ids, in the order of the launches.
    * @throws as `JobRunner.submit`; E_SLURM_ARRAY, E_SLURM_LIMIT where they may be taken one by one.
    */
-  submit(array: PreparedArray): Promise<{ job_ids: string[]; where: string }>;
+  submit(array: PreparedArray, script: RenderedScript): Promise<{ job_ids: string[]; where: string }>;
 }

@@ -18,7 +18,7 @@ import {
   readOrderStatus,
 } from '../state/joined-nodes.ts';
 import { describeAgentExit } from './agent-end.ts';
-import type { JobArrays, JobRunner, PreparedLaunch } from './job-runner.ts';
+import type { JobArrays, JobRunner, PreparedLaunch, RenderedScript } from './job-runner.ts';
 
 export class JoinedNodeRunner implements JobRunner {
   readonly #site: JobRunner;
@@ -41,9 +41,10 @@ export class JoinedNodeRunner implements JobRunner {
     return this.#site.settle_ms;
   }
 
-  render(prepared: PreparedLaunch): string {
+  render(prepared: PreparedLaunch): RenderedScript {
     if (!isJoinedKind(prepared.planned.node_kind)) return this.#site.render(prepared);
-    return `#!/bin/sh\n# No script: the process of \`hpcserve run\` on ${prepared.planned.node_kind} is told to run ${launchFiles.launch} of this folder.\n`;
+    const text = `#!/bin/sh\n# No script: the process of \`hpcserve run\` on ${prepared.planned.node_kind} is told to run ${launchFiles.launch} of this folder.\n`;
+    return { text, directives: [] };
   }
 
   async admit(count: number, jobs?: number): Promise<number> {
@@ -64,14 +65,14 @@ export class JoinedNodeRunner implements JobRunner {
           return groups.map((group) => group.map((at) => jobs[at]!));
         },
         render: (array) => arrays.render(array),
-        submit: (array) => arrays.submit(array),
+        submit: (array, script) => arrays.submit(array, script),
       }
     );
   }
 
-  async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
+  async submit(prepared: PreparedLaunch, script: RenderedScript): Promise<{ job_id: string; where: string }> {
     const { node_kind } = prepared.planned;
-    if (!isJoinedKind(node_kind)) return this.#site.submit(prepared);
+    if (!isJoinedKind(node_kind)) return this.#site.submit(prepared, script);
     const found = this.#nodes().find(({ node, there }) => there && node.node_kind === node_kind);
     if (!found)
       throw new HpcserveError('E_JOINED_NODE_GONE', {

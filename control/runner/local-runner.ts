@@ -25,7 +25,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { JobSnapshot } from '../state/job-snapshot.ts';
 import { describeAgentExit } from './agent-end.ts';
-import type { JobRunner, PreparedLaunch } from './job-runner.ts';
+import type { JobRunner, PreparedLaunch, RenderedScript } from './job-runner.ts';
 
 /** Files of the local runner in a launch folder. */
 const files = { process: 'process.json', exitCode: 'exit-code' } as const;
@@ -57,9 +57,10 @@ export class LocalRunner implements JobRunner {
     this.#agent = agent;
   }
 
-  render(prepared: PreparedLaunch): string {
+  render(prepared: PreparedLaunch): RenderedScript {
     const words = [...this.#agent, '--launch', prepared.launch_file].map(shellQuote);
-    return `#!/bin/sh\n# The local site has no scheduler: hpcserve starts this command itself, in a session of its own.\nexec ${words.join(' ')}\n`;
+    const text = `#!/bin/sh\n# The local site has no scheduler: hpcserve starts this command itself, in a session of its own.\nexec ${words.join(' ')}\n`;
+    return { text, directives: [] };
   }
 
   /** Processes of this machine are in no queue. */

@@ -16,7 +16,7 @@ import { digestOf } from '../state/digest.ts';
 import { isJoinedKind } from '../state/joined-nodes.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
 import { providerName } from '../state/provider-name.ts';
-import type { JobArrays, JobRunner, PreparedArray, PreparedLaunch } from './job-runner.ts';
+import type { JobArrays, JobRunner, PreparedArray, PreparedLaunch, RenderedScript } from './job-runner.ts';
 
 /** What a launch takes from the person and place that submit it. */
 export interface PrepareFacts {
@@ -28,7 +28,7 @@ export interface PrepareFacts {
 /** Writes what the launch of this folder proves its provider with. */
 type Delegate = (launch: DelegatedLaunch) => void;
 
-/** The launch as it would be, without touching the disk; `render` shows exactly this. */
+/** The launch as it would be, without touching the disk. */
 export function describeLaunch(
   deployment: string,
   launchId: string,
@@ -127,17 +127,16 @@ export function prepareLaunch(
   facts: PrepareFacts,
   delegate: Delegate,
   drain_s?: number,
-): PreparedLaunch {
+): { prepared: PreparedLaunch; script: RenderedScript } {
   const prepared = withDrain(
     describeLaunch(state.name, record.launch_id, record.planned, site, store, facts),
     drain_s,
   );
   return written(prepared.launch_folder, () => {
+    const script = runner.render(prepared);
     writeLaunchFile(prepared, delegate);
-    writeFileAtomically(join(prepared.launch_folder, launchFiles.script), runner.render(prepared), {
-      mode: 0o700,
-    });
-    return prepared;
+    writeFileAtomically(join(prepared.launch_folder, launchFiles.script), script.text, { mode: 0o700 });
+    return { prepared, script };
   });
 }
 
@@ -161,7 +160,7 @@ export function prepareArray(
   facts: PrepareFacts,
   delegate: Delegate,
   drain_s?: number,
-): PreparedArray {
+): { array: PreparedArray; script: RenderedScript } {
   const array = describeArray(
     state.name,
     records.map(({ launch_id, planned }) =>
@@ -171,15 +170,16 @@ export function prepareArray(
   );
   const { array_id, folder } = array;
   return written(folder, () => {
+    const script = arrays.render(array);
     makeFolders(folder);
-    writeFileAtomically(join(folder, launchFiles.script), arrays.render(array), { mode: 0o700 });
+    writeFileAtomically(join(folder, launchFiles.script), script.text, { mode: 0o700 });
     for (const [task, prepared] of array.launches.entries()) {
       writeLaunchFile(prepared, delegate);
       // A task finds its launch by its number, and who looks into a launch finds the script that ran.
       link(join('..', prepared.launch.launch_id), join(folder, arrayTaskFolder(task)));
       link(join('..', array_id, launchFiles.script), join(prepared.launch_folder, launchFiles.script));
     }
-    return array;
+    return { array, script };
   });
 }
 

@@ -4,7 +4,7 @@ import { packageRoot } from '../../host/package-root.ts';
 import { processesWithArgument } from '../../host/process-identity.ts';
 import { version } from '../../host/version.ts';
 import { holdsTask, parseJobNumber, taskId, tasksIn, tellsOf } from '../../slurm/array-tasks.ts';
-import type { Script, SlurmClient } from '../../slurm/client.ts';
+import type { SlurmClient } from '../../slurm/client.ts';
 import { type JobRequest, launchOfComment } from '../../slurm/directives.ts';
 import { buildJobScript, type JobScript, type JobScriptInput } from '../../slurm/job-script.ts';
 import { checkPermissions, type Permissions } from '../../slurm/permissions.ts';
@@ -16,13 +16,13 @@ import type { SlurmOverrides } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
 import { slurmSettings } from '../../spec/site.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
-import type { JobInfo } from '../../spec/slurm-types.ts';
+import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 import type { LoadedSite } from '../state/site-files.ts';
 import { describeAgentExit } from './agent-end.ts';
 import { arrayGroups } from './array-groups.ts';
-import type { JobArrays, JobRunner, PreparedArray, PreparedLaunch } from './job-runner.ts';
+import type { JobArrays, JobRunner, PreparedArray, PreparedLaunch, RenderedScript } from './job-runner.ts';
 import type { SubmissionPace } from './submission-pace.ts';
 
 export interface SlurmRunnerOptions {
@@ -52,8 +52,8 @@ export class SlurmRunner implements JobRunner {
     this.settle_ms = command_timeout_s * 1000 + visible_ms;
   }
 
-  render(prepared: PreparedLaunch): string {
-    return renderJobScript(this.#script(prepared));
+  render(prepared: PreparedLaunch): RenderedScript {
+    return rendered(this.#script(prepared));
   }
 
   /** How many more jobs the site's limits allow in the queue, and how many submissions at this moment. */
@@ -88,15 +88,15 @@ export class SlurmRunner implements JobRunner {
     return pace.take(count);
   }
 
-  async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
-    return this.#submit(this.#script(prepared), prepared.launch_folder);
+  submit(prepared: PreparedLaunch, script: RenderedScript): Promise<{ job_id: string; where: string }> {
+    return this.#submit(script, prepared.launch_folder);
   }
 
-  async #submit(script: JobScript, folder: string): Promise<{ job_id: string; where: string }> {
-    await this.#checkPermissions(script);
+  async #submit({ directives }: RenderedScript, folder: string): Promise<{ job_id: string; where: string }> {
+    await this.#checkPermissions(directives);
     const path = join(folder, launchFiles.script);
-    const { job_id } = await this.#options.client.submit({ path }, directivesOf(script));
-    const partition = script.directives.typed.find((directive) => directive.name === 'partition')?.value;
+    const { job_id } = await this.#options.client.submit({ path }, directives);
+    const partition = directives.find(({ name }) => name === 'partition')?.value;
     return { job_id, where: partition === undefined ? 'the default partition' : `partition ${partition}` };
   }
 
@@ -108,9 +108,9 @@ export class SlurmRunner implements JobRunner {
       if (alike.length === 0 || offline) return alike;
       return arrayGroups(planned, await this.#mostTasks());
     },
-    render: (array) => renderJobScript(this.#arrayScript(array)),
-    submit: async (array) => {
-      const { job_id, where } = await this.#submit(this.#arrayScript(array), array.folder);
+    render: (array) => rendered(this.#arrayScript(array)),
+    submit: async (array, script) => {
+      const { job_id, where } = await this.#submit(script, array.folder);
       return { job_ids: array.launches.map((_, task) => taskId(job_id, task)), where };
     },
   };
@@ -125,18 +125,16 @@ export class SlurmRunner implements JobRunner {
 
   /** When Slurm would start such a job, by `sbatch --test-only`. @throws as `submit` */
   async estimateStart(prepared: PreparedLaunch): Promise<{ start_time_ms: number; node_list: string }> {
-    const script = this.#script(prepared);
-    await this.#checkPermissions(script);
-    const text: Script = { text: renderJobScript(script) };
-    return this.#options.client.estimateStart(text, directivesOf(script));
+    const { text, directives } = this.render(prepared);
+    await this.#checkPermissions(directives);
+    return this.#options.client.estimateStart({ text }, directives);
   }
 
   /**
    * Names that Slurm does not know for this user are refused here, with those that it does; asked once.
    * @throws as `checkPermissions`
    */
-  async #checkPermissions(script: JobScript): Promise<void> {
-    const directives = directivesOf(script);
+  async #checkPermissions(directives: readonly Directive[]): Promise<void> {
     if (!directives.some(({ name }) => ['account', 'qos', 'reservation'].includes(name))) return;
     this.#permissions ??= this.#options.client.permissions();
     this.#permissions.catch(() => {
@@ -285,6 +283,10 @@ export class SlurmRunner implements JobRunner {
       ...(overrideSource ? { locateOverrides: overrideSource } : {}),
     };
   }
+}
+
+function rendered(script: JobScript): RenderedScript {
+  return { text: renderJobScript(script), directives: directivesOf(script) };
 }
 
 /** What tells one job from its like. */

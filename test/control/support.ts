@@ -2,7 +2,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { JobRunner, PreparedLaunch } from '../../control/runner/job-runner.ts';
+import type { JobRunner, PreparedLaunch, RenderedScript } from '../../control/runner/job-runner.ts';
 import type { DeploymentState } from '../../control/state/deployment-state.ts';
 import { DeploymentStore } from '../../control/state/deployment-store.ts';
 import type { JobSnapshot } from '../../control/state/job-snapshot.ts';
@@ -118,8 +118,10 @@ export class ScriptedRunner implements JobRunner {
   deaf: Error | undefined;
   #next = 1;
 
-  render(): string {
-    return '#!/bin/sh\n';
+  /** Each text is another, so that one that was rendered again is seen. */
+  renders = 0;
+  render(): RenderedScript {
+    return { text: `#!/bin/sh\n# ${++this.renders}\n`, directives: [] };
   }
 
   /** Submissions that are allowed at a time. */
@@ -128,7 +130,10 @@ export class ScriptedRunner implements JobRunner {
     return Math.min(count, this.admitted);
   }
 
-  async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
+  /** As they were handed over. */
+  readonly scripts: RenderedScript[] = [];
+  async submit(prepared: PreparedLaunch, script: RenderedScript): Promise<{ job_id: string; where: string }> {
+    this.scripts.push(script);
     if (this.failBefore) throw this.failBefore();
     const job_id = String(this.#next++);
     this.submitted.push(prepared.launch.launch_id);

@@ -5,7 +5,7 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { PendingJobMigrator } from '../../../control/keeper/pending-job-migrator.ts';
 import type { Observation } from '../../../control/reconcile/observe.ts';
 import { Reconciler } from '../../../control/reconcile/reconciler.ts';
-import type { PreparedLaunch } from '../../../control/runner/job-runner.ts';
+import type { PreparedLaunch, RenderedScript } from '../../../control/runner/job-runner.ts';
 import { type Operations, openOperations } from '../../../control/runner/operations.ts';
 import type { LaunchRecord } from '../../../control/state/launch-record.ts';
 import type { LoadedSite } from '../../../control/state/site-files.ts';
@@ -37,11 +37,14 @@ class Queue extends ScriptedRunner {
     return super.admit(count);
   }
 
-  override async submit(prepared: PreparedLaunch): Promise<{ job_id: string; where: string }> {
+  override async submit(
+    prepared: PreparedLaunch,
+    script: RenderedScript,
+  ): Promise<{ job_id: string; where: string }> {
     const { node_kind } = prepared.planned;
     if (node_kind === this.refuses)
       throw new HpcserveError('E_SLURM_ACCOUNT', { what: `your account may not use ${node_kind}` });
-    return super.submit(prepared);
+    return super.submit(prepared, script);
   }
 }
 

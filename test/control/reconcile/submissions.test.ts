@@ -22,7 +22,7 @@ class ArrayRunner extends ScriptedRunner {
 
   readonly arrays: JobArrays = {
     groups: async (planned) => arrayGroups(planned, 1001),
-    render: (array) => `#!/bin/sh\n# ${array.launches.length} tasks\n`,
+    render: (array) => ({ text: `#!/bin/sh\n# ${array.launches.length} tasks\n`, directives: [] }),
     submit: async (array) => {
       if (this.refuse) throw this.refuse;
       this.submittedArrays.push(array);
