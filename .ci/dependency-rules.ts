@@ -18,7 +18,7 @@ export const controlFloors = [
   ['plan'],
   ['gateway'],
   ['reconcile'],
-  ['joined-node', 'scaler', 'scavenger'],
+  ['joined-node', 'scaler', 'scavenger', 'sites'],
   ['keeper'],
   [''],
 ] as const;

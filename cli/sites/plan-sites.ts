@@ -1,23 +1,18 @@
 /** `plan --sites`. */
 import { search_ms } from '../../control/plan/plan-now.ts';
 import { requireFeasible } from '../../control/plan/planning.ts';
+import { type AskOptions, askSites } from '../../control/sites/ask-sites.ts';
+import { describeShare, digestOfWhole, standingShare } from '../../control/sites/division.ts';
+import { readWhole } from '../../control/sites/model-file.ts';
+import { planWhole, requireDivisible, requireOneMesh } from '../../control/sites/whole-plan.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { SiteQuestion } from '../../spec/site-question.ts';
 import type { CliContext } from '../context.ts';
 import { printPlan } from '../format/plan-text.ts';
 import { progressView } from '../progress/view.ts';
 import type { ReadSpec } from '../site-session.ts';
 import { loadSites } from './named-sites.ts';
-import {
-  type AskOptions,
-  askSites,
-  describeShare,
-  digestOfWhole,
-  planWhole,
-  requireDivisible,
-  requireOneMesh,
-  SeveralSites,
-  standingShare,
-} from './several-sites.ts';
+import { SeveralSites } from './open-sites.ts';
 
 export interface PlanSitesOptions extends AskOptions {
   explain: boolean;
@@ -48,19 +43,20 @@ export async function planOverSites(
       kind: 'checking',
       what: `what ${loaded.map(({ site }) => site.name).join(' and ')} offer`,
     });
-  const asked = await askSites(several, path, options).finally(() => view.close());
-  const of = digestOfWhole(path, asked, options);
-  const { plan, share } = planWhole(asked, spec, of, {
+  const asked = await askSites(several.sites, path, options).finally(() => view.close());
+  const answers = asked.map(({ answer }) => answer);
+  const of = digestOfWhole(readWhole(path), answers, options);
+  const { plan, share } = planWhole(answers, spec, of, {
     search_ms: options.search_ms ?? search_ms,
     now_ms: context.now_ms(),
   });
-  const apart = meshWarnings(asked);
+  const apart = meshWarnings(answers);
   if (context.json) context.out(JSON.stringify({ ...plan, shares: share.sites, mesh_warnings: apart }));
   else {
     printPlan(context, plan, { explain: options.explain });
     if (plan.unplaced.length === 0) for (const line of describeShare(share)) context.out(line);
     for (const line of apart) context.note(`warning: ${line}`);
-    const standing = standingShare(asked, of);
+    const standing = standingShare(answers, of);
     if (standing)
       context.note(
         `${spec.name} is deployed and nothing has changed since: deploy leaves it as it is (${describeShare(standing).join('; ')})`,
@@ -70,9 +66,9 @@ export async function planOverSites(
 }
 
 /** What deploy would refuse is no reason not to show a plan. */
-function meshWarnings(asked: Parameters<typeof requireOneMesh>[0]): string[] {
+function meshWarnings(answers: readonly SiteQuestion[]): string[] {
   try {
-    return requireOneMesh(asked);
+    return requireOneMesh(answers);
   } catch (thrown) {
     if (!(thrown instanceof HpcserveError) || thrown.code !== 'E_SITES_APART') throw thrown;
     return [`deploy would refuse it: ${[thrown.message, ...thrown.because].join('; ')}`];

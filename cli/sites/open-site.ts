@@ -1,11 +1,13 @@
 /**
- * A site as a command over several sites works with it: by the commands that people type there. On this machine they run as
- * processes of their own, over ssh on the login node; the words, the answers and the errors are the same.
+ * How a command is run at a site: on this machine as a process of its own, over ssh on the login node. The words, the answers
+ * and the errors are the same.
  */
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { sourcesFromHere } from '../../control/sites/model-file.ts';
+import { atSite, type SiteCommands } from '../../control/sites/site-commands.ts';
 import { findingOf } from '../../control/state/findings.ts';
 import type { LoadedSite } from '../../control/state/site-files.ts';
 import { makeFolders } from '../../host/make-folders.ts';
@@ -15,31 +17,14 @@ import { sharesFolder } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
 import { openRemoteSite } from '../remote/remote-site.ts';
 import { UploadSet } from '../remote/upload-set.ts';
-import { sourcesFromHere } from './share-document.ts';
 
-export interface SiteCommands {
-  /** Of the site config. */
-  readonly name: string;
-  /** Host that its login node was reached by; absent: it is this machine. */
-  readonly host?: string;
-  /** Makes a model.yaml of this machine known there, as it is. @returns its path there */
-  bringFile(path: string): Promise<string>;
-  /**
-   * The same with another text, which stays there.
-   * @param path of the file that it was made from: what it names lies beside that
-   */
-  bringShare(path: string, name: string, text: string): Promise<string>;
-  /** @returns the path there of a file with this text */
-  bringPlan(name: string, text: string): Promise<string>;
-  /** @returns the JSON that a command printed; its lines are also told as they come. @throws what it failed with */
-  run(argv: readonly string[], onLine?: (line: string) => void): Promise<string>;
-  /** @returns what a command prints for people. @throws as `run` */
-  show(argv: readonly string[]): Promise<string>;
+/** Until it is closed. */
+export interface OpenSite extends SiteCommands {
   close(): void;
 }
 
 /** @throws E_SSH_…, E_REMOTE_PROGRAM */
-export async function openSiteCommands(context: CliContext, loaded: LoadedSite): Promise<SiteCommands> {
+export async function openSiteCommands(context: CliContext, loaded: LoadedSite): Promise<OpenSite> {
   try {
     return loaded.site.slurm?.ssh === undefined
       ? onThisMachine(context, loaded)
@@ -55,18 +40,7 @@ interface Ended {
   stderr: string;
 }
 
-/** One error of several sites: which one is said first. */
-export function atSite(site: string, thrown: unknown): HpcserveError {
-  const error = HpcserveError.from(thrown);
-  if (error.details.at_site !== undefined) return error;
-  return HpcserveError.fromJSON({
-    ...error.toJSON(),
-    what: `${site}: ${error.message}`,
-    details: { ...error.details, at_site: site },
-  });
-}
-
-function onThisMachine(context: CliContext, loaded: LoadedSite): SiteCommands {
+function onThisMachine(context: CliContext, loaded: LoadedSite): OpenSite {
   const { name } = loaded.site;
   const folder = sharesFolder(loaded.layout);
   const scratch = mkdtempSync(join(tmpdir(), 'hpcserve-sites-'));
@@ -99,22 +73,22 @@ function onThisMachine(context: CliContext, loaded: LoadedSite): SiteCommands {
   };
 }
 
-async function overSsh(context: CliContext, loaded: LoadedSite): Promise<SiteCommands> {
+async function overSsh(context: CliContext, loaded: LoadedSite): Promise<OpenSite> {
   const { name } = loaded.site;
   const { connection, program, folder } = await openRemoteSite(context, loaded.site);
-  const luggage = new UploadSet(connection, folder, context);
+  const files = new UploadSet(connection, folder, context);
   const close = (): void => {
-    luggage[Symbol.dispose]();
+    files[Symbol.dispose]();
     connection.close();
   };
   try {
-    const site = await luggage.site(loaded.path);
+    const site = await files.site(loaded.path);
     return {
       name,
       host: connection.target.host,
-      bringFile: (path) => luggage.deployment(path),
-      bringShare: (path, _file, text) => luggage.deployment(path, text),
-      bringPlan: (file, text) => luggage.text(`${file}.plan.json`, text),
+      bringFile: (path) => files.deployment(path),
+      bringShare: (path, _file, text) => files.deployment(path, text),
+      bringPlan: (file, text) => files.text(`${file}.plan.json`, text),
       run: async (argv, onLine) => {
         const tell = linesTo(onLine);
         const ended = await connection.exec([...program, ...argv, '--json', '--site', site], {
