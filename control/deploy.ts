@@ -238,13 +238,13 @@ async function expectModels(
  * Where no keeper can be started the deployment serves all the same, as long as its jobs last.
  */
 async function leaveToKeeper(operations: Operations, name: string): Promise<void> {
-  const { store, signal, now_ms, loaded, emit } = operations;
+  const { store, now_ms, loaded, emit } = operations;
   await store.update(name, operations, (state) =>
     state.kept === true ? undefined : { ...state, kept: true },
   );
   if (loaded.site.keeper.place !== 'login') return;
   try {
-    await ensureKeeper(loaded, signal);
+    await ensureKeeper(loaded, operations);
   } catch (error) {
     if (!(error instanceof HpcserveError)) throw error;
     emit({

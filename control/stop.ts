@@ -37,7 +37,8 @@ export async function stopDeployment(
   await waitForEnd(operations, name, liveLaunches, options.timeout_ms ?? endTimeout_ms);
   if (!options.keep_gateway && !isGatewayNeeded(store)) await stopGateway(operations);
   // One in the gateway's job ends with it.
-  if (!isKeeperNeeded(store) && loaded.site.keeper.place !== 'job') await stopKeeper(store.layout);
+  if (loaded.site.keeper.place !== 'job' && !isKeeperNeeded(store))
+    await stopKeeper(store.layout, operations, () => isKeeperNeeded(store));
   emit({ at_ms: now_ms(), kind: 'stopped', deployment: name });
 }
 

@@ -80,7 +80,14 @@ export const gatewayFiles = {
 export const tlsFiles = { ca: 'ca.pem', ca_key: 'ca.key' } as const;
 
 /** Files of the keeper's folder. */
-export const keeperFiles = { log: 'keeper.log', lock: 'lock', demand: 'demand.json' } as const;
+export const keeperFiles = {
+  log: 'keeper.log',
+  /** Held by the keeper as long as it lives. */
+  lock: 'lock',
+  /** Held by whoever starts or ends one. */
+  start_lock: 'start.lock',
+  demand: 'demand.json',
+} as const;
 
 /** Files of the scavenger's folder. */
 export const scavengerFiles = { history: 'history.json', lock: 'lock' } as const;

@@ -4,7 +4,7 @@ import { FolderLock, lastingLock } from '../../host/folder-lock.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { keeperFiles, type StateLayout, scavengerFiles } from '../../spec/state-layout.ts';
-import { whoHolds } from '../state/locks.ts';
+import { aroundChange, whoHolds } from '../state/locks.ts';
 
 /** @throws E_KEEPER_RUNNING with where the other one is */
 export function withKeeperLock<T>(layout: StateLayout, command: string, work: () => Promise<T>): Promise<T> {
@@ -13,6 +13,29 @@ export function withKeeperLock<T>(layout: StateLayout, command: string, work: ()
     what: 'the deployments of this site are kept already',
   });
 }
+
+/**
+ * Starts or ends the keeper while no other command does. Without it, of two commands that start one at once the second keeper
+ * could come up when the first was ended already, and `stop` would leave a process behind.
+ * @throws E_DEPLOYMENT_LOCKED
+ */
+export async function withKeeperStartLock<T>(
+  layout: StateLayout,
+  { command, signal }: { command: string; signal: AbortSignal },
+  work: () => Promise<T>,
+): Promise<T> {
+  makeFolders(layout.keeper_folder);
+  const path = join(layout.keeper_folder, keeperFiles.start_lock);
+  const lock = await FolderLock.acquire(path, aroundChange({ command, signal, timeout_ms: startWait_ms }));
+  try {
+    return await work();
+  } finally {
+    lock.release();
+  }
+}
+
+/** How long another command may start or end the keeper, ms: it waits for the end of a Slurm command. */
+const startWait_ms = 100_000;
 
 /** @throws E_BACKFILL_RUNNING with where the other one is */
 export function withScavengerLock<T>(

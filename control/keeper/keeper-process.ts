@@ -1,11 +1,10 @@
 /** The keeper as a process of this machine: looked at, started, ended. */
 import { spawn } from 'node:child_process';
-import { closeSync, fstatSync, openSync } from 'node:fs';
+import { closeSync, existsSync, fstatSync, openSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { lastingLock } from '../../host/folder-lock.ts';
 import { holderOf } from '../../host/lock-state.ts';
-import { makeFolders } from '../../host/make-folders.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { isAlive, signalProcess } from '../../host/process-identity.ts';
 import { waitUntil } from '../../host/wait-until.ts';
@@ -13,6 +12,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { explainFromLog } from '../state/log-files.ts';
 import type { LoadedSite } from '../state/site-files.ts';
+import { withKeeperStartLock } from './keeper-lock.ts';
 
 export type KeeperStatus =
   | { state: 'running'; host: string; pid: number }
@@ -32,31 +32,40 @@ export function inspectKeeper(layout: StateLayout): KeeperStatus {
 /**
  * Starts the keeper as a process that outlives this command. Nothing happens where one runs, here or on another
  * login node.
- * @returns whether this call started it. @throws E_KEEPER_START with the last lines of its log
+ *
+ *   deploy ──► ensureKeeper ─┐  start.lock: one after the other   ┌─ is one there? else start it, and wait for its lock
+ *   stop ────► stopKeeper ───┘                                    └─ still not needed? end it, and wait until it is gone
+ *
+ * A keeper that finds nothing to keep in its first round ends at once: its deployment was stopped while it came up.
+ * @throws E_KEEPER_START with the last lines of its log; E_DEPLOYMENT_LOCKED
  */
-export async function ensureKeeper(loaded: LoadedSite, signal: AbortSignal): Promise<boolean> {
+export async function ensureKeeper(loaded: LoadedSite, command: Command): Promise<void> {
   const { layout } = loaded;
-  if (inspectKeeper(layout).state === 'running') return false;
-  makeFolders(layout.keeper_folder);
+  await withKeeperStartLock(layout, command, async () => {
+    if (inspectKeeper(layout).state !== 'running') await startKeeper(loaded, command.signal);
+  });
+}
+
+/** Who asks, for those that wait. */
+interface Command {
+  command: string;
+  signal: AbortSignal;
+}
+
+async function startKeeper(loaded: LoadedSite, signal: AbortSignal): Promise<void> {
+  const { layout } = loaded;
   const logPath = join(layout.keeper_folder, keeperFiles.log);
   const log = openSync(logPath, 'a', 0o600);
   const before = fstatSync(log).size;
-  let exit: string | undefined;
+  let exit: { code: number | null; how: string } | undefined;
   try {
-    const child = spawn(
-      process.execPath,
-      [
-        '--enable-source-maps',
-        join(packageRoot, 'dist', 'control', 'keeper', 'main.js'),
-        '--site',
-        loaded.path,
-        '--state-dir',
-        dirname(layout.root),
-      ],
-      { cwd: layout.keeper_folder, detached: true, stdio: ['ignore', log, log] },
-    );
+    const child = spawn(process.execPath, keeperArguments(loaded), {
+      cwd: layout.keeper_folder,
+      detached: true,
+      stdio: ['ignore', log, log],
+    });
     child.once('exit', (code, signalName) => {
-      exit = signalName ? `it ended by ${signalName}` : `it ended with exit code ${code}`;
+      exit = { code, how: signalName ? `it ended by ${signalName}` : `it ended with exit code ${code}` };
     });
     await new Promise<void>((resolve, reject) => child.once('spawn', resolve).once('error', reject));
     child.unref();
@@ -65,32 +74,46 @@ export async function ensureKeeper(loaded: LoadedSite, signal: AbortSignal): Pro
   }
   const up = await waitUntil(
     () => {
-      if (inspectKeeper(layout).state === 'running') return { running: true };
+      // One that ended in order had nothing to keep.
+      if (inspectKeeper(layout).state === 'running' || exit?.code === 0) return { running: true };
       return exit === undefined ? undefined : { running: false };
     },
     { timeout_ms: start_ms, interval_ms: 50, signal },
   );
-  if (up?.running) return true;
-  const words = explainFromLog(logPath, before);
+  if (up?.running) return;
+  const found = explainFromLog(logPath, before);
   throw new HpcserveError('E_KEEPER_START', {
     what: 'the process that keeps deployments alive did not start',
     because: [
-      exit ?? `it was not there after ${start_ms / 1000} s`,
-      ...words.because,
+      exit?.how ?? `it was not there after ${start_ms / 1000} s`,
+      ...found.because,
       `log file: ${logPath}`,
     ],
-    try: words.try,
+    try: found.try,
   });
 }
 
-/** Ends the keeper of this host and waits until it is gone. One on another host ends by itself when nothing is left. */
-export async function stopKeeper(layout: StateLayout): Promise<void> {
-  // Whoever holds the lock is the one: of two that were started at once, the other ended by itself.
-  const identity = holderOf(join(layout.keeper_folder, keeperFiles.lock));
-  if (identity?.host === hostname() && isAlive(identity)) {
+function keeperArguments({ path, layout }: LoadedSite): string[] {
+  const program = join(packageRoot, 'dist', 'control', 'keeper', 'main.js');
+  return ['--enable-source-maps', program, '--site', path, '--state-dir', dirname(layout.root)];
+}
+
+/**
+ * Ends the keeper of this host, where none is needed any more, and waits until it is gone. One on another host ends by itself
+ * when nothing is left.
+ */
+export async function stopKeeper(
+  layout: StateLayout,
+  command: Command,
+  isNeeded: () => boolean,
+): Promise<void> {
+  if (!existsSync(layout.keeper_folder)) return;
+  await withKeeperStartLock(layout, command, async () => {
+    const identity = holderOf(join(layout.keeper_folder, keeperFiles.lock));
+    if (identity?.host !== hostname() || !isAlive(identity) || isNeeded()) return;
     signalProcess(identity.pid, 'SIGTERM');
     const gone = (): true | undefined => (isAlive(identity) ? undefined : true);
     if (!(await waitUntil(gone, { timeout_ms: stop_ms, interval_ms: 50 })))
       signalProcess(identity.pid, 'SIGKILL');
-  }
+  });
 }

@@ -35,7 +35,10 @@ interface Kept {
 
 /** Between two looks at the state files of deployments, where nobody asks the scheduler that often, ms. */
 const tick_ms_max = 5_000;
-/** Nothing has wanted to be kept for so long: the process ends, ms. Higher: fewer starts; lower: fewer idle processes. */
+/**
+ * Nothing has wanted to be kept for so long: the process ends, ms. Higher: fewer starts; lower: fewer idle processes. One that
+ * never had anything to keep ends at once: `deploy` writes down what it wants before it starts a keeper.
+ */
 const idle_ms = 10_000;
 
 export class Keeper {
@@ -56,7 +59,7 @@ export class Keeper {
   /** Keeps until the signal aborts, or nothing is left to keep. */
   async run(): Promise<void> {
     const { signal, now_ms, runner } = this.#operations;
-    let idle_since_ms: number | undefined;
+    let idle_since_ms: number | undefined = Number.NEGATIVE_INFINITY;
     while (!signal.aborted) {
       const { next_at_ms, any } = await this.round();
       if (any) idle_since_ms = undefined;
