@@ -12,13 +12,13 @@ export async function openAdmin(
   context: CliContext,
 ): Promise<{ admin: GatewayAdmin; url: string; gateway_folder: string; site: string }> {
   const { layout: all, site } = openSite(context);
-  const { layout, sight } = await anyGateway(all);
-  if (sight.state !== 'running')
+  const { layout, status } = await anyGateway(all);
+  if (status.state !== 'running')
     throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
       what: `the gateway of ${site.name} cannot be reached`,
-      because: sight.because,
+      because: status.because,
     });
-  const { endpoint } = sight;
+  const { endpoint } = status;
   return {
     admin: new GatewayAdmin(endpoint, readAdminToken(layout)),
     url: baseUrl(endpoint),

@@ -123,12 +123,12 @@ export function credentialFile(context: CliContext): CredentialFile {
 /** The first gateway of the site that answers, with the layout as it sees it; else how the first of all is. */
 export async function anyGateway(
   layout: StateLayout,
-): Promise<{ layout: StateLayout; sight: GatewayStatus }> {
+): Promise<{ layout: StateLayout; status: GatewayStatus }> {
   const gateways = await inspectGateways(layout);
   return (
-    gateways.find(({ sight }) => sight.state === 'running') ?? {
+    gateways.find(({ status }) => status.state === 'running') ?? {
       layout,
-      sight: gateways[0]?.sight ?? (await inspectGateway(layout)),
+      status: gateways[0]?.status ?? (await inspectGateway(layout)),
     }
   );
 }
@@ -159,22 +159,22 @@ export async function openEndpoint(context: CliContext): Promise<Endpoint> {
     return withKey(url, credentials.find({ url })?.key);
   }
   const { layout } = openSite(context);
-  const { sight } = await anyGateway(layout);
-  if (sight.state !== 'running')
+  const { status } = await anyGateway(layout);
+  if (status.state !== 'running')
     throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
       what: 'the gateway of the site cannot be reached',
-      because: sight.because,
-      ...(sight.state === 'elsewhere'
+      because: status.because,
+      ...(status.state === 'elsewhere'
         ? {
-            try: `run this on ${sight.endpoint.hostname}, or forward its port: ssh -L ${sight.endpoint.port}:${sight.endpoint.host}:${sight.endpoint.port} ${sight.endpoint.hostname}`,
+            try: `run this on ${status.endpoint.hostname}, or forward its port: ssh -L ${status.endpoint.port}:${status.endpoint.host}:${status.endpoint.port} ${status.endpoint.hostname}`,
           }
         : {}),
     });
-  const url = baseUrl(sight.endpoint);
-  const { certificate_file } = sight.endpoint;
+  const url = baseUrl(status.endpoint);
+  const { certificate_file } = status.endpoint;
   return {
     ...withKey(url, credentials.find({ gateway_folder: layout.gateway_folder, url })?.key),
     ...(certificate_file === undefined ? {} : { certificate_file }),
-    ...waysOf(sight.endpoint),
+    ...waysOf(status.endpoint),
   };
 }

@@ -133,21 +133,21 @@ function reportDeployment(
   const launches = state.launches
     .filter((launch) => !launch.superseded || launch.phase !== 'ended')
     .map((launch): LaunchReport => {
-      const sight = observation.launches.get(launch.launch_id);
-      const job = launch.phase === 'ended' ? launch.last : sight?.job;
+      const status = observation.launches.get(launch.launch_id);
+      const job = launch.phase === 'ended' ? launch.last : status?.job;
       return {
         launch_id: launch.launch_id,
         node_kind: launch.planned.node_kind,
         superseded: launch.superseded,
         scavenged: launch.planned.scavenged !== undefined,
         phase: launch.phase,
-        nodes: (sight?.agents ?? []).map((agent) => ({
+        nodes: (status?.agents ?? []).map((agent) => ({
           node: agent.node,
           phase: agent.phase,
           devices: describeDevices(agent.devices),
           notices: agent.notices ?? [],
         })),
-        units: (sight?.units ?? []).map((unit) => unitReport(launch, unit, kinds)),
+        units: (status?.units ?? []).map((unit) => unitReport(launch, unit, kinds)),
         log_file: jobLog(state, store, launch.launch_id),
         ...(launch.job_id === undefined ? {} : { job_id: launch.job_id }),
         ...(launch.where === undefined ? {} : { where: launch.where }),
@@ -190,21 +190,21 @@ function reportDeployment(
 
 function unitReport(
   { planned: launch }: LaunchRecord,
-  { given, ...sight }: UnitStatus,
+  { given, ...status }: UnitStatus,
   kinds: Awaited<ReturnType<NodeKinds>>,
 ): UnitReport {
-  const planned = plannedUnit(launch, launch.units.find((unit) => unit.unit === sight.unit)!);
-  const over = sight.state === 'lost' || sight.state === 'unloaded' || sight.state === 'pending';
-  if (given === undefined || sight.node === undefined || over) return { ...sight, planned };
-  const node_kinds = kinds?.get(sight.node);
+  const planned = plannedUnit(launch, launch.units.find((unit) => unit.unit === status.unit)!);
+  const over = status.state === 'lost' || status.state === 'unloaded' || status.state === 'pending';
+  if (given === undefined || status.node === undefined || over) return { ...status, planned };
+  const node_kinds = kinds?.get(status.node);
   const actual: ActualUnit = {
-    node: sight.node,
+    node: status.node,
     ...(node_kinds ? { node_kinds: [...node_kinds] } : {}),
     ...given,
   };
   const found = differences(planned, actual);
   return {
-    ...sight,
+    ...status,
     planned,
     actual,
     matches: found.length === 0,
@@ -213,12 +213,12 @@ function unitReport(
 }
 
 export async function reportGateway(operations: Operations): Promise<GatewayReport> {
-  const sight = await inspectGateway(operations.store.layout);
-  if (sight.state === 'not_running') return { state: sight.state, because: sight.because };
+  const status = await inspectGateway(operations.store.layout);
+  if (status.state === 'not_running') return { state: status.state, because: status.because };
   return {
-    state: sight.state,
-    url: baseUrl(sight.endpoint),
-    hostname: sight.endpoint.hostname,
-    ...('because' in sight ? { because: sight.because } : {}),
+    state: status.state,
+    url: baseUrl(status.endpoint),
+    hostname: status.endpoint.hostname,
+    ...('because' in status ? { because: status.because } : {}),
   };
 }

@@ -47,7 +47,7 @@ Examples:
     )
     .action(async (model: string, words: string[], options: ChatOptions) => {
       const prompt = words.length > 0 ? words.join(' ') : await promptFromStdin(context);
-      const door = await openEndpoint(context);
+      const endpoint = await openEndpoint(context);
       const body = {
         model,
         stream: true,
@@ -59,7 +59,7 @@ Examples:
         ...(options.temperature === undefined ? {} : { temperature: options.temperature }),
         ...(options.seed === undefined ? {} : { seed: options.seed }),
       };
-      for await (const data of streamOf(door, door.key, body, context.signal)) {
+      for await (const data of streamOf(endpoint, endpoint.key, body, context.signal)) {
         if (context.json) context.out(data);
         const chunk = chunkSchema.parse(JSON.parse(data));
         if (chunk.error)

@@ -39,22 +39,22 @@ Examples:
           try: 'hpcserve endpoint prints the URL as it is',
         });
       const remote = await openRemoteSite(context, loaded.site);
-      let door: { url: string; key: string; ca?: string };
+      let endpoint: { url: string; key: string; ca?: string };
       try {
-        using luggage = new UploadSet(remote.connection, remote.folder, context);
-        const site = await luggage.site(loaded.path);
+        using uploads = new UploadSet(remote.connection, remote.folder, context);
+        const site = await uploads.site(loaded.path);
         const asked = await remote.connection.exec([...remote.program, 'endpoint', '--json', '--site', site]);
         if (asked.code !== 0) {
           process.stderr.write(asked.stderr);
           process.exitCode = asked.code;
           return remote.connection.close();
         }
-        door = JSON.parse(asked.stdout) as typeof door;
+        endpoint = JSON.parse(asked.stdout) as typeof endpoint;
       } catch (error) {
         remote.connection.close();
         throw error;
       }
-      const there = new URL(door.url);
+      const there = new URL(endpoint.url);
       const tunnel = new Tunnel(remote.connection, () => connectTo(context, loaded.site), {
         host: there.hostname,
         port: Number(there.port),
@@ -64,12 +64,13 @@ Examples:
       const port = await tunnel.listen(options.port, Number(there.port));
       // What it is shown for TLS names 127.0.0.1 too, where the site's own authority issued it.
       const url = `${there.protocol}//127.0.0.1:${port}/v1`;
-      const ways = door.ca === undefined ? {} : { ca_file: keepCa(context, loaded.site.name, door.ca) };
-      if (context.json) context.out(JSON.stringify({ url, key: door.key, ...ways }));
+      const ways =
+        endpoint.ca === undefined ? {} : { ca_file: keepCa(context, loaded.site.name, endpoint.ca) };
+      if (context.json) context.out(JSON.stringify({ url, key: endpoint.key, ...ways }));
       else {
         context.out(`URL     ${url}`);
         for (const line of wayLines(url, ways)) context.out(line);
-        context.out(`key     ${door.key}`);
+        context.out(`key     ${endpoint.key}`);
         context.note('it stays until Ctrl-C');
       }
       await tunnel.run();

@@ -73,17 +73,17 @@ Examples:
     .addHelpText('after', '\nExamples:\n  $ hpcserve gateway list\n  $ hpcserve gateway list --json')
     .action(async () => {
       const operations = openSession(context, { command: 'hpcserve gateway list' });
-      const gateways = (await inspectGateways(operations.store.layout)).map(({ number, layout, sight }) => ({
+      const gateways = (await inspectGateways(operations.store.layout)).map(({ number, layout, status }) => ({
         number,
-        state: sight.state,
-        ...(sight.state === 'not_running'
+        state: status.state,
+        ...(status.state === 'not_running'
           ? {}
           : {
-              url: baseUrl(sight.endpoint),
-              hostname: sight.endpoint.hostname,
-              job_id: sight.endpoint.job_id,
+              url: baseUrl(status.endpoint),
+              hostname: status.endpoint.hostname,
+              job_id: status.endpoint.job_id,
             }),
-        ...('because' in sight ? { because: sight.because } : {}),
+        ...('because' in status ? { because: status.because } : {}),
         folder: layout.gateway_folder,
       }));
       if (context.json) return context.out(JSON.stringify({ gateways }));
@@ -122,7 +122,7 @@ Examples:
 
 function firstFree(gateways: Awaited<ReturnType<typeof inspectGateways>>): number {
   const taken = new Set(
-    gateways.filter(({ sight }) => sight.state !== 'not_running').map(({ number }) => number),
+    gateways.filter(({ status }) => status.state !== 'not_running').map(({ number }) => number),
   );
   let number = 1;
   while (taken.has(number)) number++;

@@ -29,12 +29,12 @@ Examples:
   $ HPCSERVE_API_KEY=hsk-… hpcserve models --url http://gw:8000/v1 --json`,
     )
     .action(async (options: MeshOptions) => {
-      const door = await openEndpoint(context);
-      const { url, key } = door;
+      const endpoint = await openEndpoint(context);
+      const { url, key } = endpoint;
       const query = meshQuery(options);
       const [listed, sessions] = await Promise.all([
-        listModels(door, key, context.signal),
-        meshSessions(door, key, query, context.signal),
+        listModels(endpoint, key, context.signal),
+        meshSessions(endpoint, key, query, context.signal),
       ]);
       const models = listed.flatMap((entry) => {
         const replicas = replicasOf(entry.id, sessions);

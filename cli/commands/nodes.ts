@@ -125,11 +125,11 @@ async function nodesInMesh(
   query: MeshQuery,
 ): Promise<{ nodes?: MeshNode[]; because?: string }> {
   const gateways = await inspectGateways(layout);
-  if (gateways.every(({ sight }) => sight.state === 'not_running')) return { nodes: [] };
+  if (gateways.every(({ status }) => status.state === 'not_running')) return { nodes: [] };
   try {
-    const door = await openEndpoint(context);
+    const endpoint = await openEndpoint(context);
     const byNode = new Map<string, MeshNode>();
-    for (const session of await meshSessions(door, door.key, query, context.signal)) {
+    for (const session of await meshSessions(endpoint, endpoint.key, query, context.signal)) {
       const {
         node,
         site,
@@ -173,15 +173,15 @@ function nodeRow(found: MeshNode): string[] {
   const counts = new Map<string, number>();
   for (const { model, memory_bytes, isa, emulated } of devices) {
     const sets = describeIsa(isa);
-    const words = `${model} ${formatBytes(memory_bytes)}${emulated ? ' (emulated)' : sets === '' ? '' : ` (${sets})`}`;
-    counts.set(words, (counts.get(words) ?? 0) + 1);
+    const description = `${model} ${formatBytes(memory_bytes)}${emulated ? ' (emulated)' : sets === '' ? '' : ` (${sets})`}`;
+    counts.set(description, (counts.get(description) ?? 0) + 1);
   }
   return [
     node,
     site,
     describeProvider(provider, provider_id),
     tier,
-    [...counts].map(([words, count]) => `${count}× ${words}`).join(', ') || '-',
+    [...counts].map(([description, count]) => `${count}× ${description}`).join(', ') || '-',
     models
       .map(({ name, state, reachable }) =>
         state === 'serving' && reachable ? name : `${name} (${reachable ? state : 'unreachable'})`,

@@ -156,9 +156,9 @@ async function estimateStarts(
       estimates.push({ launch, start_time_ms });
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
-      const words = [error.message, ...error.because].join(': ');
+      const reason = [error.message, ...error.because].join(': ');
       const away = error.code === 'E_SLURM_UNREACHABLE';
-      estimates.push({ launch, ...(away ? { unknown: words } : { refused: words }) });
+      estimates.push({ launch, ...(away ? { unknown: reason } : { refused: reason }) });
     }
   }
   return estimates;
@@ -166,16 +166,16 @@ async function estimateStarts(
 
 /** One line for neighbours of which Slurm says the same; it is asked about each as if the others were not there. */
 function estimateLines(estimates: readonly StartEstimate[], now_ms: number): string[] {
-  const lines: { first: number; last: number; words: string }[] = [];
+  const lines: { first: number; last: number; description: string }[] = [];
   for (const estimate of estimates) {
     const number = estimate.launch + 1;
-    const words = describeEstimate(estimate, now_ms);
+    const description = describeEstimate(estimate, now_ms);
     const before = lines.at(-1);
-    if (before?.words === words) before.last = number;
-    else lines.push({ first: number, last: number, words });
+    if (before?.description === description) before.last = number;
+    else lines.push({ first: number, last: number, description });
   }
-  return lines.map(({ first, last, words }) =>
-    first === last ? `job ${first}: ${words}` : `jobs ${first}-${last}, each by itself: ${words}`,
+  return lines.map(({ first, last, description }) =>
+    first === last ? `job ${first}: ${description}` : `jobs ${first}-${last}, each by itself: ${description}`,
   );
 }
 

@@ -33,7 +33,7 @@ Examples:
       const place = choosePlace(await shellPlaces(operations), store.list(), target, options);
       const interactive = context.tty.stdin && context.tty.stdout;
       const shell = context.environment.SHELL || '/bin/sh';
-      const words = command.length > 0 ? command : interactive ? [shell, '-l'] : [shell];
+      const argv = command.length > 0 ? command : interactive ? [shell, '-l'] : [shell];
       if (interactive)
         context.note(
           loaded.site.kind === 'local'
@@ -41,7 +41,7 @@ Examples:
             : `${place.node}, in job ${place.job_id} of ${place.deployment}:`,
         );
       const code = await (interactive ? runInTerminal : runAttached)({
-        argv: loaded.site.kind === 'local' ? words : stepCommand(place, words, interactive),
+        argv: loaded.site.kind === 'local' ? argv : stepCommand(place, argv, interactive),
         cwd: store.launchFolder(place.deployment, place.launch_id),
         environment:
           loaded.site.kind === 'local'

@@ -86,7 +86,7 @@ Examples:
         const gateways = await inspectGateways(store.layout);
         // One that was being started a moment ago, by a keeper that has ended since, does not answer yet.
         const running = gateways.some(
-          ({ layout, sight }) => sight.state !== 'not_running' || isGatewayDesired(layout),
+          ({ layout, status }) => status.state !== 'not_running' || isGatewayDesired(layout),
         );
         if (!options.keepGateway && !isGatewayNeeded(store) && running) await stopGateway(operations);
       } finally {

@@ -220,11 +220,11 @@ export async function checkGateway(operations: Operations): Promise<CheckResult>
 /** What clients send, and to whom it may have gone. */
 export async function checkWayToGateways({ loaded }: Operations): Promise<CheckResult[]> {
   const results: CheckResult[] = [];
-  for (const { number, layout, sight } of await inspectGateways(loaded.layout)) {
-    if (sight.state !== 'running') continue;
+  for (const { number, layout, status } of await inspectGateways(loaded.layout)) {
+    if (status.state !== 'running') continue;
     const check = number === 1 ? 'gateway' : `gateway ${number}`;
     try {
-      for (const { about, found, mend } of await warningsOf(loaded.site, layout, sight.endpoint))
+      for (const { about, found, mend } of await warningsOf(loaded.site, layout, status.endpoint))
         results.push(warning(`${check}: ${about}`, found, mend));
     } catch (error) {
       results.push(failedBy(check, error, 'hpcserve status'));
@@ -236,14 +236,14 @@ export async function checkWayToGateways({ loaded }: Operations): Promise<CheckR
 /** What the mesh refused, as its gateways count it. */
 export async function checkMesh({ loaded }: Operations): Promise<CheckResult[]> {
   const results: CheckResult[] = [];
-  for (const { number, layout, sight } of await inspectGateways(loaded.layout)) {
-    if (sight.state !== 'running') continue;
+  for (const { number, layout, status } of await inspectGateways(loaded.layout)) {
+    if (status.state !== 'running') continue;
     const check = number === 1 ? 'mesh' : `mesh of gateway ${number}`;
     try {
       const token = readAdminToken(layout);
-      const admin = new GatewayAdmin(sight.endpoint, token);
+      const admin = new GatewayAdmin(status.endpoint, token);
       results.push(...judgeMesh(check, await admin.mesh(), loaded.site.mesh.gossip));
-      if (number === 1) results.push(...judgeClocks(await meshSessions(sight.endpoint, token, {})));
+      if (number === 1) results.push(...judgeClocks(await meshSessions(status.endpoint, token, {})));
     } catch (error) {
       results.push(failedBy(check, error, 'hpcserve status'));
     }

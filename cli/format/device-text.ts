@@ -26,8 +26,8 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
   if (!report) return [title, `  ${style('red', printable(error ?? 'it says nothing'), options.colour)}`];
   const isa = describeIsa(report.device.isa);
   const { threads } = report.device;
-  const words = `${threads} ${threads === 1 ? 'thread' : 'threads'}${isa === '' ? '' : `, ${isa}`}${times(report, options.before)}`;
-  const [first, ...more] = wrap(`${name}  ${words}`, options.width);
+  const description = `${threads} ${threads === 1 ? 'thread' : 'threads'}${isa === '' ? '' : `, ${isa}`}${times(report, options.before)}`;
+  const [first, ...more] = wrap(`${name}  ${description}`, options.width);
   return [
     first!.replace(name, title),
     ...more,

@@ -171,7 +171,7 @@ function describeCost(ratio: number): string {
   return ratio > 100 ? 'over 100 times the cost' : `${ratio.toFixed(2)} times the cost`;
 }
 
-const objectiveWords: Record<Objective, string> = {
+const objectiveDescriptions: Record<Objective, string> = {
   slo: 'most requests within their SLO, then the smallest devices',
   latency: 'the least mean latency',
   'gpu-hours': 'the fewest GPUs that keep the SLO',
@@ -184,7 +184,7 @@ function describeSearch(plan: Plan): string {
     because === 'no_time'
       ? `time ended before there was a plan (${nodes} nodes searched, ${repairs} times a model chose anew): `
       : '';
-  const objective = `objective ${plan.objective} (${objectiveWords[plan.objective]})`;
+  const objective = `objective ${plan.objective} (${objectiveDescriptions[plan.objective]})`;
   const proof = {
     optimal: `the best by ${objective}, proved`,
     feasible: `by ${objective}, at most ${(100 * gap).toFixed(1)} % from the best (${nodes} nodes searched)`,

@@ -9,25 +9,25 @@ interface Expectation {
   title: string;
   cell: (predicted: Prediction) => string;
   /** The cell where there is no title above it. */
-  words: (cell: string) => string;
+  describe: (cell: string) => string;
 }
 
 const columns: Expectation[] = [
-  { title: 'TTFT', cell: ({ ttft_ms }) => milliseconds(ttft_ms), words: (cell) => `TTFT ${cell}` },
-  { title: 'TPOT', cell: ({ tpot_ms }) => milliseconds(tpot_ms), words: (cell) => `TPOT ${cell}` },
-  { title: 'REQUEST', cell: ({ e2e_ms }) => milliseconds(e2e_ms), words: (cell) => `${cell} a request` },
+  { title: 'TTFT', cell: ({ ttft_ms }) => milliseconds(ttft_ms), describe: (cell) => `TTFT ${cell}` },
+  { title: 'TPOT', cell: ({ tpot_ms }) => milliseconds(tpot_ms), describe: (cell) => `TPOT ${cell}` },
+  { title: 'REQUEST', cell: ({ e2e_ms }) => milliseconds(e2e_ms), describe: (cell) => `${cell} a request` },
   {
     title: 'IN SLO',
     cell: ({ slo_attainment }) => percent(slo_attainment),
-    words: (cell) => `${cell} within the SLO`,
+    describe: (cell) => `${cell} within the SLO`,
   },
-  { title: 'LOAD', cell: ({ utilization }) => percent(utilization), words: (cell) => `load ${cell}` },
+  { title: 'LOAD', cell: ({ utilization }) => percent(utilization), describe: (cell) => `load ${cell}` },
   {
     title: 'TOKENS/S',
     cell: ({ output_tokens_per_s }) => number(output_tokens_per_s),
-    words: (cell) => `${cell} tokens/s`,
+    describe: (cell) => `${cell} tokens/s`,
   },
-  { title: 'POWER', cell: ({ power_w }) => `${Math.round(power_w)} W`, words: (cell) => cell },
+  { title: 'POWER', cell: ({ power_w }) => `${Math.round(power_w)} W`, describe: (cell) => cell },
 ];
 
 /** @param groups with the names of their models; those of which nothing is known are left out. */
@@ -44,7 +44,7 @@ export function expectations(groups: readonly (PlannedGroup & { name: string })[
   if (table.every((line) => [...line].length <= width)) return table;
   return known.flatMap(({ group, cells }) =>
     wrap(
-      `${group.name}, ${groupName(group)}: ${cells.map((cell, at) => columns[at]!.words(cell)).join(', ')}`,
+      `${group.name}, ${groupName(group)}: ${cells.map((cell, at) => columns[at]!.describe(cell)).join(', ')}`,
       width,
       indent,
     ),

@@ -68,7 +68,7 @@ async function findProgram(
     runtime.node_path === undefined
       ? [[posix.join(folder, 'bin', 'hpcserve')], ['node', script]]
       : [[there(runtime.node_path), script]];
-  let words = '';
+  let said = '';
   for (const way of ways) {
     const { code, stdout, stderr } = await connection.exec([...way, '--version']);
     const found = stdout.trim();
@@ -79,10 +79,10 @@ async function findProgram(
         because: `the two speak to each other by their commands; ${way.join(' ')} was asked`,
         details: { there: found, here: version },
       });
-    words ||= stderr.trim();
+    said ||= stderr.trim();
   }
   throw new HpcserveError('E_REMOTE_PROGRAM', {
     what: `hpcserve is not installed on ${connection.target.host} in ${folder}`,
-    because: words === '' ? 'nothing answered there' : words.split('\n'),
+    because: said === '' ? 'nothing answered there' : said.split('\n'),
   });
 }

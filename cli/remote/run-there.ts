@@ -1,4 +1,4 @@
-/** A command of a site over ssh runs on its login node, where all state is; this machine brings files and shows words. */
+/** A command of a site over ssh runs on its login node, where all state is; this machine brings files and shows what is printed. */
 import { writeFileSync } from 'node:fs';
 import { isAbsolute, resolve } from 'node:path';
 import type { Command } from 'commander';
@@ -29,10 +29,10 @@ export async function runThere(
 ): Promise<number> {
   const { connection, program, folder } = await openRemoteSite(context, loaded.site);
   try {
-    using luggage = new UploadSet(connection, folder, context);
-    const site = await luggage.site(loaded.path);
+    using uploads = new UploadSet(connection, folder, context);
+    const site = await uploads.site(loaded.path);
     const fetched: { there: string; here: string }[] = [];
-    const words: string[] = [];
+    const argv: string[] = [];
     const [file] = takesFile(command) ? command.args : [];
     for (let at = 0; at < argv.length; at++) {
       const [name, attached] = splitOption(argv[at]!);
@@ -43,7 +43,7 @@ export async function runThere(
       const handling = fileOptions[name];
       if (handling === undefined) {
         const word = argv[at]!;
-        words.push(word === file ? await luggage.deployment(here(context, word)) : word);
+        argv.push(word === file ? await uploads.deployment(here(context, word)) : word);
         continue;
       }
       const value = attached ?? argv[++at] ?? '';
@@ -56,21 +56,21 @@ export async function runThere(
             `or run the command on ${connection.target.host}`,
           ],
         });
-      if (handling === 'bring') words.push(name, await luggage.file(here(context, value)));
+      if (handling === 'bring') argv.push(name, await uploads.file(here(context, value)));
       else {
         const there = `${folder}/fetched-${fetched.length}`;
         fetched.push({ there, here: here(context, value) });
-        words.push(name, there);
+        argv.push(name, there);
       }
     }
     const progress = context.json ? [] : ['--progress', 'plain'];
     // What follows -- is not for hpcserve: the site comes before it.
-    const end = words.indexOf('--');
-    words.splice(end < 0 ? words.length : end, 0, '--site', site, ...progress);
+    const end = argv.indexOf('--');
+    argv.splice(end < 0 ? argv.length : end, 0, '--site', site, ...progress);
     if (terminalCommands.has(command.name()) && context.tty.stdin && context.tty.stdout) {
-      return await useRemoteTerminal(connection, [...program, ...words], context.environment.TERM);
+      return await useRemoteTerminal(connection, [...program, ...argv], context.environment.TERM);
     }
-    const { code } = await connection.exec([...program, ...words], {
+    const { code } = await connection.exec([...program, ...argv], {
       onStdout: (text) => context.write(text),
       onStderr: (text) => process.stderr.write(text),
       signal: context.signal,

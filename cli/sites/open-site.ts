@@ -76,19 +76,19 @@ function onThisMachine(context: CliContext, loaded: LoadedSite): OpenSite {
 async function overSsh(context: CliContext, loaded: LoadedSite): Promise<OpenSite> {
   const { name } = loaded.site;
   const { connection, program, folder } = await openRemoteSite(context, loaded.site);
-  const files = new UploadSet(connection, folder, context);
+  const uploads = new UploadSet(connection, folder, context);
   const close = (): void => {
-    files[Symbol.dispose]();
+    uploads[Symbol.dispose]();
     connection.close();
   };
   try {
-    const site = await files.site(loaded.path);
+    const site = await uploads.site(loaded.path);
     return {
       name,
       host: connection.target.host,
-      bringFile: (path) => files.deployment(path),
-      bringShare: (path, _file, text) => files.deployment(path, text),
-      bringPlan: (file, text) => files.text(`${file}.plan.json`, text),
+      bringFile: (path) => uploads.deployment(path),
+      bringShare: (path, _file, text) => uploads.deployment(path, text),
+      bringPlan: (file, text) => uploads.text(`${file}.plan.json`, text),
       run: async (argv, onLine) => {
         const tell = linesTo(onLine);
         const ended = await connection.exec([...program, ...argv, '--json', '--site', site], {

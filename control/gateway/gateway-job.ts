@@ -31,7 +31,7 @@ interface GatewayJobFile {
 /** How long a pending gateway job is waited for, ms: without it nothing answers. */
 const start_ms = 30 * 60_000;
 
-/** Whether a gateway is meant to run as a job: one was submitted, and nobody ended it in order. */
+/** Whether a gateway is to run as a job: one was submitted, and nobody ended it in order. */
 export function isJobWanted(layout: StateLayout): boolean {
   return existsSync(join(layout.gateway_folder, jobFile));
 }
@@ -41,7 +41,7 @@ export class GatewayJob {
   readonly #client: SlurmClient;
   readonly #layout: StateLayout;
 
-  /** @param layout of the gateway that is meant, where it is not the first */
+  /** @param layout of the gateway, where it is not the first */
   constructor(operations: Operations, client: SlurmClient, layout = operations.store.layout) {
     this.#operations = operations;
     this.#client = client;
@@ -62,8 +62,8 @@ export class GatewayJob {
     const { job_id } = await this.submit(address);
     const endpoint = await waitUntil(
       async () => {
-        const sight = await inspectGateway(this.#layout);
-        if (sight.state === 'running') return { endpoint: sight.endpoint };
+        const status = await inspectGateway(this.#layout);
+        if (status.state === 'running') return { endpoint: status.endpoint };
         const jobs = await this.#client.jobs([job_id]);
         return jobs.length > 0 && jobs.every((job) => job.phase === 'ended')
           ? { ended: jobs[0]! }
@@ -73,17 +73,17 @@ export class GatewayJob {
     );
     if (endpoint?.endpoint) return endpoint.endpoint;
     const log = join(this.#layout.gateway_folder, gatewayFiles.log);
-    const words = explainFromLog(log);
+    const found = explainFromLog(log);
     throw new HpcserveError('E_GATEWAY_START', {
       what: `the gateway's job ${job_id} does not answer`,
       because: [
         endpoint
           ? `the job ended: ${endpoint.ended.state}`
           : `it did not start within ${start_ms / 60_000} min`,
-        ...words.because,
+        ...found.because,
         `log file: ${log}`,
       ],
-      try: words.try,
+      try: found.try,
     });
   }
 

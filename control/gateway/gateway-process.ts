@@ -98,11 +98,11 @@ export function layoutOf(layout: StateLayout, number: number): StateLayout {
 /** Every gateway of the site that has ever run, with how it is now. */
 export async function inspectGateways(
   layout: StateLayout,
-): Promise<{ number: number; layout: StateLayout; sight: GatewayStatus }[]> {
+): Promise<{ number: number; layout: StateLayout; status: GatewayStatus }[]> {
   return Promise.all(
     listGatewayFolders(layout.root).map(async ({ number }) => {
       const own = layoutOf(layout, number);
-      return { number, layout: own, sight: await inspectGateway(own) };
+      return { number, layout: own, status: await inspectGateway(own) };
     }),
   );
 }
@@ -120,7 +120,7 @@ export const holderProgram = join(packageRoot, 'dist', 'gateway', 'holder', 'mai
  * Starts the gateway, with the holder of its port, as processes that outlive this command, and waits until it answers. The
  * caller holds the gateway lock of the site and has looked that none runs.
  * @param within_ms how long that may take; a gateway that is later is ended
- * @throws E_GATEWAY_START with the last lines of its log. One that was not meant to run before is not meant to then.
+ * @throws E_GATEWAY_START with the last lines of its log. One that was not to run before is not to then.
  */
 export async function startGatewayProcess(
   site: SiteConfig,
@@ -131,12 +131,12 @@ export async function startGatewayProcess(
 ): Promise<GatewayEndpoint> {
   makeFolders(layout.gateway_folder);
   const before = configOf(layout);
-  const wasMeant = shouldRun(layout);
+  const wasDesired = shouldRun(layout);
   try {
     return await startHolder(site, layout, signal, address, within_ms);
   } catch (error) {
     // Nobody is to start it again and again where it never ran, nor at an address that cannot be had.
-    if (!wasMeant) {
+    if (!wasDesired) {
       rmSync(join(layout.gateway_folder, gatewayFiles.process), { force: true });
       const config = join(layout.gateway_folder, gatewayFiles.config);
       if (before) writeFileAtomically(config, `${JSON.stringify(before, null, 2)}\n`);
@@ -193,15 +193,15 @@ async function startHolder(
     signalProcess(-pid, 'SIGKILL');
     await waitUntil(() => (exit === undefined ? undefined : true), { timeout_ms: 5_000, interval_ms: 50 });
   }
-  const words = explainFromLog(logPath, before);
+  const found = explainFromLog(logPath, before);
   throw new HpcserveError('E_GATEWAY_START', {
     what: 'the gateway did not start',
     because: [
       endpoint?.failed ?? `it did not answer within ${within_ms / 1000} s`,
-      ...words.because,
+      ...found.because,
       `log file: ${logPath}`,
     ],
-    try: words.try,
+    try: found.try,
   });
 }
 
@@ -238,7 +238,7 @@ function processesOf(layout: StateLayout): ProcessIdentity[] {
   return [holder, ...(gateway && gateway.pid !== holder.pid ? [gateway] : [])].filter(isAlive);
 }
 
-/** Whether the process was meant to run: it was started, and nobody ended it in order. */
+/** Whether the process is to run: it was started, and nobody ended it in order. */
 export function shouldRun(layout: StateLayout): boolean {
   return readIdentity(layout) !== undefined;
 }

@@ -55,7 +55,7 @@ export function isGatewayDesired(layout: StateLayout): boolean {
 }
 
 /**
- * Starts a gateway that is not there although it is meant to be: where it is a job, that may wait in the queue for long.
+ * Starts a gateway that is not there although it is to be: where it is a job, that may wait in the queue for long.
  * @returns what was started by this call
  * @throws as `ensureGateway`
  */
@@ -85,22 +85,22 @@ async function bringGateway<T>(
 ): Promise<{ endpoint: GatewayEndpoint } | { started: T }> {
   const { store } = operations;
   const layout = layoutOf(store.layout, number);
-  const first = await lookWithJob(operations, layout);
+  const first = await inspectWithJob(operations, layout);
   if (first.state === 'running' || first.state === 'elsewhere') return { endpoint: first.endpoint };
   store.prepareSite();
   return store.withGatewayLock(operations, async () => {
-    const sight = await lookUntilRestarted(operations, layout);
-    if (sight.state === 'running' || sight.state === 'elsewhere') return { endpoint: sight.endpoint };
-    if (sight.state === 'silent')
+    const status = await inspectUntilRestarted(operations, layout);
+    if (status.state === 'running' || status.state === 'elsewhere') return { endpoint: status.endpoint };
+    if (status.state === 'silent')
       throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
-        what: `the gateway runs (process ${sight.endpoint.pid}) but does not answer`,
-        because: sight.because,
+        what: `the gateway runs (process ${status.endpoint.pid}) but does not answer`,
+        because: status.because,
         try: 'look at its log with `hpcserve logs --gateway`; `hpcserve stop --gateway` ends it',
       });
-    if (sight.predecessor !== undefined)
+    if (status.predecessor !== undefined)
       await retireSessions(
         layout.mesh_folder,
-        ({ session_id }) => session_id === sight.predecessor,
+        ({ session_id }) => session_id === status.predecessor,
         'the gateway ended, another one takes its place',
       );
     return { started: await start(layout) };
@@ -108,32 +108,32 @@ async function bringGateway<T>(
 }
 
 /** One that ended a moment ago is back soon. */
-async function lookUntilRestarted(operations: Operations, layout: StateLayout): Promise<GatewayStatus> {
+async function inspectUntilRestarted(operations: Operations, layout: StateLayout): Promise<GatewayStatus> {
   const { signal } = operations;
   const back = await waitUntil(
     async () => {
-      const sight = await lookWithJob(operations, layout);
-      return sight.state === 'silent' && sight.is_restarting ? undefined : sight;
+      const status = await inspectWithJob(operations, layout);
+      return status.state === 'silent' && status.is_restarting ? undefined : status;
     },
     { timeout_ms: restart_ms, interval_ms: 100, signal },
   );
-  return back ?? (await lookWithJob(operations, layout));
+  return back ?? (await inspectWithJob(operations, layout));
 }
 
 /** A gateway that does not answer from here may still answer elsewhere, but not where its job is over or waits again. */
-async function lookWithJob({ slurm }: Operations, layout: StateLayout): Promise<GatewayStatus> {
-  const sight = await inspectGateway(layout);
-  if (sight.state !== 'elsewhere' || sight.endpoint.job_id === undefined || !slurm) return sight;
-  const { job_id, session_id } = sight.endpoint;
+async function inspectWithJob({ slurm }: Operations, layout: StateLayout): Promise<GatewayStatus> {
+  const status = await inspectGateway(layout);
+  if (status.state !== 'elsewhere' || status.endpoint.job_id === undefined || !slurm) return status;
+  const { job_id, session_id } = status.endpoint;
   const jobs = await slurm.jobs([job_id]);
-  if (jobs.some(({ phase }) => phase === 'running' || phase === 'ending')) return sight;
+  if (jobs.some(({ phase }) => phase === 'running' || phase === 'ending')) return status;
   return { state: 'not_running', because: `its job ${job_id} does not run`, predecessor: session_id };
 }
 
 /**
  * Ends the gateways of the site, or one of them. One that runs on another host as no job can only be ended there: of
  * all, that is a warning.
- * @throws E_DEPLOYMENT_STOP where it is the one that was meant.
+ * @throws E_DEPLOYMENT_STOP where it is the one that was named.
  */
 export async function stopGateway(operations: Operations, number?: number): Promise<void> {
   const { store } = operations;
@@ -141,9 +141,9 @@ export async function stopGateway(operations: Operations, number?: number): Prom
   await store.withGatewayLock(operations, async () => {
     for (const gateway of await inspectGateways(store.layout)) {
       if (number !== undefined && gateway.number !== number) continue;
-      const { layout, sight } = gateway;
+      const { layout, status } = gateway;
       if (operations.slurm) await new GatewayJob(operations, operations.slurm, layout).stop();
-      const { endpoint } = sight.state === 'not_running' ? {} : sight;
+      const { endpoint } = status.state === 'not_running' ? {} : status;
       if (endpoint && endpoint.hostname !== hostname() && endpoint.job_id === undefined && shouldRun(layout))
         left.push(
           new HpcserveError('E_DEPLOYMENT_STOP', {

@@ -88,14 +88,14 @@ export class ColocatedGateway {
       } catch (thrown) {
         if (this.#signal.aborted) return;
         const { message, because } = HpcserveError.from(thrown);
-        const words = [message, ...because].join(': ');
-        if (words !== told)
+        const reason = [message, ...because].join(': ');
+        if (reason !== told)
           this.#emit({
             at_ms: Date.now(),
             kind: 'warning',
-            message: `the gateway's job has no successor: ${words}; it is tried again until the job ends`,
+            message: `the gateway's job has no successor: ${reason}; it is tried again until the job ends`,
           });
-        told = words;
+        told = reason;
         await sleep(this.#renewal_pause_ms, undefined, { signal: this.#signal }).catch(() => undefined); // the job ends
       }
     }
@@ -107,9 +107,9 @@ export class ColocatedGateway {
 
   #once(): Promise<number> {
     return new Promise((resolve, reject) => {
-      const words = [...holderNodeOptions, holderProgram, '--config', this.#config];
+      const argv = [...holderNodeOptions, holderProgram, '--config', this.#config];
       // The holder of its port ends with this process: the channel tells it.
-      const child = spawn(process.execPath, words, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
+      const child = spawn(process.execPath, argv, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
       this.#child = child;
       child.once('error', reject).once('exit', (code) => resolve(code ?? 1));
     });

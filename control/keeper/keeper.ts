@@ -45,7 +45,7 @@ export class Keeper {
   readonly #options: KeeperOptions;
   readonly #operations: Operations;
   readonly #scaler: Scaler;
-  readonly #mover: PendingJobMigrator;
+  readonly #migrator: PendingJobMigrator;
   readonly #kept = new Map<string, Kept>();
   readonly #said = new Map<string, string>();
 
@@ -53,7 +53,7 @@ export class Keeper {
     this.#options = options;
     this.#operations = openOperations({ ...options.input, emit: options.emit });
     this.#scaler = new Scaler(this.#operations, options.emit);
-    this.#mover = new PendingJobMigrator(this.#operations, options.emit);
+    this.#migrator = new PendingJobMigrator(this.#operations, options.emit);
   }
 
   /** Keeps until the signal aborts, or nothing is left to keep. */
@@ -116,7 +116,7 @@ export class Keeper {
         if (!round.seen) return;
         const { state: kept, observation, spent } = round.seen;
         if (await this.#scaler.scale(kept, observation, spent)) await reconciler.pass(name);
-        else if (await this.#mover.move(kept, observation)) {
+        else if (await this.#migrator.move(kept, observation)) {
           // What is submitted elsewhere, and then what waited until it was.
           await reconciler.pass(name);
           await reconciler.pass(name);
@@ -156,14 +156,14 @@ export class Keeper {
     } catch (thrown) {
       if (signal.aborted) return false;
       const error = HpcserveError.from(thrown);
-      const words = [error.message, ...error.because].join(': ');
-      if (this.#said.get(about) !== words)
+      const reason = [error.message, ...error.because].join(': ');
+      if (this.#said.get(about) !== reason)
         this.#options.emit({
           at_ms: now_ms(),
           kind: 'warning',
-          message: `${about}: ${words} [${error.code}]`,
+          message: `${about}: ${reason} [${error.code}]`,
         });
-      this.#said.set(about, words);
+      this.#said.set(about, reason);
       return false;
     }
   }

@@ -79,10 +79,10 @@ async function besideGateway(
       if (interruption.signal.aborted) break;
       // The job and its gateway go on, so this does: a filesystem that is away comes back.
       const { code, message, because } = HpcserveError.from(thrown);
-      const words = [message, ...because].join(': ');
-      if (code !== 'E_KEEPER_RUNNING' && words !== told)
-        say({ at_ms: Date.now(), kind: 'warning', message: `deployments are not kept: ${words} [${code}]` });
-      told = words;
+      const reason = [message, ...because].join(': ');
+      if (code !== 'E_KEEPER_RUNNING' && reason !== told)
+        say({ at_ms: Date.now(), kind: 'warning', message: `deployments are not kept: ${reason} [${code}]` });
+      told = reason;
       await sleep(retry_ms, undefined, { signal: interruption.signal }).catch(() => undefined); // it ends
     }
   }

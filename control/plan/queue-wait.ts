@@ -24,8 +24,8 @@ export async function withQueueWaits(
       asked.push({ ...offer, queue_wait_s: Math.max(0, (start_time_ms - now_ms()) / 1000) });
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
-      const words = [error.message, ...error.because].join(': ');
-      emit({ at_ms: now_ms(), kind: 'warning', message: `no estimate for ${offer.node_kind}: ${words}` });
+      const reason = [error.message, ...error.because].join(': ');
+      emit({ at_ms: now_ms(), kind: 'warning', message: `no estimate for ${offer.node_kind}: ${reason}` });
       asked.push(offer);
     }
   }

@@ -49,16 +49,16 @@ export function assess(state: DeploymentState, observation: Observation): Assess
   /** Jobs that wait, by why. */
   const waiting = new Map<string, string[]>();
   for (const launch of wanted) {
-    const sight = observation.launches.get(launch.launch_id);
-    const job = launch.phase === 'ended' ? launch.last : sight?.job;
+    const status = observation.launches.get(launch.launch_id);
+    const job = launch.phase === 'ended' ? launch.last : status?.job;
     if (job && (job.phase === 'ended' || job.phase === 'unknown'))
       reasons.push(`job ${job.job_id || launch.launch_id} ended: ${describeJobEnd(job)}`);
     if (launch.given_up !== undefined)
       reasons.push(`nothing more is started in its place: ${launch.given_up}`);
     // An engine that ends with its cancelled job is no finding of its own.
     const ended = job?.phase === 'ended' && job.state !== 'FAILED';
-    if (!ended) reasons.push(...unitErrors(sight?.units ?? []));
-    reasons.push(...noticesOf(sight?.agents ?? []));
+    if (!ended) reasons.push(...unitErrors(status?.units ?? []));
+    reasons.push(...noticesOf(status?.agents ?? []));
     if (job?.phase === 'completing') reasons.push(`job ${job.job_id} is ending (${job.state})`);
     if (job?.phase === 'pending' && job.pending) {
       const why = `${job.pending.explanation} (${job.pending.reason})`;
@@ -76,8 +76,8 @@ export function assess(state: DeploymentState, observation: Observation): Assess
     );
   if (wanted.length === 0 && sleeping.length > 0) return { phase: 'asleep', reasons, ...counts };
   const running = wanted.some((launch) => {
-    const sight = observation.launches.get(launch.launch_id);
-    return sight?.job?.phase === 'running' || sight?.units.some((unit) => unit.node !== undefined);
+    const status = observation.launches.get(launch.launch_id);
+    return status?.job?.phase === 'running' || status?.units.some((unit) => unit.node !== undefined);
   });
   const sound = observation.problems.length === 0;
   return { phase: phaseOf(units, { serving, failed, running, sound }), reasons, ...counts };

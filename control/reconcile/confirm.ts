@@ -100,9 +100,9 @@ function sameModel(
   { device_kind, device_model }: PlannedUnit,
   { model, memory_bytes }: GivenDevice,
 ): boolean {
-  if (words(device_model) === words(model)) return true;
+  if (bareName(device_model) === bareName(model)) return true;
   // A name that says nothing contradicts nothing: many ARM kernels name no processor.
-  if (device_kind === 'cpu' && [device_model, model].some((name) => words(name) === '')) return true;
+  if (device_kind === 'cpu' && [device_model, model].some((name) => bareName(name) === '')) return true;
   if (device_kind === 'mig') {
     const slices = [device_model, model].map((name) => migSlice(name, memory_bytes)?.device.name);
     return slices[0] !== undefined && slices[0] === slices[1];
@@ -122,7 +122,7 @@ function beginsWith(name: string, beginning: string): boolean {
 }
 
 /** A name without vendor, trademarks, filler and punctuation: `Intel(R) Xeon(R) Processor` and `Xeon` are one. */
-function words(name: string): string {
+function bareName(name: string): string {
   return name
     .toLowerCase()
     .replaceAll(/\((r|tm|c)\)|@.*$/g, ' ')

@@ -20,20 +20,20 @@ export function diagnose(
   state: DeploymentState,
   store: DeploymentStore,
   launch: LaunchRecord,
-  sight: LaunchObservation | undefined,
+  status: LaunchObservation | undefined,
 ): HpcserveError {
-  const job = launch.phase === 'ended' ? launch.last : sight?.job;
+  const job = launch.phase === 'ended' ? launch.last : status?.job;
   const because: string[] = [];
   if (job && job.phase !== 'running' && job.phase !== 'pending')
     because.push(`job ${job.job_id || launch.launch_id} ended: ${describeJobEnd(job)}`);
-  const found = unitErrors(sight?.units ?? []);
+  const found = unitErrors(status?.units ?? []);
   because.push(...found);
-  const agents = sight?.agents ?? [];
+  const agents = status?.agents ?? [];
   if (found.length === 0)
     because.push(
       ...agents.flatMap((agent) => (agent.exit_reason ? [`${agent.node}: ${agent.exit_reason}`] : [])),
     );
-  const advice = (sight?.units ?? []).flatMap((unit) => unit.try ?? []);
+  const advice = (status?.units ?? []).flatMap((unit) => unit.try ?? []);
   const folder = store.launchFolder(state.name, launch.launch_id);
   const files = logFilesOf(
     folder,
@@ -41,12 +41,12 @@ export function diagnose(
     launch.planned.units.map((unit) => unit.unit),
   );
   const log = files[0]?.path ?? jobLog(state, store, launch.launch_id);
-  const words = explainFromLog(log);
-  if (found.length === 0) advice.push(...words.try);
+  const explained = explainFromLog(log);
+  if (found.length === 0) advice.push(...explained.try);
   // Whoever says what is wrong has said it; the last lines of the log are for ends that nobody explains.
-  if (found.length === 0) because.push(...words.because);
+  if (found.length === 0) because.push(...explained.because);
   // What an engine says of itself is in the log of its unit.
-  const unitLog = (sight?.units ?? []).find((unit) => unit.error !== undefined && unit.log_file)?.log_file;
+  const unitLog = (status?.units ?? []).find((unit) => unit.error !== undefined && unit.log_file)?.log_file;
   because.push(`log file: ${unitLog !== undefined && existsSync(unitLog) ? unitLog : log}`);
   const models = [...new Set(launch.planned.units.map((unit) => unit.model.name))].join(', ');
   return new HpcserveError('E_DEPLOYMENT_FAILED', {

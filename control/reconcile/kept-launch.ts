@@ -7,20 +7,20 @@ import type { LaunchStatus } from './decide.ts';
 
 export function keptLaunches(
   state: DeploymentState,
-  sights: ReadonlyMap<string, LaunchStatus>,
+  statuses: ReadonlyMap<string, LaunchStatus>,
 ): KeptLaunch[] {
   return state.launches
     .filter((launch) => launch.given_up === undefined && !launch.planned.scavenged)
-    .map((launch) => keptLaunch(launch, sights.get(launch.launch_id)));
+    .map((launch) => keptLaunch(launch, statuses.get(launch.launch_id)));
 }
 
-export function allServe(launch: LaunchRecord, sight: LaunchStatus | undefined): boolean {
-  const serving = new Set(sight?.serving_units ?? []);
+export function allServe(launch: LaunchRecord, status: LaunchStatus | undefined): boolean {
+  const serving = new Set(status?.serving_units ?? []);
   return launch.phase === 'submitted' && launch.planned.units.every(({ unit }) => serving.has(unit));
 }
 
-function keptLaunch(launch: LaunchRecord, sight: LaunchStatus | undefined): KeptLaunch {
-  const job = launch.phase === 'ended' ? launch.last : (sight?.job ?? launch.last);
+function keptLaunch(launch: LaunchRecord, status: LaunchStatus | undefined): KeptLaunch {
+  const job = launch.phase === 'ended' ? launch.last : (status?.job ?? launch.last);
   const { devices_per_node, node_count } = launch.planned;
   const optional = <K extends string>(key: K, value: number | undefined): Partial<Record<K, number>> =>
     value === undefined ? {} : ({ [key]: value } as Record<K, number>);
@@ -29,7 +29,7 @@ function keptLaunch(launch: LaunchRecord, sight: LaunchStatus | undefined): Kept
     gpu_count: devices_per_node.count * node_count,
     phase: launch.phase === 'ended' ? 'ended' : job?.phase === 'running' ? 'running' : 'waiting',
     superseded: launch.superseded,
-    serving: allServe(launch, sight),
+    serving: allServe(launch, status),
     ...optional('served_at_ms', launch.served_at_ms),
     ...optional('submitted_at_ms', launch.submitting_since_ms),
     ...optional('started_at_ms', job?.start_time_ms),

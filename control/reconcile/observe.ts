@@ -74,13 +74,13 @@ export async function pollJobsIfReachable(
     return await pollJobs(states, store, runner, now_ms);
   } catch (error) {
     if (!(error instanceof HpcserveError) || error.code !== 'E_SLURM_UNREACHABLE') throw error;
-    const words = [error.message, ...error.because].join(': ');
+    const reason = [error.message, ...error.because].join(': ');
     return {
       // Of then: state files written since count as news.
       at_ms: before?.at_ms ?? 0,
       jobs: new Map([...(before?.jobs ?? []), ...(runner.pollFiles?.(jobsOf(states, store)) ?? [])]),
       found: new Map(),
-      problem: `jobs are shown as last known, for Slurm does not answer: ${words}`,
+      problem: `jobs are shown as last known, for Slurm does not answer: ${reason}`,
     };
   }
 }
@@ -138,7 +138,7 @@ export function observe(
     if (live && launch.phase === 'submitted' && !existsSync(folder))
       problems.push(`the folder of launch ${launch.launch_id} is gone: ${folder}`);
     const agents = readAgentStates(folder, problems).filter((agent) => !isOfEarlierRun(agent, job));
-    const units = launch.planned.units.map((unit) => unitSight(unit, launch, agents, job, live, poll.at_ms));
+    const units = launch.planned.units.map((unit) => unitStatus(unit, launch, agents, job, live, poll.at_ms));
     launches.set(launch.launch_id, {
       launch_id: launch.launch_id,
       superseded: launch.superseded,
@@ -207,7 +207,7 @@ function readAgentState(path: string, problems: string[]): AgentState | undefine
 /** Agents keep their files while they run and mark them when they stop; a poll may be older than a file. */
 const clockDoubt_ms = 10_000;
 
-function unitSight(
+function unitStatus(
   unit: UnitSpec,
   launch: LaunchRecord,
   agents: readonly AgentState[],
@@ -276,8 +276,8 @@ function describeGivenDevice(
 export function describeDevices(devices: readonly DeviceDescription[]): string[] {
   const counts = new Map<string, number>();
   for (const device of devices) {
-    const words = `${device.model}${device.emulated ? ` (emulated on ${device.emulated.toUpperCase()})` : ''}`;
-    counts.set(words, (counts.get(words) ?? 0) + 1);
+    const description = `${device.model}${device.emulated ? ` (emulated on ${device.emulated.toUpperCase()})` : ''}`;
+    counts.set(description, (counts.get(description) ?? 0) + 1);
   }
-  return [...counts].map(([words, count]) => (count > 1 ? `${count}× ${words}` : words));
+  return [...counts].map(([description, count]) => (count > 1 ? `${count}× ${description}` : description));
 }

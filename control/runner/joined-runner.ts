@@ -139,9 +139,9 @@ function snapshot(
   { node: id, launch_id }: { node: string; launch_id: string },
   nodes: readonly JoinedNodeStatus[],
 ): JobSnapshot {
-  const sight = nodes.find(({ node }) => node.id === id);
-  if (!sight) return { job_id, phase: 'unknown', state: 'UNKNOWN' };
-  const { node, there, folder } = sight;
+  const found = nodes.find(({ node }) => node.id === id);
+  if (!found) return { job_id, phase: 'unknown', state: 'UNKNOWN' };
+  const { node, there, folder } = found;
   const status = readOrderStatus(folder, launch_id);
   const base = {
     job_id,

@@ -58,8 +58,8 @@ export class LocalRunner implements JobRunner {
   }
 
   render(prepared: PreparedLaunch): RenderedScript {
-    const words = [...this.#agent, '--launch', prepared.launch_file].map(shellQuote);
-    const text = `#!/bin/sh\n# The local site has no scheduler: hpcserve starts this command itself, in a session of its own.\nexec ${words.join(' ')}\n`;
+    const argv = [...this.#agent, '--launch', prepared.launch_file].map(shellQuote);
+    const text = `#!/bin/sh\n# The local site has no scheduler: hpcserve starts this command itself, in a session of its own.\nexec ${argv.join(' ')}\n`;
     return { text, directives: [] };
   }
 
@@ -112,7 +112,7 @@ export class LocalRunner implements JobRunner {
   }
 
   async poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>> {
-    return new Map(jobs.map((job) => [job.job_id, this.#look(job)]));
+    return new Map(jobs.map((job) => [job.job_id, this.#inspect(job)]));
   }
 
   async cancel(
@@ -141,7 +141,7 @@ export class LocalRunner implements JobRunner {
     for (const agent of childrenOf(pid)) signalProcess(agent, 'SIGTERM');
   }
 
-  #look({ job_id, launch_folder }: { job_id: string; launch_folder: string }): JobSnapshot {
+  #inspect({ job_id, launch_folder }: { job_id: string; launch_folder: string }): JobSnapshot {
     const pid = pidOf(job_id);
     const identity = this.#readProcessFile(launch_folder) ?? this.#adopt(launch_folder, pid);
     const base = { job_id, nodes: identity?.host ?? hostname() };

@@ -399,7 +399,7 @@ function snapshotOf(job: JobInfo, job_id: string): JobSnapshot {
 
 /** Slurm's end of a job in words. */
 function endOf(job: JobInfo): Pick<JobSnapshot, 'exit_code' | 'signal' | 'reason'> {
-  const words: Partial<Record<JobInfo['state'], string>> = {
+  const explanations: Partial<Record<JobInfo['state'], string>> = {
     CANCELLED: 'it was cancelled (scancel, or an operator)',
     TIMEOUT: 'it reached its time limit',
     PREEMPTED: 'a job of higher priority took its nodes',
@@ -410,7 +410,8 @@ function endOf(job: JobInfo): Pick<JobSnapshot, 'exit_code' | 'signal' | 'reason
   };
   const code =
     job.state === 'FAILED' && job.exit_code !== undefined ? describeAgentExit(job.exit_code) : undefined;
-  const reason = words[job.state] ?? code ?? (job.reason && job.reason !== 'None' ? job.reason : undefined);
+  const reason =
+    explanations[job.state] ?? code ?? (job.reason && job.reason !== 'None' ? job.reason : undefined);
   return {
     ...(job.exit_code === undefined ? {} : { exit_code: job.exit_code }),
     ...(job.exit_signal === undefined ? {} : { signal: job.exit_signal }),

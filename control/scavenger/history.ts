@@ -75,10 +75,10 @@ export function recordLaunch(
   history: ScavengerHistory,
   deployment: string,
   launch: LaunchRecord,
-  sight: LaunchStatus | undefined,
+  status: LaunchStatus | undefined,
   now_ms: number,
 ): void {
-  const job = launch.phase === 'ended' ? launch.last : (sight?.job ?? launch.last);
+  const job = launch.phase === 'ended' ? launch.last : (status?.job ?? launch.last);
   if (!job) return;
   const restart = job.restart_count ?? 0;
   const own = history.runs.filter((run) => run.launch_id === launch.launch_id);
@@ -109,7 +109,7 @@ export function recordLaunch(
   if (launch.phase === 'ended') close(run, launch.ended_at_ms ?? now_ms, job.state);
   // Requeued by its own script: Slurm shows it as waiting before it counts the restart.
   else if (job.phase === 'pending') close(run, now_ms, 'PREEMPTED');
-  else if (run.served_ms === undefined && allServe(launch, sight)) run.served_ms = now_ms;
+  else if (run.served_ms === undefined && allServe(launch, status)) run.served_ms = now_ms;
 }
 
 function close(run: ScavengerRun, now_ms: number, end: string): void {

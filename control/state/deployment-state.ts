@@ -89,8 +89,8 @@ export function liveLaunches(state: DeploymentState): Exclude<LaunchRecord, Ende
 }
 
 /**
- * Launches the deployment is to consist of now; the superseded ones are on their way out, those that stand in have no
- * place yet, and those on idle nodes are there beyond it.
+ * Launches the deployment is to consist of now; the superseded ones are on their way out, replacements have no place
+ * yet, and those on idle nodes are there beyond it.
  */
 export function wantedLaunches(state: DeploymentState): LaunchRecord[] {
   return state.launches.filter(

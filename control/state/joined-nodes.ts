@@ -89,11 +89,11 @@ export function freeKindName(layout: StateLayout, node: string, id: string): str
  * that ended before it could say what node it stands for.
  */
 export function forgetOldNodes(layout: StateLayout, now_ms: number): void {
-  const sights = inspectJoinedNodes(layout);
-  for (const { folder, there, node } of sights)
+  const statuses = inspectJoinedNodes(layout);
+  for (const { folder, there, node } of statuses)
     if (!there && now_ms - node.joined_at_ms > remembered_ms)
       rmSync(folder, { recursive: true, force: true });
-  const known = new Set(sights.map(({ folder }) => folder));
+  const known = new Set(statuses.map(({ folder }) => folder));
   const base = joinedNodesFolder(layout);
   for (const name of existsSync(base) ? readdirSync(base) : []) {
     const folder = join(base, name);

@@ -14,7 +14,7 @@ beforeEach(() => {
 afterEach(() => place.dispose());
 
 /** Units `m-0` and `n-0` as they are seen through the state of their common worker. */
-function sights(session: {
+function statuses(session: {
   models: ('serving' | 'failed')[];
   errors: [string, HpcserveError][];
   error?: HpcserveError;
@@ -59,20 +59,20 @@ const broken = new HpcserveError('E_MODEL_UNREADABLE', { what: 'the weights are 
 const gone = new HpcserveError('E_INTERNAL', { what: 'the worker died' });
 
 it('each serves, on the device of the worker', () => {
-  const { 'm-0': m, 'n-0': n } = sights({ models: ['serving', 'serving'], errors: [] });
+  const { 'm-0': m, 'n-0': n } = statuses({ models: ['serving', 'serving'], errors: [] });
   expect([m!.state, n!.state]).toEqual(['serving', 'serving']);
   expect(n!.given!.devices).toMatchObject([{ index: 0, model: 'CPU' }]);
 });
 
 it('the error of one is not that of the other', () => {
-  const { 'm-0': m, 'n-0': n } = sights({ models: ['serving', 'failed'], errors: [['n', broken]] });
+  const { 'm-0': m, 'n-0': n } = statuses({ models: ['serving', 'failed'], errors: [['n', broken]] });
   expect(m).toMatchObject({ state: 'serving' });
   expect(m!.error).toBeUndefined();
   expect(n).toMatchObject({ state: 'failed', error: 'the weights are cut off' });
 });
 
 it('the error of the worker is that of both', () => {
-  const { 'm-0': m, 'n-0': n } = sights({ models: ['failed', 'failed'], errors: [], error: gone });
+  const { 'm-0': m, 'n-0': n } = statuses({ models: ['failed', 'failed'], errors: [], error: gone });
   expect([m!.error, n!.error]).toEqual(['the worker died', 'the worker died']);
 });
 

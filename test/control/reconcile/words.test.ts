@@ -62,15 +62,20 @@ it('a failed unit is one finding with its own advice', () => {
       },
     ],
   });
-  const sight = observe(state, place.store, { at_ms: 0, jobs: new Map(), found: new Map() }, Date.now());
-  const error = diagnose(state, place.store, launch, sight.launches.get(launch.launch_id));
+  const observation = observe(
+    state,
+    place.store,
+    { at_ms: 0, jobs: new Map(), found: new Map() },
+    Date.now(),
+  );
+  const error = diagnose(state, place.store, launch, observation.launches.get(launch.launch_id));
   expect(error.because).toEqual([
     'job 7 ended: FAILED, the node agent ended with exit code 8',
     'm-1 on n1: m: the command names no port: the agent must know where the server listens',
     `log file: ${join(folder, 'job.log')}`,
   ]);
   expect(error.try).toEqual(['use {port}', 'read the whole log: hpcserve logs demo']);
-  expect(assess(state, sight).reasons).toEqual(error.because.slice(0, 2));
+  expect(assess(state, observation).reasons).toEqual(error.because.slice(0, 2));
 });
 
 it('an end that nobody explains comes with the last lines of the log, as their messages', () => {
@@ -100,8 +105,8 @@ it('what agents that run complain of is shown', () => {
   writeAgentState(place.store, launch, { notices: [notice.toJSON()] });
   const jobs = new Map([['7', { job_id: '7', phase: 'running' as const, state: 'RUNNING' }]]);
   const state = deploymentState([launch]);
-  const sight = observe(state, place.store, { at_ms: Date.now(), jobs, found: new Map() }, Date.now());
-  expect(assess(state, sight).reasons).toEqual(['n1: the log cannot be written: ENOSPC']);
+  const observation = observe(state, place.store, { at_ms: Date.now(), jobs, found: new Map() }, Date.now());
+  expect(assess(state, observation).reasons).toEqual(['n1: the log cannot be written: ENOSPC']);
 });
 
 it('jobs that wait for the same thing are one line', () => {
@@ -121,8 +126,8 @@ it('jobs that wait for the same thing are one line', () => {
     ]),
   );
   const state = deploymentState(launches);
-  const sight = observe(state, place.store, { at_ms: Date.now(), jobs, found: new Map() }, Date.now());
-  expect(assess(state, sight).reasons).toEqual([
+  const observation = observe(state, place.store, { at_ms: Date.now(), jobs, found: new Map() }, Date.now());
+  expect(assess(state, observation).reasons).toEqual([
     'jobs 7, 8, 9 and 2 more wait: nodes are taken (Priority)',
     'job 12 waits: nodes are taken (Resources)',
   ]);
