@@ -31,46 +31,19 @@ export async function runThere(
   try {
     using uploads = new UploadSet(connection, folder, context);
     const site = await uploads.site(loaded.path);
-    const fetched: { there: string; here: string }[] = [];
-    const argv: string[] = [];
-    const [file] = takesFile(command) ? command.args : [];
-    for (let at = 0; at < argv.length; at++) {
-      const [name, attached] = splitOption(argv[at]!);
-      if (localOptions.has(name)) {
-        if (attached === undefined) at++;
-        continue;
-      }
-      const handling = fileOptions[name];
-      if (handling === undefined) {
-        const word = argv[at]!;
-        argv.push(word === file ? await uploads.deployment(here(context, word)) : word);
-        continue;
-      }
-      const value = attached ?? argv[++at] ?? '';
-      if (handling === 'refuse')
-        throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
-          what: `${name} writes a folder, which does not come over ssh`,
-          because: `${loaded.site.name} is reached by ssh to ${connection.target.host}`,
-          try: [
-            'leave it out: the scripts come on stdout',
-            `or run the command on ${connection.target.host}`,
-          ],
-        });
-      if (handling === 'bring') argv.push(name, await uploads.file(here(context, value)));
-      else {
-        const there = `${folder}/fetched-${fetched.length}`;
-        fetched.push({ there, here: here(context, value) });
-        argv.push(name, there);
-      }
-    }
+    const { words, fetched } = await translated(argv, {
+      ...{ context, command, uploads, folder },
+      site: loaded.site.name,
+      host: connection.target.host,
+    });
     const progress = context.json ? [] : ['--progress', 'plain'];
     // What follows -- is not for hpcserve: the site comes before it.
-    const end = argv.indexOf('--');
-    argv.splice(end < 0 ? argv.length : end, 0, '--site', site, ...progress);
+    const end = words.indexOf('--');
+    words.splice(end < 0 ? words.length : end, 0, '--site', site, ...progress);
     if (terminalCommands.has(command.name()) && context.tty.stdin && context.tty.stdout) {
-      return await useRemoteTerminal(connection, [...program, ...argv], context.environment.TERM);
+      return await useRemoteTerminal(connection, [...program, ...words], context.environment.TERM);
     }
-    const { code } = await connection.exec([...program, ...argv], {
+    const { code } = await connection.exec([...program, ...words], {
       onStdout: (text) => context.write(text),
       onStderr: (text) => process.stderr.write(text),
       signal: context.signal,
@@ -88,6 +61,55 @@ export async function runThere(
   } finally {
     connection.close();
   }
+}
+
+interface There {
+  context: CliContext;
+  command: Command;
+  uploads: UploadSet;
+  folder: string;
+  site: string;
+  host: string;
+}
+
+/**
+ * The command line as it is to be there: files of this machine are brought, and those that it writes lie in a folder there
+ * until they are fetched.
+ */
+async function translated(
+  argv: readonly string[],
+  { context, command, uploads, folder, site, host }: There,
+): Promise<{ words: string[]; fetched: { there: string; here: string }[] }> {
+  const words: string[] = [];
+  const fetched: { there: string; here: string }[] = [];
+  const [file] = takesFile(command) ? command.args : [];
+  for (let at = 0; at < argv.length; at++) {
+    const [name, attached] = splitOption(argv[at]!);
+    if (localOptions.has(name)) {
+      if (attached === undefined) at++;
+      continue;
+    }
+    const handling = fileOptions[name];
+    if (handling === undefined) {
+      const word = argv[at]!;
+      words.push(word === file ? await uploads.deployment(here(context, word)) : word);
+      continue;
+    }
+    const value = attached ?? argv[++at] ?? '';
+    if (handling === 'refuse')
+      throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
+        what: `${name} writes a folder, which does not come over ssh`,
+        because: `${site} is reached by ssh to ${host}`,
+        try: ['leave it out: the scripts come on stdout', `or run the command on ${host}`],
+      });
+    if (handling === 'bring') words.push(name, await uploads.file(here(context, value)));
+    else {
+      const there = `${folder}/fetched-${fetched.length}`;
+      fetched.push({ there, here: here(context, value) });
+      words.push(name, there);
+    }
+  }
+  return { words, fetched };
 }
 
 /** The first argument of these is a model.yaml of this machine. */
