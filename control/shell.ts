@@ -39,7 +39,7 @@ export async function shellPlaces(operations: Operations): Promise<ShellPlace[]>
           deployment,
           launch_id,
           job_id,
-          ...(job.job_number === undefined ? {} : { job_number: job.job_number }),
+          job_number: job.job_number,
           node,
           units: units.map(({ unit }) => unit),
         });
@@ -74,7 +74,7 @@ export function choosePlace(
     throw new HpcserveError('E_SHELL_PLACE', {
       what: `there is neither a deployment nor a node of one with the name ${target}`,
       because: names.length === 0 ? 'there is no deployment' : `there are ${names.join(', ')}`,
-      ...(close === undefined ? {} : { try: `hpcserve shell ${close}` }),
+      try: close && `hpcserve shell ${close}`,
     });
   }
   const chosen = named.find(

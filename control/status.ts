@@ -149,9 +149,9 @@ function reportDeployment(
         })),
         units: (status?.units ?? []).map((unit) => unitReport(launch, unit, kinds)),
         log_file: jobLog(state, store, launch.launch_id),
-        ...(launch.job_id === undefined ? {} : { job_id: launch.job_id }),
-        ...(launch.where === undefined ? {} : { where: launch.where }),
-        ...(job ? { job } : {}),
+        job_id: launch.job_id,
+        where: launch.where,
+        job,
       };
     });
   const units = launches
@@ -165,13 +165,7 @@ function reportDeployment(
     spec_file: state.spec_file,
     created_at_ms: state.created_at_ms,
     updated_at_ms: state.updated_at_ms,
-    ...(state.spec.share
-      ? {
-          shared_with: state.spec.share.sites.flatMap(({ site, models }) =>
-            models.length > 0 ? [site] : [],
-          ),
-        }
-      : {}),
+    shared_with: state.spec.share?.sites.flatMap(({ site, models }) => (models.length > 0 ? [site] : [])),
     ...assess(state, observation),
     models: state.models.map((model) => {
       const own = units.filter((unit) => unit.model === model.model);
@@ -180,7 +174,7 @@ function reportDeployment(
         engine: model.engine,
         replicas_wanted: model.replicas,
         replicas_serving: own.filter((unit) => unit.state === 'serving').length,
-        ...(model.workload ? { workload: model.workload } : {}),
+        workload: model.workload,
         groups: model.groups ?? [],
       };
     }),
@@ -199,7 +193,7 @@ function unitReport(
   const node_kinds = kinds?.get(status.node);
   const actual: ActualUnit = {
     node: status.node,
-    ...(node_kinds ? { node_kinds: [...node_kinds] } : {}),
+    node_kinds: node_kinds && [...node_kinds],
     ...given,
   };
   const found = differences(planned, actual);
@@ -208,7 +202,7 @@ function unitReport(
     planned,
     actual,
     matches: found.length === 0,
-    ...(found.length > 0 ? { differences: found } : {}),
+    differences: found.length > 0 ? found : undefined,
   };
 }
 
@@ -219,6 +213,6 @@ export async function reportGateway(operations: Operations): Promise<GatewayRepo
     state: status.state,
     url: baseUrl(status.endpoint),
     hostname: status.endpoint.hostname,
-    ...('because' in status ? { because: status.because } : {}),
+    because: 'because' in status ? status.because : undefined,
   };
 }

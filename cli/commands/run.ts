@@ -7,11 +7,10 @@ import { type Command, InvalidArgumentError, Option } from 'commander';
 import { type AgentProcess, JoinedHost } from '../../control/joined-node/joined-host.ts';
 import { prepareJoin, prepareRun, visibleGpus } from '../../control/joined-node/own-server.ts';
 import type { PrepareFacts } from '../../control/runner/prepare-launch.ts';
+import { readAgentState } from '../../control/state/agent-state-file.ts';
 import { readableLine } from '../../control/state/readable-line.ts';
 import type { LoadedSite } from '../../control/state/site-files.ts';
 import { packageRoot } from '../../host/package-root.ts';
-import { readJsonIfThere } from '../../host/whole-file.ts';
-import type { AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
@@ -133,7 +132,7 @@ async function serveCommand(
   });
   const state_file = join(launch.launch_folder, launchFiles.agentState(node));
   for (let told = ''; !over; ) {
-    const state = readJsonIfThere(state_file) as AgentState | undefined;
+    const state = readAgentState(state_file);
     const session = state?.sessions.find(({ unit }) => unit !== undefined);
     const now = session?.models[0]?.state ?? '';
     if (session && now === 'serving' && told !== now)

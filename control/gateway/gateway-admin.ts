@@ -98,7 +98,7 @@ export class GatewayAdmin {
     body?: unknown,
     signal?: AbortSignal,
   ): Promise<z.output<S>> {
-    const ask = { method, bearer: this.#token, body, ...(signal ? { signal } : {}) };
+    const ask = { method, bearer: this.#token, body, signal };
     return askGateway(this.#gateway, path, ask, schema);
   }
 }
@@ -113,7 +113,7 @@ export async function listModels(
   const answer = await askGateway(
     gateway,
     `${pathname.replace(/\/+$/, '')}/models`,
-    { method: 'GET', bearer: key, ...(signal ? { signal } : {}) },
+    { method: 'GET', bearer: key, signal },
     modelsSchema,
   );
   return answer.data;
@@ -183,7 +183,7 @@ export async function meshSessions(
 ): Promise<MeshSession[]> {
   const asked = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) if (value !== undefined) asked.set(name, String(value));
-  const ask = { method: 'GET', bearer: key, ...(signal ? { signal } : {}) };
+  const ask = { method: 'GET', bearer: key, signal };
   const { sessions, idle_nodes } = await askGateway(gateway, `/mesh/table?${asked}`, ask, tableSchema);
   return [...sessions, ...idle_nodes];
 }

@@ -2,9 +2,10 @@
 import { randomBytes } from 'node:crypto';
 import { existsSync, rmSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { z } from 'zod';
 import { makeFolders } from '../../host/make-folders.ts';
 import { waitUntil } from '../../host/wait-until.ts';
-import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
+import { writeFileAtomically } from '../../host/whole-file.ts';
 import type { SlurmClient } from '../../slurm/client.ts';
 import { buildJobScript } from '../../slurm/job-script.ts';
 import { directivesOf, renderJobScript } from '../../slurm/render.ts';
@@ -13,20 +14,22 @@ import { type GatewayEndpoint, gatewayFiles, type StateLayout } from '../../spec
 import type { Operations } from '../runner/operations.ts';
 import { commonScriptInput, programOf } from '../runner/slurm-runner.ts';
 import { explainFromLog } from '../state/log-files.ts';
+import { readStateFile } from '../state/state-file.ts';
 import { inspectGateway, type WantedAddress, writeGatewayConfig } from './gateway-process.ts';
 
 /** Written before submission, so that a command that dies in between does not leave a job nobody knows. */
 const jobFile = 'gateway-job.json';
 const scriptFile = 'gateway.sh';
 
-interface GatewayJobFile {
-  launch_id: string;
-  job_id?: string;
+const jobFileSchema = z.object({
+  launch_id: z.string(),
+  job_id: z.string().optional(),
   /** Being submitted to take its place: as long as its job is not known, the one that runs stays written down. */
-  successor?: { launch_id: string };
+  successor: z.object({ launch_id: z.string() }).optional(),
   /** The job whose place it takes, which may still be about to end. */
-  predecessor_job_id?: string;
-}
+  predecessor_job_id: z.string().optional(),
+});
+type GatewayJobFile = z.infer<typeof jobFileSchema>;
 
 /** How long a pending gateway job is waited for, ms: without it nothing answers. */
 const start_ms = 30 * 60_000;
@@ -148,7 +151,7 @@ export class GatewayJob {
         working_folder: layout.gateway_folder,
         launch_id,
         tier: 'stable',
-        ...(withKeeper ? { requeue: true } : {}),
+        requeue: withKeeper || undefined,
       },
       command: withKeeper
         ? [
@@ -157,9 +160,8 @@ export class GatewayJob {
             ...['--gateway-config', config],
           ]
         : [...programOf(loaded, facts.environment, 'gateway/holder'), '--config', config],
-      ...(after_job === undefined
-        ? {}
-        : { overrides: { extra: [`--dependency=afterany:${after_job}`], remove: [] } }),
+      overrides:
+        after_job === undefined ? undefined : { extra: [`--dependency=afterany:${after_job}`], remove: [] },
       visible_folders: [layout.root],
     });
     const path = join(layout.gateway_folder, scriptFile);
@@ -174,11 +176,7 @@ export class GatewayJob {
       if (before && HpcserveError.from(thrown).details.may_have_been_submitted !== true) this.#write(before);
       throw thrown;
     }
-    const submitted: GatewayJobFile = {
-      launch_id,
-      job_id,
-      ...(after_job === undefined ? {} : { predecessor_job_id: after_job }),
-    };
+    const submitted: GatewayJobFile = { launch_id, job_id, predecessor_job_id: after_job };
     this.#write(submitted);
     return submitted;
   }
@@ -195,7 +193,7 @@ export class GatewayJob {
     const known: GatewayJobFile = {
       launch_id: unheard,
       job_id: found.base_job_id,
-      ...(file.successor && file.job_id !== undefined ? { predecessor_job_id: file.job_id } : {}),
+      predecessor_job_id: file.successor ? file.job_id : undefined,
     };
     this.#write(known);
     return known;
@@ -213,7 +211,7 @@ export class GatewayJob {
   }
 
   #read(): GatewayJobFile | undefined {
-    return readJsonIfThere(this.#path) as GatewayJobFile | undefined;
+    return readStateFile(this.#path, jobFileSchema);
   }
 
   #write(file: GatewayJobFile): void {

@@ -13,7 +13,7 @@ import {
   signalProcess,
 } from '../../host/process-identity.ts';
 import { waitUntil } from '../../host/wait-until.ts';
-import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
+import { writeFileAtomically } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { gatewayFolderOf, listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
@@ -29,6 +29,7 @@ import {
 import { explainFromLog } from '../state/log-files.ts';
 import { providerName } from '../state/provider-name.ts';
 import { askForText, reasonOf } from './gateway-client.ts';
+import { readEndpoint, readGatewayConfig, readHolder } from './gateway-files.ts';
 
 /** How long a gateway may take until it answers, ms. Opening a ledger on a slow network filesystem counts. */
 const start_ms = 30_000;
@@ -54,7 +55,7 @@ export async function inspectGateway(layout: StateLayout): Promise<GatewayStatus
   const endpoint = readEndpoint(layout);
   if (!endpoint) return { state: 'not_running', because: 'it was not started, or was stopped' };
   const here = endpoint.hostname === hostname() && endpoint.job_id === undefined;
-  const identity = readIdentity(layout);
+  const identity = readHolder(layout);
   // A port that answers proves nothing on a shared host: only the process we started is trusted with a key.
   if (here && identity && isAlive(identity) && !isGatewayAlive(endpoint, identity))
     return {
@@ -130,7 +131,7 @@ export async function startGatewayProcess(
   within_ms = start_ms,
 ): Promise<GatewayEndpoint> {
   makeFolders(layout.gateway_folder);
-  const before = configOf(layout);
+  const before = readGatewayConfig(layout);
   const wasDesired = shouldRun(layout);
   try {
     return await startHolder(site, layout, signal, address, within_ms);
@@ -184,7 +185,7 @@ async function startHolder(
       const isOurs = written !== undefined && readProcessStat(written.pid)?.parent === pid;
       return isOurs && (await askHealth(written)) === undefined ? written : undefined;
     },
-    { timeout_ms: within_ms, interval_ms: 50, ...(signal ? { signal } : {}) },
+    { timeout_ms: within_ms, interval_ms: 50, signal },
   );
   if (endpoint && 'url' in endpoint) return endpoint;
   // One that comes up later than this would hold the folder, unknown to all, against every further start.
@@ -231,21 +232,22 @@ export async function stopGatewayProcess(layout: StateLayout): Promise<void> {
 
 /** The holder and the gateway, as far as they live on this host; the holder first. */
 function processesOf(layout: StateLayout): ProcessIdentity[] {
-  const holder = readIdentity(layout);
+  const holder = readHolder(layout);
   if (!holder) return [];
   const endpoint = readEndpoint(layout);
   const gateway = endpoint?.process && { pid: endpoint.pid, ...endpoint.process };
-  return [holder, ...(gateway && gateway.pid !== holder.pid ? [gateway] : [])].filter(isAlive);
+  const both = gateway && gateway.pid !== holder.pid ? [holder, gateway] : [holder];
+  return both.filter(isAlive);
 }
 
 /** Whether the process is to run: it was started, and nobody ended it in order. */
 export function shouldRun(layout: StateLayout): boolean {
-  return readIdentity(layout) !== undefined;
+  return readHolder(layout) !== undefined;
 }
 
 /** Whether the process that starts the gateway again lives on this host. */
 export function isHeld(layout: StateLayout): boolean {
-  const holder = readIdentity(layout);
+  const holder = readHolder(layout);
   return holder !== undefined && isAlive(holder);
 }
 
@@ -261,7 +263,7 @@ export function writeGatewayConfig(
 ): string {
   const path = join(layout.gateway_folder, gatewayFiles.config);
   const first = layout.gateway_folder === gatewayFolderOf(layout.root, 1);
-  const before = first ? undefined : configOf(layout);
+  const before = first ? undefined : readGatewayConfig(layout);
   const config: GatewayConfig = {
     format: 1,
     site: site.name,
@@ -288,23 +290,16 @@ function clientSettings({ gateway }: SiteConfig, layout: StateLayout): Pick<Gate
   const { tls, socket } = gateway;
   const expand = (path: string): string => expandSitePath(path, process.env);
   const suffix = /-\d+$/.exec(basename(layout.gateway_folder))?.[0] ?? '';
-  return {
-    ...(socket === undefined ? {} : { socket: `${expand(socket)}${suffix}` }),
-    ...(tls?.self_signed ? { tls: { authority_folder: layout.tls_folder, names: tls.names } } : {}),
-    ...(tls?.certificate_file !== undefined && tls.key_file !== undefined
-      ? {
-          tls: {
-            certificate_file: expand(tls.certificate_file),
-            key_file: expand(tls.key_file),
-            ...(tls.ca_file === undefined ? {} : { ca_file: expand(tls.ca_file) }),
-          },
-        }
-      : {}),
-  };
-}
-
-function configOf(layout: StateLayout): GatewayConfig | undefined {
-  return readJsonIfThere(join(layout.gateway_folder, gatewayFiles.config)) as GatewayConfig | undefined;
+  const settings: Pick<GatewayConfig, 'tls' | 'socket'> = {};
+  if (socket !== undefined) settings.socket = `${expand(socket)}${suffix}`;
+  if (tls?.self_signed) settings.tls = { authority_folder: layout.tls_folder, names: tls.names };
+  if (tls?.certificate_file !== undefined && tls.key_file !== undefined)
+    settings.tls = {
+      certificate_file: expand(tls.certificate_file),
+      key_file: expand(tls.key_file),
+      ca_file: tls.ca_file === undefined ? undefined : expand(tls.ca_file),
+    };
+  return settings;
 }
 
 function bodySettings({ gateway }: SiteConfig): Partial<GatewayConfig> {
@@ -326,10 +321,6 @@ function meshSettings({ kind, mesh }: SiteConfig, first: boolean): Pick<GatewayC
   return { mesh: { bootstrap, relay, host: where, port: first ? port : 0 } };
 }
 
-function readEndpoint(layout: StateLayout): GatewayEndpoint | undefined {
-  return readJsonIfThere(join(layout.gateway_folder, gatewayFiles.endpoint)) as GatewayEndpoint | undefined;
-}
-
 /** @throws E_GATEWAY_UNREACHABLE where the gateway has written none yet. */
 export function readAdminToken(layout: StateLayout): string {
   const path = join(layout.gateway_folder, gatewayFiles.admin_token);
@@ -342,10 +333,6 @@ export function readAdminToken(layout: StateLayout): string {
       cause: error,
     });
   }
-}
-
-function readIdentity(layout: StateLayout): ProcessIdentity | undefined {
-  return readJsonIfThere(join(layout.gateway_folder, gatewayFiles.process)) as ProcessIdentity | undefined;
 }
 
 /** @returns undefined when it is healthy, else why not. */

@@ -14,5 +14,5 @@ export interface GatewayWays {
 }
 
 export function waysOf({ ca_file, socket }: GatewayEndpoint): GatewayWays {
-  return { ...(ca_file === undefined ? {} : { ca_file }), ...(socket === undefined ? {} : { socket }) };
+  return { ca_file, socket };
 }

@@ -24,6 +24,7 @@ import {
 } from '../../spec/joined-node.ts';
 import { type LaunchSpec, launchSchema } from '../../spec/launch.ts';
 import { deploymentFiles, launchFiles, type StateLayout } from '../../spec/state-layout.ts';
+import { readAgentState } from '../state/agent-state-file.ts';
 import { forgetOldNodes, freeKindName, openOrders } from '../state/joined-nodes.ts';
 import { aroundChange } from '../state/locks.ts';
 import type { PreparedRun } from './own-server.ts';
@@ -129,7 +130,7 @@ export class JoinedHost {
     });
     const deadline_ms = performance.now() + devices_ms;
     for (;;) {
-      const state = readJsonIfThere(file) as AgentState | undefined;
+      const state = readAgentState(file);
       if (over) return undefined;
       if (state?.phase === 'serving' && state.devices.length > 0)
         return joinedNodeSchema.parse({

@@ -195,10 +195,6 @@ export class Keeper {
   #settingsOf({ spec }: DeploymentState): KeepSettings {
     const { site } = this.#operations.loaded;
     const { signal_s } = site.kind === 'slurm' ? slurmSettings(site) : { signal_s: 0 };
-    return {
-      ...defaultKeepSettings,
-      signal_s,
-      ...(spec.budget?.gpu_hours === undefined ? {} : { gpu_hours: spec.budget.gpu_hours }),
-    };
+    return { ...defaultKeepSettings, signal_s, gpu_hours: spec.budget?.gpu_hours };
   }
 }

@@ -85,12 +85,12 @@ export function assess(state: DeploymentState, observation: Observation): Assess
 
 /** `jobs 7, 8, 9 and 472 more`. */
 function describeJobs(jobs: readonly string[]): string {
-  const named = jobs.slice(0, jobs.length > named_most ? named_most - 1 : named_most);
+  const named = jobs.slice(0, jobs.length > named_max ? named_max - 1 : named_max);
   const more = jobs.length - named.length;
   return `jobs ${named.join(', ')}${more > 0 ? ` and ${more} more` : ''}`;
 }
 /** So many jobs of one reason are named. */
-const named_most = 4;
+const named_max = 4;
 
 /** One line for all units of a node that went wrong in the same way. */
 export function unitErrors(units: readonly UnitStatus[]): string[] {

@@ -53,6 +53,6 @@ export function diagnose(
     what: `${models} does not serve on ${launch.planned.node_kind}`,
     because,
     try: [...new Set([...advice, `read the whole log: hpcserve logs ${state.name}`])],
-    details: { launch_id: launch.launch_id, ...(job?.job_id ? { job_id: job.job_id } : {}) },
+    details: { launch_id: launch.launch_id, job_id: job?.job_id || undefined },
   });
 }

@@ -22,21 +22,19 @@ export function allServe(launch: LaunchRecord, status: LaunchStatus | undefined)
 function keptLaunch(launch: LaunchRecord, status: LaunchStatus | undefined): KeptLaunch {
   const job = launch.phase === 'ended' ? launch.last : (status?.job ?? launch.last);
   const { devices_per_node, node_count } = launch.planned;
-  const optional = <K extends string>(key: K, value: number | undefined): Partial<Record<K, number>> =>
-    value === undefined ? {} : ({ [key]: value } as Record<K, number>);
   return {
     launch_id: launch.launch_id,
     gpu_count: devices_per_node.count * node_count,
     phase: launch.phase === 'ended' ? 'ended' : job?.phase === 'running' ? 'running' : 'waiting',
     superseded: launch.superseded,
     serving: allServe(launch, status),
-    ...optional('served_at_ms', launch.served_at_ms),
-    ...optional('submitted_at_ms', launch.submitting_since_ms),
-    ...optional('started_at_ms', job?.start_time_ms),
+    served_at_ms: launch.served_at_ms,
+    submitted_at_ms: launch.submitting_since_ms,
+    started_at_ms: job?.start_time_ms,
     // A joined node goes with its allocation: a successor could only take the place of its predecessor there.
-    ...(isJoinedKind(launch.planned.node_kind) ? {} : optional('end_time_limit_ms', job?.end_time_limit_ms)),
-    ...optional('ended_at_ms', launch.ended_at_ms),
-    ...(launch.phase === 'ended' && job ? { end_state: job.reason ?? job.state } : {}),
+    end_time_limit_ms: isJoinedKind(launch.planned.node_kind) ? undefined : job?.end_time_limit_ms,
+    ended_at_ms: launch.ended_at_ms,
+    end_state: launch.phase === 'ended' && job ? (job.reason ?? job.state) : undefined,
     tries: launch.tries ?? 0,
   };
 }

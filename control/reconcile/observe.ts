@@ -2,12 +2,12 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import { readJsonIfThere } from '../../host/whole-file.ts';
 import type { AgentState, GivenDevice, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { DeviceDescription, ModelState } from '../../spec/session-record.ts';
 import type { JobRunner } from '../runner/job-runner.ts';
+import { readAgentState } from '../state/agent-state-file.ts';
 import { type DeploymentState, liveLaunches } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
 import { findingOf, sentenceOf } from '../state/findings.ts';
@@ -145,8 +145,8 @@ export function observe(
       agents,
       units,
       serving_units: units.filter((unit) => unit.state === 'serving').map((unit) => unit.unit),
-      ...(job ? { job } : {}),
-      ...(found ? { found_jobs: found } : {}),
+      job,
+      found_jobs: found,
     });
   }
   return { at_ms: now_ms, launches, problems };
@@ -177,7 +177,7 @@ function readAgentStates(folder: string, problems: string[]): AgentState[] {
   }
   const newest = new Map<number, AgentState>();
   for (const name of names) {
-    const state = readAgentState(join(folder, name), problems);
+    const state = readOrReport(join(folder, name), problems);
     if (!state) continue;
     const other = newest.get(state.node_index);
     if (!other || isLater(state, other)) newest.set(state.node_index, state);
@@ -192,16 +192,14 @@ function isLater(state: AgentState, other: AgentState): boolean {
   return restart_count === other_count ? started_at_ms > other.started_at_ms : restart_count > other_count;
 }
 
-function readAgentState(path: string, problems: string[]): AgentState | undefined {
+function readOrReport(path: string, problems: string[]): AgentState | undefined {
   try {
-    const json = readJsonIfThere(path) as AgentState | undefined;
-    if (json === undefined) return undefined;
-    if (json.format === 1 && Array.isArray(json.sessions) && Array.isArray(json.devices)) return json;
-    problems.push(`${path} is not a state file of this version`);
+    return readAgentState(path);
   } catch (error) {
-    problems.push(`${path} cannot be read: ${(error as Error).message}`);
+    if (!(error instanceof HpcserveError)) throw error;
+    problems.push([error.message, ...error.because].join(': '));
+    return undefined;
   }
-  return undefined;
 }
 
 /** Agents keep their files while they run and mark them when they stop; a poll may be older than a file. */
@@ -222,14 +220,15 @@ function unitStatus(
   const finding = findingOf(errorOf(session, unit)) ?? findingOf(model?.error) ?? findingOf(agent?.error);
   const facts = {
     ...base,
-    ...(agent ? { node: agent.node } : {}),
-    ...(agent ? { device: describeGivenDevice(agent.devices, unit, session?.devices) } : {}),
-    ...(session?.devices ? { given: { engine: session.engine, devices: session.devices } } : {}),
-    ...(model?.bytes_loaded === undefined ? {} : { bytes_loaded: model.bytes_loaded }),
-    ...(model?.bytes_total === undefined ? {} : { bytes_total: model.bytes_total }),
-    ...(model?.load_bytes_per_s === undefined ? {} : { load_bytes_per_s: model.load_bytes_per_s }),
-    ...(finding ? { error: sentenceOf(finding), try: finding.try } : {}),
-    ...(session?.log_file === undefined ? {} : { log_file: session.log_file }),
+    node: agent?.node,
+    device: agent && describeGivenDevice(agent.devices, unit, session?.devices),
+    given: session?.devices && { engine: session.engine, devices: session.devices },
+    bytes_loaded: model?.bytes_loaded,
+    bytes_total: model?.bytes_total,
+    load_bytes_per_s: model?.load_bytes_per_s,
+    error: finding && sentenceOf(finding),
+    try: finding?.try,
+    log_file: session?.log_file,
   };
   if (!live) {
     if (launch.phase === 'planned') return { ...facts, state: 'pending' };

@@ -45,7 +45,7 @@ function launchEvents(
         kind: 'pending',
         job_id: job.job_id,
         ...job.pending,
-        ...(job.estimated_start_ms === undefined ? {} : { estimated_start_ms: job.estimated_start_ms }),
+        estimated_start_ms: job.estimated_start_ms,
       });
   }
   if (job?.phase === 'running' && before?.job?.phase !== 'running')
@@ -61,7 +61,7 @@ function launchEvents(
         kind: 'agent_up',
         node: agent.node,
         devices: describeDevices(agent.devices),
-        ...(job_id === undefined ? {} : { job_id }),
+        job_id,
       });
   }
   for (const unit of launch.units) {
@@ -85,8 +85,8 @@ function endEvents(
       kind: 'job_ended',
       job_id: job.job_id,
       state: job.state,
-      ...(job.exit_code === undefined ? {} : { exit_code: job.exit_code }),
-      ...(job.reason === undefined ? {} : { reason: job.reason }),
+      exit_code: job.exit_code,
+      reason: job.reason,
       log_file: logFile(),
     },
   ];

@@ -3,14 +3,14 @@ import type { PlannedLaunch } from '../../spec/plan.ts';
 import { digestOf } from '../state/digest.ts';
 
 /** Fewer are submitted one by one: each then has a script of its own to look at, and the scheduler does not feel it. */
-const arrayLeast_tasks = 4;
+const arrayTasks_min = 4;
 
 /**
  * Groups of indexes into `planned`, in order.
- * @param most_tasks of one array; more are several of about the same size
+ * @param tasks_max of one array; more are several of about the same size
  */
-export function arrayGroups(planned: readonly PlannedLaunch[], most_tasks: number): number[][] {
-  if (most_tasks < arrayLeast_tasks) return [];
+export function arrayGroups(planned: readonly PlannedLaunch[], tasks_max: number): number[][] {
+  if (tasks_max < arrayTasks_min) return [];
   const alike = new Map<string, number[]>();
   for (const [index, { units: _, ...request }] of planned.entries()) {
     // What runs on idle nodes is made to measure for a gap; what needs several nodes comes and goes as a whole.
@@ -19,9 +19,9 @@ export function arrayGroups(planned: readonly PlannedLaunch[], most_tasks: numbe
     alike.set(key, [...(alike.get(key) ?? []), index]);
   }
   return [...alike.values()]
-    .filter((indexes) => indexes.length >= arrayLeast_tasks)
+    .filter((indexes) => indexes.length >= arrayTasks_min)
     .flatMap((indexes) => {
-      const parts = Math.max(1, Math.ceil(indexes.length / most_tasks));
+      const parts = Math.max(1, Math.ceil(indexes.length / tasks_max));
       const size = Math.ceil(indexes.length / parts);
       return Array.from({ length: parts }, (_, at) => indexes.slice(at * size, (at + 1) * size));
     });

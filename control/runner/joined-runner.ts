@@ -146,8 +146,8 @@ function snapshot(
   const base = {
     job_id,
     nodes: node.node,
-    ...(status ? { start_time_ms: status.started_at_ms } : {}),
-    ...(node.job_end_time_ms === undefined ? {} : { end_time_limit_ms: node.job_end_time_ms }),
+    start_time_ms: status?.started_at_ms,
+    end_time_limit_ms: node.job_end_time_ms,
   };
   if (status?.phase === 'ended') {
     const code = status.exit_code;
@@ -156,8 +156,8 @@ function snapshot(
       ...base,
       phase: 'ended',
       state: code === 0 ? 'COMPLETED' : 'FAILED',
-      ...(code === undefined ? {} : { exit_code: code }),
-      ...(reason === undefined ? {} : { reason }),
+      exit_code: code,
+      reason,
     };
   }
   if (!there)
@@ -168,13 +168,7 @@ function snapshot(
       state: 'LEFT',
       reason: `${node.node_kind} left without a word: its allocation ended or its process was killed`,
     };
-  if (status)
-    return {
-      ...base,
-      ...(node.job_id === undefined ? {} : { job_number: node.job_id }),
-      phase: 'running',
-      state: 'RUNNING',
-    };
+  if (status) return { ...base, job_number: node.job_id, phase: 'running', state: 'RUNNING' };
   const explanation = `${node.node_kind} takes it up when what runs there has ended`;
   return { ...base, phase: 'pending', state: 'PENDING', pending: { reason: 'JoinedNode', explanation } };
 }

@@ -7,6 +7,7 @@ import { spawn } from 'node:child_process';
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import { z } from 'zod';
 import { packageRoot } from '../../host/package-root.ts';
 import {
   bootId,
@@ -19,21 +20,26 @@ import {
   readProcessStat,
   signalProcess,
 } from '../../host/process-identity.ts';
-import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
+import { writeFileAtomically } from '../../host/whole-file.ts';
 import { shellQuote } from '../../slurm/quote.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { JobSnapshot } from '../state/job-snapshot.ts';
+import { readStateFile } from '../state/state-file.ts';
 import { describeAgentExit } from './agent-end.ts';
 import type { JobRunner, PreparedLaunch, RenderedScript } from './job-runner.ts';
 
 /** Files of the local runner in a launch folder. */
 const files = { process: 'process.json', exitCode: 'exit-code' } as const;
 
-interface ProcessFile extends ProcessIdentity {
-  host: string;
-  started_at_ms: number;
-}
+const processFileSchema = z.object({
+  pid: z.int(),
+  start_ticks: z.number(),
+  boot_id: z.string(),
+  host: z.string(),
+  started_at_ms: z.number(),
+}) satisfies z.ZodType<ProcessIdentity>;
+type ProcessFile = z.infer<typeof processFileSchema>;
 
 /** $1 the file for the exit code, then the command. A signal to sh waits in its trap until the child ended. */
 const wrapper = [
@@ -180,7 +186,7 @@ export class LocalRunner implements JobRunner {
   }
 
   #readProcessFile(launchFolder: string): ProcessFile | undefined {
-    return readJsonIfThere(join(launchFolder, files.process)) as ProcessFile | undefined;
+    return readStateFile(join(launchFolder, files.process), processFileSchema);
   }
 }
 
@@ -195,8 +201,8 @@ function endOf(code: number | undefined): Pick<JobSnapshot, 'state' | 'exit_code
   return {
     state: 'FAILED',
     exit_code: code,
-    ...(code > 128 ? { signal: code - 128 } : {}),
-    ...(reason === undefined ? {} : { reason }),
+    signal: code > 128 ? code - 128 : undefined,
+    reason,
   };
 }
 

@@ -59,7 +59,7 @@ export function openOperations(input: OperationsInput): Operations {
   const command_timeout_ms = command_timeout_s * 1000;
   const slurm = firecrest
     ? openFirecrest(firecrest, input.facts.environment, command_timeout_ms)
-    : new SlurmCommandClient(commands, { command_timeout_ms, ...(cluster ? { cluster } : {}) });
+    : new SlurmCommandClient(commands, { command_timeout_ms, cluster });
   const slurm_runner = new SlurmRunner({
     site: input.loaded,
     client: slurm,
@@ -71,8 +71,8 @@ export function openOperations(input: OperationsInput): Operations {
       command: input.command,
       signal: input.signal,
     }),
-    ...(overrides ? { overrides } : {}),
-    ...(overrideSource ? { overrideSource } : {}),
+    overrides,
+    overrideSource,
   });
   const runner = new JoinedNodeRunner(slurm_runner, input.loaded.layout);
   const command_environment = {
@@ -99,8 +99,8 @@ function slurmRunner(
   const settings = slurmSettings(site);
   return new LocalCommandRunner({
     environment,
-    ...(settings.bin_dir ? { bin_dir: expandSitePath(settings.bin_dir, environment) } : {}),
-    ...(settings.conf_file ? { conf_file: expandSitePath(settings.conf_file, environment) } : {}),
+    bin_dir: settings.bin_dir && expandSitePath(settings.bin_dir, environment),
+    conf_file: settings.conf_file && expandSitePath(settings.conf_file, environment),
   });
 }
 

@@ -40,36 +40,34 @@ export function describeLaunch(
   const launch_folder = store.launchFolder(deployment, launchId);
   const { devices_per_node: device } = planned;
   const library = site.native.library_dir;
+  const isOnCpu = device.kind === 'cpu' || device.emulated !== undefined;
+  const signal_s = site.kind === 'slurm' ? slurmSettings(site).signal_s : 0;
   const launch: LaunchSpec = {
     format: 1,
     launch_id: launchId,
     deployment,
     site: site.name,
     provider: providerName(site, facts.user),
-    ...(site.region === undefined ? {} : { region: site.region }),
+    region: site.region,
     tier: planned.tier,
     node_kind: planned.node_kind,
     node_count: planned.node_count,
     device_model: device.model,
-    ...(device.emulated ? { emulated: device.emulated } : {}),
-    ...(device.emulated_step_ms === undefined ? {} : { emulated_step_ms: device.emulated_step_ms }),
-    ...(device.memory_bytes > 0 ? { device_memory_bytes: device.memory_bytes } : {}),
-    ...(device.kind === 'cpu' || device.emulated
-      ? { memory_bytes_per_node: planned.memory_bytes_per_node }
-      : {}),
+    emulated: device.emulated,
+    emulated_step_ms: device.emulated_step_ms,
+    device_memory_bytes: device.memory_bytes > 0 ? device.memory_bytes : undefined,
+    memory_bytes_per_node: isOnCpu ? planned.memory_bytes_per_node : undefined,
     units: planned.units,
     mesh_folder: store.layout.mesh_folder,
     launch_folder,
     manifest_folder: store.manifestFolder(deployment),
-    ...(library ? { native_library_dir: expandSitePath(library, facts.environment) } : {}),
+    native_library_dir: library === undefined ? undefined : expandSitePath(library, facts.environment),
     ...networkOf(site),
     engine_prefix: enginePrefix(site, planned),
-    ...(Object.keys(site.sharing).length > 0 && { sharing: site.sharing }),
+    sharing: Object.keys(site.sharing).length > 0 ? site.sharing : undefined,
     // On a joined node, too: its allocation is not ours to renew.
-    ...(planned.scavenged || isJoinedKind(planned.node_kind) ? { leaves_when_warned: true } : {}),
-    ...(site.kind === 'slurm' && planned.scavenged && slurmSettings(site).signal_s > 0
-      ? { warned_before_s: slurmSettings(site).signal_s }
-      : {}),
+    leaves_when_warned: planned.scavenged || isJoinedKind(planned.node_kind) ? true : undefined,
+    warned_before_s: planned.scavenged && signal_s > 0 ? signal_s : undefined,
     heartbeat_ms: 1000,
   };
   return {
@@ -86,11 +84,11 @@ export function networkOf({
   mesh,
 }: SiteConfig): Pick<LaunchSpec, 'network' | 'port_range' | 'mesh' | 'users' | 'operators'> {
   return {
-    ...(network.prefer ? { network: network.prefer } : {}),
-    ...(network.port_range ? { port_range: network.port_range } : {}),
-    ...(mesh.users ? { users: mesh.users } : {}),
-    ...(mesh.operators ? { operators: mesh.operators } : {}),
-    ...(mesh.gossip ? { mesh: { bootstrap: mesh.bootstrap, relay: mesh.relay } } : {}),
+    network: network.prefer,
+    port_range: network.port_range,
+    users: mesh.users,
+    operators: mesh.operators,
+    mesh: mesh.gossip ? { bootstrap: mesh.bootstrap, relay: mesh.relay } : undefined,
   };
 }
 
@@ -184,7 +182,7 @@ export function prepareArray(
 }
 
 function withDrain(described: PreparedLaunch, drain_s: number | undefined): PreparedLaunch {
-  return { ...described, launch: { ...described.launch, ...(drain_s === undefined ? {} : { drain_s }) } };
+  return { ...described, launch: { ...described.launch, drain_s } };
 }
 
 function writeLaunchFile(

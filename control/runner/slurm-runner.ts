@@ -42,7 +42,7 @@ export class SlurmRunner implements JobRunner {
   readonly settle_ms: number;
   readonly #options: SlurmRunnerOptions;
   #permissions: Promise<Permissions> | undefined;
-  #most_tasks: Promise<number> | undefined;
+  #tasks_max: Promise<number> | undefined;
   #graces_s: Promise<{ kill_wait_s: number; by_partition: ReadonlyMap<string, number> }> | undefined;
 
   constructor(options: SlurmRunnerOptions) {
@@ -106,7 +106,7 @@ export class SlurmRunner implements JobRunner {
       if ((overrides?.array ?? slurmSettings(site.site).array) === 'never') return [];
       const alike = arrayGroups(planned, Number.POSITIVE_INFINITY);
       if (alike.length === 0 || offline) return alike;
-      return arrayGroups(planned, await this.#mostTasks());
+      return arrayGroups(planned, await this.#tasksMax());
     },
     render: (array) => rendered(this.#arrayScript(array)),
     submit: async (array, script) => {
@@ -115,12 +115,12 @@ export class SlurmRunner implements JobRunner {
     },
   };
 
-  #mostTasks(): Promise<number> {
-    this.#most_tasks ??= this.#options.client.config().then((config) => config.max_array_size);
-    this.#most_tasks.catch(() => {
-      this.#most_tasks = undefined;
+  #tasksMax(): Promise<number> {
+    this.#tasks_max ??= this.#options.client.config().then((config) => config.max_array_size);
+    this.#tasks_max.catch(() => {
+      this.#tasks_max = undefined;
     });
-    return this.#most_tasks;
+    return this.#tasks_max;
   }
 
   /** When Slurm would start such a job, by `sbatch --test-only`. @throws as `submit` */
@@ -198,7 +198,7 @@ export class SlurmRunner implements JobRunner {
     const graces_s = tier === 'stable' ? [] : partitions.map((name) => by_partition.get(name) ?? 0);
     // Without a grace time Slurm goes on to the kill, which has its own wait.
     const given_s = Math.min(kill_wait_s, ...graces_s.filter((grace_s) => grace_s > 0));
-    return Math.max(drain_s_least, Math.min(drain_s_most, (given_s * 2) / 3));
+    return Math.max(drain_s_min, Math.min(drain_s_max, (given_s * 2) / 3));
   }
 
   /** Slurm itself sends SIGKILL after its KillWait; asking again is all that force can add. */
@@ -252,12 +252,8 @@ export class SlurmRunner implements JobRunner {
       cpus_per_node: planned.cpus_per_node,
       memory_mb_per_node: Math.ceil(planned.memory_bytes_per_node / 1024 ** 2),
       tier: launch.tier,
-      ...(planned.scavenged
-        ? {
-            time_min_s: planned.scavenged.time_min_s,
-            ...(planned.time_limit_s === undefined ? {} : { time_limit_s: planned.time_limit_s }),
-          }
-        : {}),
+      time_min_s: planned.scavenged?.time_min_s,
+      time_limit_s: planned.scavenged && planned.time_limit_s,
     };
   }
 
@@ -271,7 +267,7 @@ export class SlurmRunner implements JobRunner {
       ...commonScriptInput(loaded, environment),
       role: 'agent',
       deployment: launch.deployment,
-      ...(node_kind ? { node_kind } : {}),
+      node_kind,
       visible_folders: [
         // Of an array, the folder that holds those of its launches and its own.
         launches.length === 1 ? launch.launch_folder : dirname(launch.launch_folder),
@@ -279,8 +275,8 @@ export class SlurmRunner implements JobRunner {
         installFolder(loaded, environment),
         ...new Set(models),
       ],
-      ...(overrides ? { overrides: planned.scavenged ? whereverItIs(overrides) : overrides } : {}),
-      ...(overrideSource ? { locateOverrides: overrideSource } : {}),
+      overrides: overrides && planned.scavenged ? whereverItIs(overrides) : overrides,
+      locateOverrides: overrideSource,
     };
   }
 }
@@ -319,7 +315,7 @@ export function commonScriptInput(
     version,
     environment,
     locateSite: loaded.provenance,
-    ...(cache === undefined ? {} : { cache_dir: cache }),
+    cache_dir: cache,
   };
 }
 
@@ -346,9 +342,9 @@ function installFolder(
     : expandSitePath(site.runtime.install_dir, environment);
 }
 
-/** Bounds of the time to drain; beyond the upper one nodes that others wait for would stay taken. */
-const drain_s_least = 1;
-const drain_s_most = 20;
+/** Bounds of the time to drain, s. Lower: fewer answers end where they run; higher: nodes that others wait for stay taken longer. */
+const drain_s_min = 1;
+const drain_s_max = 20;
 /** How long a job that sbatch got through may take to show in squeue, ms. */
 const visible_ms = 15_000;
 /** The controller's clock and ours may differ so much, ms; its times are whole seconds. */
@@ -367,34 +363,38 @@ function nameEnd(launchId: string): string {
 const phases = { waiting: 'pending', running: 'running', ending: 'completing', ended: 'ended' } as const;
 
 function snapshotOf(job: JobInfo, job_id: string): JobSnapshot {
+  const { state, start_time_ms, time_limit_s, restart_count } = job;
   const phase = phases[job.phase];
-  const explained = job.reason === undefined ? undefined : explainReason(job.reason);
-  return {
-    job_id,
-    ...(phase === 'running' && job.array_task !== undefined ? { job_number: job.job_id } : {}),
-    phase,
-    state: job.state,
-    ...(phase === 'pending'
-      ? {
-          pending: explained
-            ? {
-                reason: explained.reason,
-                explanation: [explained.meaning, explained.advice].filter(Boolean).join('; '),
-              }
-            : { reason: 'None', explanation: 'Slurm has not looked at it yet' },
-        }
-      : {}),
-    ...(phase === 'pending' && job.start_is_estimate && job.start_time_ms !== undefined
-      ? { estimated_start_ms: job.start_time_ms }
-      : {}),
-    ...(phase !== 'pending' && job.start_time_ms !== undefined ? { start_time_ms: job.start_time_ms } : {}),
-    ...(phase === 'running' && job.start_time_ms !== undefined && job.time_limit_s !== undefined
-      ? { end_time_limit_ms: job.start_time_ms + job.time_limit_s * 1000 }
-      : {}),
-    ...(job.node_list === '' ? {} : { nodes: job.node_list }),
-    ...(job.restart_count === undefined ? {} : { restart_count: job.restart_count }),
-    ...(phase === 'ended' ? endOf(job) : {}),
-  };
+  const common = { job_id, phase, state, nodes: job.node_list || undefined, restart_count };
+  switch (phase) {
+    case 'pending':
+      return {
+        ...common,
+        pending: whyItWaits(job),
+        estimated_start_ms: job.start_is_estimate ? start_time_ms : undefined,
+      };
+    case 'running':
+      return {
+        ...common,
+        job_number: job.array_task === undefined ? undefined : job.job_id,
+        start_time_ms,
+        end_time_limit_ms:
+          start_time_ms === undefined || time_limit_s === undefined
+            ? undefined
+            : start_time_ms + time_limit_s * 1000,
+      };
+    case 'completing':
+      return { ...common, start_time_ms };
+    case 'ended':
+      return { ...common, start_time_ms, ...endOf(job) };
+  }
+}
+
+function whyItWaits({ reason }: JobInfo): JobSnapshot['pending'] {
+  if (reason === undefined) return { reason: 'None', explanation: 'Slurm has not looked at it yet' };
+  const explained = explainReason(reason);
+  const explanation = [explained.meaning, explained.advice].filter(Boolean).join('; ');
+  return { reason: explained.reason, explanation };
 }
 
 /** Slurm's end of a job in words. */
@@ -412,11 +412,7 @@ function endOf(job: JobInfo): Pick<JobSnapshot, 'exit_code' | 'signal' | 'reason
     job.state === 'FAILED' && job.exit_code !== undefined ? describeAgentExit(job.exit_code) : undefined;
   const reason =
     explanations[job.state] ?? code ?? (job.reason && job.reason !== 'None' ? job.reason : undefined);
-  return {
-    ...(job.exit_code === undefined ? {} : { exit_code: job.exit_code }),
-    ...(job.exit_signal === undefined ? {} : { signal: job.exit_signal }),
-    ...(reason === undefined ? {} : { reason }),
-  };
+  return { exit_code: job.exit_code, signal: job.exit_signal, reason };
 }
 
 function forgotten(job_id: string): JobSnapshot {

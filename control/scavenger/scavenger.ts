@@ -388,6 +388,6 @@ function jobOf(state: DeploymentState, model: ModelSpec, launch: LaunchRecord): 
     submitted_s: (launch.submitting_since_ms ?? 0) / 1000,
     restarts: last?.restart_count ?? 0,
     // Slurm lets a job that was preempted wait for a while (BeginTime); one that is held waits for a person.
-    ...(waits && /^(BeginTime|JobHeld)/.test(last?.pending?.reason ?? '') ? { held: true } : {}),
+    held: (waits && /^(BeginTime|JobHeld)/.test(last?.pending?.reason ?? '')) || undefined,
   };
 }

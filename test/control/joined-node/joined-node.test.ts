@@ -60,7 +60,10 @@ const device = { kind: 'cpu', model: 'CPU', memory_bytes: 1e9, isa: [], cores: [
 function host(): JoinedHost {
   const launch_folder = join(place.folder, 'idle');
   mkdirSync(launch_folder, { recursive: true });
-  const state = { phase: 'serving', node: 'n1', hostname: 'n1', devices: [device] };
+  const state = {
+    ...{ format: 1, phase: 'serving', node: 'n1', hostname: 'n1', node_index: 0 },
+    ...{ started_at_ms: 1, updated_at_ms: 1, devices: [device], sessions: [] },
+  };
   writeFileSync(join(launch_folder, 'n1.state.json'), JSON.stringify(state));
   const launch = { launch_id: `${id}00000000`, launch_folder, tier: 'stable' };
   return new JoinedHost({
