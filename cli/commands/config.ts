@@ -18,6 +18,11 @@ Examples:
   $ hpcserve config show
   $ hpcserve config explain slurm.account`,
     );
+  registerShow(config, context);
+  registerExplain(config, context);
+}
+
+function registerShow(config: Command, context: CliContext): void {
   config
     .command('show')
     .description('All keys with their values and the places they come from')
@@ -42,6 +47,9 @@ Examples:
       for (const line of formatTable([{ title: 'KEY' }, { title: 'VALUE' }, { title: 'FROM' }], rows))
         context.out(line);
     });
+}
+
+function registerExplain(config: Command, context: CliContext): void {
   config
     .command('explain <key>')
     .description('Every place that may set a key, strongest first, and which one counts')

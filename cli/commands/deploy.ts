@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { deploy } from '../../control/deploy.ts';
+import { type DeployResult, deploy } from '../../control/deploy.ts';
 import { readPlanFile } from '../../control/plan/plan-file.ts';
 import { planNow } from '../../control/plan/plan-now.ts';
 import { requireFeasible, useFresh } from '../../control/plan/planning.ts';
@@ -12,7 +12,7 @@ import { style } from '../format/style.ts';
 import { objectiveOption } from '../objective-option.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { progressView } from '../progress/view.ts';
-import { credentialFile, openSession, readSpec } from '../site-session.ts';
+import { credentialFile, openSession, type ReadSpec, readSpec } from '../site-session.ts';
 import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
 import { addSlurmOptions, slurmArguments } from '../slurm-options.ts';
 
@@ -58,74 +58,100 @@ Examples:
   $ hpcserve plan model.yaml --out plan.json && hpcserve deploy model.yaml --plan plan.json
   $ hpcserve deploy model.yaml --json | tail -n 1     # {"url": …, "key": …, "models": […]}`,
     )
-    .action(async (file: string, options: DeployOptions) => {
-      const read = readSpec(context, file);
-      const timeout_s = context.configuration.get<number>('deploy_timeout_s') ?? 0;
-      const sites = sitesAsked(context, options.sites, read.spec);
-      if (sites !== undefined) {
-        const { deployOverSites } = await import('../sites/deploy-sites.ts');
-        return deployOverSites(context, read, sites, {
-          slurm: slurmArguments(command.opts()),
-          offline: false,
-          ...(options.objective === undefined ? {} : { objective: options.objective }),
-          ...(options.plan === undefined ? {} : { plan: options.plan }),
-          yes: options.yes === true,
-          detach: options.detach === true,
-          dry_run: options.dryRun === true,
-          stop_first: options.stopFirst === true,
-          timeout_s,
-        });
-      }
-      const plan = options.plan === undefined ? undefined : readPlanFile(options.plan);
-      const view = progressView(context);
-      try {
-        const operations = openSession(context, {
-          command: 'hpcserve deploy',
-          spec: read,
-          emit: (event) => view.show(event),
-        });
-        if (options.dryRun) {
-          const objective = plan?.objective ?? options.objective;
-          const made = await planNow(operations, read.spec, read.path, objective ? { objective } : {});
-          view.close();
-          const planned = plan ? useFresh(plan, made).plan : made.plan;
-          printPlan(context, planned, { explain: false });
-          requireFeasible(planned);
-          return;
-        }
-        const result = await deploy(operations, {
-          spec: read.spec,
-          spec_file: read.path,
-          ...(plan ? { plan } : {}),
-          ...(options.objective === undefined ? {} : { objective: options.objective }),
-          detach: options.detach === true,
-          timeout_ms: timeout_s * 1000,
-          stop_first: options.stopFirst === true,
-          credentials: credentialFile(context),
-          confirm: async (question) => {
-            if (options.yes || !context.tty.stdin || !context.tty.stderr) return true;
-            view.close();
-            return context.confirm(question);
-          },
-        });
-        view.close();
-        if (context.json) return context.out(JSON.stringify(result));
-        const bold = (text: string): string => style('bold', text, context.colour && context.tty.stdout);
-        context.out(`URL     ${bold(result.url)}`);
-        for (const line of wayLines(result.url, result)) context.out(line);
-        context.out(`key     ${result.key}`);
-        context.out(`models  ${result.models.join(', ')}`);
-        context.note(
-          result.serving
-            ? `ask it: hpcserve chat ${result.models[0]} "Hello" · look: hpcserve status ${result.deployment} · end: hpcserve stop ${result.deployment}`
-            : `submitted; follow with: hpcserve status ${result.deployment} --watch`,
-        );
-      } catch (thrown) {
-        view.close();
-        const error = HpcserveError.from(thrown);
-        if (context.json && !context.signal.aborted)
-          view.show({ at_ms: context.now_ms(), kind: 'failed', error: error.toJSON() });
-        throw thrown;
-      }
+    .action((file: string, options: DeployOptions) =>
+      deployFile(context, file, options, slurmArguments(command.opts())),
+    );
+}
+
+/** @param slurm options of Slurm, as they were typed */
+async function deployFile(
+  context: CliContext,
+  file: string,
+  options: DeployOptions,
+  slurm: readonly string[],
+): Promise<void> {
+  const read = readSpec(context, file);
+  const timeout_s = context.configuration.get<number>('deploy_timeout_s') ?? 0;
+  const sites = sitesAsked(context, options.sites, read.spec);
+  if (sites !== undefined) {
+    const { deployOverSites } = await import('../sites/deploy-sites.ts');
+    return deployOverSites(context, read, sites, {
+      slurm,
+      offline: false,
+      objective: options.objective,
+      plan: options.plan,
+      yes: options.yes === true,
+      detach: options.detach === true,
+      dry_run: options.dryRun === true,
+      stop_first: options.stopFirst === true,
+      timeout_s,
     });
+  }
+  return deployOnSite(context, read, options, timeout_s);
+}
+
+async function deployOnSite(
+  context: CliContext,
+  read: ReadSpec,
+  options: DeployOptions,
+  timeout_s: number,
+): Promise<void> {
+  const plan = options.plan === undefined ? undefined : readPlanFile(options.plan);
+  const view = progressView(context);
+  try {
+    const operations = openSession(context, {
+      command: 'hpcserve deploy',
+      spec: read,
+      emit: (event) => view.show(event),
+    });
+    if (options.dryRun) {
+      const objective = plan?.objective ?? options.objective;
+      const made = await planNow(operations, read.spec, read.path, { objective });
+      view.close();
+      const planned = plan ? useFresh(plan, made).plan : made.plan;
+      printPlan(context, planned, { explain: false });
+      requireFeasible(planned);
+      return;
+    }
+    const result = await deploy(operations, {
+      spec: read.spec,
+      spec_file: read.path,
+      plan,
+      objective: options.objective,
+      detach: options.detach === true,
+      timeout_ms: timeout_s * 1000,
+      stop_first: options.stopFirst === true,
+      credentials: credentialFile(context),
+      confirm: async (question) => {
+        if (options.yes || !context.tty.stdin || !context.tty.stderr) return true;
+        view.close();
+        return context.confirm(question);
+      },
+    });
+    view.close();
+    printResult(context, result);
+  } catch (thrown) {
+    view.close();
+    const error = HpcserveError.from(thrown);
+    if (context.json && !context.signal.aborted)
+      view.show({ at_ms: context.now_ms(), kind: 'failed', error: error.toJSON() });
+    throw thrown;
+  }
+}
+
+function printResult(context: CliContext, result: DeployResult): void {
+  if (context.json) {
+    context.out(JSON.stringify(result));
+    return;
+  }
+  const bold = (text: string): string => style('bold', text, context.colour && context.tty.stdout);
+  context.out(`URL     ${bold(result.url)}`);
+  for (const line of wayLines(result.url, result)) context.out(line);
+  context.out(`key     ${result.key}`);
+  context.out(`models  ${result.models.join(', ')}`);
+  context.note(
+    result.serving
+      ? `ask it: hpcserve chat ${result.models[0]} "Hello" · look: hpcserve status ${result.deployment} · end: hpcserve stop ${result.deployment}`
+      : `submitted; follow with: hpcserve status ${result.deployment} --watch`,
+  );
 }

@@ -31,6 +31,12 @@ Examples:
   $ hpcserve gateway list
   $ hpcserve gateway stop 2`,
     );
+  registerStart(gateway, context);
+  registerList(gateway, context);
+  registerStop(gateway, context);
+}
+
+function registerStart(gateway: Command, context: CliContext): void {
   gateway
     .command('start')
     .description(
@@ -67,6 +73,9 @@ Examples:
         view.close();
       }
     });
+}
+
+function registerList(gateway: Command, context: CliContext): void {
   gateway
     .command('list')
     .description('List the gateways of the site, and whether they answer')
@@ -100,6 +109,9 @@ Examples:
       ))
         context.out(line);
     });
+}
+
+function registerStop(gateway: Command, context: CliContext): void {
   gateway
     .command('stop <number>')
     .description('End one gateway; the others go on')

@@ -22,6 +22,13 @@ Examples:
   $ hpcserve keys list
   $ hpcserve keys revoke key_0ab…`,
     );
+  registerCreate(keys, context);
+  registerSet(keys, context);
+  registerList(keys, context);
+  registerRevoke(keys, context);
+}
+
+function registerCreate(keys: Command, context: CliContext): void {
   addSettingOptions(
     keys
       .command('create <name>')
@@ -56,6 +63,9 @@ Examples:
         context.note(`${made.id} for ${made.name}; use it with ${url}. It cannot be shown again.`);
       }
     });
+}
+
+function registerSet(keys: Command, context: CliContext): void {
   addSettingOptions(
     keys
       .command('set <id>')
@@ -82,6 +92,9 @@ Examples:
       if (context.json) context.out(JSON.stringify(key));
       else context.note(`${key.id} of ${key.name}: ${describeSettings(key.settings) || 'no limits'}`);
     });
+}
+
+function registerList(keys: Command, context: CliContext): void {
   keys
     .command('list')
     .description('List the keys, without the keys themselves')
@@ -105,6 +118,9 @@ Examples:
       ))
         context.out(line);
     });
+}
+
+function registerRevoke(keys: Command, context: CliContext): void {
   keys
     .command('revoke <id>')
     .description('Make a key invalid: at this gateway at once, at others when they look next (2 s)')

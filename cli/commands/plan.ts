@@ -73,45 +73,56 @@ Examples:
   $ hpcserve plan model.yaml --out plan.json && hpcserve deploy model.yaml --plan plan.json
   $ hpcserve plan model.yaml --json | jq .launches`,
     )
-    .action(async (file: string, options: PlanOptions) => {
-      const read = readSpec(context, file);
-      const { objective, deadline, explain, out } = options;
-      const sites = sitesAsked(context, options.sites, read.spec);
-      if (options.question) return printQuestion(context, read, options);
-      if (sites !== undefined) {
-        const { planOverSites } = await import('../sites/plan-sites.ts');
-        return planOverSites(context, read, sites, {
-          slurm: slurmArguments(command.opts()),
-          offline: options.offline === true,
-          explain: explain === true,
-          ...(objective === undefined ? {} : { objective }),
-          ...(out === undefined ? {} : { out }),
-          ...(deadline === undefined ? {} : { search_ms: deadline * 1000 }),
-        });
-      }
-      const view = progressView(context);
-      const operations = openSession(context, {
-        command: 'hpcserve plan',
-        spec: read,
-        // With --json the plan is the only object on stdout.
-        emit: context.json ? () => {} : (event) => view.show(event),
-      });
-      const planned = await planNow(operations, read.spec, read.path, {
-        ask: options.offline ? 'never' : 'may',
-        ...(objective === undefined ? {} : { objective }),
-        ...(deadline === undefined ? {} : { search_ms: deadline * 1000 }),
-      }).finally(() => view.close());
-      const { plan } = planned;
-      const canAsk = plan.unplaced.length === 0 && !plan.offline;
-      const estimates = canAsk ? await estimateStarts(operations, planned) : [];
-      if (out !== undefined) writePlanFile(out, plan);
-      if (context.json) context.out(JSON.stringify({ ...plan, estimates }));
-      else {
-        printPlan(context, plan, { explain: explain === true });
-        for (const line of estimateLines(estimates, context.now_ms())) context.out(line);
-      }
-      requireFeasible(plan);
+    .action((file: string, options: PlanOptions) =>
+      planFile(context, file, options, slurmArguments(command.opts())),
+    );
+}
+
+/** @param slurm options of Slurm, as they were typed */
+async function planFile(
+  context: CliContext,
+  file: string,
+  options: PlanOptions,
+  slurm: readonly string[],
+): Promise<void> {
+  const read = readSpec(context, file);
+  const { objective, deadline, explain, out } = options;
+  const search_ms = deadline === undefined ? undefined : deadline * 1000;
+  const sites = sitesAsked(context, options.sites, read.spec);
+  if (options.question) return printQuestion(context, read, options);
+  if (sites !== undefined) {
+    const { planOverSites } = await import('../sites/plan-sites.ts');
+    return planOverSites(context, read, sites, {
+      slurm,
+      offline: options.offline === true,
+      explain: explain === true,
+      objective,
+      out,
+      search_ms,
     });
+  }
+  const view = progressView(context);
+  const operations = openSession(context, {
+    command: 'hpcserve plan',
+    spec: read,
+    // With --json the plan is the only object on stdout.
+    emit: context.json ? () => {} : (event) => view.show(event),
+  });
+  const planned = await planNow(operations, read.spec, read.path, {
+    ask: options.offline ? 'never' : 'may',
+    objective,
+    search_ms,
+  }).finally(() => view.close());
+  const { plan } = planned;
+  const canAsk = plan.unplaced.length === 0 && !plan.offline;
+  const estimates = canAsk ? await estimateStarts(operations, planned) : [];
+  if (out !== undefined) writePlanFile(out, plan);
+  if (context.json) context.out(JSON.stringify({ ...plan, estimates }));
+  else {
+    printPlan(context, plan, { explain: explain === true });
+    for (const line of estimateLines(estimates, context.now_ms())) context.out(line);
+  }
+  requireFeasible(plan);
 }
 
 /** What a plan over several sites is made from on this one. */

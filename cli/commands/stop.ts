@@ -42,57 +42,64 @@ Examples:
   $ hpcserve stop my-deployment --keep-gateway
   $ hpcserve stop my-deployment --sites daint,todi`,
     )
-    .action(async (name: string | undefined, options: StopOptions) => {
-      if ((name === undefined) === (options.all === undefined && options.gateway === undefined))
-        throw new HpcserveError('E_USAGE', {
-          what:
-            name === undefined
-              ? 'what is to be stopped?'
-              : 'a name and --all or --gateway contradict each other',
-          try: ['hpcserve stop NAME', 'hpcserve stop --all'],
-        });
-      const sites = sitesAsked(context, options.sites);
-      if (sites !== undefined) {
-        const question = `End all deployments of ${sites.join(' and ')}?`;
-        if (options.all && !options.yes && !(await context.confirm(question))) return;
-        const { stopOnSites } = await import('../sites/each-site.ts');
-        return stopOnSites(context, sites, [
-          'stop',
-          ...(name === undefined ? [] : [name]),
-          ...(options.all ? ['--all', '--yes'] : []),
-          ...(options.keepGateway ? ['--keep-gateway'] : []),
-          ...(options.gateway ? ['--gateway'] : []),
-          ...(options.timeout === undefined ? [] : ['--timeout', `${options.timeout}s`]),
-        ]);
-      }
-      const view = progressView(context);
-      const operations = openSession(context, {
-        command: 'hpcserve stop',
-        emit: (event) => view.show(event),
-      });
-      const { store } = operations;
-      try {
-        if (options.gateway) return await stopGateway(operations);
-        const names = name === undefined ? store.list() : [name];
-        if (options.all && names.length > 0 && !options.yes) {
-          if (!(await context.confirm(`End ${names.join(', ')}?`))) return;
-        }
-        for (const each of names)
-          await stopDeployment(operations, each, {
-            keep_gateway: true,
-            ...(options.timeout === undefined ? {} : { timeout_ms: options.timeout * 1000 }),
-          });
-        if (name !== undefined && !context.json) noteOtherShares(context, operations, name);
-        const gateways = await inspectGateways(store.layout);
-        // One that was being started a moment ago, by a keeper that has ended since, does not answer yet.
-        const running = gateways.some(
-          ({ layout, status }) => status.state !== 'not_running' || isGatewayDesired(layout),
-        );
-        if (!options.keepGateway && !isGatewayNeeded(store) && running) await stopGateway(operations);
-      } finally {
-        view.close();
-      }
+    .action((name: string | undefined, options: StopOptions) => stop(context, name, options));
+}
+
+async function stop(context: CliContext, name: string | undefined, options: StopOptions): Promise<void> {
+  if ((name === undefined) === (options.all === undefined && options.gateway === undefined))
+    throw new HpcserveError('E_USAGE', {
+      what:
+        name === undefined ? 'what is to be stopped?' : 'a name and --all or --gateway contradict each other',
+      try: ['hpcserve stop NAME', 'hpcserve stop --all'],
     });
+  const sites = sitesAsked(context, options.sites);
+  if (sites !== undefined) {
+    const question = `End all deployments of ${sites.join(' and ')}?`;
+    if (options.all && !options.yes && !(await context.confirm(question))) return;
+    const { stopOnSites } = await import('../sites/each-site.ts');
+    const argv = ['stop'];
+    if (name !== undefined) argv.push(name);
+    if (options.all) argv.push('--all', '--yes');
+    if (options.keepGateway) argv.push('--keep-gateway');
+    if (options.gateway) argv.push('--gateway');
+    if (options.timeout !== undefined) argv.push('--timeout', `${options.timeout}s`);
+    return stopOnSites(context, sites, argv);
+  }
+  return stopOnSite(context, name, options);
+}
+
+async function stopOnSite(
+  context: CliContext,
+  name: string | undefined,
+  options: StopOptions,
+): Promise<void> {
+  const view = progressView(context);
+  const operations = openSession(context, {
+    command: 'hpcserve stop',
+    emit: (event) => view.show(event),
+  });
+  const { store } = operations;
+  try {
+    if (options.gateway) return await stopGateway(operations);
+    const names = name === undefined ? store.list() : [name];
+    if (options.all && names.length > 0 && !options.yes) {
+      if (!(await context.confirm(`End ${names.join(', ')}?`))) return;
+    }
+    for (const each of names)
+      await stopDeployment(operations, each, {
+        keep_gateway: true,
+        timeout_ms: options.timeout === undefined ? undefined : options.timeout * 1000,
+      });
+    if (name !== undefined && !context.json) noteOtherShares(context, operations, name);
+    const gateways = await inspectGateways(store.layout);
+    // One that was being started a moment ago, by a keeper that has ended since, does not answer yet.
+    const running = gateways.some(
+      ({ layout, status }) => status.state !== 'not_running' || isGatewayDesired(layout),
+    );
+    if (!options.keepGateway && !isGatewayNeeded(store) && running) await stopGateway(operations);
+  } finally {
+    view.close();
+  }
 }
 
 /** What was deployed over several sites has shares on others, which go on. */

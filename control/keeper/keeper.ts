@@ -75,72 +75,78 @@ export class Keeper {
 
   /** Looks at every deployment once. What goes wrong with one is said, and holds up no other. */
   async round(): Promise<{ next_at_ms: number; any: boolean }> {
-    const { store, now_ms } = this.#operations;
+    const { states, unread } = await this.#readStates();
+    const wanted = states.filter(({ desired }) => desired === 'serving');
+    for (const { name } of states.filter(({ desired }) => desired !== 'serving')) this.#kept.delete(name);
+    // What cannot be read may want to be kept: nothing is idle meanwhile.
+    const any = wanted.length > 0 || unread;
+    await this.#guarded('demand', async () => this.#scaler.look(wanted));
     let next_at_ms = Number.POSITIVE_INFINITY;
-    let any = false;
-    const states: { name: string; state: DeploymentState | undefined }[] = [];
-    const isRead = async (about: string, read: () => void): Promise<void> => {
-      // What cannot be read may want to be kept: nothing is idle meanwhile.
-      any = !(await this.#guarded(about, async () => read())) || any;
-    };
-    let names: string[] = [];
-    await isRead('the deployments', () => {
-      names = store.list();
-    });
-    for (const name of names)
-      await isRead(`${name}, as written down`, () => states.push({ name, state: store.load(name) }));
-    await this.#guarded('demand', async () =>
-      this.#scaler.look(states.flatMap(({ state }) => (state?.desired === 'serving' ? [state] : []))),
-    );
-    for (const { name, state } of states) {
-      if (state?.desired !== 'serving') {
-        this.#kept.delete(name);
-        continue;
-      }
-      any = true;
-      await this.#guarded(name, async () => {
-        const reconciler = this.#reconcilerOf(state);
-        const round = await keepDeployment(
-          {
-            store,
-            reconciler,
-            settings: this.#settingsOf(state),
-            command: this.#operations.command,
-            now_ms,
-            emit: this.#options.emit,
-            signal: this.#operations.signal,
-          },
-          name,
-        );
-        next_at_ms = Math.min(next_at_ms, round.next_at_ms);
-        if (!round.seen) return;
-        const { state: kept, observation, spent } = round.seen;
-        if (await this.#scaler.scale(kept, observation, spent)) await reconciler.pass(name);
-        else if (await this.#migrator.move(kept, observation)) {
-          // What is submitted elsewhere, and then what waited until it was.
-          await reconciler.pass(name);
-          await reconciler.pass(name);
-        }
+    for (const state of wanted)
+      await this.#guarded(state.name, async () => {
+        next_at_ms = Math.min(next_at_ms, await this.#keep(state));
       });
-    }
     await this.#guarded('the gateway', async () => {
-      // `stop --gateway` means it: only what died, or whose job is over, is started again.
-      if (!any || !isGatewayNeeded(store)) return;
-      for (const { number } of listGatewayFolders(store.layout.root)) {
-        if (number === 1 && this.#options.leaves_first_gateway) continue;
-        if (!isGatewayDesired(layoutOf(store.layout, number))) continue;
-        const started = await restartGateway(this.#operations, number);
-        if (started && 'url' in started)
-          this.#options.emit({ at_ms: now_ms(), kind: 'gateway_up', url: started.url });
-        else if (started)
-          this.#options.emit({
-            at_ms: now_ms(),
-            kind: 'warning',
-            message: `the gateway is gone: its job ${started.job_id} takes its place`,
-          });
-      }
+      if (any) await this.#restartGateways();
     });
     return { next_at_ms, any };
+  }
+
+  /** @returns every deployment whose state can be read, and whether there is one whose state cannot */
+  async #readStates(): Promise<{ states: DeploymentState[]; unread: boolean }> {
+    const { store } = this.#operations;
+    const states: DeploymentState[] = [];
+    let names: string[] = [];
+    let unread = !(await this.#guarded('the deployments', async () => {
+      names = store.list();
+    }));
+    for (const name of names) {
+      const isRead = await this.#guarded(`${name}, as written down`, async () => {
+        const state = store.load(name);
+        if (state) states.push(state);
+      });
+      unread ||= !isRead;
+    }
+    return { states, unread };
+  }
+
+  /** @returns when the next thing is due */
+  async #keep(state: DeploymentState): Promise<number> {
+    const { store, command, now_ms, signal } = this.#operations;
+    const { emit } = this.#options;
+    const reconciler = this.#reconcilerOf(state);
+    const settings = this.#settingsOf(state);
+    const { next_at_ms, seen } = await keepDeployment(
+      { store, reconciler, settings, command, now_ms, emit, signal },
+      state.name,
+    );
+    if (!seen) return next_at_ms;
+    if (await this.#scaler.scale(seen.state, seen.observation, seen.spent)) await reconciler.pass(state.name);
+    else if (await this.#migrator.move(seen.state, seen.observation)) {
+      // What is submitted elsewhere, and then what waited until it was.
+      await reconciler.pass(state.name);
+      await reconciler.pass(state.name);
+    }
+    return next_at_ms;
+  }
+
+  /** `stop --gateway` means it: only what died, or whose job is over, is started again. */
+  async #restartGateways(): Promise<void> {
+    const { store, now_ms } = this.#operations;
+    const { emit, leaves_first_gateway } = this.#options;
+    if (!isGatewayNeeded(store)) return;
+    for (const { number } of listGatewayFolders(store.layout.root)) {
+      if (number === 1 && leaves_first_gateway) continue;
+      if (!isGatewayDesired(layoutOf(store.layout, number))) continue;
+      const started = await restartGateway(this.#operations, number);
+      if (started && 'url' in started) emit({ at_ms: now_ms(), kind: 'gateway_up', url: started.url });
+      else if (started)
+        emit({
+          at_ms: now_ms(),
+          kind: 'warning',
+          message: `the gateway is gone: its job ${started.job_id} takes its place`,
+        });
+    }
   }
 
   /**
