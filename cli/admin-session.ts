@@ -1,8 +1,8 @@
 /** The administration of a gateway of the site, for commands of whoever deployed it. */
 
-import { GatewayAdmin } from '../control/gateway/gateway-admin.ts';
-import { readAdminToken } from '../control/gateway/gateway-process.ts';
-import { baseUrl } from '../control/gateway/gateway-url.ts';
+import { GatewayAdmin } from '../control/gateway/admin.ts';
+import { readAdminToken } from '../control/gateway/process.ts';
+import { baseUrl } from '../control/gateway/url.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { CliContext } from './context.ts';
 import { anyGateway, openSite } from './site-session.ts';

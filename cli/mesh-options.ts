@@ -1,5 +1,5 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import type { MeshQuery } from '../control/gateway/gateway-admin.ts';
+import type { MeshQuery } from '../control/gateway/admin.ts';
 
 export interface MeshOptions {
   gpu?: string;

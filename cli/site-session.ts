@@ -1,9 +1,9 @@
 /** From the command line to the things control works with: the site, its state and runner, the specification. */
 import { userInfo } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
-import type { GatewayAddress } from '../control/gateway/gateway-client.ts';
-import { type GatewayStatus, inspectGateway, inspectGateways } from '../control/gateway/gateway-process.ts';
-import { baseUrl, type GatewayWays, waysOf } from '../control/gateway/gateway-url.ts';
+import type { GatewayAddress } from '../control/gateway/client.ts';
+import { type GatewayStatus, inspectGateway, inspectGateways } from '../control/gateway/process.ts';
+import { baseUrl, type GatewayWays, waysOf } from '../control/gateway/url.ts';
 import { type Operations, openOperations } from '../control/runner/operations.ts';
 import { CredentialFile } from '../control/state/credentials.ts';
 import { type LoadedSite, loadSite, type SitePlaces } from '../control/state/site-files.ts';

@@ -2,8 +2,8 @@
 
 import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
 import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
-import { inspectGateway } from './gateway/gateway-process.ts';
-import { baseUrl } from './gateway/gateway-url.ts';
+import { inspectGateway } from './gateway/process.ts';
+import { baseUrl } from './gateway/url.ts';
 import { liveFacts } from './plan/live-facts.ts';
 import { kindsOfNodes } from './plan/site-offers.ts';
 import { type Assessment, assess } from './reconcile/assess.ts';

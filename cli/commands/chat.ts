@@ -1,8 +1,8 @@
 import { text as readAll } from 'node:stream/consumers';
 import { type Command, InvalidArgumentError } from 'commander';
 import { z } from 'zod';
-import { refusal } from '../../control/gateway/gateway-admin.ts';
-import { askOverHttp, type GatewayAddress, reasonOf } from '../../control/gateway/gateway-client.ts';
+import { refusal } from '../../control/gateway/admin.ts';
+import { askOverHttp, type GatewayAddress, reasonOf } from '../../control/gateway/client.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { printable } from '../format/style.ts';

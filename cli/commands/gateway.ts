@@ -1,8 +1,8 @@
 import { type Command, InvalidArgumentError } from 'commander';
 import { ensureGateway, stopGateway } from '../../control/gateway/gateway.ts';
-import { inspectGateways, layoutOf } from '../../control/gateway/gateway-process.ts';
-import { baseUrl, waysOf } from '../../control/gateway/gateway-url.ts';
-import { warningLines } from '../../control/gateway/gateway-warnings.ts';
+import { inspectGateways, layoutOf } from '../../control/gateway/process.ts';
+import { baseUrl, waysOf } from '../../control/gateway/url.ts';
+import { warningLines } from '../../control/gateway/warnings.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { wayLines } from '../format/gateway-ways.ts';

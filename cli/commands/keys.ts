@@ -1,5 +1,5 @@
 import { type Command, InvalidArgumentError } from 'commander';
-import type { KeyFacts } from '../../control/gateway/gateway-admin.ts';
+import type { KeyFacts } from '../../control/gateway/admin.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { changedSettings, type KeyChanges, type KeySettings } from '../../spec/key-settings.ts';
 import { limits } from '../../spec/wire.ts';

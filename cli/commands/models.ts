@@ -1,10 +1,5 @@
 import type { Command } from 'commander';
-import {
-  listModels,
-  type MeshSession,
-  type ModelEntry,
-  meshSessions,
-} from '../../control/gateway/gateway-admin.ts';
+import { listModels, type MeshSession, type ModelEntry, meshSessions } from '../../control/gateway/admin.ts';
 import { describeProvider } from '../../spec/session-record.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';

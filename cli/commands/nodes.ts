@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
-import { type MeshQuery, type MeshSession, meshSessions } from '../../control/gateway/gateway-admin.ts';
-import { inspectGateways } from '../../control/gateway/gateway-process.ts';
+import { type MeshQuery, type MeshSession, meshSessions } from '../../control/gateway/admin.ts';
+import { inspectGateways } from '../../control/gateway/process.ts';
 import { joinedOffers } from '../../control/plan/joined-offers.ts';
 import { liveFacts } from '../../control/plan/live-facts.ts';
 import { offersOf } from '../../control/plan/site-offers.ts';

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { isGatewayDesired, isGatewayNeeded, stopGateway } from '../../control/gateway/gateway.ts';
-import { inspectGateways } from '../../control/gateway/gateway-process.ts';
+import { inspectGateways } from '../../control/gateway/process.ts';
 import type { Operations } from '../../control/runner/operations.ts';
 import { stopDeployment } from '../../control/stop.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Command, Option } from 'commander';
-import type { SharedDevice } from '../../control/gateway/gateway-admin.ts';
+import type { SharedDevice } from '../../control/gateway/admin.ts';
 import type { DeviceReport } from '../../spec/device-report.ts';
 import { openAdmin } from '../admin-session.ts';
 import type { CliContext } from '../context.ts';

@@ -7,9 +7,9 @@ import {
   type MeshSession,
   type MeshStatus,
   meshSessions,
-} from '../../control/gateway/gateway-admin.ts';
-import { inspectGateways, readAdminToken } from '../../control/gateway/gateway-process.ts';
-import { warningsOf } from '../../control/gateway/gateway-warnings.ts';
+} from '../../control/gateway/admin.ts';
+import { inspectGateways, readAdminToken } from '../../control/gateway/process.ts';
+import { warningsOf } from '../../control/gateway/warnings.ts';
 import { liveFacts } from '../../control/plan/live-facts.ts';
 import { offersOf } from '../../control/plan/site-offers.ts';
 import type { Operations } from '../../control/runner/operations.ts';

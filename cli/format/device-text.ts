@@ -1,5 +1,5 @@
 /** One shared device as lines of text, for `hpcserve top`. */
-import type { SharedDevice } from '../../control/gateway/gateway-admin.ts';
+import type { SharedDevice } from '../../control/gateway/admin.ts';
 import type { DeviceReport, InstanceReport, MemoryReport } from '../../spec/device-report.ts';
 import { describeIsa } from './isa.ts';
 import { formatBytes } from './quantities.ts';

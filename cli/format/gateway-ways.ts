@@ -1,4 +1,4 @@
-import type { GatewayWays } from '../../control/gateway/gateway-url.ts';
+import type { GatewayWays } from '../../control/gateway/url.ts';
 
 /** Lines under a URL: what a client needs to trust it, and the socket beside it. */
 export function wayLines(url: string, { ca_file, socket }: GatewayWays): string[] {

@@ -7,9 +7,9 @@ import type { Operations } from '../runner/operations.ts';
 import type { CredentialFile } from '../state/credentials.ts';
 import { type DeploymentState, liveLaunches } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
-import { GatewayAdmin, listModels } from './gateway-admin.ts';
-import type { GatewayAddress } from './gateway-client.ts';
-import { GatewayJob, isJobWanted } from './gateway-job.ts';
+import { GatewayAdmin, listModels } from './admin.ts';
+import type { GatewayAddress } from './client.ts';
+import { GatewayJob, isJobWanted } from './job.ts';
 import {
   type GatewayStatus,
   inspectGateway,
@@ -21,9 +21,9 @@ import {
   startGatewayProcess,
   stopGatewayProcess,
   type WantedAddress,
-} from './gateway-process.ts';
-import { baseUrl } from './gateway-url.ts';
+} from './process.ts';
 import { retireSessions } from './retire-sessions.ts';
+import { baseUrl } from './url.ts';
 
 /** Until a gateway that its holder starts again answers, ms. Higher: slow filesystems; lower: trouble shows sooner. */
 const restart_ms = 30_000;

@@ -8,8 +8,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
-import { GatewayJob } from '../gateway/gateway-job.ts';
-import { holderProgram } from '../gateway/gateway-process.ts';
+import { GatewayJob } from '../gateway/job.ts';
+import { holderProgram } from '../gateway/process.ts';
 import type { Operations } from '../runner/operations.ts';
 import { lockWait_ms } from '../state/deployment-store.ts';
 

@@ -10,7 +10,7 @@ import type { ProgressEvent } from '../../spec/events.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { slurmSettings } from '../../spec/site.ts';
 import { isGatewayDesired, isGatewayNeeded, restartGateway } from '../gateway/gateway.ts';
-import { layoutOf } from '../gateway/gateway-process.ts';
+import { layoutOf } from '../gateway/process.ts';
 import { Reconciler } from '../reconcile/reconciler.ts';
 import { type Operations, type OperationsInput, openOperations } from '../runner/operations.ts';
 import { Scaler } from '../scaler/scaler.ts';

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { type DeviceTextOptions, deviceLines } from '../../cli/format/device-text.ts';
 import { describeIsa } from '../../cli/format/isa.ts';
-import type { SharedDevice } from '../../control/gateway/gateway-admin.ts';
+import type { SharedDevice } from '../../control/gateway/admin.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 
 const MiB = 2 ** 20;

@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { SharedDevice } from '../../control/gateway/gateway-admin.ts';
+import type { SharedDevice } from '../../control/gateway/admin.ts';
 import { type Home, temporaryHome } from '../cli/process.ts';
 
 let home: Home;

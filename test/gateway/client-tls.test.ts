@@ -9,7 +9,7 @@ import { promisify } from 'node:util';
 import { pino } from 'pino';
 import { Agent, fetch as fetchBy } from 'undici';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { GatewayAdmin, listModels } from '../../control/gateway/gateway-admin.ts';
+import { GatewayAdmin, listModels } from '../../control/gateway/admin.ts';
 import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { RendezvousRegistry, SiteAuthority } from '../../mesh/index.ts';

@@ -10,15 +10,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { connect } from 'node:tls';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { GatewayAdmin, listModels } from '../../control/gateway/admin.ts';
 import { restartGateway } from '../../control/gateway/gateway.ts';
-import { GatewayAdmin, listModels } from '../../control/gateway/gateway-admin.ts';
 import {
   inspectGateway,
   readAdminToken,
   startGatewayProcess,
   stopGatewayProcess,
-} from '../../control/gateway/gateway-process.ts';
-import { warningLines } from '../../control/gateway/gateway-warnings.ts';
+} from '../../control/gateway/process.ts';
+import { warningLines } from '../../control/gateway/warnings.ts';
 import { type Operations, openOperations } from '../../control/runner/operations.ts';
 import { isAlive, type ProcessIdentity, readProcessStat } from '../../host/process-identity.ts';
 import { siteSchema } from '../../spec/site.ts';

@@ -4,7 +4,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { restartGateway } from '../../../control/gateway/gateway.ts';
-import { inspectGateway, stopGatewayProcess } from '../../../control/gateway/gateway-process.ts';
+import { inspectGateway, stopGatewayProcess } from '../../../control/gateway/process.ts';
 import { type Operations, openOperations } from '../../../control/runner/operations.ts';
 import { site, temporaryStore } from '../support.ts';
 

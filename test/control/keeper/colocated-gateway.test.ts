@@ -4,7 +4,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { writeGatewayConfig } from '../../../control/gateway/gateway-process.ts';
+import { writeGatewayConfig } from '../../../control/gateway/process.ts';
 import { inspectKeeper } from '../../../control/keeper/keeper-process.ts';
 import { packageRoot } from '../../../host/package-root.ts';
 import { readJsonIfThere } from '../../../host/whole-file.ts';

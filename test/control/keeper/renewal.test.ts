@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from '
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { GatewayJob } from '../../../control/gateway/gateway-job.ts';
+import { GatewayJob } from '../../../control/gateway/job.ts';
 import { ColocatedGateway } from '../../../control/keeper/colocated-gateway.ts';
 import { type Operations, openOperations } from '../../../control/runner/operations.ts';
 import type { SlurmClient } from '../../../slurm/client.ts';

@@ -15,7 +15,7 @@ import type { Operations } from '../runner/operations.ts';
 import { commonScriptInput, programOf } from '../runner/slurm-runner.ts';
 import { explainFromLog } from '../state/log-files.ts';
 import { readStateFile } from '../state/state-file.ts';
-import { inspectGateway, type WantedAddress, writeGatewayConfig } from './gateway-process.ts';
+import { inspectGateway, type WantedAddress, writeGatewayConfig } from './process.ts';
 
 /** Written before submission, so that a command that dies in between does not leave a job nobody knows. */
 const jobFile = 'gateway-job.json';

@@ -4,11 +4,7 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import {
-  inspectGateway,
-  startGatewayProcess,
-  stopGatewayProcess,
-} from '../../../control/gateway/gateway-process.ts';
+import { inspectGateway, startGatewayProcess, stopGatewayProcess } from '../../../control/gateway/process.ts';
 import { childrenOf, identityOf, isAlive, type ProcessIdentity } from '../../../host/process-identity.ts';
 import { gatewayFiles, type StateLayout, stateLayout } from '../../../spec/state-layout.ts';
 import { site } from '../support.ts';

@@ -10,8 +10,8 @@ import {
   type StateLayout,
   type TakenPort,
 } from '../../spec/state-layout.ts';
-import { GatewayAdmin, type KeyFacts } from './gateway-admin.ts';
-import { isLoopback, readAdminToken } from './gateway-process.ts';
+import { GatewayAdmin, type KeyFacts } from './admin.ts';
+import { isLoopback, readAdminToken } from './process.ts';
 
 const takenPortSchema: z.ZodType<TakenPort> = z.object({
   port: z.int(),

@@ -28,8 +28,8 @@ import {
 } from '../../spec/state-layout.ts';
 import { explainFromLog } from '../state/log-files.ts';
 import { providerName } from '../state/provider-name.ts';
-import { askForText, reasonOf } from './gateway-client.ts';
-import { readEndpoint, readGatewayConfig, readHolder } from './gateway-files.ts';
+import { askForText, reasonOf } from './client.ts';
+import { readEndpoint, readGatewayConfig, readHolder } from './files.ts';
 
 /** How long a gateway may take until it answers, ms. Opening a ledger on a slow network filesystem counts. */
 const start_ms = 30_000;

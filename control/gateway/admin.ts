@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { deviceReportSchema } from '../../spec/device-report.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type KeyChanges, type KeySettings, keySettingsSchema } from '../../spec/key-settings.ts';
-import { askForText, type GatewayAddress, reasonOf } from './gateway-client.ts';
+import { askForText, type GatewayAddress, reasonOf } from './client.ts';
 
 const keySchema = z.object({
   id: z.string(),
