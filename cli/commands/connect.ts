@@ -3,6 +3,8 @@ import { join } from 'node:path';
 import { pipeline } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
+import { z } from 'zod';
+import { understood } from '../../control/sites/site-output.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import type { SshConnection } from '../../slurm/ssh/connection.ts';
@@ -15,6 +17,9 @@ import { openSite } from '../site-session.ts';
 
 /** Pauses between attempts to connect again, ms: doubled each time. */
 const again_ms = { first: 500, most: 30_000 };
+
+/** What `hpcserve endpoint --json` prints there, as far as it is used here. */
+const endpointSchema = z.object({ url: z.string(), key: z.string(), ca: z.string().optional() });
 
 export function registerConnect(program: Command, context: CliContext): void {
   program
@@ -39,7 +44,7 @@ Examples:
           try: 'hpcserve endpoint prints the URL as it is',
         });
       const remote = await openRemoteSite(context, loaded.site);
-      let endpoint: { url: string; key: string; ca?: string };
+      let endpoint: z.infer<typeof endpointSchema>;
       try {
         using uploads = new UploadSet(remote.connection, remote.folder, context);
         const site = await uploads.site(loaded.path);
@@ -49,7 +54,7 @@ Examples:
           process.exitCode = asked.code;
           return remote.connection.close();
         }
-        endpoint = JSON.parse(asked.stdout) as typeof endpoint;
+        endpoint = understood(loaded.site.name, endpointSchema, asked.stdout);
       } catch (error) {
         remote.connection.close();
         throw error;

@@ -6,8 +6,10 @@ import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { z } from 'zod';
 import { sourcesFromHere } from '../../control/sites/model-file.ts';
 import { atSite, type SiteCommands } from '../../control/sites/site-commands.ts';
+import { understood } from '../../control/sites/site-output.ts';
 import { findingOf } from '../../control/state/findings.ts';
 import type { LoadedSite } from '../../control/state/site-files.ts';
 import { makeFolders } from '../../host/make-folders.ts';
@@ -158,7 +160,7 @@ function answerOf(site: string, { code, stdout, stderr }: Ended): string {
   if (code === 0) return stdout;
   throw atSite(
     site,
-    errorIn(stderr) ??
+    errorIn(site, stderr) ??
       new HpcserveError('E_SITES_PARTLY', {
         what: `a command ended with ${code === null ? 'a signal' : `exit code ${code}`}`,
         because: stderr.trim().split('\n').slice(-5),
@@ -166,11 +168,21 @@ function answerOf(site: string, { code, stdout, stderr }: Ended): string {
   );
 }
 
+const failureSchema = z.object({
+  error: z.object({
+    code: z.string(),
+    what: z.string(),
+    because: z.array(z.string()),
+    try: z.array(z.string()),
+    details: z.record(z.string(), z.unknown()),
+  }),
+}) satisfies z.ZodType<{ error: ErrorJson }>;
+
 /** The last words of a command that failed, with --json and without; undefined where they are those of a shell. */
-function errorIn(stderr: string): HpcserveError | undefined {
+function errorIn(site: string, stderr: string): HpcserveError | undefined {
   const last = stderr.trimEnd().split('\n').at(-1)!;
   if (last.startsWith('{"error":'))
-    return HpcserveError.fromJSON((JSON.parse(last) as { error: ErrorJson }).error);
+    return HpcserveError.fromJSON(understood(site, failureSchema, last).error);
   const text = /^error: .* \[(E_[A-Z0-9_]+)\]$/m.exec(stderr);
   if (text === null) return undefined;
   return HpcserveError.fromJSON({ code: text[1]!, ...findingOf(stderr.slice(text.index))!, details: {} });

@@ -1,4 +1,4 @@
-/** One round of keeping one deployment: look, decide, write the decision down, act. */
+/** One round of keeping one deployment: inspect, decide, write the decision down, act. */
 import { type KeepAction, type KeepSettings, keep } from '../../solver/keeping/keep.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';

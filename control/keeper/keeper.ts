@@ -80,7 +80,7 @@ export class Keeper {
     for (const { name } of states.filter(({ desired }) => desired !== 'serving')) this.#kept.delete(name);
     // What cannot be read may want to be kept: nothing is idle meanwhile.
     const any = wanted.length > 0 || unread;
-    await this.#guarded('demand', async () => this.#scaler.look(wanted));
+    await this.#guarded('demand', async () => this.#scaler.readDemand(wanted));
     let next_at_ms = Number.POSITIVE_INFINITY;
     for (const state of wanted)
       await this.#guarded(state.name, async () => {

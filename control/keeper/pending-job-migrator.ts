@@ -15,7 +15,7 @@ import { digestOf } from '../state/digest.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
 import { newLaunch } from '../state/launch-transitions.ts';
 
-/** After a look that found no other place: until the next at most, ms. */
+/** After a plan that found no other place: until the next at most, ms. */
 const retry_ms_max = 60_000;
 /** A kind whose job Slurm refused is not asked for again so soon, ms: limits pass, rules do not. */
 const refused_ms = 15 * 60_000;
@@ -25,8 +25,8 @@ const search_ms = 500;
 export class PendingJobMigrator {
   readonly #operations: Operations;
   readonly #emit: (event: ProgressEvent) => void;
-  /** By launch: when to look again. */
-  readonly #look_again_ms = new Map<string, number>();
+  /** By launch: when to plan again. */
+  readonly #retry_from_ms = new Map<string, number>();
 
   constructor(operations: Operations, emit: (event: ProgressEvent) => void) {
     this.#operations = { ...operations, emit: () => {} };
@@ -43,10 +43,10 @@ export class PendingJobMigrator {
     if (patience_ms === 0 || this.#operations.slurm === undefined || isSaidWhere(state)) return false;
     const now = now_ms();
     const due = overdue(waitingLaunches(state, observation), now, patience_ms).find(
-      ({ launch_id }) => now >= (this.#look_again_ms.get(launch_id) ?? 0),
+      ({ launch_id }) => now >= (this.#retry_from_ms.get(launch_id) ?? 0),
     );
     if (due === undefined) return false;
-    this.#look_again_ms.set(due.launch_id, now + Math.min(patience_ms, retry_ms_max));
+    this.#retry_from_ms.set(due.launch_id, now + Math.min(patience_ms, retry_ms_max));
     const launch = state.launches.find(({ launch_id }) => launch_id === due.launch_id)!;
     const elsewhere = await this.#planElsewhere(state, launch);
     if (elsewhere === undefined) return false;

@@ -1,6 +1,6 @@
 /**
  * Compares what was asked for with what is there, and acts: submits, adopts, cancels, writes down. One
- * `pass` looks once; who wants to follow calls it again. Everything that must not happen twice is written
+ * `pass` inspects once; who wants to follow calls it again. Everything that must not happen twice is written
  * to disk before it is done, under the lock of the deployment.
  */
 
@@ -63,7 +63,7 @@ export class Reconciler {
   }
 
   /**
-   * One look and what follows from it. Looking needs no lock; only when there is something to do the lock
+   * One inspection and what follows from it. Inspecting needs no lock; only when there is something to do the lock
    * is taken, the state read again (another command may have acted meanwhile) and decided anew. Jobs are
    * polled when the site's interval has passed, or when something was done or an agent spoke of its end.
    * @param only restricts what is done, such as to writing down what happened meanwhile.

@@ -43,7 +43,7 @@ export class DemandWatch {
   }
 
   /** Reads what gateways say now. Models that were watched before get a sample each, also where nobody asked. */
-  look(now_ms: number, window_ms: number): void {
+  read(now_ms: number, window_ms: number): void {
     const concurrency = new Map<string, number>();
     for (const [number, file] of readDemand(this.#layout.root)) {
       const before = this.#files.get(number);

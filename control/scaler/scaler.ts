@@ -49,11 +49,11 @@ export class Scaler {
   }
 
   /** Reads what gateways say; once before the deployments of a round. */
-  look(states: readonly DeploymentState[]): void {
+  readDemand(states: readonly DeploymentState[]): void {
     const windows = states.flatMap(({ spec }) =>
       spec.models.flatMap(({ scaling }) => (scaling ? [1000 * scaling.window_s] : [])),
     );
-    if (windows.length > 0) this.#watch.look(this.#operations.now_ms(), Math.max(...windows));
+    if (windows.length > 0) this.#watch.read(this.#operations.now_ms(), Math.max(...windows));
   }
 
   /**

@@ -1,6 +1,6 @@
 /**
  * What became of replicas on idle nodes: one entry for each time that a job ran, and how much was idle meanwhile. Kept in
- * the state folder, so that every look, whoever makes it, knows how often jobs are preempted.
+ * the state folder, so that every round, whoever makes it, knows how often jobs are preempted.
  */
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -44,7 +44,7 @@ const hour_ms = 3_600_000;
 const kept_ms = 28 * day_ms;
 /** Clusters change: so much of the past says how often jobs are preempted. */
 const counted_ms = 2 * day_ms;
-/** Time between two looks beyond which nobody knows what was idle. */
+/** Time between two rounds beyond which nobody knows what was idle. */
 const gap_ms = 15 * 60_000;
 
 /** A file that is not there, or damaged, is an empty history: it steers and reports, and holds up nothing. */
@@ -123,7 +123,7 @@ export function devicesOf({ planned }: LaunchRecord): number {
   return planned.node_count * Math.max(1, count);
 }
 
-/** Adds what was idle, or was ours, since the last look. */
+/** Adds what was idle, or was ours, since the last round. */
 export function recordIdle(history: ScavengerHistory, devices: number, now_ms: number): void {
   const { looked_ms } = history;
   history.looked_ms = now_ms;

@@ -62,7 +62,7 @@ interface Wish {
 export interface ScavengerRound {
   submitted: number;
   withdrawn: number;
-  /** Replicas on idle nodes after this look, those that wait included. */
+  /** Replicas on idle nodes after this round, those that wait included. */
   replicas: number;
   held_back: string[];
 }
@@ -95,7 +95,7 @@ export class Scavenger {
     this.#shapes = new Shapes(this.#operations);
   }
 
-  /** Looks and acts until the signal aborts. What goes wrong is said once, and the next look tries again. */
+  /** Looks and acts until the signal aborts. What goes wrong is said once, and the next round tries again. */
   async run(): Promise<void> {
     const { signal, now_ms, loaded } = this.#operations;
     while (!signal.aborted) {
@@ -295,7 +295,7 @@ export class Scavenger {
     };
   }
 
-  /** Written down before anything is submitted, so that a look that dies in between submits nothing twice. */
+  /** Written down before anything is submitted, so that a round that dies in between submits nothing twice. */
   async #carryOut(
     { state: { name }, shapes }: Wish,
     submit: ScavengeDecision['submit'],

@@ -62,7 +62,7 @@ export class Shapes {
         await this.#plan(state, model, kind, made);
       } catch (error) {
         if (!(error instanceof HpcserveError)) throw error;
-        // What Slurm cannot say now it says at the next look.
+        // What Slurm cannot say now it says in the next round.
         if (error.code.startsWith('E_SLURM_')) throw error;
         made.because.push(`${model.name} on ${kind}: ${[error.message, ...error.because].join(': ')}`);
       }

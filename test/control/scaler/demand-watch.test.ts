@@ -54,15 +54,15 @@ it('the mean of all gateways is taken since the look before, and nothing where n
   const watch = new DemandWatch(layout);
   write('gateway', 10_000, [tiny(5, 1, 9000)]);
   write('gateway-2', 10_000, [tiny(0, 2, 9500)]);
-  watch.look(10_000, 60_000);
+  watch.read(10_000, 60_000);
   write('gateway', 14_000, [tiny(13, 0, 12_000)]);
   write('gateway-2', 12_000, [tiny(4, 2, 9500)]);
-  watch.look(15_000, 60_000);
-  watch.look(16_000, 60_000);
+  watch.read(15_000, 60_000);
+  watch.read(16_000, 60_000);
   // The first has ended, and another began in its place.
   write('gateway', 20_000, [tiny(0.5, 3, 20_000)], 19_000);
-  watch.look(20_000, 60_000);
-  watch.look(90_000, 60_000);
+  watch.read(20_000, 60_000);
+  watch.read(90_000, 60_000);
   const { samples, asked_ms } = watch.demandOf(['tiny']);
   expect(asked_ms).toBe(20_000);
   expect(samples).toEqual([
@@ -75,7 +75,7 @@ it('the mean of all gateways is taken since the look before, and nothing where n
 it('a model has the demand of all its names', () => {
   const watch = new DemandWatch(layout);
   write('gateway', 1000, [tiny(0, 1, 500), { ...tiny(0, 2, 700), model: 'small' }]);
-  watch.look(1000, 60_000);
+  watch.read(1000, 60_000);
   expect(watch.demandOf(['tiny', 'small'])).toEqual({
     samples: [{ at_ms: 1000, concurrency: 3 }],
     asked_ms: 700,
@@ -84,10 +84,10 @@ it('a model has the demand of all its names', () => {
 
 it('is known to a keeper that is started again, and to one that looks from cron', () => {
   write('gateway', 10_000, [tiny(5, 1, 9000)]);
-  new DemandWatch(layout).look(10_000, 60_000);
+  new DemandWatch(layout).read(10_000, 60_000);
   write('gateway', 30_000, [tiny(45, 0, 28_000)]);
   const next = new DemandWatch(layout);
-  next.look(30_000, 60_000);
+  next.read(30_000, 60_000);
   // 40 seconds of requests in 20.
   expect(next.demandOf(['tiny']).samples).toEqual([
     { at_ms: 10_000, concurrency: 1 },

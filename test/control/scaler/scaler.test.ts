@@ -78,7 +78,7 @@ const seen = (state: DeploymentState): Observation => ({
 /** Rounds of a keeper over six minutes in which nobody asks. */
 async function sixMinutes(state: DeploymentState): Promise<void> {
   for (let round = 0; round <= 72; round++) {
-    scaler.look([state]);
+    scaler.readDemand([state]);
     await scaler.scale(place.store.require('demo'), seen(state), false);
     now_ms += 5000;
   }
@@ -117,7 +117,7 @@ describe('the scaler', () => {
 
   it('says what a further replica lacks, once in a while, and adds nothing on a used-up budget', async () => {
     const state = save(2, [serving(1)]);
-    scaler.look([state]);
+    scaler.readDemand([state]);
     expect(await scaler.scale(state, seen(state), true)).toBe(false);
     expect(events).toEqual([]);
     for (let round = 0; round < 5; round++) {
@@ -131,7 +131,7 @@ describe('the scaler', () => {
 
   it('does not try again under another name what was given up', async () => {
     const state = save(2, [serving(1), launchRecord(2, { phase: 'ended', given_up: 'it failed six times' })]);
-    scaler.look([state]);
+    scaler.readDemand([state]);
     expect(await scaler.scale(state, seen(state), false)).toBe(false);
     expect(events).toEqual([]);
   });
