@@ -1,7 +1,3 @@
-/**
- * Settings of the command line and where each came from. Strongest first: flags, environment
- * (HPCSERVE_…), ./hpcserve.yaml of the launch folder, the user's config.yaml, the site-wide config.yaml.
- */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -27,6 +23,10 @@ export interface ConfigLayers {
 
 type FileLayer = 'launch folder' | 'user' | 'site-wide';
 
+/**
+ * Settings of the command line and where each came from. Strongest first: flags, environment
+ * (HPCSERVE_…), ./hpcserve.yaml of the launch folder, the user's config.yaml, the site-wide config.yaml.
+ */
 export class Configuration {
   readonly #layers: ConfigLayers;
   readonly #flags = new Map<ConfigKey, { flag: string; value: unknown }>();

@@ -1,7 +1,3 @@
-/**
- * The live view: finished things scroll up as lines, what still moves (waiting jobs, loading weights) is
- * redrawn below them in place.
- */
 import type { WriteStream } from 'node:tty';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { CliContext } from '../context.ts';
@@ -12,6 +8,10 @@ import type { ProgressView } from './progress-view.ts';
 /** Least time between two redraws, ms. Lower: smoother; higher: less traffic over a slow ssh. */
 const redrawInterval_ms = 100;
 
+/**
+ * The live view: finished things scroll up as lines, what still moves (waiting jobs, loading weights) is
+ * redrawn below them in place.
+ */
 export class TerminalView implements ProgressView {
   readonly #context: CliContext;
   readonly #stream: Pick<WriteStream, 'write' | 'columns'>;

@@ -1,4 +1,3 @@
-/** The gateway as a small Slurm job: for sites that allow no long-lived process on login nodes. */
 import { randomBytes } from 'node:crypto';
 import { existsSync, rmSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -39,6 +38,7 @@ export function isJobWanted(layout: StateLayout): boolean {
   return existsSync(join(layout.gateway_folder, jobFile));
 }
 
+/** The gateway as a small Slurm job: for sites that allow no long-lived process on login nodes. */
 export class GatewayJob {
   readonly #operations: Operations;
   readonly #client: SlurmClient;

@@ -1,11 +1,3 @@
-/**
- * The process behind `hpcserve run` without a command: it stands for a node of an allocation that somebody has, and
- * runs there what control tells it. One node agent at a time: an idle one, which shows in the mesh what the node has,
- * until there is a launch; then that launch's; then an idle one again. So devices have one owner, always.
- *
- * Orders are files in a folder of the owner's alone. They name a launch of a deployment of this site by its file, and
- * what is not such a file is refused: an order cannot make the node run anything else.
- */
 import { lstatSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -54,6 +46,14 @@ const look_ms = 500;
 /** The idle agent finds its devices within this time, ms; a GPU driver that wakes up takes seconds. */
 const devices_ms = 60_000;
 
+/**
+ * The process behind `hpcserve run` without a command: it stands for a node of an allocation that somebody has, and
+ * runs there what control tells it. One node agent at a time: an idle one, which shows in the mesh what the node has,
+ * until there is a launch; then that launch's; then an idle one again. So devices have one owner, always.
+ *
+ * Orders are files in a folder of the owner's alone. They name a launch of a deployment of this site by its file, and
+ * what is not such a file is refused: an order cannot make the node run anything else.
+ */
 export class JoinedHost {
   readonly #options: JoinedHostOptions;
   readonly #folder: string;

@@ -1,8 +1,3 @@
-/**
- * The gateway as a child of the keeper, in a Slurm job of the two: where login nodes forbid processes that stay, nothing of
- * ours is left there. One that dies is started again by the holder of its port, and both by this one; before the job's time limit its successor is submitted, so that it is
- * in the queue already when this one ends.
- */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -21,6 +16,11 @@ const settled_ms = 60_000;
 /** Until a successor that was refused is tried again, ms: Slurm warns minutes before the time limit. */
 const renewal_pause_ms_default = 15_000;
 
+/**
+ * The gateway as a child of the keeper, in a Slurm job of the two: where login nodes forbid processes that stay, nothing of
+ * ours is left there. A gateway that dies is started again by the holder of its port; where both die, this starts them again.
+ * Before the job's time limit its successor is submitted, so that it is in the queue already when this one ends.
+ */
 export class ColocatedGateway {
   readonly #config: string;
   readonly #signal: AbortSignal;

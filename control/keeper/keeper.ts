@@ -1,8 +1,3 @@
-/**
- * The keeper of a site: the one process that looks after all its deployments when no command does. Jobs that near
- * their time limit get successors, jobs that ended are replaced, models get replicas by demand, the gateway is started
- * again where it is gone.
- */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { defaultKeepSettings, type KeepSettings } from '../../solver/keeping/keep.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -41,6 +36,11 @@ const tick_ms_max = 5_000;
  */
 const idle_ms = 10_000;
 
+/**
+ * The keeper of a site: the one process that looks after all its deployments when no command does. Jobs that near
+ * their time limit get successors, jobs that ended are replaced, models get replicas by demand, the gateway is started
+ * again where it is gone.
+ */
 export class Keeper {
   readonly #options: KeeperOptions;
   readonly #operations: Operations;

@@ -1,4 +1,3 @@
-/** Gives a launch that waits in the queue another place, where nodes of another kind that suit it are free. */
 import { kindsWithRoom, overdue, startAtOnce, type WaitingLaunch } from '../../solver/keeping/waiting.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
@@ -22,6 +21,7 @@ const refused_ms = 15 * 60_000;
 /** A better plan of some replicas is not looked for any longer. */
 const search_ms = 500;
 
+/** Gives a launch that waits in the queue another place, where nodes of another kind that suit it are free. */
 export class PendingJobMigrator {
   readonly #operations: Operations;
   readonly #emit: (event: ProgressEvent) => void;

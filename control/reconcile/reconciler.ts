@@ -1,9 +1,3 @@
-/**
- * Compares what was asked for with what is there, and acts: submits, adopts, cancels, writes down. One
- * `pass` inspects once; who wants to follow calls it again. Everything that must not happen twice is written
- * to disk before it is done, under the lock of the deployment.
- */
-
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { SiteConfig } from '../../spec/site.ts';
@@ -41,6 +35,11 @@ export interface ReconcilerOptions extends Writer {
 /** Between two tries to renew what jobs prove their provider with, where that fails, ms. */
 const renewAgain_ms = 60_000;
 
+/**
+ * Compares what was asked for with what is there, and acts: submits, adopts, cancels, writes down. One
+ * `pass` inspects once; who wants to follow calls it again. Everything that must not happen twice is written
+ * to disk before it is done, under the lock of the deployment.
+ */
 export class Reconciler {
   readonly #options: ReconcilerOptions;
   readonly #timing: DecideTiming;

@@ -1,7 +1,3 @@
-/**
- * Hands launches to the runner, one by one or several as a job array: intent to disk, then the runner, then its answer to
- * disk. A submission whose answer gets lost leaves the intent; the next pass looks for its job before it submits another.
- */
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -39,6 +35,10 @@ export interface SubmissionsOptions {
   emit: (event: ProgressEvent) => void;
 }
 
+/**
+ * Hands launches to the runner, one by one or several as a job array: intent to disk, then the runner, then its answer to
+ * disk. A submission whose answer gets lost leaves the intent; the next pass looks for its job before it submits another.
+ */
 export class Submissions {
   readonly #options: SubmissionsOptions;
   /** Launches that were refused as an array: they go one by one. */

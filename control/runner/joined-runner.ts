@@ -1,7 +1,3 @@
-/**
- * Launches that were planned onto a joined node go to that node; all others to the runner of the site. A joined node
- * runs one launch at a time: others wait for it as in a queue.
- */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { writeFileAtomically } from '../../host/whole-file.ts';
@@ -20,6 +16,10 @@ import {
 import { describeAgentExit } from './agent-end.ts';
 import type { JobArrays, JobRunner, PreparedLaunch, RenderedScript } from './job-runner.ts';
 
+/**
+ * Launches that were planned onto a joined node go to that node; all others to the runner of the site. A joined node
+ * runs one launch at a time: others wait for it as in a queue.
+ */
 export class JoinedNodeRunner implements JobRunner {
   readonly #site: JobRunner;
   readonly #layout: StateLayout;

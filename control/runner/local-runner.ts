@@ -1,8 +1,3 @@
-/**
- * The runner of the `local` site: node agents as child processes that outlive the command. Each runs in a
- * session of its own under a few lines of sh, which play the part of Slurm's batch script: they wait for
- * the agent and write its exit code down, whoever has gone meanwhile.
- */
 import { spawn } from 'node:child_process';
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
@@ -52,6 +47,11 @@ const wrapper = [
   'exit "$code"',
 ].join('\n');
 
+/**
+ * The runner of the `local` site: node agents as child processes that outlive the command. Each runs in a
+ * session of its own under a few lines of sh, which play the part of Slurm's batch script: they wait for
+ * the agent and write its exit code down, whoever has gone meanwhile.
+ */
 export class LocalRunner implements JobRunner {
   readonly kind = 'local';
   readonly poll_interval_ms = 250;

@@ -1,4 +1,3 @@
-/** The runner of Slurm sites: renders, submits and follows batch jobs through the one Slurm client. */
 import { dirname, join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import { processesWithArgument } from '../../host/process-identity.ts';
@@ -36,6 +35,7 @@ export interface SlurmRunnerOptions {
   overrideSource?: (key: string) => string | undefined;
 }
 
+/** The runner of Slurm sites: renders, submits and follows batch jobs through the one Slurm client. */
 export class SlurmRunner implements JobRunner {
   readonly kind = 'slurm';
   readonly poll_interval_ms: number;

@@ -1,7 +1,3 @@
-/**
- * At most so many submissions in any minute, over all commands that share a state folder: their times stand
- * in a file there, under a lock that is held only while it is read and written.
- */
 import { join } from 'node:path';
 import { z } from 'zod';
 import { FolderLock } from '../../host/folder-lock.ts';
@@ -21,6 +17,10 @@ export interface SubmissionPaceOptions {
   signal: AbortSignal;
 }
 
+/**
+ * At most so many submissions in any minute, over all commands that share a state folder: their times stand
+ * in a file there, under a lock that is held only while it is read and written.
+ */
 export class SubmissionPace {
   readonly #options: SubmissionPaceOptions;
 

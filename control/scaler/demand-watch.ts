@@ -1,7 +1,3 @@
-/**
- * What gateways were asked for over the last while, by model: what `scale` decides on. Kept in a file beside, so that a
- * keeper that is started again, or one that looks once from cron, knows what came before.
- */
 import { join } from 'node:path';
 import { z } from 'zod';
 import { makeFolders } from '../../host/make-folders.ts';
@@ -29,6 +25,10 @@ const keptSchema = z.object({
 /** Between two writes of what is kept, ms: what a keeper that is killed forgets. */
 const keep_ms = 10_000;
 
+/**
+ * What gateways were asked for over the last while, by model: what `scale` decides on. Kept in a file beside, so that a
+ * keeper that is started again, or one that looks once from cron, knows what came before.
+ */
 export class DemandWatch {
   readonly #layout: StateLayout;
   readonly #files: Map<number, DemandFile>;

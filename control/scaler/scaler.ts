@@ -1,7 +1,3 @@
-/**
- * Gives models more or fewer replicas as they are asked for: looks at demand, lets `solver/scaling` decide, plans what is
- * to be added as `deploy` does, and writes it into the deployment's state. The reconciler submits and ends jobs.
- */
 import { type ScalingDecision, scale } from '../../solver/scaling/scale.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
@@ -35,6 +31,10 @@ const search_ms = 500;
 
 type Scaled = NonNullable<DeploymentState['scaled']>[string];
 
+/**
+ * Gives models more or fewer replicas as they are asked for: looks at demand, lets `solver/scaling` decide, plans what is
+ * to be added as `deploy` does, and writes it into the deployment's state. The reconciler submits and ends jobs.
+ */
 export class Scaler {
   readonly #operations: Operations;
   readonly #emit: (event: ProgressEvent) => void;

@@ -1,8 +1,3 @@
-/**
- * `hpcserve backfill`: puts replicas on idle preemptible nodes, beyond those that deployments have, and withdraws what
- * nobody wants any more. What to submit is decided by `solver/scavenging`; the reconciler submits, follows and ends it as
- * it does with any other launch.
- */
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
   type IdleHole,
@@ -70,6 +65,11 @@ export interface ScavengerRound {
 /** A start that Slurm expects within this time is one in an idle hole. */
 const soon_ms = 90_000;
 
+/**
+ * `hpcserve backfill`: puts replicas on idle preemptible nodes, beyond those that deployments have, and withdraws what
+ * nobody wants any more. What to submit is decided by `solver/scavenging`; the reconciler submits, follows and ends it as
+ * it does with any other launch.
+ */
 export class Scavenger {
   readonly #options: ScavengerOptions;
   readonly #operations: Operations;

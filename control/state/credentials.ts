@@ -1,4 +1,3 @@
-/** API keys of this person, by gateway: `$XDG_CONFIG_HOME/hpcserve/credentials.json`, 0600. */
 import { chmodSync, readFileSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { z } from 'zod';
@@ -19,6 +18,7 @@ const credentialSchema = z.object({
 export type Credential = z.infer<typeof credentialSchema>;
 const fileSchema = z.object({ format: z.literal(1), gateways: z.array(credentialSchema) });
 
+/** API keys of this person, by gateway: `$XDG_CONFIG_HOME/hpcserve/credentials.json`, 0600. */
 export class CredentialFile {
   readonly path: string;
 

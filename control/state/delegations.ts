@@ -1,7 +1,3 @@
-/**
- * What the jobs of a user prove their provider with: written into the launch folder before a job is submitted, and renewed
- * for as long as control looks after the launch.
- */
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { writeFileAtomically } from '../../host/whole-file.ts';
@@ -53,6 +49,10 @@ export interface DelegatedLaunch {
   time_limit_s?: number | undefined;
 }
 
+/**
+ * What the jobs of a user prove their provider with: written into the launch folder before a job is submitted, and renewed
+ * for as long as control looks after the launch.
+ */
 export class Delegations {
   readonly #layout: StateLayout;
   readonly #name: string;

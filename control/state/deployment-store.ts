@@ -1,17 +1,3 @@
-/**
- * Deployments on disk: `<state_dir>/<site>/deployments/<name>/`, see spec/state-layout.ts. A record changes in one way only,
- * under the lock of its folder, whoever changes it and from whichever host:
- *
- *   update(name, writer, change):   lock ─► load ─► change(state) ─► check ─► write whole ─► unlock
- *                                                        └─ undefined: nothing is to be changed ─┘
- *
- *   locked(name, writer, work):     lock ─► load ─► work(record) ────────────────────────────► unlock
- *                                                     record.save(intent)   check ─► still ours? ─► write whole
- *                                                     the effect            sbatch, scancel
- *                                                     record.save(answer)   check ─► still ours? ─► write whole
- *
- * `locked` is for effects that must not happen twice: a command that dies between the two leaves the intent behind.
- */
 import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
@@ -81,6 +67,20 @@ export class LockedDeployment {
   }
 }
 
+/**
+ * Deployments on disk: `<state_dir>/<site>/deployments/<name>/`, see spec/state-layout.ts. A record changes in one way only,
+ * under the lock of its folder, whoever changes it and from whichever host:
+ *
+ *   update(name, writer, change):   lock ─► load ─► change(state) ─► check ─► write whole ─► unlock
+ *                                                        └─ undefined: nothing is to be changed ─┘
+ *
+ *   locked(name, writer, work):     lock ─► load ─► work(record) ────────────────────────────► unlock
+ *                                                     record.save(intent)   check ─► still ours? ─► write whole
+ *                                                     the effect            sbatch, scancel
+ *                                                     record.save(answer)   check ─► still ours? ─► write whole
+ *
+ * `locked` is for effects that must not happen twice: a command that dies between the two leaves the intent behind.
+ */
 export class DeploymentStore {
   readonly layout: StateLayout;
 
