@@ -54,7 +54,7 @@ const meshSchema = z.object({
 /** What a gateway takes part in, and what it refused. */
 export type MeshStatus = z.infer<typeof meshSchema>['mesh'];
 
-/** The administration of a gateway, by its admin token: keys, usage, devices. */
+/** The administration of a gateway, by its admin token: keys, the mesh, devices. */
 export class GatewayAdmin {
   readonly #gateway: GatewayAddress;
   readonly #token: string;
