@@ -6,7 +6,7 @@ import { complete } from '../../cli/commands/completion.ts';
 import { Configuration } from '../../cli/config/configuration.ts';
 import type { CliContext } from '../../cli/context.ts';
 import { buildProgram } from '../../cli/program.ts';
-import { type Home, temporaryHome } from './process.ts';
+import { type Home, temporaryHome } from './support.ts';
 
 let home: Home;
 beforeEach(() => {

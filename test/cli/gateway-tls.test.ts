@@ -2,7 +2,7 @@
 import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { type Home, temporaryHome } from './process.ts';
+import { type Home, temporaryHome } from './support.ts';
 
 let home: Home;
 beforeEach(() => {

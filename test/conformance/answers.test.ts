@@ -4,7 +4,7 @@ import { zodResponseFormat } from 'openai/helpers/zod';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import * as shapes from './shapes.ts';
-import { context_tokens, openStage, type Stage } from './stage.ts';
+import { context_tokens, openStage, type Stage } from './support.ts';
 
 const chatPath = '/v1/chat/completions';
 const messages = [{ role: 'user' as const, content: 'Tell me a story.' }];

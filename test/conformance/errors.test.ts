@@ -4,7 +4,7 @@ import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { limits } from '../../spec/wire.ts';
 import { errorEnvelope } from './shapes.ts';
-import { openStage, type Stage } from './stage.ts';
+import { openStage, type Stage } from './support.ts';
 
 const chatPath = '/v1/chat/completions';
 const messages = [{ role: 'user' as const, content: 'Hello' }];

@@ -1,6 +1,6 @@
 /** A wrapped engine behind the gateway: what it says and what it is sent pass byte for byte. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { openStage, type Stage } from './stage.ts';
+import { openStage, type Stage } from './support.ts';
 
 const chatPath = '/v1/chat/completions';
 

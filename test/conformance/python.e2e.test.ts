@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
-import { openStage, type Stage } from './stage.ts';
+import { openStage, type Stage } from './support.ts';
 
 const python = process.env.HPCSERVE_TEST_PYTHON ?? 'python3';
 const program = fileURLToPath(new URL('client.py', import.meta.url));

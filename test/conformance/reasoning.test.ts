@@ -1,7 +1,7 @@
 /** A model whose template thinks: its reasoning apart from its answer, counted, and bounded where that is asked for. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import * as shapes from './shapes.ts';
-import { openStage, type Stage } from './stage.ts';
+import { openStage, type Stage } from './support.ts';
 
 const chatPath = '/v1/chat/completions';
 const body = {

@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, mkdtempSync, rmdirSync, rmSync, statfsSync, writ
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Home, temporaryHome } from '../cli/process.ts';
+import { type Home, temporaryHome } from '../cli/support.ts';
 
 const disk = mkdtempSync(join(tmpdir(), 'hpcserve-disk-'));
 const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=1m,mode=0700', 'tmpfs', disk]).status === 0;

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
 import type { GatewayEndpoint } from '../../spec/state-layout.ts';
-import { type Home, temporaryHome } from '../cli/process.ts';
+import { type Home, temporaryHome } from '../cli/support.ts';
 import { hpcserveProgram } from '../cluster/user-home.ts';
 
 let home: Home;

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { processesWithArgument } from '../../host/process-identity.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
-import { type Home, temporaryHome } from '../cli/process.ts';
+import { type Home, temporaryHome } from '../cli/support.ts';
 
 let home: Home;
 const deployed = (stdout: string): { url: string; key: string; models: string[]; serving: boolean } =>

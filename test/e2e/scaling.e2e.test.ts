@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Home, temporaryHome } from '../cli/process.ts';
+import { type Home, temporaryHome } from '../cli/support.ts';
 
 let home: Home;
 let client: OpenAI;

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
 import { siteQuestionSchema } from '../../spec/site-question.ts';
-import { type Home, type Outcome, temporaryHome } from '../cli/process.ts';
+import { type Home, type Outcome, temporaryHome } from '../cli/support.ts';
 import { freePort } from '../slurm/ssh/server.ts';
 
 let home: Home;

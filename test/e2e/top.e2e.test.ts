@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { SharedDevice } from '../../control/gateway/admin.ts';
-import { type Home, temporaryHome } from '../cli/process.ts';
+import { type Home, temporaryHome } from '../cli/support.ts';
 
 let home: Home;
 const names = ['one', 'two', 'three'];

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { Plan, PlannedWorkload } from '../../spec/plan.ts';
 import { stateLayout } from '../../spec/state-layout.ts';
 import { hollowLlama } from '../cli/hollow-model.ts';
-import { type Home, temporaryHome } from '../cli/process.ts';
+import { type Home, temporaryHome } from '../cli/support.ts';
 import { json, startStage } from './support.ts';
 
 /** Two models of the same files: one is asked often, the other seldom and with long prompts. */

@@ -2,7 +2,7 @@
  * Philox4x32-10, a counter-based random generator: a pure function of (key, counter), so the draw of a
  * position does not depend on what was drawn before it, and an answer continued elsewhere draws the same.
  * Source: Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3", SC '11, §3.3; held
- * against the known answers of its Random123 distribution by test/agent/text/philox.test.ts.
+ * against the known answers of its Random123 distribution by test/agent/text/sampling/philox.test.ts.
  */
 
 const multiplier0 = 0xd2511f53;

@@ -95,3 +95,14 @@ describe('prompt tokens', () => {
     expect(Array.from(withBos({ ...tokenizer, add_bos: false }, Int32Array.of(5)))).toEqual([5]);
   });
 });
+
+describe('the date in a chat template', () => {
+  it('is the one that is given, so that a prompt can be rendered again on another day', () => {
+    const source = "\n{{ strftime_now('%d %b %Y, %A %H:%M %% %Q') }}|{{ messages[0].content }}";
+    const template = new ChatTemplate(source, { bos_token: '', eos_token: '' });
+    const options = { add_generation_prompt: true, continue_final_message: false, variables: {} };
+    const messages = [{ role: 'user', content: 'x' }];
+    const rendered = template.render({ ...options, messages, now_ms: Date.UTC(2024, 6, 6, 9, 5) });
+    expect(rendered).toBe('\n06 Jul 2024, Saturday 09:05 % %Q|x');
+  });
+});

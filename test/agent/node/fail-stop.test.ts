@@ -1,0 +1,231 @@
+/** Engines that break for good: seen, reported, announced, and left; nothing limps on, and nobody waits for ever. */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, test } from 'vitest';
+import type { FailureReport } from '../../../agent/node/failure-report.ts';
+import { synthPresets } from '../../../native/synth/shape.ts';
+import { synthesize } from '../../../native/synth/synthesize.ts';
+import type { ModelSpec } from '../../../spec/model-yaml.ts';
+import { eventually } from '../../mesh/support.ts';
+import { lacking, stopComputingThread, threadStopper } from '../stop-thread.ts';
+import { alive, type RunningAgent, Site, unitOf } from '../support.ts';
+
+const engine = fileURLToPath(new URL('../fragile-engine.mjs', import.meta.url));
+const quick = { first_token_s: 60, between_tokens_s: 60, total_s: 600, health_s: 0.9, stall_s: 1 };
+/** Of engines that are not to be taken for hung, however busy the machine is. */
+const calm = { health_s: 45, stall_s: 300 };
+const gpu = { emulated: 'cpu', device_model: 'A100-40GB', device_memory_bytes: 2 ** 30 } as const;
+
+function fragile(name: string, timeouts: Partial<ModelSpec['timeouts']> = calm, unit = {}) {
+  return unitOf(
+    { name, command: [process.execPath, engine, '{socket}'], timeouts: { ...quick, ...timeouts } },
+    { model_path: engine, ...unit },
+  );
+}
+
+async function reportOf(agent: RunningAgent, unit: string): Promise<FailureReport> {
+  const path = join(agent.launch.launch_folder, `n0.${unit}.failure.json`);
+  return JSON.parse(await readFile(path, 'utf8')) as FailureReport;
+}
+
+/** What an answer ends with: its text, or why it was cut. */
+async function endOf(answer: Promise<{ body: { text(): Promise<string> } }>): Promise<string> {
+  try {
+    return await (await answer).body.text();
+  } catch (error) {
+    return String(error);
+  }
+}
+
+describe('a wrapped engine that hangs and lives', () => {
+  test.each([
+    ['answers no health check', 'deaf', 0.9, /3 health checks failed in a row: .* not answered within 0.2 s/],
+    // Time for an answer that comes late: it is what the answer says that counts.
+    ['answers them with an error', 'sick', 4.5, /3 health checks failed in a row: \/v1\/models answers 500/],
+    ['computes nothing', 'stall', 4.5, /has computed nothing for \d+ s while 1 request\(s\) run/],
+  ])('%s: DOWN with the reason, its requests end, the agent leaves', async (_, verb, health_s, why) => {
+    await using site = await Site.open();
+    const agent = await site.start([fragile('m', { health_s, stall_s: 1 })]);
+    const record = await site.serving('m');
+    const pid = await agent.pidOf(record);
+    const began_ms = performance.now();
+    const ended = endOf(site.ask(record, verb));
+    const down = await eventually(() => {
+      const now = site.registry.get(record.session_id)!;
+      return now.lifecycle === 'DOWN' || now.lifecycle === 'LEFT' ? now : undefined;
+    }, 'it is DOWN');
+    // A moment later it is LEFT, which says no more than that.
+    if (down.lifecycle === 'DOWN')
+      expect(down.metadata.models[0]).toMatchObject({
+        state: 'failed',
+        error: expect.stringMatching('hangs'),
+      });
+    expect(await ended).toBeTruthy(); // not awaited in vain
+    expect(await agent.ended).toEqual({ code: 8, signal: null });
+    expect(performance.now() - began_ms).toBeLessThan(10_000);
+    // It was killed; the kernel takes a moment for that, which the agent does not wait for.
+    await eventually(() => !alive(pid), 'the process to be gone', 6000);
+    const state = (await agent.state())!;
+    expect(state.error!.because.join()).toMatch(why);
+    expect(agent.stderr).toMatch(why);
+    const report = await reportOf(agent, 'm-0');
+    expect(report).toMatchObject({ fatal: 'device', unit: 'm-0', error: { code: 'E_AGENT_ENGINE_HANG' } });
+    expect(report.session_id).toBe(record.session_id);
+  });
+
+  test('stopped by SIGSTOP, which SIGTERM does not end', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([fragile('m', quick)]);
+    const pid = await agent.pidOf(await site.serving('m'));
+    process.kill(pid, 'SIGSTOP');
+    expect((await agent.ended).code).toBe(8);
+    // It was killed; the kernel takes a moment for that, which the agent does not wait for.
+    await eventually(() => !alive(pid), 'the process to be gone', 6000);
+    expect((await reportOf(agent, 'm-0')).error.because.join()).toContain('health checks failed');
+  });
+
+  test('a busy one is let be: its stream comes slowly, its health check in time', async () => {
+    await using site = await Site.open();
+    // All of it takes longer than an engine may be without progress, and each pause is much shorter than that.
+    const agent = await site.start([fragile('m', { health_s: 9, stall_s: 4 })]);
+    const record = await site.serving('m');
+    expect(await endOf(site.ask(record, 'slow 1500'))).toContain('[DONE]');
+    expect((await agent.state())!.phase).toBe('serving');
+  });
+});
+
+describe('an engine that says that its device failed', () => {
+  test.each([
+    ['cuda', 'CUDA error: an illegal memory access was encountered'],
+    ['nccl', 'Watchdog caught collective operation timeout'],
+  ])('%s: what else is on that device ends with it, and nothing starts again', async (verb, line) => {
+    await using site = await Site.open();
+    const on = (index: number) => ({ device_kind: 'gpu', first_device: index });
+    const agent = await site.start(
+      [fragile('a', calm, on(0)), fragile('b', calm, on(0)), fragile('c', calm, on(1))],
+      gpu,
+    );
+    const [a, b, c] = await Promise.all([site.serving('a'), site.serving('b'), site.serving('c')]);
+    await endOf(site.ask(a, verb));
+    await eventually(() => site.registry.get(b.session_id)?.lifecycle === 'DOWN', 'its neighbour is DOWN');
+    const first = await eventually(() => reportOf(agent, 'a-0').catch(() => undefined), 'a report');
+    expect(first).toMatchObject({ fatal: 'device', signal: 'SIGABRT' });
+    expect(first.error.because.join()).toContain(line);
+    expect(first.lines.join()).toContain(line);
+    const second = await eventually(() => reportOf(agent, 'b-0').catch(() => undefined), 'another');
+    expect(second.error).toMatchObject({
+      code: 'E_AGENT_DEVICE_FAILED',
+      what: 'A100-40GB of n0 failed under a-0',
+    });
+    // The other device goes on, and with it the agent.
+    expect(await endOf(site.ask(c, 'count 2'))).toContain('[DONE]');
+    const { phase } = await agent.stateWhere(
+      ({ sessions }) => sessions.filter(({ unit, pid }) => unit && pid !== undefined).length === 1,
+      'only one unit has a process',
+    );
+    expect(phase).toBe('serving');
+    await endOf(site.ask(c, verb));
+    expect(await agent.ended).toEqual({ code: 8, signal: null });
+  });
+
+  test('that its memory is used up: only itself, but no further start', async () => {
+    await using site = await Site.open();
+    const on = { device_kind: 'gpu', first_device: 0 };
+    const agent = await site.start([fragile('a', calm, on), fragile('b', calm, on)], gpu);
+    const [a, b] = await Promise.all([site.serving('a'), site.serving('b')]);
+    await endOf(site.ask(a, 'memory'));
+    const report = await eventually(() => reportOf(agent, 'a-0').catch(() => undefined), 'a report');
+    expect(report).toMatchObject({ fatal: 'process' });
+    expect(report.error.because.join()).toContain('the memory of the device is used up');
+    expect(await endOf(site.ask(b, 'count 2'))).toContain('[DONE]');
+    await agent.stateWhere(({ phase }) => phase === 'serving', 'its neighbour serves');
+  });
+});
+
+describe('answers that take too long', () => {
+  test.each([
+    [
+      'before the first token',
+      { first_token_s: 0.3 },
+      'slow 5000',
+      'has not begun after 0.3 s',
+      'server_error',
+    ],
+    [
+      'between two',
+      { between_tokens_s: 0.3, first_token_s: 9 },
+      'slow 700',
+      'nothing more of the answer',
+      'server_error',
+    ],
+    ['as a whole', { total_s: 0.6 }, 'slow 400', 'not complete after 0.6 s', 'timeout_error'],
+  ])('%s end with an event that says so', async (_, timeouts, verb, words, type) => {
+    await using site = await Site.open();
+    await site.start([fragile('m', { ...calm, ...timeouts })]);
+    const record = await site.serving('m');
+    const answer = await site.pool(record).request({
+      method: 'POST',
+      path: '/v1/chat/completions',
+      headers: { 'content-type': 'application/json', accept: 'text/event-stream' },
+      body: JSON.stringify({ model: 'm', stream: true, messages: [{ role: 'user', content: verb }] }),
+    });
+    const text = await answer.body.text();
+    const { error } = JSON.parse(text.trim().split('\n\n').at(-1)!.slice(6));
+    expect(error).toMatchObject({ type, code: 'E_AGENT_TIMEOUT', message: expect.stringContaining(words) });
+  });
+});
+
+describe.skipIf(lacking !== '')(
+  `a compute thread that is stuck${lacking && ` [skipped: needs ${lacking}]`}`,
+  () => {
+    test('in a worker whose main thread lives: reported, DOWN, and left, though not even SIGKILL ends it', async () => {
+      await using site = await Site.open();
+      const model_path = join(site.folder, 'toy.gguf');
+      await synthesize({
+        path: model_path,
+        shape: synthPresets['tiny-llama']!,
+        quantization: 'F16',
+        seed: 1,
+      });
+      const program = threadStopper(site.folder);
+      const native = { engine: 'native', model_path, context_tokens: 4096, kv_tokens: 4096 } as const;
+      const agent = await site.start([unitOf({ name: 'toy', timeouts: { ...quick, stall_s: 2 } }, native)]);
+      const record = await site.serving('toy', 20_000);
+      const answer = await site.pool(record).request({
+        method: 'POST',
+        path: '/v1/chat/completions',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({
+          model: 'toy',
+          stream: true,
+          ignore_eos: true,
+          messages: [{ role: 'user', content: 'Go on.' }],
+        }),
+      });
+      const cut = answer.body.text().then(
+        () => 'ended',
+        () => 'cut',
+      );
+      const pid = await agent.pidOf(record);
+      const stopper = await stopComputingThread(pid, program);
+      try {
+        expect(await cut).toBe('cut');
+        await eventually(
+          () => site.registry.get(record.session_id)?.lifecycle !== 'SERVING',
+          'it is DOWN',
+          1000,
+        );
+        expect(await agent.ended).toEqual({ code: 8, signal: null });
+        expect(alive(pid)).toBe(true); // it hangs in what the kernel does not interrupt
+        const report = await reportOf(agent, 'toy-0');
+        expect(report).toMatchObject({ fatal: 'device', error: { code: 'E_WORKER_STUCK' } });
+        expect(report.error.what).toMatch(/^the compute thread has been stuck for \d+ s$/);
+        expect(report.lines.join()).toContain('serving a model');
+      } finally {
+        stopper.kill('SIGKILL');
+      }
+      await eventually(() => !alive(pid), 'it is gone');
+    }, 60_000);
+  },
+);

@@ -1,0 +1,100 @@
+/** An engine that may sleep, behind a real agent: nobody who asks notices, but for the time that it takes to wake. */
+import { chmod, mkdir, writeFile } from 'node:fs/promises';
+import { delimiter, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { expect, test } from 'vitest';
+import { eventually } from '../../mesh/support.ts';
+import { type RunningAgent, Site, unitOf } from '../support.ts';
+
+/** Programs and Python packages as an installation of vLLM has them, with a server that keeps to its rules. */
+async function installed(site: Site): Promise<Record<string, string>> {
+  const folder = join(site.folder, 'installed');
+  await mkdir(join(folder, 'vllm/entrypoints/openai'), { recursive: true });
+  await mkdir(join(folder, 'vllm-0.18.0.dist-info'));
+  await writeFile(join(folder, 'vllm-0.18.0.dist-info/METADATA'), 'Name: vllm\nVersion: 0.18.0\n');
+  await writeFile(join(folder, 'vllm/__init__.py'), '');
+  await writeFile(join(folder, 'vllm/entrypoints/openai/cli_args.py'), 'uds: str | None = None\n');
+  const server = fileURLToPath(new URL('../adapters/vllm-rules.mjs', import.meta.url));
+  await mkdir(join(folder, 'bin'));
+  await writeFile(join(folder, 'bin/vllm'), `#!/bin/sh\nexec '${process.execPath}' '${server}' "$@"\n`);
+  await chmod(join(folder, 'bin/vllm'), 0o755);
+  return { PATH: `${join(folder, 'bin')}${delimiter}${process.env.PATH}`, PYTHONPATH: folder };
+}
+
+async function start(site: Site, name: string, keep_alive_s: number): Promise<RunningAgent> {
+  const unit = unitOf({ name, engine_args: ['--enable-sleep-mode'] }, { engine: 'vllm' });
+  return site.start([unit], { sharing: { keep_alive_s } }, await installed(site));
+}
+
+const words = async (agent: RunningAgent): Promise<string[]> =>
+  (await agent.engineLog(agent.launch.units[0]!.unit)).filter((line) => /^(sleep|wake|asked)/.test(line));
+
+test('sleeps when nobody asks, and is woken once for all that ask then', async () => {
+  await using site = await Site.open();
+  const agent = await start(site, 'dozing', 2);
+  const record = await site.serving('dozing', 30_000);
+  const answers = async (count: number): Promise<string[]> => {
+    const asked = await Promise.all(Array.from({ length: count }, () => site.ask(record, 'hello')));
+    return Promise.all(
+      asked.map(async ({ body }) => JSON.parse(await body.text()).choices[0].message.content),
+    );
+  };
+  const sleepsAfter = (count: number) =>
+    eventually(
+      async () => (await words(agent)).filter((word) => word === 'sleep 1').length > count || undefined,
+      'sleep',
+      20_000,
+    );
+  await sleepsAfter(0);
+  expect(await answers(5)).toEqual(Array(5).fill('awake'));
+  const count = async (word: string) => (await words(agent)).filter((each) => each === word).length;
+  // What the engine says is in its log a moment after its answer.
+  await expect.poll(() => count('asked')).toBe(5);
+  expect(await count('wake')).toBe(1);
+  await sleepsAfter(1);
+  expect(await answers(1)).toEqual(['awake']);
+  expect(await words(agent)).not.toContain('asked asleep');
+}, 60_000);
+
+test('one that does not wake is said to be unable to serve, so that another is asked', async () => {
+  await using site = await Site.open();
+  const agent = await start(site, 'deep', 0.3);
+  const record = await site.serving('deep', 30_000);
+  await eventually(async () => (await words(agent)).includes('sleep 1') || undefined, 'sleep');
+  const { statusCode, body } = await site.ask(record, 'hello');
+  expect(statusCode).toBe(503);
+  expect(await body.text()).toMatch(/sleeps and does not wake.*\/wake_up answers 500/);
+}, 60_000);
+
+test('one that fell asleep and could not say so is woken all the same', async () => {
+  await using site = await Site.open();
+  const agent = await start(site, 'mute', 0.3);
+  const record = await site.serving('mute', 30_000);
+  await eventually(async () => (await words(agent)).includes('sleep 1') || undefined, 'sleep');
+  const { statusCode, body } = await site.ask(record, 'hello');
+  expect([statusCode, JSON.parse(await body.text()).choices[0].message.content]).toEqual([200, 'awake']);
+  expect(await words(agent)).not.toContain('asked asleep');
+}, 60_000);
+
+test('one that is asked again and again does not sleep, and does once nobody asks', async () => {
+  await using site = await Site.open();
+  const keep_alive_s = 3;
+  const agent = await start(site, 'awake', keep_alive_s);
+  const record = await site.serving('awake', 30_000);
+  const until_ms = performance.now() + 2 * 1000 * keep_alive_s;
+  const asked: string[] = [];
+  let last_ms = 0;
+  while (performance.now() < until_ms) {
+    last_ms = performance.now();
+    await (await site.ask(record, 'hello')).body.dump();
+    asked.push('asked');
+    await delay(500);
+  }
+  await expect.poll(() => words(agent)).toEqual(asked);
+  await eventually(async () => (await words(agent)).length > asked.length || undefined, 'sleep', 20_000);
+  expect(performance.now() - last_ms).toBeGreaterThanOrEqual(1000 * keep_alive_s);
+  // It is looked at meanwhile, and sleeps already.
+  await delay(1500 * keep_alive_s);
+  expect(await words(agent)).toEqual([...asked, 'sleep 1']);
+}, 60_000);

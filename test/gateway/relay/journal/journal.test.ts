@@ -1,0 +1,179 @@
+/** What a gateway remembers of streams, and what it makes of it. */
+import type { ServerResponse } from 'node:http';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { JournalMemory } from '../../../../gateway/relay/journal/journal-memory.ts';
+import { TextJournal } from '../../../../gateway/relay/journal/text-journal.ts';
+import { TokenJournal } from '../../../../gateway/relay/journal/token-journal.ts';
+import { type ParsedRequest, parseRequest } from '../../../../gateway/relay/request-body.ts';
+import { RequestScan } from '../../../../gateway/relay/request-scan.ts';
+import { StreamRelay } from '../../../../gateway/relay/stream-relay.ts';
+import type { ContinuedChoice } from '../../../../spec/wire.ts';
+
+/** A response that keeps what is written to it. */
+function sink(): { response: ServerResponse; written: () => string } {
+  const parts: Buffer[] = [];
+  const keep = (part?: Buffer | string): boolean => {
+    if (part !== undefined) parts.push(Buffer.from(part as string));
+    return true;
+  };
+  const response = { headersSent: true, write: keep, end: keep } as unknown as ServerResponse;
+  return { response, written: () => Buffer.concat(parts).toString() };
+}
+
+/** A request that was read. */
+function asked(body: string): ParsedRequest {
+  return parseRequest(new RequestScan(Buffer.from(body)).finish(), 'completions');
+}
+
+function sent(body: readonly Buffer[]): string {
+  return Buffer.concat([...body]).toString();
+}
+
+interface Said {
+  choice: number;
+  text: string;
+  ids: number[];
+}
+
+const head = { id: 'chatcmpl-1', created: 7, model: 'm","hpcserve' };
+const beginning = { hpcserve_prompt_tokens: 9, hpcserve_seed: 3, hpcserve_prompt_digest: 'd' };
+
+function chunk({ choice, text, ids }: Said, first: boolean): { plain: string; extended: string } {
+  const plain = { ...head, choices: [{ index: choice, delta: { content: text } }] };
+  const extended = {
+    ...plain,
+    ...(first ? beginning : {}),
+    ...(choice === 0 ? {} : { hpcserve_choice: choice }),
+    hpcserve_token_ids: ids,
+  };
+  return {
+    plain: `data: ${JSON.stringify(plain)}\n\n`,
+    extended: `data: ${JSON.stringify(extended)}\n\n`,
+  };
+}
+
+const said = fc.record({
+  choice: fc.nat(2),
+  text: fc.oneof(fc.string({ unit: 'binary' }), fc.constant('","hpcserve_token_ids":[1]}')),
+  ids: fc.array(fc.nat(2 ** 31 - 1), { maxLength: 5 }),
+});
+
+describe('the journal of tokens', () => {
+  it('cuts its part out and leaves every other byte, however the stream is cut into pieces', () => {
+    fc.assert(
+      fc.property(
+        fc.array(said, { minLength: 1, maxLength: 12 }),
+        fc.array(fc.integer({ min: 1, max: 400 }), { maxLength: 30 }),
+        (list, cuts) => {
+          const chunks = list.map((one, index) => chunk(one, index === 0));
+          const memory = new JournalMemory();
+          const journal = new TokenJournal(memory, 'f16');
+          const { response, written } = sink();
+          const relay = new StreamRelay(response, {
+            passUsage: false,
+            ending: 'done',
+            status: 200,
+            writeHead: () => {},
+            isContinuable: () => false,
+            journal,
+          });
+          let rest = Buffer.from(chunks.map(({ extended }) => extended).join(''));
+          for (const length of [...cuts, rest.length]) {
+            if (rest.length === 0) break;
+            // A copy each, as from a socket: the relay moves bytes within what it is given.
+            relay.push(Buffer.from(rest.subarray(0, length)));
+            rest = rest.subarray(length);
+          }
+          expect(written()).toBe(chunks.map(({ plain }) => plain).join(''));
+
+          const continued = journal.continued(asked('{"model":"m","seed":1,"n":3}'));
+          if (typeof continued === 'string') throw new Error(continued);
+          const body = JSON.parse(sent(continued.body)) as {
+            seed: number;
+            hpcserve_continue: { choices: ContinuedChoice[]; id: string; prompt_digest: string };
+          };
+          expect(body.seed).toBe(3);
+          expect(body.hpcserve_continue).toMatchObject({ id: 'chatcmpl-1', created: 7, prompt_digest: 'd' });
+          expect(body.hpcserve_continue.choices.map(({ token_ids }) => token_ids)).toEqual(
+            [0, 1, 2].map((index) => list.filter(({ choice }) => choice === index).flatMap(({ ids }) => ids)),
+          );
+          const before = memory.left;
+          journal.release();
+          expect(memory.left).toBeGreaterThanOrEqual(before);
+          expect(memory.left).toBe(new JournalMemory().left);
+        },
+      ),
+    );
+  });
+
+  it('gives up, and gives its memory back, where there is none left; the stream itself goes on', () => {
+    const memory = new JournalMemory(1024);
+    const journal = new TokenJournal(memory, 'f16');
+    for (let round = 0; round < 400; round++) {
+      const { extended, plain } = chunk({ choice: 0, text: 'x', ids: [round] }, round === 0);
+      const bytes = Buffer.from(extended);
+      const cut = journal.take(bytes, 0, bytes.length);
+      const left = bytes.toString('utf8', 0, cut) + bytes.toString('utf8', journal.cut_end);
+      expect(left).toBe(plain);
+    }
+    expect(journal.continued(asked('{"model":"m"}'))).toMatch(/memory/);
+    expect(journal.progress).toEqual({ prompt_tokens: 9, completion_tokens: 400 });
+    expect(memory.left).toBe(1024);
+  });
+
+  it('knows no way where the replica tells no tokens, or the request itself continues an answer', () => {
+    const silent = new TokenJournal(new JournalMemory(), 'f16');
+    const { plain, extended } = chunk({ choice: 0, text: 'x', ids: [1] }, true);
+    silent.take(Buffer.from(plain), 0, plain.length);
+    expect(silent.continued(asked('{"model":"m"}'))).toMatch(/does not tell its tokens/);
+    const journal = new TokenJournal(new JournalMemory(), 'f16');
+    journal.take(Buffer.from(extended), 0, extended.length);
+    expect(journal.continued(asked('{"model":"m","hpcserve_continue":{}}'))).toMatch(/itself continues/);
+    expect(journal.accepts('native', 'f16')).toBe(true);
+    expect(journal.accepts('native', 'q4_0')).toBe(false);
+    expect(journal.accepts('vllm', 'f16')).toBe(false);
+  });
+});
+
+describe('the journal of texts', () => {
+  const event = (delta: object): Buffer =>
+    Buffer.from(
+      `data: ${JSON.stringify({ ...head, choices: [{ index: 0, delta, finish_reason: null }] })}\n\n`,
+    );
+  const body = asked('{"model":"m","messages":[],"max_tokens":5000}');
+
+  it('has all the text of a long answer, in bounded memory', () => {
+    const memory = new JournalMemory();
+    const journal = new TextJournal(memory, '/v1/chat/completions');
+    const all = memory.left;
+    let text = '';
+    for (let word = 0; word < 3000; word++) {
+      const bytes = event({ content: `wörd${word} ` });
+      expect(journal.take(bytes, 0, bytes.length)).toBe(-1);
+      text += `wörd${word} `;
+    }
+    expect(all - memory.left).toBeLessThan(32 * 1024 + 2 * text.length + 1);
+    const continued = journal.continued(body);
+    if (typeof continued === 'string') throw new Error(continued);
+    const request = JSON.parse(sent(continued.body)) as { messages: object[]; max_tokens: number };
+    expect(request).toMatchObject({
+      messages: [{ role: 'assistant', content: text }],
+      max_tokens: 2000,
+      continue_final_message: true,
+      add_generation_prompt: false,
+    });
+    journal.release();
+    expect(memory.left).toBe(all);
+  });
+
+  it.each([
+    [{ tool_calls: [{ index: 0, function: { name: 'f', arguments: '{' } }] }, /tool call/],
+    [{ reasoning_content: 'hm' }, /reasoning/],
+  ])('knows no way behind %j', (delta, why) => {
+    const journal = new TextJournal(new JournalMemory(), '/v1/chat/completions');
+    const bytes = event(delta);
+    journal.take(bytes, 0, bytes.length);
+    expect(journal.continued(body)).toMatch(why);
+  });
+});
