@@ -5,7 +5,7 @@ import { packageRoot } from '../host/package-root.ts';
 
 const checks: { name: string; argv: [string, ...string[]] }[] = [
   { name: 'biome', argv: ['@biomejs/biome/bin/biome', 'ci', '--config-path=.ci/biome-rules.json', '.'] },
-  { name: 'knip', argv: ['knip/bin/knip.js', '--config', '.ci/knip.jsonc', '--no-progress'] },
+  { name: 'knip', argv: ['knip/bin/knip.js', '--config', '.ci/knip/all.ts', '--no-progress'] },
 ];
 
 let failures = 0;

@@ -25,11 +25,11 @@ export { gateway_scope, launchScope } from './credential.ts';
 export { Delegation } from './delegation.ts';
 export { type CurrentDelegation, LocalSession } from './local-session.ts';
 export { MeshPeer, type MeshPeerStatus, type SessionStatus } from './mesh-peer.ts';
-export { loadOrCreateNetworkKey, networkKeyDigest } from './network-key.ts';
+export { networkKeyDigest } from './network-key.ts';
 export { ProviderKey } from './provider-key.ts';
 export type { Registry, RegistryChange } from './registry.ts';
 export { RelayFallback } from './relay-fallback.ts';
-export { type RendezvousOptions, RendezvousRegistry } from './rendezvous-registry.ts';
+export { RendezvousRegistry } from './rendezvous-registry.ts';
 export { SessionIdentity } from './session-identity.ts';
 export { SiteAuthority } from './site-authority.ts';
 export {

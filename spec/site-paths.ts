@@ -103,7 +103,12 @@ export function expandSite(
   };
 }
 
-/** The folder for caches of an expanded site; undefined where the site names neither one nor a scratch folder. */
-export function siteCacheDir(site: SiteConfig): string | undefined {
-  return site.cache_dir ?? (site.scratch_dir === undefined ? undefined : join(site.scratch_dir, 'cache'));
+/** The folder for caches; undefined where the site names neither one nor a scratch folder. */
+export function siteCacheDir(
+  site: SiteConfig,
+  environment: Readonly<Record<string, string | undefined>>,
+): string | undefined {
+  if (site.cache_dir !== undefined) return expandSitePath(site.cache_dir, environment);
+  if (site.scratch_dir === undefined) return undefined;
+  return join(expandSitePath(site.scratch_dir, environment), 'cache');
 }

@@ -23,7 +23,7 @@ export interface StyleRule {
 }
 
 /** The rooms whose files are the product. */
-export const productRooms = [
+const productRooms = [
   'cli',
   'control',
   'gateway',

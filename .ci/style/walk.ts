@@ -3,7 +3,7 @@ import ts from 'typescript';
 import { type Finding, findingAt, type ParsedFile } from './rule.ts';
 
 /** Calls `visit` with every node of a file, parents first. */
-export function eachNode(source: ts.Node, visit: (node: ts.Node) => void): void {
+function eachNode(source: ts.Node, visit: (node: ts.Node) => void): void {
   const step = (node: ts.Node): void => {
     visit(node);
     ts.forEachChild(node, step);

@@ -14,7 +14,7 @@ import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { SlurmOverrides } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
 import { slurmSettings } from '../../spec/site.ts';
-import { expandSitePath } from '../../spec/site-paths.ts';
+import { expandSitePath, siteCacheDir } from '../../spec/site-paths.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
@@ -304,12 +304,7 @@ export function commonScriptInput(
   environment: Readonly<Record<string, string | undefined>>,
 ): Pick<JobScriptInput, 'site' | 'version' | 'environment' | 'locateSite' | 'cache_dir'> {
   const { site } = loaded;
-  const cache =
-    site.cache_dir !== undefined
-      ? expandSitePath(site.cache_dir, environment)
-      : site.scratch_dir !== undefined
-        ? join(expandSitePath(site.scratch_dir, environment), 'cache')
-        : undefined;
+  const cache = siteCacheDir(site, environment);
   return {
     site,
     version,

@@ -4,18 +4,10 @@ import { nativeTensorTypes } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type ModelFileSummary, nativeArchitectures } from '../../spec/model-summary.ts';
 import type { GgufFile, GgufTensor } from './gguf-reader.ts';
-import { readGgufParts } from './gguf-split.ts';
 import { distributeWeights, tallyTypes } from './weight-tally.ts';
 
 /** The deepest models have some hundred layers; a damaged count must not take memory. */
 const layers_max = 65_536;
-/** Vocabulary and merges are counted, not kept; per-layer arrays are far shorter. */
-const keep_array_items = 4096;
-
-/** Reads the headers at `path` (one file, or any part of a split). Throws as readGgufParts, and E_MODEL_METADATA. */
-export function summarizeGgufFile(path: string): ModelFileSummary {
-  return summarizeGguf(readGgufParts(path, { keep_array_items }));
-}
 
 /** Throws E_MODEL_METADATA where a key that the architecture needs is absent. */
 export function summarizeGguf(parts: readonly GgufFile[]): ModelFileSummary {

@@ -1,9 +1,8 @@
 /**
- * Writes GGUF version 3, little-endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+ * Lays out GGUF version 3, little-endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
  * The layout is computed first, so that tensor data can then be written in any order, by several
  * workers, at offsets that are known; nothing but the header is ever held in memory.
  */
-import { open, rename, rm } from 'node:fs/promises';
 import { type GgmlTypeTraits, ggmlRowBytes, ggmlTypeByName } from './ggml-types.ts';
 import {
   type GgufArray,
@@ -79,40 +78,6 @@ export function layoutGguf(metadata: GgufMetadata, tensors: readonly GgufTensorS
     return place;
   });
   return { header: bytes, tensors: places, file_bytes: offset };
-}
-
-/**
- * Writes a whole file through `<path>.partial` and a rename. `data` yields the bytes of one tensor, in
- * pieces of any size; their sum must be its size.
- */
-export async function writeGguf(
-  path: string,
-  layout: GgufLayout,
-  data: (tensor: GgufTensorPlace) => Iterable<Uint8Array>,
-): Promise<void> {
-  const partial = `${path}.partial`;
-  const file = await open(partial, 'w');
-  try {
-    await file.write(layout.header, 0, layout.header.length, 0);
-    for (const tensor of layout.tensors) {
-      let position = tensor.offset_bytes;
-      for (const piece of data(tensor)) {
-        await file.write(piece, 0, piece.length, position);
-        position += piece.length;
-      }
-      const written = position - tensor.offset_bytes;
-      if (written !== tensor.size_bytes) {
-        throw new RangeError(`${tensor.name}: ${written} bytes given, ${tensor.size_bytes} needed`);
-      }
-    }
-    await file.truncate(layout.file_bytes);
-    await file.close();
-    await rename(partial, path);
-  } catch (error) {
-    await file.close().catch(() => undefined);
-    await rm(partial, { force: true });
-    throw error;
-  }
 }
 
 function tensorBytes(tensor: GgufTensorSpec, traits: GgmlTypeTraits): number {

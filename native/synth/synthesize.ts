@@ -69,19 +69,14 @@ export async function synthesize(options: SynthOptions): Promise<SynthResult> {
   };
 }
 
-/** Bytes the file will have, without writing it. */
-export function synthFileBytes(shape: SynthShape, quantization: SynthQuantization): number {
-  checkShape(shape);
-  return planFile(shape, quantization, 0).layout.file_bytes;
-}
-
 interface FilePlan {
   layout: GgufLayout;
   tasks: WeightTask[];
   n_params: number;
 }
 
-function planFile(shape: SynthShape, quantization: SynthQuantization, seed: number): FilePlan {
+/** Where everything will stand in the file, before any of it is made. */
+export function planFile(shape: SynthShape, quantization: SynthQuantization, seed: number): FilePlan {
   const family = shape.architecture === 'llama' ? llamaFamily : qwenFamily;
   const vocabulary = buildVocabulary(family, shape.n_vocab, seed);
   const metadata = new Map([...modelMetadata(shape, quantization, seed), ...vocabularyMetadata(vocabulary)]);

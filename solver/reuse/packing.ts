@@ -38,14 +38,6 @@ interface Pending {
   end: number;
 }
 
-/** @param sizes bytes of each new tensor, in any order; see `Packer.pack` */
-export function packByPartitionedGain(
-  space: PackingSpace,
-  sizes: Float64Array,
-): PackedSubspace[] | undefined {
-  return new Packer(sizes, space.blocks.length).pack(space);
-}
-
 /** Packs the same tensors into one space after another; its arrays are used again. */
 export class Packer {
   readonly #sizes: Float64Array;
@@ -54,7 +46,10 @@ export class Packer {
   /** Bytes of all blocks before each. */
   readonly #before: Float64Array;
 
-  /** @param blocks_max of a space */
+  /**
+   * @param sizes bytes of each new tensor, in any order
+   * @param blocks_max of a space
+   */
   constructor(sizes: Float64Array, blocks_max: number) {
     this.#sizes = sizes;
     this.#dealer = new Dealer(sizes);

@@ -10,30 +10,6 @@ const refresh_rate = 0.1;
 /** One iteration moves the profile by at most this factor: a stall of the machine is no property of the model. */
 const refresh_factor_max = 4;
 
-/**
- * The points worth measuring on first use, powers of two up to both limits: a few hundred at most.
- * @param kv_tokens_max sequences that do not fit together are left out
- */
-export function profilePoints(limits: { tokens_max: number; batch_max: number; kv_tokens_max: number }): {
-  prefill: number[];
-  decode: { batch: number; tokens: number }[];
-} {
-  const powers = (from: number, to: number): number[] => {
-    const values: number[] = [];
-    for (let value = from; value < to; value *= 2) values.push(value);
-    return [...values, to];
-  };
-  const lengths = powers(Math.min(128, limits.tokens_max), limits.tokens_max);
-  return {
-    prefill: lengths,
-    decode: lengths.flatMap((tokens) =>
-      powers(1, limits.batch_max)
-        .filter((batch) => batch === 1 || batch * tokens <= limits.kv_tokens_max)
-        .map((batch) => ({ batch, tokens })),
-    ),
-  };
-}
-
 export class IterationProfile {
   readonly #lengths: Float64Array;
   readonly #prefill: Float64Array;

@@ -16,3 +16,5 @@ export const exitCodes = {
   13: 'a check did not pass (doctor, bench)',
   130: 'interrupted by the user (Ctrl-C)',
 } as const;
+
+export type ExitCode = keyof typeof exitCodes;

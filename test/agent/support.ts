@@ -6,13 +6,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type Dispatcher, Pool } from 'undici';
-import {
-  LocalSession,
-  loadOrCreateNetworkKey,
-  pinnedConnector,
-  RendezvousRegistry,
-  sessionOrigin,
-} from '../../mesh/index.ts';
+import { LocalSession, pinnedConnector, RendezvousRegistry, sessionOrigin } from '../../mesh/index.ts';
+import { loadOrCreateNetworkKey } from '../../mesh/network-key.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
 import { type ModelSpec, modelSchema } from '../../spec/model-yaml.ts';

@@ -3,15 +3,10 @@ import { randomBytes } from 'node:crypto';
 import { chmod, mkdir, readdir, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import {
-  LocalSession,
-  loadOrCreateNetworkKey,
-  type RegistryChange,
-  type RendezvousOptions,
-  RendezvousRegistry,
-  SessionIdentity,
-} from '../../mesh/index.ts';
+import { LocalSession, type RegistryChange, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
+import { loadOrCreateNetworkKey } from '../../mesh/network-key.ts';
 import { sealRecord } from '../../mesh/record-codec.ts';
+import type { RendezvousOptions } from '../../mesh/rendezvous-registry.ts';
 import { eventually, metadata, recordOf, scratchFolder } from './support.ts';
 
 async function openRegistry(

@@ -6,12 +6,8 @@ import { join } from 'node:path';
 import { encode, rfc8949EncodeOptions } from 'cborg';
 import { describe, expect, test } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
-import {
-  LocalSession,
-  loadOrCreateNetworkKey,
-  RendezvousRegistry,
-  SessionIdentity,
-} from '../../mesh/index.ts';
+import { LocalSession, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
+import { loadOrCreateNetworkKey } from '../../mesh/network-key.ts';
 import { openRecord, RecordRejected, sealRecord } from '../../mesh/record-codec.ts';
 import { eventually, metadata, recordOf, scratchFolder } from '../mesh/support.ts';
 

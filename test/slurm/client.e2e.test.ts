@@ -4,7 +4,6 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { type Script, SlurmCommandClient } from '../../slurm/client.ts';
 import { LocalCommandRunner } from '../../slurm/command-runner.ts';
-import { JobPoller } from '../../slurm/poller.ts';
 import { explainReason } from '../../slurm/reasons.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
@@ -229,22 +228,6 @@ describe('the life of a job', () => {
       });
     } finally {
       await cluster.runAs('root', ['scancel', root.stdout.trim()]);
-    }
-  });
-
-  test('a poller tells what changes, and that it ended', async () => {
-    const { job_id } = await client.submit(script(['--partition=cpu']), []);
-    const poller = new JobPoller(client, { interval_ms: 100 });
-    const states: string[] = [];
-    poller.subscribe(job_id, (news) => {
-      if (news.kind === 'changed') states.push(...news.jobs.map((job) => job.phase));
-    });
-    try {
-      expect(await waitUntil(() => states.includes('running'), 20_000)).toBe(true);
-      await client.cancel([job_id]);
-      expect(await waitUntil(() => states.at(-1) === 'ended', 20_000)).toBe(true);
-    } finally {
-      poller.close();
     }
   });
 });

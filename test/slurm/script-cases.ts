@@ -73,7 +73,7 @@ export function caseScript(
   const launch_id = '0123456789abcdef';
   const folder = `${site.state_dir}/${site.name}/deployments/chat/launches/${launch_id}`;
   const install = site.runtime.install_dir ?? '/home/ada/hpcserve';
-  const cache_dir = siteCacheDir(site);
+  const cache_dir = siteCacheDir(site, caseEnvironment);
   return buildJobScript({
     role,
     site,

@@ -106,6 +106,6 @@ describe('paths', () => {
       python: { path: '/home/ada/env' },
       container: { image: '/home/ada/i.sif', binds: ['/scratch/ada:/s'] },
     });
-    expect(siteCacheDir(site)).toBe('/scratch/ada/h/cache');
+    expect(siteCacheDir(site, caseEnvironment)).toBe('/scratch/ada/h/cache');
   });
 });

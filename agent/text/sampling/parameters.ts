@@ -27,20 +27,5 @@ export interface SamplingParameters {
   logprobs?: number;
 }
 
-export const samplingDefaults: SamplingParameters = {
-  temperature: 1,
-  top_k: 0,
-  top_p: 1,
-  min_p: 0,
-  typical_p: 1,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-  repetition_penalty: 1,
-  logit_bias: [],
-  min_tokens: 0,
-  seed: 0,
-  choice: 0,
-};
-
 /** Temperatures below this are greedy: dividing by them would overflow before it could matter. */
 export const greedyBelow = 1e-5;

@@ -6,8 +6,9 @@ import { afterAll, expect, test } from 'vitest';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { readGguf } from '../../../native/formats/gguf-reader.ts';
 import { type GgufMetadata, text, u32 } from '../../../native/formats/gguf-values.ts';
-import { layoutGguf, writeGguf } from '../../../native/formats/gguf-writer.ts';
+import { layoutGguf } from '../../../native/formats/gguf-writer.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { writeGguf } from '../../native/formats/support.ts';
 import { engineOptions, model } from './support.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-engine-'));
@@ -25,7 +26,7 @@ async function variant(
   change(file.metadata);
   const tensors = file.tensors.filter((tensor) => keep(tensor.name));
   const layout = layoutGguf(file.metadata, tensors);
-  await writeGguf(path, layout, (tensor) => [new Uint8Array(tensor.size_bytes)]);
+  await writeGguf(path, layout, (tensor) => new Uint8Array(tensor.size_bytes));
   return path;
 }
 

@@ -3,8 +3,9 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { unitReasons } from '../../../agent/node/reasons.ts';
 import { text } from '../../../native/formats/gguf-values.ts';
-import { layoutGguf, writeGguf } from '../../../native/formats/gguf-writer.ts';
+import { layoutGguf } from '../../../native/formats/gguf-writer.ts';
 import { scratchFolder } from '../../mesh/support.ts';
+import { writeGguf } from '../../native/formats/support.ts';
 import { unitOf } from '../support.ts';
 
 const thinking = "{{ messages[0].content.split('</think>')[-1] }}";
@@ -22,7 +23,7 @@ test('whether a model reasons: as model.yaml says, else as its template does, wh
       ['general.architecture', text('llama')],
       ['tokenizer.chat_template', text(template)],
     ]);
-    await writeGguf(path, layoutGguf(metadata, []), () => []);
+    await writeGguf(path, layoutGguf(metadata, []), () => new Uint8Array());
     return path;
   };
   const chat_template = await file('t.jinja', thinking);

@@ -2,7 +2,8 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type GgufMetadata, type GgufValue, text, texts, u32 } from '../../../native/formats/gguf-values.ts';
-import { layoutGguf, writeGguf } from '../../../native/formats/gguf-writer.ts';
+import { layoutGguf } from '../../../native/formats/gguf-writer.ts';
+import { writeGguf } from '../../native/formats/support.ts';
 
 export function tinyMetadata(architecture = 'llama'): GgufMetadata {
   return new Map<string, GgufValue>([
@@ -32,9 +33,9 @@ export async function writeTinyGguf(
   metadata: GgufMetadata = tinyMetadata(),
   tensors = tinyTensors,
 ): Promise<void> {
-  await writeGguf(path, layoutGguf(metadata, tensors), (tensor) => [
+  await writeGguf(path, layoutGguf(metadata, tensors), (tensor) =>
     Uint8Array.from({ length: tensor.size_bytes }, (_, index) => index),
-  ]);
+  );
 }
 
 /** Bytes of a safetensors file with BF16 tensors of zeros. */

@@ -7,12 +7,12 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ggmlTypes } from '../../../native/formats/ggml-types.ts';
 import { readGguf } from '../../../native/formats/gguf-reader.ts';
 import { readGgufParts, splitName } from '../../../native/formats/gguf-split.ts';
-import { summarizeGgufFile } from '../../../native/formats/gguf-summary.ts';
 import { type GgufMetadata, type GgufValue, text, texts, u32 } from '../../../native/formats/gguf-values.ts';
 import { layoutGguf } from '../../../native/formats/gguf-writer.ts';
 import { findNativeLibraries } from '../../../native/libraries.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { tinyMetadata, tinyTensors, writeTinyGguf } from '../../control/model-source/support.ts';
+import { summarizeGgufFile } from './support.ts';
 
 let folder: string;
 let good: string;

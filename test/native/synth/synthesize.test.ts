@@ -6,13 +6,13 @@ import { Template } from '@huggingface/jinja';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { readGguf } from '../../../native/formats/gguf-reader.ts';
-import { summarizeGgufFile } from '../../../native/formats/gguf-summary.ts';
 import { type SynthQuantization, synthQuantizations } from '../../../native/synth/quantization.ts';
 import { presetShape, type SynthShape, synthPresets } from '../../../native/synth/shape.ts';
-import { synthesize, synthFileBytes } from '../../../native/synth/synthesize.ts';
+import { planFile, synthesize } from '../../../native/synth/synthesize.ts';
 import { llamaChatTemplate, qwenChatTemplate } from '../../../native/synth/tokenizer/chat-templates.ts';
 import { Vocabulary } from '../../../native/vocabulary.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { summarizeGgufFile } from '../formats/support.ts';
 import { decodeGreedily } from './reference.ts';
 
 let folder: string;
@@ -55,7 +55,7 @@ describe('files', () => {
     // Published: 1,235,814,400 parameters; the 32 rotary factors are counted as a tensor in GGUF files.
     const sizes = { BF16: 2_479_595_360, Q4_0: 773_025_920, Q8_0: 1_321_083_008 };
     for (const [quantization, published] of Object.entries(sizes)) {
-      const bytes = synthFileBytes(shape, quantization as SynthQuantization);
+      const bytes = planFile(shape, quantization as SynthQuantization, 0).layout.file_bytes;
       expect(Math.abs(bytes / published - 1)).toBeLessThan(0.01);
     }
   });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { defaultPlanningSettings, type LoadPlan, planLoad } from '../../../solver/reuse/load-plan.ts';
-import { packByPartitionedGain } from '../../../solver/reuse/packing.ts';
+import { Packer } from '../../../solver/reuse/packing.ts';
 import type { RegionView } from '../../../solver/reuse/region-view.ts';
 import { seededRandom } from '../../../solver/simulator/random.ts';
 import { carryOut, leastCost } from './judge.ts';
@@ -60,7 +60,7 @@ describe('a load plan', () => {
 
   it('packs a tensor that fits the roomier side only, which the listing of Algorithm 1 refuses', () => {
     const space = { blocks: Float64Array.of(8, 2), obstacles: Float64Array.of(5) };
-    expect(packByPartitionedGain(space, Float64Array.of(4))).toEqual([
+    expect(new Packer(Float64Array.of(4), 2).pack(space)).toEqual([
       { first_block: 0, last_block: 0, tensors: [0] },
     ]);
   });

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type ScalingQuestion, scale } from '../../../solver/scaling/scale.ts';
-import { type ScalingWorld, simulateScaling } from '../../../solver/scaling/simulate.ts';
+import { type ScalingWorld, simulateScaling } from './scaling-world.ts';
 
 const minute = 60_000;
 const settings = {

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { IterationProfile, profilePoints } from '../../../solver/sharing/profile.ts';
+import { IterationProfile } from '../../../solver/sharing/profile.ts';
 import {
   measuredIterations,
   measuredProfile,
@@ -115,16 +115,5 @@ describe('a profile', () => {
     const decode = [{ batch: 1, tokens: 1, ms: 1 }];
     expect(() => new IterationProfile({ prefill: [], decode })).toThrow(RangeError);
     expect(() => new IterationProfile({ prefill: [{ tokens: 1, ms: 0 }], decode })).toThrow(/holds 0/);
-  });
-
-  it('asks for powers of two that fit, and for the limits themselves', () => {
-    const points = profilePoints({ tokens_max: 3000, batch_max: 48, kv_tokens_max: 16_384 });
-    expect(points.prefill).toEqual([128, 256, 512, 1024, 2048, 3000]);
-    expect(points.decode.filter(({ tokens }) => tokens === 128).map(({ batch }) => batch)).toEqual([
-      1, 2, 4, 8, 16, 32, 48,
-    ]);
-    expect(points.decode.filter(({ tokens }) => tokens === 3000).map(({ batch }) => batch)).toEqual([
-      1, 2, 4,
-    ]);
   });
 });

@@ -8,7 +8,7 @@ import {
 import { fastExp } from '../../../../agent/text/sampling/fast-exp.ts';
 import { argmax } from '../../../../agent/text/sampling/greedy.ts';
 import { keepMinP } from '../../../../agent/text/sampling/min-p.ts';
-import { type SamplingParameters, samplingDefaults } from '../../../../agent/text/sampling/parameters.ts';
+import type { SamplingParameters } from '../../../../agent/text/sampling/parameters.ts';
 import { selectTop } from '../../../../agent/text/sampling/select-top.ts';
 import type { TokenConstraint } from '../../../../agent/text/sampling/token-constraint.ts';
 import { DelayedConstraint } from '../../../../agent/text/sampling/token-constraint.ts';
@@ -22,6 +22,22 @@ import {
 } from '../../../../agent/text/sampling/utf8-constraint.ts';
 
 /** Logits with many ties, to exercise the order of equal ones. */
+/** Nothing but the temperature of OpenAI's API. */
+const samplingDefaults: SamplingParameters = {
+  temperature: 1,
+  top_k: 0,
+  top_p: 1,
+  min_p: 0,
+  typical_p: 1,
+  presence_penalty: 0,
+  frequency_penalty: 0,
+  repetition_penalty: 1,
+  logit_bias: [],
+  min_tokens: 0,
+  seed: 0,
+  choice: 0,
+};
+
 const logitsArbitrary = fc
   .array(fc.oneof(fc.integer({ min: -4, max: 4 }), fc.double({ min: -20, max: 20, noNaN: true })), {
     minLength: 1,

@@ -1,6 +1,7 @@
 /** A model whose replicas come and go by `scale`, under arrivals that rise and fall: the judge of its settings. */
-import { exponential, seededRandom } from '../simulator/random.ts';
-import { type DemandSample, type ScalingSettings, scale } from './scale.ts';
+
+import { type DemandSample, type ScalingSettings, scale } from '../../../solver/scaling/scale.ts';
+import { exponential, seededRandom } from '../../../solver/simulator/random.ts';
 
 export interface ScalingWorld {
   seed: number;

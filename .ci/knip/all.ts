@@ -1,0 +1,30 @@
+/** `npm run check`: what nothing at all uses, tests and benches included, and packages that are not in package.json. */
+import type { KnipConfig } from 'knip';
+import { benchEntries, productionEntries, systemBinaries } from './entries.ts';
+
+const config: KnipConfig = {
+  entry: [
+    ...productionEntries,
+    ...benchEntries,
+    'test/run.ts',
+    'test/cluster/main.ts',
+    'test/vitest.config.ts',
+    'test/limits.ts',
+    'test/reporter.ts',
+    'test/**/*.test.ts',
+    // Started by tests or by people, as programs of their own.
+    'test/ledger/writer.ts',
+    'test/slurm/write-golden.ts',
+    '.ci/*.ts',
+    '.ci/knip/*.ts',
+  ],
+  project: ['**/*.{ts,mjs}', '!dist/**'],
+  // A type that a public function of the same file takes or gives may be exported for its callers.
+  ignoreExportsUsedInFile: { interface: true, type: true },
+  ignoreBinaries: systemBinaries,
+  ignoreDependencies: [
+    // Run by path, so that no PATH is needed.
+    '@biomejs/biome',
+  ],
+};
+export default config;

@@ -1,0 +1,48 @@
+/** Where the product begins, and what beside it is there for a purpose of its own. */
+
+/** What people and our own processes start. Threads that are named by `new URL(…, import.meta.url)` are found without a list. */
+export const productionEntries = [
+  'cli/main.ts',
+  'cli/quickstart.ts',
+  'cli/package/main.ts',
+  'cli/*.mjs',
+  'agent/main.ts',
+  'agent/device-worker/main.ts',
+  'agent/private-network/main.ts',
+  'agent/device-worker/compute/main.ts',
+  'gateway/main.ts',
+  'gateway/holder/main.ts',
+  'control/keeper/main.ts',
+  // Threads, started by path.
+  'ledger/checkpoint-worker.ts',
+  'native/synth/weight-worker.ts',
+];
+
+/** The benches, which are programs of their own: what they alone use is part of the product only in `simulators`. */
+export const benchEntries = [
+  'bench/run.ts',
+  'bench/calibrate/main.ts',
+  'bench/soak/attacker.ts',
+  'bench/soak/idle-load.ts',
+];
+
+/**
+ * Folders and files of simulators, which run the product's decisions in a world that is made up: benches and tests start
+ * them, and no process does.
+ */
+export const simulators = [
+  'solver/cluster-simulator/',
+  'solver/sharing-simulator/',
+  'mesh/gossip/simulation.ts',
+  'mesh/gossip/memory-network.ts',
+  'mesh/gossip/event-queue.ts',
+];
+
+export const productSources =
+  '{cli,control,gateway,agent,solver,mesh,slurm,ledger,native,host,spec}/**/*.{ts,mjs}';
+
+/** Installed by apt-get where they are missing, or a part of every Linux. */
+export const systemBinaries = [
+  ...['apt-get', 'cc', 'fincore', 'fusermount3', 'ip', 'mkfifo', 'mount', 'openssl', 'shellcheck', 'ssh-add', 'ssh-agent'],
+  ...['ssh-keygen', 'sshfs', 'umount', 'unshare'],
+];
