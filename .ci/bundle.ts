@@ -1,7 +1,7 @@
 /**
- * Puts what people type into few files: Node spends most of a short command on finding and reading some 200 modules, half
- * of them zod's. `node dist/.ci/bundle.js [FOLDER]`, into dist/bundle without one. Agents, gateways and keepers, which
- * start once and live long, run what the compiler wrote, of which this is made.
+ * Puts what people type into few files: Node spends most of a short command on finding and reading some 200 modules,
+ * half of them zod's. `node dist/.ci/bundle.js [FOLDER]`, into dist/bundle without one. Agents, gateways and keepers,
+ * which start once and live long, run what the compiler wrote, of which this is made.
  */
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { join, resolve, sep } from 'node:path';

@@ -8,8 +8,8 @@ export const processes = ['cli', 'control', 'gateway', 'agent'] as const;
 export const libraries = ['solver', 'mesh', 'slurm', 'ledger', 'native'] as const;
 
 /**
- * The floors of `control/`, the lowest first: what stands on one floor may call what stands below it. `''` are the operations
- * at the top of the room (deploy, stop, status, shell), which commands call.
+ * The floors of `control/`, the lowest first: what stands on one floor may call what stands below it. `''` are the
+ * operations at the top of the room (deploy, stop, status, shell), which commands call.
  */
 export const controlFloors = [
   ['state'],

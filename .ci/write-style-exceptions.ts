@@ -1,7 +1,7 @@
 /**
  * `node dist/.ci/write-style-exceptions.js [--grow]`: writes what does not keep to the rules of style yet into
- * `.ci/style-exceptions.json`. It refuses where a file has more of it than before, unless it is told to let the list grow:
- * after files were moved, or for a rule that is new.
+ * `.ci/style-exceptions.json`. It refuses where a file has more of it than before, unless it is told to let the list
+ * grow: after files were moved, or for a rule that is new.
  */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';

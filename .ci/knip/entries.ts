@@ -1,6 +1,9 @@
 /** Where the product begins, and what beside it is there for a purpose of its own. */
 
-/** What people and our own processes start. Threads that are named by `new URL(…, import.meta.url)` are found without a list. */
+/**
+ * What people and our own processes start. Threads that are named by `new URL(…, import.meta.url)` are found without a
+ * list.
+ */
 export const productionEntries = [
   'cli/main.ts',
   'cli/quickstart.ts',
@@ -27,8 +30,8 @@ export const benchEntries = [
 ];
 
 /**
- * Folders and files of simulators, which run the product's decisions in a world that is made up: benches and tests start
- * them, and no process does.
+ * Folders and files of simulators, which run the product's decisions in a world that is made up: benches and tests
+ * start them, and no process does.
  */
 export const simulators = [
   'solver/cluster-simulator/',

@@ -1,4 +1,6 @@
-/** What no entry of the product reaches: tests and benches do not count (`knip --production` reads what ends with `!`). */
+/**
+ * What no entry of the product reaches: tests and benches do not count (`knip --production` reads what ends with `!`).
+ */
 import type { KnipConfig } from 'knip';
 import { productionEntries, productSources, simulators } from './entries.ts';
 

@@ -10,7 +10,9 @@ export interface DeclaredName {
   number: boolean;
 }
 
-/** The name that a node declares. A property of an object literal is a use: of a library's option, of a key on the wire. */
+/**
+ * The name that a node declares. A property of an object literal is a use: of a library's option, of a key on the wire.
+ */
 export function declaredName(node: ts.Node): DeclaredName | undefined {
   if (ts.isFunctionDeclaration(node) || ts.isMethodDeclaration(node) || ts.isMethodSignature(node))
     return named(node.name, 'function', node.type);

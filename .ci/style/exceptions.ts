@@ -1,6 +1,6 @@
 /**
- * What does not keep to a rule of style yet: `.ci/style-exceptions.json`, as rule → file → number of findings. A file may
- * have no more than its number, and no fewer either, so that the list shrinks with every file that is mended.
+ * What does not keep to a rule of style yet: `.ci/style-exceptions.json`, as rule → file → number of findings. A file
+ * may have no more than its number, and no fewer either, so that the list shrinks with every file that is mended.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,6 +1,6 @@
 /**
- * A bound is named after what it bounds, with `_max` or `_min` behind it: `nodes_max`, `tick_ms_min`, `wait_max_s`. So the
- * bounds of a thing stand beside the thing. A function is named by its verb (`minBy`), a type by its noun.
+ * A bound is named after what it bounds, with `_max` or `_min` behind it: `nodes_max`, `tick_ms_min`, `wait_max_s`. So
+ * the bounds of a thing stand beside the thing. A function is named by its verb (`minBy`), a type by its noun.
  */
 import { declaredName } from '../declared-names.ts';
 import type { StyleRule } from '../rule.ts';

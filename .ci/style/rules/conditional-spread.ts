@@ -1,6 +1,6 @@
 /**
- * A field that may be missing is set, `{ a, b: b ?? undefined }` or `if (b) answer.b = b`, not spread in by a condition: the
- * compiler does not check such a spread against the type, and who reads looks twice.
+ * A field that may be missing is set, `{ a, b }` or `if (b !== undefined) answer.b = b`, not spread in by a condition:
+ * the compiler does not check such a spread against the type, and who reads looks twice.
  */
 import ts from 'typescript';
 import type { StyleRule } from '../rule.ts';

@@ -1,6 +1,6 @@
 /**
- * JSON that was read is `unknown` until a schema has looked at it: `schema.parse(JSON.parse(text))`. A cast, a typed variable
- * or a typed answer of a function says of a file what nobody has checked.
+ * JSON that was read is `unknown` until a schema has looked at it: `schema.parse(JSON.parse(text))`. A cast, a typed
+ * variable or a typed answer of a function says of a file what nobody has checked.
  */
 import ts from 'typescript';
 import { isProduct, type StyleRule } from '../rule.ts';

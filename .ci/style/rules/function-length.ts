@@ -1,4 +1,7 @@
-/** A function fits on a screen. A suite's `describe` and its tests are lists rather than functions, and are not measured. */
+/**
+ * A function fits on a screen. A suite's `describe` and its tests are lists rather than functions, and are not
+ * measured.
+ */
 import ts from 'typescript';
 import { isSuite, type StyleRule } from '../rule.ts';
 import { findingsOf } from '../walk.ts';

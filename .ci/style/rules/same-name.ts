@@ -1,6 +1,6 @@
 /**
- * An exported name means one thing in the whole house. Two rooms that export a class, a type or a function under one name make
- * a reader of the one think of the other.
+ * An exported name means one thing in the whole house. Two rooms that export a class, a type or a function under one
+ * name make a reader of the one think of the other.
  */
 import ts from 'typescript';
 import { type Finding, findingAt, isProduct, roomOf, type StyleRule } from '../rule.ts';

@@ -1,6 +1,7 @@
 /**
- * A number with a unit says so at the end of its name, in one of these units and in this form: `drain_ms`, `walltime_s`,
- * `kv_bytes`, `prompt_tokens`. Behind the unit stands only what of it is meant: `kv_bytes_free`, `tick_ms_max`.
+ * A number with a unit says so at the end of its name, in one of these units and in this form: `drain_ms`,
+ * `walltime_s`, `kv_bytes`, `prompt_tokens`. Behind the unit stands only what of it is meant: `kv_bytes_free`,
+ * `tick_ms_max`.
  */
 import { type DeclaredName, declaredName } from '../declared-names.ts';
 import type { StyleRule } from '../rule.ts';
