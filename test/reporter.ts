@@ -1,6 +1,7 @@
 /**
- * What `test/run.ts` needs of a run of vitest, as JSON in the file that `HPCSERVE_TEST_REPORT` names: every test with its
- * state, and every error, those of hooks and of files that do not load included (vitest's own JSON leaves them out).
+ * What `test/run.ts` needs of a run of vitest, as JSON in the file that `HPCSERVE_TEST_REPORT` names: every test with
+ * its state, and every error, those of hooks and of files that do not load included (vitest's own JSON leaves them
+ * out).
  */
 import { writeFileSync } from 'node:fs';
 import { relative } from 'node:path';
@@ -8,16 +9,24 @@ import type { Reporter, SerializedError, TestModule } from 'vitest/node';
 import { packageRoot } from '../host/package-root.ts';
 
 export interface TestReport {
-  tests: { file: string; name: string; state: 'passed' | 'failed' | 'skipped' | 'pending' }[];
+  tests: {
+    file: string;
+    name: string;
+    state: 'passed' | 'failed' | 'skipped' | 'pending';
+    duration_s: number;
+  }[];
   /** One for each test, hook, or file that failed: where, and what was said. */
   failures: { file: string; name: string; message: string }[];
+  /** From the start of its process to the end of its last hook, by file. */
+  durations: { file: string; duration_s: number }[];
 }
 
 export default class implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandled: readonly SerializedError[]): void {
-    const report: TestReport = { tests: [], failures: [] };
+    const report: TestReport = { tests: [], failures: [], durations: [] };
     for (const module of modules) {
       const file = module.relativeModuleId;
+      report.durations.push({ file, duration_s: secondsOf(module) });
       const failed = (name: string, errors: readonly SerializedError[]): void => {
         if (errors.length > 0) report.failures.push({ file, name, message: errors.map(wordsOf).join('\n') });
       };
@@ -26,7 +35,8 @@ export default class implements Reporter {
         failed(`${suite.fullName} (its hooks)`, suite.errors());
       for (const test of module.children.allTests()) {
         const { state, errors } = test.result();
-        report.tests.push({ file, name: test.fullName, state });
+        const duration_s = (test.diagnostic()?.duration ?? 0) / 1000;
+        report.tests.push({ file, name: test.fullName, state, duration_s });
         if (state === 'failed') failed(test.fullName, errors);
       }
     }
@@ -38,6 +48,12 @@ export default class implements Reporter {
     }
     writeFileSync(process.env.HPCSERVE_TEST_REPORT!, JSON.stringify(report));
   }
+}
+
+function secondsOf(module: TestModule): number {
+  const { prepareDuration, environmentSetupDuration, setupDuration, collectDuration, duration } =
+    module.diagnostic();
+  return (prepareDuration + environmentSetupDuration + setupDuration + collectDuration + duration) / 1000;
 }
 
 function wordsOf({ message, stack, diff }: SerializedError): string {

@@ -1,20 +1,20 @@
 /**
- * `npm test [-- FILTER…]`: installs what the suites need, runs them (unit and integration side by side,
- * end-to-end one after another), and ends with what could not run and what failed. In CI a skipped test is a
- * failure unless `test/may-skip.json` names it with the hardware or program that it needs.
+ * `npm test [-- FILTER…]`: installs what the suites need, runs them (`test/lanes.ts` says which beside which), and ends
+ * with what could not run and what failed. In CI a skipped test is a failure unless `test/may-skip.json` names it with
+ * the hardware or program that it needs.
  *
  * Many suites start real processes. To tell a test that depends on what runs beside it from one that is simply
  * broken, files that failed are run once more, alone, and what came of it is said; the run has failed either way.
  */
-import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../host/package-root.ts';
 import { loadGgml } from '../native/ggml.ts';
 import { ensureShellcheckInstalled, ensureSlurmInstalled } from './cluster/install.ts';
-import { acquireCluster } from './cluster/shared.ts';
+import { acquireCluster, type ClusterLease, testClusterName } from './cluster/shared.ts';
+import { aloneOf, laneAlone, lanesSideBySide, laneWorkers } from './lanes.ts';
 import type { TestReport } from './reporter.ts';
+import { runVitest } from './run-vitest.ts';
 
 interface MaySkip {
   suite: string;
@@ -23,6 +23,8 @@ interface MaySkip {
 
 /** At most this much of a failure is said again at the end; the whole is where it happened. */
 const repeatedLines = 12;
+/** So many of the files that took longest are named. */
+const slowestShown = 5;
 /** So many files that failed are tried once more. */
 const retriedFiles = 3;
 
@@ -33,20 +35,22 @@ const slurm = await ensureSlurmInstalled(say);
 const shellcheck = await ensureShellcheckInstalled();
 const missing = [slurm, shellcheck].flatMap((answer) => (answer.ready ? [] : [answer.missing]));
 
-const unit = runVitest('unit and integration', ['--exclude', '**/*.e2e.test.ts'], filters);
-// The suites from here on share one cluster, which this lease keeps up from the first to the last.
-const lease = slurm.ready ? await acquireCluster() : undefined;
+const leases = slurm.ready ? await leaseClusters() : [];
 let report: TestReport;
 let stable: Set<string>;
 try {
-  const endToEnd = ['--exclude', '**/!(*.e2e).test.ts', '--no-file-parallelism'];
-  report = merged([unit, runVitest('end to end', endToEnd, filters)]);
-  stable = passAlone(report);
+  const alone = aloneOf(filters);
+  const reports = await Promise.all(
+    lanesSideBySide.map((lane) => runVitest(lane, filters, { prefixed: true })),
+  );
+  if (alone.length > 0) reports.push(await runVitest(laneAlone, alone));
+  report = merged(reports);
+  stable = await passAlone(report);
 } finally {
-  await lease?.release();
+  for (const lease of leases) await lease.release();
 }
 
-const { tests, failures } = report;
+const { tests, failures, durations } = report;
 const passed = tests.filter((test) => test.state === 'passed').length;
 const skipped = tests.filter((test) => test.state === 'skipped').map((test) => `${test.file} › ${test.name}`);
 
@@ -63,6 +67,12 @@ for (const name of skipped) {
   );
 }
 for (const line of instructionSets()) console.log(line);
+for (const line of slowest()) console.log(line);
+if (process.env.HPCSERVE_TEST_DURATIONS)
+  writeFileSync(
+    process.env.HPCSERVE_TEST_DURATIONS,
+    JSON.stringify({ files: durations, tests }, undefined, 2),
+  );
 if (inCi && unlisted.length > 0)
   console.log(`in CI every skip must be listed in test/may-skip.json: ${unlisted.length} are not`);
 for (const { file, name, message } of failures) {
@@ -88,51 +98,33 @@ function instructionSets(): string[] {
   ];
 }
 
-function merged(reports: TestReport[]): TestReport {
+/** The cluster of each worker, up from the first suite that needs it to the last. */
+function leaseClusters(): Promise<ClusterLease[]> {
+  const workers = Array.from({ length: laneWorkers }, (_, index) => index + 1);
+  return Promise.all(workers.map((worker) => acquireCluster(testClusterName(undefined, worker))));
+}
+
+/** The files that took longest: where to look when all of it takes too long. */
+function slowest(): string[] {
+  const shown = durations.toSorted((a, b) => b.duration_s - a.duration_s).slice(0, slowestShown);
+  return shown.map(({ file, duration_s }) => `took ${duration_s.toFixed(0)} s: ${file}`);
+}
+
+function merged(reports: readonly TestReport[]): TestReport {
   return {
     tests: reports.flatMap((report) => report.tests),
     failures: reports.flatMap((report) => report.failures),
+    durations: reports.flatMap((report) => report.durations),
   };
 }
 
 /** Of the files that failed, those that pass when they run alone; none are tried where there are many. */
-function passAlone({ failures }: TestReport): Set<string> {
+async function passAlone({ failures }: TestReport): Promise<Set<string>> {
   const files = [...new Set(failures.map(({ file }) => file))];
   if (files.length === 0 || files.length > retriedFiles || files.includes('')) return new Set();
-  const again = runVitest('once more, alone', ['--no-file-parallelism'], files);
+  const again = await runVitest({ ...laneAlone, title: 'once more, alone' }, files);
   const broken = new Set(again.failures.map(({ file }) => file));
   return new Set(files.filter((file) => !broken.has(file)));
-}
-
-function runVitest(title: string, options: string[], files: string[]): TestReport {
-  console.log(`\n── ${title} ──`);
-  const folder = mkdtempSync(join(tmpdir(), 'hpcserve-test-'));
-  const reportFile = join(folder, 'report.json');
-  try {
-    const vitest = join(packageRoot, 'node_modules/vitest/vitest.mjs');
-    const config = join(packageRoot, 'test/vitest.config.ts');
-    const reporters = ['--reporter=default', `--reporter=${join(packageRoot, 'test/reporter.ts')}`];
-    const result = spawnSync(
-      process.execPath,
-      [vitest, 'run', '--config', config, '--passWithNoTests', ...reporters, ...options, ...files],
-      {
-        cwd: packageRoot,
-        stdio: ['ignore', 'inherit', 'inherit'],
-        env: { ...process.env, HPCSERVE_TEST_REPORT: reportFile },
-      },
-    );
-    if (result.error) throw result.error;
-    const report = JSON.parse(readFileSync(reportFile, 'utf8')) as TestReport;
-    if (result.status !== 0 && report.failures.length === 0)
-      report.failures.push({
-        file: '',
-        name: `(vitest, ${title})`,
-        message: `ended with ${result.status ?? result.signal} although no test failed: see above`,
-      });
-    return report;
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
-  }
 }
 
 function indented(message: string): string {

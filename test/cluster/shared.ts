@@ -28,12 +28,15 @@ export interface ClusterLease {
 const lock_timeout_ms = 120_000;
 
 /**
- * The cluster of this test worker; outside a worker (a test runner's own lease) that of the first one. Who runs tests of
+ * The cluster of a test worker: this one, or the first outside of any. Who runs tests of
  * several checkouts on one machine gives each a name by `HPCSERVE_TEST_CLUSTER`, which goes for all clusters of a run.
  * @param purpose of one beside it, for a suite that needs the whole of a cluster, or another kind
  */
-export function testClusterName(purpose?: string): string {
-  const names = [process.env.HPCSERVE_TEST_CLUSTER ?? 'test', purpose, process.env.VITEST_POOL_ID ?? 1];
+export function testClusterName(
+  purpose?: string,
+  worker: string | number = process.env.VITEST_POOL_ID ?? 1,
+): string {
+  const names = [process.env.HPCSERVE_TEST_CLUSTER ?? 'test', purpose, worker];
   return names.filter((name) => name !== undefined).join('-');
 }
 
