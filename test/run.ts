@@ -100,7 +100,7 @@ function instructionSets(): string[] {
 
 /** The cluster of each worker, up from the first suite that needs it to the last. */
 function leaseClusters(): Promise<ClusterLease[]> {
-  const workers = Array.from({ length: laneWorkers }, (_, index) => index + 1);
+  const workers = Array.from({ length: laneWorkers.end_to_end }, (_, index) => index + 1);
   return Promise.all(workers.map((worker) => acquireCluster(testClusterName(undefined, worker))));
 }
 

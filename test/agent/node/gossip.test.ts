@@ -24,7 +24,7 @@ async function speak(site: Site, bootstrap: string[] = []): Promise<AsyncDisposa
 const portOf = (site: Site): string => site.registry.peer!.addresses[0]!.split('/').at(-1)!;
 
 describe('agents in the gossip', () => {
-  it('name their peer in their records, send signs of life with load, and serve', async () => {
+  it.concurrent('name their peer in their records, send signs of life with load, and serve', async () => {
     await using site = await Site.open();
     await using gateway = await speak(site);
     await site.start([fixtureUnit('m')], { mesh });
@@ -35,7 +35,7 @@ describe('agents in the gossip', () => {
     expect(gateway.peer.sessionStatus(session_id).sources).toContain('folder');
   });
 
-  it('are known at another site, which has no folder in common with theirs', async () => {
+  it.concurrent('are known at another site, which has no folder in common with theirs', async () => {
     await using site = await Site.open();
     await using other = await Site.open(site.registry.network_key);
     await using gateway = await speak(other);
@@ -51,7 +51,7 @@ describe('agents in the gossip', () => {
     await answer.body.dump();
   });
 
-  it('are LEFT for all, readers of the folder included, soon after they are killed', async () => {
+  it.concurrent('are LEFT for all, readers of the folder included, soon after they are killed', async () => {
     await using site = await Site.open();
     await using gateway = await speak(site);
     const agent = await site.start([fixtureUnit('m')], { mesh });
@@ -77,7 +77,7 @@ describe('agents in the gossip', () => {
     await reader.close();
   });
 
-  it('come back under a new session when they were taken for gone while they were stopped', async () => {
+  it.concurrent('come back under a new session when they were taken for gone while they were stopped', async () => {
     await using site = await Site.open();
     await using gateway = await speak(site);
     const agent = await site.start([fixtureUnit('m')], { mesh });

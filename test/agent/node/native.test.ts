@@ -142,7 +142,8 @@ describe('the native engine on a node', () => {
     expect(lines[3].bytes_loaded).toBeGreaterThan(100_000);
   });
 
-  test('a worker that hangs is DOWN within seconds, its requests end, and the agent leaves and says why', async () => {
+  // Side by side: the first two are pauses of many seconds.
+  test.concurrent('a worker that hangs is DOWN within seconds, its requests end, and the agent leaves and says why', async () => {
     await using site = await Site.open();
     const agent = await site.start([
       unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
@@ -176,7 +177,7 @@ describe('the native engine on a node', () => {
     });
   });
 
-  test('an agent and its worker that were suspended together go on as if nothing had been', async () => {
+  test.concurrent('an agent and its worker that were suspended together go on as if nothing had been', async () => {
     await using site = await Site.open();
     const agent = await site.start([
       unitOf({ name: 'toy' }, { engine: 'native', model_path: await toyModel(site) }),
@@ -191,7 +192,7 @@ describe('the native engine on a node', () => {
     expect(site.registry.get(record.session_id)?.lifecycle).toBe('SERVING');
   }, 60_000);
 
-  test.each([
+  test.concurrent.each([
     ['before the agent hears of it', ['worker', 'agent']],
     ['after the agent', ['agent', 'worker']],
   ])('a worker that Slurm ends together with the job, %s, is no failure', async (_when, order) => {

@@ -3,7 +3,7 @@ import { chmod, mkdir, writeFile } from 'node:fs/promises';
 import { delimiter, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { expect, test } from 'vitest';
+import { test } from 'vitest';
 import { eventually } from '../../mesh/support.ts';
 import { type RunningAgent, Site, unitOf } from '../support.ts';
 
@@ -30,7 +30,7 @@ async function start(site: Site, name: string, keep_alive_s: number): Promise<Ru
 const words = async (agent: RunningAgent): Promise<string[]> =>
   (await agent.engineLog(agent.launch.units[0]!.unit)).filter((line) => /^(sleep|wake|asked)/.test(line));
 
-test('sleeps when nobody asks, and is woken once for all that ask then', async () => {
+test.concurrent('sleeps when nobody asks, and is woken once for all that ask then', async ({ expect }) => {
   await using site = await Site.open();
   const agent = await start(site, 'dozing', 2);
   const record = await site.serving('dozing', 30_000);
@@ -57,7 +57,9 @@ test('sleeps when nobody asks, and is woken once for all that ask then', async (
   expect(await words(agent)).not.toContain('asked asleep');
 }, 60_000);
 
-test('one that does not wake is said to be unable to serve, so that another is asked', async () => {
+test.concurrent('one that does not wake is said to be unable to serve, so that another is asked', async ({
+  expect,
+}) => {
   await using site = await Site.open();
   const agent = await start(site, 'deep', 0.3);
   const record = await site.serving('deep', 30_000);
@@ -67,7 +69,7 @@ test('one that does not wake is said to be unable to serve, so that another is a
   expect(await body.text()).toMatch(/sleeps and does not wake.*\/wake_up answers 500/);
 }, 60_000);
 
-test('one that fell asleep and could not say so is woken all the same', async () => {
+test.concurrent('one that fell asleep and could not say so is woken all the same', async ({ expect }) => {
   await using site = await Site.open();
   const agent = await start(site, 'mute', 0.3);
   const record = await site.serving('mute', 30_000);
@@ -77,7 +79,9 @@ test('one that fell asleep and could not say so is woken all the same', async ()
   expect(await words(agent)).not.toContain('asked asleep');
 }, 60_000);
 
-test('one that is asked again and again does not sleep, and does once nobody asks', async () => {
+test.concurrent('one that is asked again and again does not sleep, and does once nobody asks', async ({
+  expect,
+}) => {
   await using site = await Site.open();
   const keep_alive_s = 3;
   const agent = await start(site, 'awake', keep_alive_s);
