@@ -37,7 +37,12 @@ export const lanesSideBySide: readonly Lane[] = [
   },
   {
     title: 'end to end',
-    options: [`--maxWorkers=${laneWorkers.end_to_end}`, ...excluding([notEndToEnd, ...Object.keys(alone)])],
+    options: [
+      `--maxWorkers=${laneWorkers.end_to_end}`,
+      // What is polled here is a command mostly, which takes more of a core than what it asks about.
+      '--expect.poll.interval=250',
+      ...excluding([notEndToEnd, ...Object.keys(alone)]),
+    ],
   },
 ];
 

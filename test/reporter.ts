@@ -1,8 +1,3 @@
-/**
- * What `test/run.ts` needs of a run of vitest, as JSON in the file that `HPCSERVE_TEST_REPORT` names: every test with
- * its state, and every error, those of hooks and of files that do not load included (vitest's own JSON leaves them
- * out).
- */
 import { writeFileSync } from 'node:fs';
 import { relative } from 'node:path';
 import type { Reporter, SerializedError, TestModule } from 'vitest/node';
@@ -21,6 +16,11 @@ export interface TestReport {
   durations: { file: string; duration_s: number }[];
 }
 
+/**
+ * What `test/run.ts` needs of a run of vitest, as JSON in the file that `HPCSERVE_TEST_REPORT` names: every test with
+ * its state, and every error, those of hooks and of files that do not load included (vitest's own JSON leaves them
+ * out).
+ */
 export default class implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandled: readonly SerializedError[]): void {
     const report: TestReport = { tests: [], failures: [], durations: [] };

@@ -96,6 +96,8 @@ export interface StopReport {
 }
 
 const start_timeout_ms = 30_000;
+/** Between two questions to Slurm. Lower: its commands take a core from what is waited for. */
+const command_interval_ms = 100;
 const lock_timeout_ms = 120_000;
 
 /** Starts the cluster `name`, or attaches to it when it is already up and well. */
@@ -159,7 +161,7 @@ export async function startLocked(
   const cluster = attach(state, folders);
   try {
     await startDaemons(state, folders);
-    if (!(await waitUntil(() => allNodesUp(cluster), start_timeout_ms)))
+    if (!(await waitUntil(() => allNodesUp(cluster), start_timeout_ms, command_interval_ms)))
       throw new Error(`the nodes were not idle within ${start_timeout_ms} ms`);
   } catch (error) {
     const logs = tailOfLogs(folders);
@@ -257,7 +259,7 @@ function attach(state: ClusterState, folders: ClusterFolders): Cluster {
         const queue = await cluster.runAs('root', ['squeue', '--noheader', '--format=%i %T']);
         return queue.code === 0 && queue.stdout.trim() === '';
       };
-      if (!(await waitUntil(quiet, patience_ms)))
+      if (!(await waitUntil(quiet, patience_ms, command_interval_ms)))
         throw new Error(`jobs of ${user.name} were still there ${patience_ms} ms after scancel`);
     },
   };

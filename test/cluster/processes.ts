@@ -94,15 +94,16 @@ function signal(pid: number, name: NodeJS.Signals): void {
   }
 }
 
-/** Polls `condition` every 25 ms until it holds (true) or `timeout_ms` have passed (false). */
+/** Asks for `condition` again and again until it holds (true) or `timeout_ms` have passed (false). */
 export async function waitUntil(
   condition: () => boolean | Promise<boolean>,
   timeout_ms: number,
+  interval_ms = 25,
 ): Promise<boolean> {
   const deadline = Date.now() + timeout_ms;
   for (;;) {
     if (await condition()) return true;
     if (Date.now() > deadline) return false;
-    await delay(25);
+    await delay(interval_ms);
   }
 }

@@ -1,7 +1,3 @@
-/**
- * A folder whose owner has so much room and no more: a subvolume of a btrfs filesystem in a file, with a limit on its
- * quota group. What does not fit fails with EDQUOT, for root as well.
- */
 import { spawnSync } from 'node:child_process';
 import {
   chownSync,
@@ -21,6 +17,10 @@ import { findProgram, installPrograms } from './install.ts';
 /** Sparse: what is not written takes no room. */
 const disk_bytes = 256 * 1024 ** 2;
 
+/**
+ * A folder whose owner has so much room and no more: a subvolume of a btrfs filesystem in a file, with a limit on its
+ * quota group. What does not fit fails with EDQUOT, for root as well.
+ */
 export class QuotaFolder {
   /** The folder, 0700; all who use the machine may pass through those above it. */
   readonly path: string;

@@ -1,4 +1,3 @@
-/** A user of a test cluster: a home on a filesystem that all nodes see, a small model in it, and commands typed on the login node. */
 import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
@@ -19,6 +18,10 @@ export interface UserHomeOptions {
 /** What is typed for `hpcserve`. */
 export const hpcserveProgram: readonly string[] = [process.execPath, join(packageRoot, 'cli/hpcserve.mjs')];
 
+/**
+ * A user of a test cluster: a home on a filesystem that all nodes see, a small model in it, and commands typed on the
+ * login node.
+ */
 export class UserHome {
   readonly cluster: Cluster;
   readonly folder: string;
@@ -70,7 +73,10 @@ export class UserHome {
     });
   }
 
-  /** What a person would look at where a test failed: the queue, the nodes, the deployments, and what the gateway said last. */
+  /**
+   * What a person would look at where a test failed: the queue, the nodes, the deployments, and what the gateway said
+   * last.
+   */
   async explain(): Promise<string> {
     const looks = [
       ['squeue', '--all', '--format=%i %P %j %T %r %N %S'],

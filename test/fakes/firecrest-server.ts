@@ -1,9 +1,3 @@
-/**
- * FirecREST v2's documented endpoints, as far as hpcserve uses them, on a real Slurm cluster: what they do is done by the
- * cluster's own commands, run as its ordinary user, and their answers have the documented form. Requests that the API
- * does not document, or that come without a valid token, are refused. Written from its OpenAPI description; no part of
- * FirecREST itself is here.
- */
 import { randomBytes } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -43,6 +37,12 @@ export interface Mishap {
   how: { status: number; headers?: Record<string, string> } | 'lost';
 }
 
+/**
+ * FirecREST v2's documented endpoints, as far as hpcserve uses them, on a real Slurm cluster: what they do is done by
+ * the cluster's own commands, run as its ordinary user, and their answers have the documented form. Requests that the
+ * API does not document, or that come without a valid token, are refused. Written from its OpenAPI description; no part
+ * of FirecREST itself is here.
+ */
 export class FirecrestServer {
   readonly url: string;
   readonly token_url: string;

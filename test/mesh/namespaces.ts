@@ -1,4 +1,3 @@
-/** Hosts with networks of their own on this machine: Linux network namespaces, with cables where a test lays them. */
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
 
 /** Counts the hosts of this process: two suites must not meet under one name. */
@@ -16,6 +15,7 @@ export function lackingForNamespaces(): string {
   return cable.status === 0 ? '' : `virtual cables (${cable.stderr.trim()})`;
 }
 
+/** Hosts with networks of their own on this machine: Linux network namespaces, with cables where a test lays them. */
 export class NetworkHost implements Disposable {
   readonly name = nextName();
   readonly #children = new Set<ChildProcess>();

@@ -1,4 +1,3 @@
-/** A small hub on loopback, with the bad habits that downloads meet: cut connections, no Range, changed files. */
 import { createHash } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -34,6 +33,7 @@ export interface SeenRequest {
   authorization: string | undefined;
 }
 
+/** A small hub on loopback, with the bad habits that downloads meet: cut connections, no Range, changed files. */
 export class HubServer implements AsyncDisposable {
   readonly files = new Map<string, ServedFile>();
   readonly seen: SeenRequest[] = [];

@@ -1,4 +1,3 @@
-/** A disk that is slow for some processes: Linux's block I/O controller holds their reads to a rate. */
 import {
   existsSync,
   mkdirSync,
@@ -13,6 +12,7 @@ import { dirname, join } from 'node:path';
 const v1 = '/sys/fs/cgroup/blkio';
 const v2 = '/sys/fs/cgroup';
 
+/** A disk that is slow for some processes: Linux's block I/O controller holds their reads to a rate. */
 export class SlowReads {
   /** Processes whose ids are written to `cgroup.procs` here, and those that they start, read slowly. */
   readonly folder: string;
