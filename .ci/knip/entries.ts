@@ -46,6 +46,18 @@ export const productSources =
 
 /** Installed by apt-get where they are missing, or a part of every Linux. */
 export const systemBinaries = [
-  ...['apt-get', 'cc', 'fincore', 'fusermount3', 'ip', 'mkfifo', 'mount', 'openssl', 'shellcheck', 'ssh-add', 'ssh-agent'],
+  ...[
+    'apt-get',
+    'cc',
+    'fincore',
+    'fusermount3',
+    'ip',
+    'mkfifo',
+    'mount',
+    'openssl',
+    'shellcheck',
+    'ssh-add',
+    'ssh-agent',
+  ],
   ...['ssh-keygen', 'sshfs', 'umount', 'unshare'],
 ];
