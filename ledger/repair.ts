@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import Database from 'better-sqlite3';
 import { moveAside } from '../host/move.ts';
-import { migrate, sumSpent } from './schema.ts';
+import { migrate, sumSpentSql } from './schema.ts';
 
 /** What was done with a ledger that failed its integrity check. */
 export interface RepairReport {
@@ -53,7 +53,7 @@ export function setAsideAndSave(path: string, reason: string, now_ms: number): R
       // Requests whose session was lost still count; the reference is kept, since nothing else says who answered.
       fresh.pragma('foreign_keys = OFF');
       report.requests_saved = saveTable(old, fresh, 'requests', 'sequence');
-      fresh.exec(sumSpent);
+      fresh.exec(sumSpentSql);
     } finally {
       old.close();
     }

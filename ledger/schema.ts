@@ -2,7 +2,7 @@ import type Database from 'better-sqlite3';
 import { HpcserveError } from '../spec/errors/error.ts';
 
 /** What every key used on each day: sums of `requests`, made anew. */
-export const sumSpent = `
+export const sumSpentSql = `
   INSERT INTO spent (key_id, day, requests, tokens)
   SELECT key_id, CAST(time_ms / 86400000 AS INTEGER), count(*),
     coalesce(sum(coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)), 0)
@@ -70,7 +70,7 @@ const migrations: readonly string[] = [
     tokens INTEGER NOT NULL,
     PRIMARY KEY (key_id, day)
   ) STRICT, WITHOUT ROWID;
-  ${sumSpent}
+  ${sumSpentSql}
   `,
 ];
 

@@ -27,7 +27,7 @@ import {
   type ExpectedStart,
   parseExpectedStarts,
   parseReservations,
-  type Reservation,
+  type SlurmReservation,
   startsFormat,
 } from './promised-nodes.ts';
 import { refusalError, refusalLines } from './refusals.ts';
@@ -37,7 +37,7 @@ import { atLeast, oldestSlurm, parseSlurmVersion, type SlurmVersion } from './ve
 /** A script to submit: a file that both this client and sbatch can read, or its text. */
 export type Script = { path: string } | { text: string };
 
-export interface Submission {
+export interface SubmittedJob {
   job_id: string;
   /** Named by Slurm when it has several clusters. */
   cluster?: string;
@@ -67,7 +67,7 @@ export interface SlurmClient {
    * @throws E_SLURM_… by kind of refusal. After E_SLURM_UNREACHABLE with `details.may_have_been_submitted`
    * look for the job by its comment before submitting again.
    */
-  submit(script: Script, directives: readonly Directive[]): Promise<Submission>;
+  submit(script: Script, directives: readonly Directive[]): Promise<SubmittedJob>;
   /** `sbatch --test-only`: what `submit` would answer, without submitting. @throws as `submit` */
   estimateStart(script: Script, directives: readonly Directive[]): Promise<StartEstimate>;
   /**
@@ -80,7 +80,7 @@ export interface SlurmClient {
   /** Pending jobs of all users for which Slurm expects a start and nodes: `squeue --start`. */
   expectedStarts(): Promise<ExpectedStart[]>;
   /** Reservations that are not over. */
-  reservations(): Promise<Reservation[]>;
+  reservations(): Promise<SlurmReservation[]>;
   /** What this user may name in a script. Parts that cannot be asked are absent. @throws as `config` */
   permissions(): Promise<Permissions>;
   /** Clusters that slurmdbd knows; undefined where it cannot be asked. */
@@ -142,7 +142,7 @@ export class SlurmCommandClient implements SlurmClient {
     return parseSinfo(await this.#ask(['sinfo', '--noheader', '--exact', `--Format=${sinfoFormat}`]));
   }
 
-  async submit(script: Script, directives: readonly Directive[]): Promise<Submission> {
+  async submit(script: Script, directives: readonly Directive[]): Promise<SubmittedJob> {
     const result = await this.#sbatch(['--parsable'], script, directives);
     // Site wrappers print messages on stdout too: the number is the last line that looks like one.
     const line = result.stdout
@@ -251,7 +251,7 @@ export class SlurmCommandClient implements SlurmClient {
     return parseExpectedStarts(await this.#ask([...utcPrefix, ...argv]));
   }
 
-  async reservations(): Promise<Reservation[]> {
+  async reservations(): Promise<SlurmReservation[]> {
     return parseReservations(
       await this.#ask([...utcPrefix, 'scontrol', '--oneliner', 'show', 'reservation']),
     );

@@ -4,7 +4,7 @@ import type { ErrorCode } from '../spec/errors/registry.ts';
 import { nearest } from '../spec/nearest.ts';
 import type { Directive } from '../spec/slurm-types.ts';
 import type { ControllerConfig } from './cluster-facts.ts';
-import type { Reservation } from './promised-nodes.ts';
+import type { SlurmReservation } from './promised-nodes.ts';
 
 /** One line of what slurmdbd allows a user on a cluster. */
 export interface Association {
@@ -89,7 +89,7 @@ export function parseClusters(output: string): ClusterName[] {
 export interface Permissions {
   enforced: { associations: boolean; qos: boolean };
   associations?: Association[];
-  reservations?: Reservation[];
+  reservations?: SlurmReservation[];
 }
 
 /** AccountingStorageEnforce: every one of its words but nojobs and nosteps asks for associations (slurm.conf(5)). */

@@ -10,7 +10,7 @@ export interface ExpectedStart {
   nodes: string[];
 }
 
-export interface Reservation {
+export interface SlurmReservation {
   name: string;
   start_time_ms: number;
   end_time_ms: number;
@@ -34,7 +34,7 @@ export function parseExpectedStarts(output: string): ExpectedStart[] {
 }
 
 /** Lines of `scontrol --oneliner show reservation`; "No reservations in the system" is none. */
-export function parseReservations(output: string): Reservation[] {
+export function parseReservations(output: string): SlurmReservation[] {
   return output.split('\n').flatMap((line) => {
     const pairs = parseScontrolLine(line);
     const name = pairs.get('ReservationName');

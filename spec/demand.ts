@@ -8,7 +8,7 @@ import { z } from 'zod';
 import { listGatewayFolders } from './gateway-folders.ts';
 import { gatewayFiles } from './state-layout.ts';
 
-const modelDemandSchema = z.object({
+const measuredDemandSchema = z.object({
   /** Served name, or the name asked for where nobody serves it. */
   model: z.string(),
   /** Sum over all requests so far of the seconds they were in the gateway, those that wait included. */
@@ -19,14 +19,14 @@ const modelDemandSchema = z.object({
   /** Measured mean time to first token; absent where nothing was streamed yet. */
   ttft_ms: z.number().optional(),
 });
-export type ModelDemand = z.infer<typeof modelDemandSchema>;
+export type MeasuredDemand = z.infer<typeof measuredDemandSchema>;
 
 export const demandFileSchema = z.object({
   format: z.literal(1),
   /** Of the gateway: sums start again with it. */
   started_ms: z.number(),
   measured_ms: z.number(),
-  models: z.array(modelDemandSchema),
+  models: z.array(measuredDemandSchema),
 });
 export type DemandFile = z.infer<typeof demandFileSchema>;
 

@@ -97,7 +97,7 @@ export interface EngineAdapter {
 }
 
 /** Of what a model asks for and an engine cannot do. */
-export function refusal(model: ModelSpec, engine: string, what: string): HpcserveError {
+export function unsupportedOption(model: ModelSpec, engine: string, what: string): HpcserveError {
   return new HpcserveError('E_AGENT_ENGINE_OPTION', {
     what: `${model.name}: ${engine} has no ${what}`,
     try: `remove ${what} from model.yaml, or choose another engine`,
@@ -105,7 +105,7 @@ export function refusal(model: ModelSpec, engine: string, what: string): Hpcserv
 }
 
 /** Long options that a program's help names. */
-export function optionsOf(help: string): ReadonlySet<string> {
+export function optionsInHelp(help: string): ReadonlySet<string> {
   return new Set(help.match(/(?<![\w-])--[a-z][a-z0-9-]*/gi) ?? []);
 }
 
@@ -113,7 +113,7 @@ export function optionsOf(help: string): ReadonlySet<string> {
  * Refuses a command line that the installed version would refuse after it has loaded for minutes.
  * @throws HpcserveError E_AGENT_ENGINE_OPTION
  */
-export function checkOptions(
+export function checkEngineOptions(
   unit: UnitSpec,
   { version, options }: EngineProbe,
   argv: readonly string[],

@@ -4,7 +4,7 @@
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { chosenChunk, type EngineAdapter, loadOf, metricValue, option, optionsOf } from './adapter.ts';
+import { chosenChunk, type EngineAdapter, loadOf, metricValue, option, optionsInHelp } from './adapter.ts';
 
 const program = 'llama-server';
 
@@ -22,7 +22,7 @@ export const llamaCpp: EngineAdapter = {
     return {
       version: build === undefined ? 'unknown' : `b${build}`,
       unix_socket: /UNIX socket/i.test(output),
-      options: optionsOf(output),
+      options: optionsInHelp(output),
     };
   },
 

@@ -11,7 +11,7 @@ import {
   metricSum,
   metricValue,
   option,
-  refusal,
+  unsupportedOption,
 } from './adapter.ts';
 import { onSocket, pythonProbe, unbindableHost } from './python-socket.ts';
 
@@ -31,10 +31,10 @@ export const lmdeploy: EngineAdapter = {
 
   commandLine(unit, context) {
     const { model } = unit;
-    if (unit.pipeline > 1) throw refusal(model, 'LMDeploy', 'parallel.pipeline');
+    if (unit.pipeline > 1) throw unsupportedOption(model, 'LMDeploy', 'parallel.pipeline');
     const { precision } = model;
     if (precision !== 'auto' && dtypes[precision] === undefined && !formats.has(precision))
-      throw refusal(model, 'LMDeploy', `precision ${precision}`);
+      throw unsupportedOption(model, 'LMDeploy', `precision ${precision}`);
     const socket = join(context.runtime_folder, 'engine.sock');
     return {
       argv: [

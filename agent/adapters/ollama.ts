@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import { inPrivateNetwork, type PrivateNetworkPlan, privateNetworkArgv } from '../private-network/plan.ts';
-import { type EngineAdapter, refusal } from './adapter.ts';
+import { type EngineAdapter, unsupportedOption } from './adapter.ts';
 
 const program = 'ollama';
 
@@ -24,11 +24,11 @@ export const ollama: EngineAdapter = {
 
   commandLine(unit, context) {
     const { model } = unit;
-    if (unit.device_count > 1) throw refusal(model, 'Ollama', 'parallel');
-    if (model.precision !== 'auto') throw refusal(model, 'Ollama', `precision ${model.precision}`);
-    if (model.chat_template !== undefined) throw refusal(model, 'Ollama', 'chat_template of Jinja');
+    if (unit.device_count > 1) throw unsupportedOption(model, 'Ollama', 'parallel');
+    if (model.precision !== 'auto') throw unsupportedOption(model, 'Ollama', `precision ${model.precision}`);
+    if (model.chat_template !== undefined) throw unsupportedOption(model, 'Ollama', 'chat_template of Jinja');
     if (model.engine_args.length > 0)
-      throw refusal(model, 'Ollama', 'engine_args: it is set by its environment');
+      throw unsupportedOption(model, 'Ollama', 'engine_args: it is set by its environment');
     if (context.probed === undefined) throw notPermitted(model);
     const in_folder = (name: string): string => join(context.runtime_folder, name);
     const [socket, plan_file, modelfile] = ['engine.sock', 'plan.json', 'Modelfile'].map(in_folder) as [

@@ -4,7 +4,7 @@
  * ever listens there. Its /metrics are JSON of iterations that must be asked for: the agent counts requests itself.
  */
 import { join } from 'node:path';
-import { chosenChunk, type EngineAdapter, option, refusal } from './adapter.ts';
+import { chosenChunk, type EngineAdapter, option, unsupportedOption } from './adapter.ts';
 import { onSocket, pythonProbe, servedLink } from './python-socket.ts';
 
 export const tensorrtLlm: EngineAdapter = {
@@ -15,7 +15,8 @@ export const tensorrtLlm: EngineAdapter = {
   commandLine(unit, context) {
     const { model } = unit;
     // It takes numbers and their sizes from the model's folder.
-    if (model.precision !== 'auto') throw refusal(model, 'TensorRT-LLM', `precision ${model.precision}`);
+    if (model.precision !== 'auto')
+      throw unsupportedOption(model, 'TensorRT-LLM', `precision ${model.precision}`);
     const socket = join(context.runtime_folder, 'engine.sock');
     const { folder, link } = servedLink(unit, context);
     return {

@@ -10,8 +10,8 @@ import {
   metricSum,
   metricValue,
   option,
-  optionsOf,
-  refusal,
+  optionsInHelp,
+  unsupportedOption,
 } from './adapter.ts';
 import { servedLink } from './python-socket.ts';
 
@@ -29,13 +29,15 @@ export const tgi: EngineAdapter = {
   furtherProbeArgv: (prefix) => [...prefix, program, '--help'],
   parseProbe: (output) => {
     const version = /^text-generation-launcher (\S+)$/m.exec(output)?.[1];
-    return version === undefined ? undefined : { version, unix_socket: false, options: optionsOf(output) };
+    return version === undefined
+      ? undefined
+      : { version, unix_socket: false, options: optionsInHelp(output) };
   },
 
   commandLine(unit, context) {
     const { model } = unit;
-    if (unit.pipeline > 1) throw refusal(model, 'TGI', 'parallel.pipeline');
-    if (model.chat_template !== undefined) throw refusal(model, 'TGI', 'chat_template');
+    if (unit.pipeline > 1) throw unsupportedOption(model, 'TGI', 'parallel.pipeline');
+    if (model.chat_template !== undefined) throw unsupportedOption(model, 'TGI', 'chat_template');
     const { folder, link } = servedLink(unit, context);
     const dtype = dtypes[model.precision];
     return {

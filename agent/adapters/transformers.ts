@@ -4,7 +4,7 @@
  */
 import { join } from 'node:path';
 import type { HpcserveError } from '../../spec/errors/error.ts';
-import { type EngineAdapter, option, refusal } from './adapter.ts';
+import { type EngineAdapter, option, unsupportedOption } from './adapter.ts';
 import { onSocket, pythonProbe, servedLink, unbindableHost } from './python-socket.ts';
 
 const dtypes: Record<string, string> = {
@@ -23,7 +23,7 @@ export const transformers: EngineAdapter = {
 
   commandLine(unit, context) {
     const { model } = unit;
-    const refuse = (what: string): HpcserveError => refusal(model, '`transformers serve`', what);
+    const refuse = (what: string): HpcserveError => unsupportedOption(model, '`transformers serve`', what);
     if (unit.device_count > 1) throw refuse('parallel');
     if (model.chat_template !== undefined) throw refuse('chat_template');
     const dtype = dtypes[model.precision];

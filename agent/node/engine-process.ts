@@ -8,7 +8,7 @@ import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
 import {
   type AdapterContext,
-  checkOptions,
+  checkEngineOptions,
   type EngineAdapter,
   type EngineLoad,
   type EngineProbe,
@@ -176,7 +176,7 @@ export class EngineProcess implements ServingProcess {
       ...(probed === undefined ? {} : { probed }),
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
     });
-    if (probed) checkOptions(this.#unit, probed, own.argv.slice(engine_prefix.length));
+    if (probed) checkEngineOptions(this.#unit, probed, own.argv.slice(engine_prefix.length));
     this.#program = own.argv[0];
     const line = apart ? withPrivateNetwork(own, runtime_folder) : own;
     this.#stopped.signal.throwIfAborted();

@@ -4,8 +4,11 @@
  * each belong to one instance, on the same requests; the paper's own figures stand beside both.
  */
 
-import { type MeasuredModel, measuredProfile } from '../../solver/sharing-simulator/measured-iterations.ts';
-import type { ServingReport } from '../../solver/sharing-simulator/outcome.ts';
+import {
+  type MeasuredModelName,
+  measuredProfile,
+} from '../../solver/sharing-simulator/measured-iterations.ts';
+import type { SharingReport } from '../../solver/sharing-simulator/outcome.ts';
 import { replicaModels } from '../../solver/sharing-simulator/testbed.ts';
 import { iterationRows, truthFolder } from '../calibrate/tables.ts';
 import type { Bench, BenchResult } from '../result.ts';
@@ -93,7 +96,7 @@ function profiles(log: (line: string) => void): BenchResult[] {
       (device === 'a100-80gb' || device === 'xeon-32core-amx'),
   );
   const worst = rows.reduce((most, { model, device, phase, tokens, batch, ms }) => {
-    const profile = measuredProfile(model as MeasuredModel, device as 'a100-80gb' | 'xeon-32core-amx');
+    const profile = measuredProfile(model as MeasuredModelName, device as 'a100-80gb' | 'xeon-32core-amx');
     const ours = phase === 'prefill' ? profile.prefill_ms(tokens) : profile.decode_ms(batch, tokens);
     return Math.max(most, Math.abs(ours / ms - 1));
   }, 0);
@@ -203,7 +206,7 @@ function mixed(workload: Workload, log: (line: string) => void): BenchResult[] {
   log('');
   log(`64 models, a third of each size, ${requests.length} requests`);
   log(table(reports));
-  const of = (name: string): ServingReport => reports.find((row) => row.name === name)!;
+  const of = (name: string): SharingReport => reports.find((row) => row.name === name)!;
   const [ours, theirs] = [of('ours').gpus_used, of('exclusive GPUs and CPUs').gpus_used];
   return [
     {
@@ -253,7 +256,7 @@ function parts(workload: Workload, log: (line: string) => void): BenchResult[] {
   return results;
 }
 
-function table(rows: readonly ({ name: string } & ServingReport)[]): string {
+function table(rows: readonly ({ name: string } & SharingReport)[]): string {
   const head = [
     '',
     'met',

@@ -1,7 +1,7 @@
 /** The systems that are compared on the same requests and the same simulated devices, and the parts of ours one by one. */
 import { defaultSharingSettings, type SharingSettings } from '../../solver/sharing/settings.ts';
 import { ExclusiveServing } from '../../solver/sharing-simulator/exclusive-serving.ts';
-import { report, type ServingReport } from '../../solver/sharing-simulator/outcome.ts';
+import { report, type SharingReport } from '../../solver/sharing-simulator/outcome.ts';
 import { SharedServing, type SharedServingOptions } from '../../solver/sharing-simulator/shared-serving.ts';
 import { type TestbedModel, testbed } from '../../solver/sharing-simulator/testbed.ts';
 import type { WorkloadRequest } from '../../solver/sharing-simulator/workload.ts';
@@ -13,7 +13,7 @@ const seed = 1;
 const counts = { cpus: 4, gpus: 4 };
 const keep_alive_ms = 1000;
 
-export type System = (models: readonly TestbedModel[], requests: readonly WorkloadRequest[]) => ServingReport;
+export type System = (models: readonly TestbedModel[], requests: readonly WorkloadRequest[]) => SharingReport;
 
 function exclusive(cpus: number): System {
   return (models, requests) => {

@@ -2,7 +2,7 @@
 import { statSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { offeredDevice } from '../../solver/catalog/offered-device.ts';
-import type { SearchLimits } from '../../solver/placement/allocation.ts';
+import type { AllocationLimits } from '../../solver/placement/allocation.ts';
 import { checkPlacement } from '../../solver/placement/check.ts';
 import { place } from '../../solver/placement/placement.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -44,7 +44,7 @@ export interface PlanningInput {
   /** What the gateways measured, by model name; model.yaml's own words come first. */
   measured?: ReadonlyMap<string, PlannedWorkload>;
   /** When the search for a better plan ends. */
-  limits?: SearchLimits;
+  limits?: AllocationLimits;
   /** The plan is made over several sites: that this one lacks a node kind is no mistake. */
   one_of_several?: boolean;
 }

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { makeFolders } from '../../host/make-folders.ts';
 import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
 import type { DemandSample } from '../../solver/scaling/scale.ts';
-import { type DemandFile, demandFileSchema, type ModelDemand, readDemand } from '../../spec/demand.ts';
+import { type DemandFile, demandFileSchema, type MeasuredDemand, readDemand } from '../../spec/demand.ts';
 import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
 
 interface Watched {
@@ -117,7 +117,7 @@ function readKept(layout: StateLayout): z.infer<typeof keptSchema> | undefined {
 
 /** Requests at once, on average since the file before. */
 function meanOf(
-  demand: ModelDemand,
+  demand: MeasuredDemand,
   file: DemandFile,
   before: DemandFile | undefined,
   now_ms: number,

@@ -3,7 +3,7 @@ import { place } from '../../solver/placement/placement.ts';
 import { kindOfSite } from '../../solver/sites/kind-names.ts';
 import { mergeQuestions } from '../../solver/sites/merge-questions.ts';
 import { meshFindings } from '../../solver/sites/mesh-links.ts';
-import { sharesOf } from '../../solver/sites/split-placement.ts';
+import { siteShares } from '../../solver/sites/split-placement.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { DeploymentSpec } from '../../spec/model-yaml.ts';
 import type { PlacementQuestion, Plan, PlannedLaunch } from '../../spec/plan.ts';
@@ -91,7 +91,7 @@ export function planWhole(
   return {
     question,
     plan,
-    share: { of, sites: sharesOf(placement, names, question, spec.budget?.gpu_hours) },
+    share: { of, sites: siteShares(placement, names, question, spec.budget?.gpu_hours) },
   };
 }
 

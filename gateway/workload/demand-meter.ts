@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
-import type { DemandFile, ModelDemand } from '../../spec/demand.ts';
+import type { DemandFile, MeasuredDemand } from '../../spec/demand.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { GatewayLog } from '../log.ts';
@@ -69,10 +69,10 @@ export class DemandMeter {
 
   file(): DemandFile {
     const now_ms = this.#now_ms();
-    const models = [...this.#models].map(([model, demand]): ModelDemand => {
+    const models = [...this.#models].map(([model, demand]): MeasuredDemand => {
       sumUp(demand, now_ms);
       const { request_s, in_flight, asked_ms } = demand;
-      const told: ModelDemand = { model, request_s, in_flight, asked_ms };
+      const told: MeasuredDemand = { model, request_s, in_flight, asked_ms };
       const ttft_s = this.#ttft_s(model);
       if (ttft_s !== undefined) told.ttft_ms = 1000 * ttft_s;
       return told;

@@ -5,7 +5,7 @@
  */
 import { type GgmlTypeTraits, ggmlRowBytes, ggmlTypeByName } from '../formats/ggml-types.ts';
 import { rowEncoders, type SynthTensorType } from './quantize.ts';
-import { hashText, RandomStream } from './random.ts';
+import { fnv1a32, RandomStream } from './random.ts';
 import type { RopeScaling, SynthShape, TensorPlan } from './shape.ts';
 
 /** A tensor as a worker needs it; plain data, so that it can be sent to a thread. */
@@ -110,7 +110,7 @@ export function encodeRows(
   const rowBytes = ggmlRowBytes(traits, task.row_elements);
   const encode = rowEncoders[task.type];
   const row = new Float32Array(task.row_elements);
-  const key = hashText(task.name);
+  const key = fnv1a32(task.name);
   const random = new RandomStream(seed, key, begin);
   for (let index = begin; index < end; index++) {
     if (task.fill.kind === 'values') {

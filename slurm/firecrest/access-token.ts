@@ -71,7 +71,7 @@ export class AccessTokens {
       });
       text = await response.text();
     } catch (error) {
-      throw this.#away(reasonOf(error));
+      throw this.#away(failureReason(error));
     }
     // What it says may repeat what was sent: only its error word is shown (RFC 6749 §5.2).
     const body = parsed(text);
@@ -137,9 +137,9 @@ function noSecret(because: string): HpcserveError {
 }
 
 /** Why a request came to nothing, in the words of the innermost cause. */
-export function reasonOf(error: unknown): string {
+export function failureReason(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const { name, message, cause } = error;
   if (name === 'TimeoutError') return 'it did not answer in time';
-  return cause instanceof Error ? reasonOf(cause) : message;
+  return cause instanceof Error ? failureReason(cause) : message;
 }

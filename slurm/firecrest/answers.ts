@@ -4,7 +4,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { type JobInfo, jobPhase, jobStates } from '../../spec/slurm-types.ts';
 import type { NodeGroup, Partition } from '../cluster-facts.ts';
 import { expandHostlist } from '../hostlist.ts';
-import type { Reservation } from '../promised-nodes.ts';
+import type { SlurmReservation } from '../promised-nodes.ts';
 import { present } from '../text-format.ts';
 
 const seconds = z.number().nullish();
@@ -157,7 +157,7 @@ export function partitionsOf({ partitions }: z.infer<typeof partitionsSchema>): 
   }));
 }
 
-export function reservationsOf({ reservations }: z.infer<typeof reservationsSchema>): Reservation[] {
+export function reservationsOf({ reservations }: z.infer<typeof reservationsSchema>): SlurmReservation[] {
   return (reservations ?? []).map(({ name, nodeList, startTime, endTime }) => ({
     name,
     start_time_ms: startTime * 1000,

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { AccessTokens } from './access-token.ts';
-import { reasonOf } from './access-token.ts';
+import { failureReason } from './access-token.ts';
 
 export interface ApiOptions {
   /** Its base, such as https://api.cscs.ch/hpc/firecrest/v2. */
@@ -68,7 +68,7 @@ export class FirecrestApi {
       try {
         response = await this.#fetch(request, token);
       } catch (error) {
-        const because = reasonOf(error);
+        const because = failureReason(error);
         if (request.method === 'POST' || attempt >= attempts_max) throw this.#unreachable(because);
         await sleep(backoff(attempt));
         continue;
@@ -96,7 +96,8 @@ export class FirecrestApi {
     const response = await this.send(request);
     const body: unknown = await response.json().catch((error: unknown) => {
       // Half an answer to a question is none; of a submission it is known that there was one.
-      if (request.method === 'GET') throw this.#unreachable(`its answer is not whole: ${reasonOf(error)}`);
+      if (request.method === 'GET')
+        throw this.#unreachable(`its answer is not whole: ${failureReason(error)}`);
     });
     const read = schema.safeParse(body);
     if (read.success) return read.data;

@@ -8,10 +8,10 @@ import { posix } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import { tellsOf } from '../array-tasks.ts';
-import type { CancelOptions, Script, SlurmClient, StartEstimate, Submission } from '../client.ts';
+import type { CancelOptions, Script, SlurmClient, StartEstimate, SubmittedJob } from '../client.ts';
 import type { ControllerConfig, NodeGroup, Partition } from '../cluster-facts.ts';
 import type { ClusterName, Permissions } from '../permissions.ts';
-import type { ExpectedStart, Reservation } from '../promised-nodes.ts';
+import type { ExpectedStart, SlurmReservation } from '../promised-nodes.ts';
 import { refusalError } from '../refusals.ts';
 import { parseSlurmVersion, type SlurmVersion } from '../version.ts';
 import {
@@ -87,7 +87,7 @@ export class FirecrestClient implements SlurmClient {
     return nodeGroups(await this.#ask(this.#status('nodes'), nodesSchema));
   }
 
-  async reservations(): Promise<Reservation[]> {
+  async reservations(): Promise<SlurmReservation[]> {
     return reservationsOf(await this.#ask(this.#status('reservations'), reservationsSchema));
   }
 
@@ -110,7 +110,7 @@ export class FirecrestClient implements SlurmClient {
     return systems.filter(({ scheduler }) => scheduler.type === 'slurm').map(({ name }) => ({ name }));
   }
 
-  async submit(script: Script, directives: readonly Directive[]): Promise<Submission> {
+  async submit(script: Script, directives: readonly Directive[]): Promise<SubmittedJob> {
     const named = (name: string): string | undefined =>
       directives.findLast((directive) => directive.name === name)?.value;
     const text = 'text' in script ? script.text : readFileSync(script.path, 'utf8');

@@ -15,7 +15,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { shellQuote } from '../quote.ts';
 import { type AskPerson, Authentication } from './authentication.ts';
 import { acceptCertified } from './certified-key.ts';
-import { fingerprintOf, judgeHostKey, knownKeyTypes, typeOf } from './known-hosts.ts';
+import { hostKeyFingerprint, hostKeyType, judgeHostKey, knownKeyTypes } from './known-hosts.ts';
 import { ssh2 } from './library.ts';
 import type { SshTarget } from './target.ts';
 
@@ -321,8 +321,8 @@ function refusal(
   const verdict = judgeHostKey(known, host, port, key);
   if (verdict.state === 'known') return undefined;
   const name = port === 22 ? host : `[${host}]:${port}`;
-  const seen = `it showed a ${typeOf(key)} key with fingerprint ${fingerprintOf(key)}`;
-  const details = { fingerprint: fingerprintOf(key), state: verdict.state };
+  const seen = `it showed a ${hostKeyType(key)} key with fingerprint ${hostKeyFingerprint(key)}`;
+  const details = { fingerprint: hostKeyFingerprint(key), state: verdict.state };
   if (verdict.state === 'unknown')
     return new HpcserveError('E_SSH_HOST_KEY', {
       what: `the key of ${name} is not known`,

@@ -31,15 +31,15 @@ export function judgeHostKey(knownHosts: string, host: string, port: number, key
 
 /** Types of the keys that are known of a host, to be asked for first: a host has several. */
 export function knownKeyTypes(knownHosts: string, host: string, port: number): string[] {
-  return [...new Set(linesOf(knownHosts, host, port).map(({ key }) => typeOf(key)))];
+  return [...new Set(linesOf(knownHosts, host, port).map(({ key }) => hostKeyType(key)))];
 }
 
 /** As `ssh-keygen -l` prints it. */
-export function fingerprintOf(key: Buffer): string {
+export function hostKeyFingerprint(key: Buffer): string {
   return `SHA256:${createHash('sha256').update(key).digest('base64').replace(/=+$/, '')}`;
 }
 
-export function typeOf(key: Buffer): string {
+export function hostKeyType(key: Buffer): string {
   return key.length < 4 ? '' : key.subarray(4, 4 + key.readUInt32BE(0)).toString('latin1');
 }
 

@@ -1,7 +1,8 @@
 /** The tree search over listed patterns, and the large neighbourhood search on the same tree. */
-import { Engine } from '../cp/engine.ts';
+
 import { inconsistency } from '../cp/inconsistency.ts';
 import { Minimiser } from '../cp/minimise.ts';
+import { PropagationEngine } from '../cp/propagation-engine.ts';
 import type { Random } from '../cp/random.ts';
 import type { SearchLimits } from '../cp/search.ts';
 import { Variable } from '../cp/variable.ts';
@@ -33,7 +34,7 @@ function open(
   onPlan: OnPlan,
 ): Search | undefined {
   if (most < 0 || patterns.some(({ count }) => count === 0)) return undefined;
-  const engine = new Engine();
+  const engine = new PropagationEngine();
   const choices = patterns.map(({ count }) => Variable.of(engine, Array(count).keys()));
   const objective = Variable.range(engine, 0, most);
   const constraint = new CapacitatedChoice(engine.trail, choices, patterns, counts, objective);

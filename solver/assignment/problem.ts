@@ -32,7 +32,7 @@ export interface AssignmentProblem {
 export type AssignmentChoice = number[][];
 
 /** Units of traffic of one model. */
-export function sharesOf({ shares }: AssignmentProblem, model: number): number {
+export function trafficUnits({ shares }: AssignmentProblem, model: number): number {
   return typeof shares === 'number' ? shares : shares[model]!;
 }
 
@@ -63,7 +63,7 @@ export function requireValid(problem: AssignmentProblem): void {
         throw new RangeError(`${where}.type is ${option.type}; there are ${problem.counts.length} types`);
       whole(option.devices, 0, `${where}.devices`);
       whole(option.share, 1, `${where}.share`);
-      const all = sharesOf(problem, model);
+      const all = trafficUnits(problem, model);
       if (option.share > all)
         throw new RangeError(`${where}.share is ${option.share}, more than the whole of ${all}`);
       whole(option.cost, 0, `${where}.cost`);

@@ -1,4 +1,4 @@
-import { type AssignmentProblem, sharesOf } from './problem.ts';
+import { type AssignmentProblem, trafficUnits } from './problem.ts';
 
 /**
  * Indices of the options worth looking at, by model: of one (type, share), only those that no other beats
@@ -13,7 +13,7 @@ export function paretoOptions(problem: AssignmentProblem): number[][] {
     return order.filter((index) => {
       const { type, share, devices, cost } = options[index]!;
       if (devices > problem.counts[type]!) return false;
-      const key = type * (sharesOf(problem, model) + 1) + share;
+      const key = type * (trafficUnits(problem, model) + 1) + share;
       if (cost >= (cheapest.get(key) ?? Number.POSITIVE_INFINITY)) return false;
       cheapest.set(key, cost);
       return true;
@@ -32,7 +32,7 @@ export function frugalOptions(problem: AssignmentProblem, kept: readonly (readon
     // Ascending devices: the first of its kind has the fewest.
     return indices.filter((index) => {
       const { type, share } = problem.options[model]![index]!;
-      const key = type * (sharesOf(problem, model) + 1) + share;
+      const key = type * (trafficUnits(problem, model) + 1) + share;
       return seen.has(key) ? false : seen.add(key);
     });
   });

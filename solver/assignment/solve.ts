@@ -14,7 +14,7 @@ import {
   type AssignmentOption,
   type AssignmentProblem,
   requireValid,
-  sharesOf,
+  trafficUnits,
 } from './problem.ts';
 import { frugalOptions, paretoOptions } from './reduce.ts';
 import { type Combinations, Repair } from './repair.ts';
@@ -121,7 +121,7 @@ class AssignmentSolver {
     this.#random = new Random(options.seed ?? 1);
     this.#kept = paretoOptions(problem);
     this.#models = problem.options.map(
-      (each, model) => new PricedModel(each, this.#kept[model]!, counts.length, sharesOf(problem, model)),
+      (each, model) => new PricedModel(each, this.#kept[model]!, counts.length, trafficUnits(problem, model)),
     );
     this.#dearest = problem.options.reduce((sum, each) => sum + dearestOf(each, counts.length), 0);
     this.#prices = new Float64Array(counts.length);

@@ -12,10 +12,10 @@ export interface Cluster {
   /** Pending ordinary jobs that one pass looks at: Slurm's bf_max_job_test. */
   depth: number;
   /** Maintenance and other reservations: nothing runs on these nodes meanwhile. */
-  reservations: readonly Reservation[];
+  reservations: readonly NodeReservation[];
 }
 
-export interface Reservation {
+export interface NodeReservation {
   start_s: number;
   end_s: number;
   nodes: readonly number[];
@@ -35,7 +35,7 @@ export interface OrdinaryJob {
 }
 
 /** A preemptible job of the lowest priority, as `sbatch` takes it. */
-export interface Submission {
+export interface PreemptibleJob {
   id: string;
   nodes: number;
   devices: number;
@@ -61,7 +61,7 @@ export interface QueuedJob {
 }
 
 /** Room that nothing uses now, on one node. */
-export interface FreeNode {
+export interface IdleNode {
   node: number;
   devices: number;
   /** An ordinary job, or a reservation, is expected there then; Infinity: none is. */
@@ -71,7 +71,7 @@ export interface FreeNode {
 /** What a person on the login node sees. */
 export interface ClusterView {
   now_s: number;
-  free: readonly FreeNode[];
+  free: readonly IdleNode[];
   jobs: readonly QueuedJob[];
   /** How jobs ended since the last look. */
   ended: readonly EndedJob[];
@@ -87,7 +87,7 @@ export interface EndedJob {
 export interface ScavengerPolicy {
   /** Between two looks. */
   interval_s: number;
-  look(view: ClusterView): { submit: readonly Submission[]; withdraw: readonly string[] };
+  look(view: ClusterView): { submit: readonly PreemptibleJob[]; withdraw: readonly string[] };
 }
 
 /** Device-seconds are those within the time that was simulated. */

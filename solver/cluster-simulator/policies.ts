@@ -1,7 +1,7 @@
 /** What may decide on the use of idle devices in the simulated cluster: the live decision, and what people do by hand. */
 import type { PreemptionHistory } from '../scavenging/preemption-history.ts';
 import { type IdleHole, type ReplicaShape, type ScavengeLimits, scavenge } from '../scavenging/scavenge.ts';
-import type { ClusterView, ScavengerPolicy, Submission } from './cluster.ts';
+import type { ClusterView, PreemptibleJob, ScavengerPolicy } from './cluster.ts';
 
 export interface SimulatedReplica {
   nodes: number;
@@ -56,7 +56,7 @@ export function livePolicy(options: LivePolicyOptions): ScavengerPolicy {
           submissions_room: submissions_per_minute - lately.length,
         },
       });
-      const submissions = submit.map(({ time_limit_s, time_min_s }): Submission => {
+      const submissions = submit.map(({ time_limit_s, time_min_s }): PreemptibleJob => {
         const id = `replica-${count++}`;
         submitted_s.set(id, view.now_s);
         lately.push(view.now_s);
@@ -80,7 +80,7 @@ function holesOf({ free, now_s }: ClusterView): IdleHole[] {
 /** A number of jobs of one shape and one wall time, each submitted anew when it is over: a loop in a shell script. */
 export function fixedPolicy(
   jobs: number,
-  job: Omit<Submission, 'id' | 'time_min_s'>,
+  job: Omit<PreemptibleJob, 'id' | 'time_min_s'>,
   interval_s: number,
 ): ScavengerPolicy {
   let count = 0;

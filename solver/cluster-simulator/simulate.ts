@@ -4,16 +4,16 @@
  * grace time (PreemptType=preempt/partition_prio, PreemptMode=REQUEUE); those start in what is left, in passes, with
  * `--time-min` where a reservation is near. It judges policies that decide what to submit.
  */
-import { EventQueue } from '../sharing-simulator/event-queue.ts';
+import { SimulationEvents } from '../sharing-simulator/simulation-events.ts';
 import type {
   Cluster,
   ClusterOutcome,
   EndedJob,
-  FreeNode,
+  IdleNode,
   OrdinaryJob,
+  PreemptibleJob,
   QueuedJob,
   ScavengerPolicy,
-  Submission,
   TakenStep,
 } from './cluster.ts';
 import { Occupancy, type Placed, type Shadow } from './occupancy.ts';
@@ -27,7 +27,7 @@ type Event =
   | { kind: 'limit'; job: Preemptible; run: number };
 
 interface Preemptible {
-  submission: Submission;
+  submission: PreemptibleJob;
   restarts: number;
   /** Not before. */
   eligible_s: number;
@@ -51,7 +51,7 @@ class Simulation {
   readonly #trace: readonly OrdinaryJob[];
   readonly #seconds: number;
   readonly #policy: ScavengerPolicy | undefined;
-  readonly #events = new EventQueue<Event>();
+  readonly #events = new SimulationEvents<Event>();
   readonly #occupancy: Occupancy;
   readonly #waiting: number[] = [];
   readonly #jobs = new Map<string, Preemptible>();
@@ -260,7 +260,7 @@ class Simulation {
   }
 
   #look(now_s: number): void {
-    const free: FreeNode[] = [];
+    const free: IdleNode[] = [];
     for (let node = 0; node < this.#cluster.nodes; node++) {
       const devices = this.#occupancy.free(node);
       if (devices > 0) free.push({ node, devices, until_s: this.#until(node, now_s) });

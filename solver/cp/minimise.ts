@@ -3,9 +3,9 @@
  * share one incumbent. A run says what it found, the bound it proved, and whether they meet.
  */
 import type { Branching } from './branching.ts';
-import type { Engine } from './engine.ts';
 import { inconsistency } from './inconsistency.ts';
 import { luby } from './luby.ts';
+import type { PropagationEngine } from './propagation-engine.ts';
 import type { Random } from './random.ts';
 import { depthFirst, type SearchLimits, type SearchOutcome } from './search.ts';
 import type { Variable } from './variable.ts';
@@ -19,7 +19,7 @@ export interface Progress {
 }
 
 export interface MinimiseProblem {
-  engine: Engine;
+  engine: PropagationEngine;
   objective: Variable;
   /** Variables whose values make a solution. */
   decisions: readonly Variable[];

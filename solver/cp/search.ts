@@ -1,6 +1,6 @@
 import type { Alternative, Branching } from './branching.ts';
-import type { Engine } from './engine.ts';
 import { inconsistency } from './inconsistency.ts';
+import type { PropagationEngine } from './propagation-engine.ts';
 
 export interface SearchLimits {
   /** Nodes to visit at most; one node is one alternative tried. */
@@ -24,7 +24,7 @@ export interface SearchOutcome {
  * `onNode`, where branch and bound tightens the objective; then propagation runs to its fixed point.
  */
 export function depthFirst(
-  engine: Engine,
+  engine: PropagationEngine,
   branching: Branching,
   onSolution: () => void,
   limits: SearchLimits = {},

@@ -1,7 +1,7 @@
 import { BitsetDomain } from './bitset-domain.ts';
 import type { Domain } from './domain.ts';
-import type { Engine } from './engine.ts';
 import { IntervalDomain } from './interval-domain.ts';
+import type { PropagationEngine } from './propagation-engine.ts';
 import type { Propagator } from './propagator.ts';
 import { SparseDomain } from './sparse-domain.ts';
 
@@ -11,18 +11,18 @@ const dense_values_max = 4096;
 /** An integer variable: a domain, and the propagators to wake when it shrinks. */
 export class Variable {
   readonly domain: Domain;
-  readonly #engine: Engine;
+  readonly #engine: PropagationEngine;
   readonly #onFix: Propagator[] = [];
   readonly #onBounds: Propagator[] = [];
   readonly #onChange: Propagator[] = [];
 
-  constructor(engine: Engine, domain: Domain) {
+  constructor(engine: PropagationEngine, domain: Domain) {
     this.#engine = engine;
     this.domain = domain;
   }
 
   /** All integers from `min` to `max`. */
-  static range(engine: Engine, min: number, max: number): Variable {
+  static range(engine: PropagationEngine, min: number, max: number): Variable {
     if (!Number.isSafeInteger(min) || !Number.isSafeInteger(max) || min > max)
       throw new RangeError(`no integers from ${min} to ${max}`);
     const dense = max - min < dense_values_max;
@@ -33,7 +33,7 @@ export class Variable {
     );
   }
 
-  static of(engine: Engine, values: Iterable<number>): Variable {
+  static of(engine: PropagationEngine, values: Iterable<number>): Variable {
     return new Variable(engine, new SparseDomain(engine.trail, values));
   }
 

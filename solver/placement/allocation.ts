@@ -12,15 +12,15 @@ import type { OptionCost } from './objective.ts';
 import type { PlacementOption } from './options.ts';
 
 /** Replicas to place by option, and the share of requests they carry together; what is not here gets none. */
-export type Allocation = Map<PlacementOption, Quota>;
+export type Allocation = Map<PlacementOption, AllocatedReplicas>;
 
-export interface Quota {
+export interface AllocatedReplicas {
   replicas: number;
   /** 0 to 1, of the model's requests. */
   share: number;
 }
 
-/** A model that competes for devices. */
+/** What one model asks of the devices: so many replicas, each by one of its options. */
 export interface ModelDemand {
   name: string;
   /** `auto`: as many as the workload needs. */
@@ -76,20 +76,20 @@ function partsTaken(option: PlacementOption, question: PlacementQuestion): numbe
 }
 
 /** One way in which an option may be chosen: so many replicas for so many units of the model's requests. */
-interface Candidate extends Quota {
+interface Candidate extends AllocatedReplicas {
   option: PlacementOption;
   units: number;
 }
 
 interface Listed {
   problem: AssignmentProblem;
-  /** Behind each option of the problem, and the competitor of each model of the problem. */
+  /** Behind each option of the problem, and the model it is an option of. */
   candidates: Candidate[][];
 }
 
-export interface QuotaQuestion {
+export interface AllocationQuestion {
   question: PlacementQuestion;
-  performance: LatencyEstimator;
+  estimator: LatencyEstimator;
   costOf: OptionCost;
   /** Devices there are by type, where fewer can be used than there are. */
   counts?: readonly number[];
@@ -120,12 +120,12 @@ export function deviceTypes({ node_kinds }: PlacementQuestion): DeviceType[] {
 }
 
 /** Index of the type that an offer belongs to. */
-export function typeOf(offer: NodeKindOffer, types: readonly DeviceType[]): number {
+export function deviceTypeIndex(offer: NodeKindOffer, types: readonly DeviceType[]): number {
   return types.findIndex(({ offers }) => offers.includes(offer));
 }
 
 /** The problem, and what is behind each of its options. */
-function problemOf(models: readonly ModelDemand[], asked: QuotaQuestion): Listed {
+function problemOf(models: readonly ModelDemand[], asked: AllocationQuestion): Listed {
   const { question, costOf, sharing = false } = asked;
   const parts = sharing ? device_parts : 1;
   const taken = sharing ? partsTaken : devicesTaken;
@@ -150,7 +150,7 @@ function problemOf(models: readonly ModelDemand[], asked: QuotaQuestion): Listed
   const options = candidates.map((each, model) =>
     each.map(
       ({ option, replicas, units }, at): AssignmentOption => ({
-        type: typeOf(option.offer, types),
+        type: deviceTypeIndex(option.offer, types),
         devices: Math.ceil(replicas * taken(option, question) * parts - 1e-9),
         share: units,
         cost: Math.round(Math.min(cost_max, costs[model]![at]! * scale)),
@@ -163,7 +163,7 @@ function problemOf(models: readonly ModelDemand[], asked: QuotaQuestion): Listed
 /** One entry a part of the model that is assigned by itself: what must be stable, and the rest. */
 function candidatesOf(
   model: ModelDemand,
-  asked: QuotaQuestion,
+  asked: AllocationQuestion,
 ): { units: number; candidates: Candidate[] }[] {
   if (model.replicas === 'auto')
     return [{ units: share_units, candidates: model.options.flatMap((option) => byWorkload(option, asked)) }];
@@ -193,9 +193,12 @@ function numbersUpTo(most: number): number[] {
 }
 
 /** For each share of the requests: the fewest replicas that keep up, and some more that answer faster. */
-function byWorkload(option: PlacementOption, { question, performance, counts }: QuotaQuestion): Candidate[] {
+function byWorkload(
+  option: PlacementOption,
+  { question, estimator, counts }: AllocationQuestion,
+): Candidate[] {
   const types = deviceTypes(question);
-  const type = typeOf(option.offer, types);
+  const type = deviceTypeIndex(option.offer, types);
   const { nodes_total, devices } = option.offer;
   const most = Math.min(
     4096,
@@ -205,7 +208,7 @@ function byWorkload(option: PlacementOption, { question, performance, counts }: 
       : nodes_total * Math.floor(devices.count / option.device_count),
   );
   const { rate_per_s } = workloadOf(option.model);
-  const sustained = performance.maxRate(option);
+  const sustained = estimator.maxRate(option);
   const candidates: Candidate[] = [];
   for (let units = 1; units <= share_units && most > 0; units++) {
     const share = units / share_units;
@@ -220,11 +223,11 @@ function byWorkload(option: PlacementOption, { question, performance, counts }: 
   return candidates;
 }
 
-export type QuotaResult =
-  | { quotas: Allocation; status: 'optimal' | 'feasible'; cost: number; bound: number; nodes: number }
+export type AllocationResult =
+  | { allocation: Allocation; status: 'optimal' | 'feasible'; cost: number; bound: number; nodes: number }
   | { status: 'infeasible' | 'unknown'; nodes: number; repairs: number };
 
-export interface SearchLimits {
+export interface AllocationLimits {
   /** Asked at every node of the search; true ends it with what it has. */
   shouldStop?: () => boolean;
   /** Told at each better plan and each better bound, in the objective's points. */
@@ -234,33 +237,33 @@ export interface SearchLimits {
 /** The best division of devices; `infeasible` where they do not suffice. */
 export function chooseAllocation(
   models: readonly ModelDemand[],
-  asked: QuotaQuestion,
-  limits: SearchLimits = {},
-): QuotaResult {
+  asked: AllocationQuestion,
+  limits: AllocationLimits = {},
+): AllocationResult {
   const { problem, candidates } = problemOf(models, asked);
   if (problem.options.some((each) => each.length === 0))
     return { status: 'infeasible', nodes: 0, repairs: 0 };
   const { status, choice, cost, bound, nodes, repairs } = solveAssignment(problem, { nodes_max, ...limits });
   if (choice === undefined || cost === undefined)
     return { status: status === 'infeasible' ? 'infeasible' : 'unknown', nodes, repairs };
-  const quotas: Allocation = new Map();
+  const allocation: Allocation = new Map();
   choice.forEach((indices, model) => {
     for (const index of indices) {
       const { option, replicas, share } = candidates[model]![index]!;
-      const before = quotas.get(option);
-      quotas.set(option, {
+      const before = allocation.get(option);
+      allocation.set(option, {
         replicas: replicas + (before?.replicas ?? 0),
         share: share + (before?.share ?? 0),
       });
     }
   });
-  return { quotas, status: status === 'optimal' ? 'optimal' : 'feasible', cost, bound, nodes };
+  return { allocation, status: status === 'optimal' ? 'optimal' : 'feasible', cost, bound, nodes };
 }
 
 /** Whether devices suffice for these models at all, each with its own; undefined where nobody can tell in time. */
 export function suffices(
   models: readonly ModelDemand[],
-  asked: Omit<QuotaQuestion, 'costOf'>,
+  asked: Omit<AllocationQuestion, 'costOf'>,
   nodesMax: number,
 ): boolean | undefined {
   // What it costs is no matter here.

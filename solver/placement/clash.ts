@@ -1,6 +1,12 @@
 /** Why a plan is infeasible although each model alone has a place: the smallest set of models that clashes. */
 import type { PlacementClash } from '../../spec/plan.ts';
-import { devicesTaken, deviceTypes, type ModelDemand, type QuotaQuestion, suffices } from './allocation.ts';
+import {
+  type AllocationQuestion,
+  devicesTaken,
+  deviceTypes,
+  type ModelDemand,
+  suffices,
+} from './allocation.ts';
 
 const nodes_max = 2000;
 
@@ -10,7 +16,7 @@ const nodes_max = 2000;
  */
 export function findClash(
   models: readonly ModelDemand[],
-  asked: Omit<QuotaQuestion, 'costOf'>,
+  asked: Omit<AllocationQuestion, 'costOf'>,
 ): PlacementClash | undefined {
   const { question } = asked;
   const clashes = (set: readonly ModelDemand[]): boolean => suffices(set, asked, nodes_max) === false;

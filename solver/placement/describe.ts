@@ -25,7 +25,7 @@ export interface PlacedModel {
 
 export interface Describing {
   question: PlacementQuestion;
-  performance: LatencyEstimator;
+  estimator: LatencyEstimator;
   costOf: OptionCost;
   /** Devices of each node kind that nobody took. */
   devices_left: ReadonlyMap<PlacementOption['offer'], number>;
@@ -35,10 +35,10 @@ export interface Describing {
 export function plannedModel({ model, options, placed }: PlacedModel, about: Describing): PlannedModel {
   const entries = [...placed];
   const [first] = entries[0]!;
-  const replicas = entries.reduce((sum, [, quota]) => sum + quota.replicas, 0);
+  const replicas = entries.reduce((sum, [, allocated]) => sum + allocated.replicas, 0);
   const groups = entries
-    .filter(([, quota]) => quota.replicas > 0)
-    .map(([option, quota]) => groupOf(option, quota.replicas, quota.share, about.performance));
+    .filter(([, allocated]) => allocated.replicas > 0)
+    .map(([option, allocated]) => groupOf(option, allocated.replicas, allocated.share, about.estimator));
   const where = groups.map((group, at) => {
     const { offer } = entries[at]![0];
     const split = group.tensor * group.pipeline > 1 ? `, ${group.tensor * group.pipeline} devices each` : '';
@@ -66,9 +66,9 @@ function groupOf(
   option: PlacementOption,
   replicas: number,
   share: number,
-  performance: LatencyEstimator,
+  estimator: LatencyEstimator,
 ): PlannedGroup {
-  const predicted = performance.predict(option, replicas, share);
+  const predicted = estimator.predict(option, replicas, share);
   return {
     node_kind: option.offer.node_kind,
     device: option.offer.devices.model,
@@ -83,7 +83,7 @@ function groupOf(
 }
 
 function runnersUp({ model, options, placed }: PlacedModel, about: Describing): RunnerUp[] {
-  const { question, performance, costOf, devices_left } = about;
+  const { question, estimator, costOf, devices_left } = about;
   const chosen = [...placed].filter(([, { replicas }]) => replicas > 0);
   const all = chosen.reduce((sum, [, { replicas }]) => sum + replicas, 0);
   const costChosen = chosen.reduce(
@@ -97,9 +97,9 @@ function runnersUp({ model, options, placed }: PlacedModel, about: Describing): 
   return options
     .filter((option) => !(chosen.length === 1 && chosen[0]![0] === option))
     .map((option) => {
-      const replicas = replicasFor(option, model, all, performance);
+      const replicas = replicasFor(option, model, all, estimator);
       const cost = costOf(option, replicas, 1);
-      const predicted = performance.predict(option, replicas, 1);
+      const predicted = estimator.predict(option, replicas, 1);
       const devices = Math.ceil(replicas * devicesTaken(option, question));
       const left = Math.floor((devices_left.get(option.offer) ?? 0) + own(option.offer));
       const reason = (): string => {
@@ -134,14 +134,14 @@ function replicasFor(
   option: PlacementOption,
   model: PlacementModel,
   chosen: number,
-  performance: LatencyEstimator,
+  estimator: LatencyEstimator,
 ): number {
-  return model.spec.replicas !== 'auto' ? chosen : replicasThatKeepUp(option, performance);
+  return model.spec.replicas !== 'auto' ? chosen : replicasThatKeepUp(option, estimator);
 }
 
 /** Replicas that sustain the workload, with some room. */
-export function replicasThatKeepUp(option: PlacementOption, performance: LatencyEstimator): number {
-  const sustained = performance.maxRate(option);
+export function replicasThatKeepUp(option: PlacementOption, estimator: LatencyEstimator): number {
+  const sustained = estimator.maxRate(option);
   if (sustained === undefined) return 1;
   return Math.max(1, Math.ceil(workloadOf(option.model).rate_per_s / (0.85 * sustained)));
 }
@@ -151,10 +151,10 @@ function whyDearer(
   replicas: number,
   predicted: Prediction | undefined,
   chosen: readonly (readonly [PlacementOption, { replicas: number; share: number }])[],
-  { question, performance }: Describing,
+  { question, estimator }: Describing,
 ): string {
-  const [[first, quota]] = chosen as [(typeof chosen)[number]];
-  const theirs = performance.predict(first, quota.replicas, quota.share);
+  const [[first, allocated]] = chosen as [(typeof chosen)[number]];
+  const theirs = estimator.predict(first, allocated.replicas, allocated.share);
   const percent = (share: number): string => `${(100 * share).toFixed(share > 0.99 ? 1 : 0)} %`;
   const seconds = (ms: number): string => `${(ms / 1000).toPrecision(2)} s`;
   if (predicted && theirs) {
@@ -163,7 +163,7 @@ function whyDearer(
     const power = question.objective === 'energy' && predicted.power_w > theirs.power_w;
     if (power) return `draws ${Math.round(predicted.power_w)} W, not ${Math.round(theirs.power_w)} W`;
   }
-  if (replicas > replicasAtOnce(option) && replicasAtOnce(first) >= quota.replicas)
+  if (replicas > replicasAtOnce(option) && replicasAtOnce(first) >= allocated.replicas)
     return 'its nodes are taken now: it would wait in the queue';
   if (option.offer.tier !== 'stable' && first.offer.tier === 'stable') return 'its nodes may be preempted';
   if (
@@ -178,7 +178,7 @@ function whyDearer(
   if (option.offer.devices.memory_bytes > first.offer.devices.memory_bytes) return 'takes larger devices';
   if (option.steps_down > first.steps_down) return `computes in ${option.precision}`;
   const runs = (question.running ?? []).some((each) => each.model === option.model.spec.name);
-  if (runs && penalty(option, replicas, question) > penalty(first, quota.replicas, question))
+  if (runs && penalty(option, replicas, question) > penalty(first, allocated.replicas, question))
     return 'running replicas would move';
   if (predicted && theirs && predicted.e2e_ms > theirs.e2e_ms * 1.02)
     return `${seconds(predicted.e2e_ms)} a request, not ${seconds(theirs.e2e_ms)}`;
@@ -186,7 +186,11 @@ function whyDearer(
 }
 
 /** What a person should know of a model's placement before it is deployed. */
-export function warningsOf(planned: PlannedModel, placed: Allocation, model: PlacementModel): string[] {
+export function placementWarnings(
+  planned: PlannedModel,
+  placed: Allocation,
+  model: PlacementModel,
+): string[] {
   const { name, slo } = model.spec;
   const warnings: string[] = [];
   for (const { memory, offer, engine, device_note } of placed.keys()) {

@@ -33,7 +33,7 @@ const unknown_cpu_slowdown = 20;
  */
 export function objectiveCost(
   question: PlacementQuestion,
-  performance: LatencyEstimator,
+  estimator: LatencyEstimator,
   byModel: ReadonlyMap<string, readonly PlacementOption[]>,
 ): OptionCost {
   const objective: Objective = question.objective ?? 'slo';
@@ -47,7 +47,7 @@ export function objectiveCost(
     if (best === undefined) {
       // At a load that no replica feels.
       const latencies = (byModel.get(name) ?? []).map((each) =>
-        latency(each, performance.predict(each, 1000, 1)),
+        latency(each, estimator.predict(each, 1000, 1)),
       );
       best = Math.min(...latencies);
       references.set(name, best);
@@ -63,19 +63,19 @@ export function objectiveCost(
   const base: Record<Objective, OptionCost> = {
     latency(option, replicas, share) {
       const { rate_per_s } = workloadOf(option.model);
-      const e2e_ms = latency(option, performance.predict(option, replicas, share));
+      const e2e_ms = latency(option, estimator.predict(option, replicas, share));
       const relative =
         (share * e2e_ms) / 1000 + device_worth * (reference(option) / 1000) * price(option, replicas);
       return (rate_per_s / totalRate) * models.length * relative;
     },
     slo(option, replicas, share) {
-      const predicted = performance.predict(option, replicas, share);
+      const predicted = estimator.predict(option, replicas, share);
       const missed = share * (1 - (predicted?.slo_attainment ?? 1) + excess(predicted));
       const weight = (workloadOf(option.model).rate_per_s / totalRate) * models.length;
       return missing_all * weight * missed + price(option, replicas) + slower(option, predicted, share);
     },
     'gpu-hours'(option, replicas, share) {
-      const predicted = performance.predict(option, replicas, share);
+      const predicted = estimator.predict(option, replicas, share);
       const gpus = onRealGpu(option.offer) || option.offer.devices.kind !== 'cpu' ? 1 : 0.01;
       return (
         gpus * option.device_count * replicas +
@@ -84,7 +84,7 @@ export function objectiveCost(
       );
     },
     energy(option, replicas, share) {
-      const predicted = performance.predict(option, replicas, share);
+      const predicted = estimator.predict(option, replicas, share);
       const watts = predicted?.power_w ?? option.device.tdp_w * option.device_count * replicas;
       return watts / watts_per_point + falling_short * share * shortfall(predicted);
     },

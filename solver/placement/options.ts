@@ -46,7 +46,7 @@ export interface PlacementOption {
 type Numbers = { engine?: ResolvedEngine; needed?: number; available?: number };
 
 /** At least one option, or the first constraint that none of the ways there are can keep. */
-export function optionsOf(
+export function placementOptions(
   model: PlacementModel,
   shape: ModelShape | undefined,
   offer: NodeKindOffer,

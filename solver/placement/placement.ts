@@ -13,27 +13,27 @@ import type {
 } from '../../spec/plan.ts';
 import {
   type Allocation,
+  type AllocationLimits,
   chooseAllocation,
   devicesTaken,
+  deviceTypeIndex,
   deviceTypes,
   type ModelDemand,
-  type SearchLimits,
-  typeOf,
 } from './allocation.ts';
 import { checkPlacement } from './check.ts';
 import { findClash } from './clash.ts';
-import { type PlacedModel, plannedModel, replicasThatKeepUp, warningsOf } from './describe.ts';
+import { type PlacedModel, placementWarnings, plannedModel, replicasThatKeepUp } from './describe.ts';
 import { LatencyEstimator, shapeOf } from './latency-estimator.ts';
 import { type OptionCost, objectiveCost } from './objective.ts';
-import { optionsOf, type PlacementOption } from './options.ts';
+import { type PlacementOption, placementOptions } from './options.ts';
 import { Packing } from './packing.ts';
 import { tooLarge } from './too-large.ts';
 
-export interface PlaceOptions extends SearchLimits {
+export interface PlaceOptions extends AllocationLimits {
   /** What is minimised; default: the objective of the question. */
   costOf?: OptionCost;
   /** What earlier questions learned of speeds; for a process that plans again and again. */
-  performance?: LatencyEstimator;
+  estimator?: LatencyEstimator;
 }
 
 /** Rounds in which what did not pack into nodes is counted as not there. */
@@ -42,7 +42,7 @@ const packing_rounds = 4;
 interface AskedModel {
   model: PlacementModel;
   options: readonly PlacementOption[];
-  competitor: ModelDemand;
+  demand: ModelDemand;
 }
 
 /** Replicas that found a node, by model and option. */
@@ -60,31 +60,29 @@ interface Packed {
  */
 export function place(question: PlacementQuestion, options: PlaceOptions = {}): Placement {
   const rejected: RejectedOption[] = [];
-  const performance = options.performance ?? new LatencyEstimator();
+  const estimator = options.estimator ?? new LatencyEstimator();
   const asked = [...question.models]
     .sort((a, b) => b.weight_bytes - a.weight_bytes || (a.spec.name < b.spec.name ? -1 : 1))
     .map((model): AskedModel => {
       const feasible = feasibleOptions(model, question, rejected);
-      return { model, options: feasible, competitor: competitorOf(model, feasible) };
+      return { model, options: feasible, demand: demandOf(model, feasible) };
     });
   const byModel = new Map(asked.map(({ model, options }) => [model.spec.name, options]));
-  const costOf = options.costOf ?? objectiveCost(question, performance, byModel);
-  const competing = asked.filter(
-    ({ options, competitor }) => options.length > 0 && competitor.replicas !== 0,
-  );
-  const chosen = optimise(competing, { question, performance, costOf }, options);
+  const costOf = options.costOf ?? objectiveCost(question, estimator, byModel);
+  const competing = asked.filter(({ options, demand }) => options.length > 0 && demand.replicas !== 0);
+  const chosen = optimise(competing, { question, estimator, costOf }, options);
   const { packed, search } =
     'packed' in chosen
       ? chosen
       : {
-          packed: firstFit(competing, { question, performance, costOf }),
+          packed: firstFit(competing, { question, estimator, costOf }),
           search: { status: 'first_fit', ...chosen } as const,
         };
-  const placement = placementOf(asked, packed, search, { question, performance, costOf, rejected });
+  const placement = placementOf(asked, packed, search, { question, estimator, costOf, rejected });
   if (placement.unplaced.length > 0) {
     const clash = findClash(
-      competing.map(({ competitor }) => competitor),
-      { question, performance },
+      competing.map(({ demand }) => demand),
+      { question, estimator },
     );
     if (clash) placement.clash = clash;
   }
@@ -106,7 +104,7 @@ function feasibleOptions(
   const shape = shapeOf(model);
   const feasible: PlacementOption[] = [];
   for (const offer of question.node_kinds) {
-    const found = optionsOf(model, shape, offer, question);
+    const found = placementOptions(model, shape, offer, question);
     if ('constraint' in found) rejected.push(found);
     else feasible.push(...found);
   }
@@ -117,7 +115,7 @@ function feasibleOptions(
 }
 
 /** Kinds that were listed by name take turns: the person asked for that mix. */
-function competitorOf({ spec, workload }: PlacementModel, options: readonly PlacementOption[]): ModelDemand {
+function demandOf({ spec, workload }: PlacementModel, options: readonly PlacementOption[]): ModelDemand {
   const unknown = workload === undefined || workload.source === 'assumed';
   // Nothing is known that would need more than one; so many must be stable anyway.
   const few = Math.max(1, spec.min_stable_replicas);
@@ -137,32 +135,32 @@ function competitorOf({ spec, workload }: PlacementModel, options: readonly Plac
 
 interface CostInputs {
   question: PlacementQuestion;
-  performance: LatencyEstimator;
+  estimator: LatencyEstimator;
   costOf: OptionCost;
 }
 
 /** Without `packed` where the optimiser has no answer whose replicas all find a node. */
 function optimise(
   competing: readonly AskedModel[],
-  weighing: CostInputs,
-  limits: SearchLimits,
+  inputs: CostInputs,
+  limits: AllocationLimits,
 ): { packed: Packed; search: PlacementSearch } | Pick<PlacementSearch, 'because' | 'nodes' | 'repairs'> {
   if (competing.length === 0)
-    return { packed: emptyPacking(weighing.question), search: { status: 'optimal', gap: 0, nodes: 0 } };
-  const competitors = competing.map(({ competitor }) => competitor);
+    return { packed: emptyPacking(inputs.question), search: { status: 'optimal', gap: 0, nodes: 0 } };
+  const demands = competing.map(({ demand }) => demand);
   let nodes = 0;
   let repairs: number | undefined;
   for (const sharing of [false, true]) {
-    const types = deviceTypes(weighing.question);
+    const types = deviceTypes(inputs.question);
     const counts = types.map(({ count }) => count);
     for (let round = 0; round < packing_rounds; round++) {
-      const result = chooseAllocation(competitors, { ...weighing, counts, sharing }, limits);
+      const result = chooseAllocation(demands, { ...inputs, counts, sharing }, limits);
       nodes += result.nodes;
-      if (!('quotas' in result)) {
+      if (!('allocation' in result)) {
         if (result.status === 'unknown') repairs = (repairs ?? 0) + result.repairs;
         break;
       }
-      const packed = pack(competing, result.quotas, weighing.question, sharing);
+      const packed = pack(competing, result.allocation, inputs.question, sharing);
       if (packed.unplaced.length === 0) {
         const { cost, bound } = result;
         // Where fewer devices were counted than there are, the bound is not one of the whole question.
@@ -172,7 +170,7 @@ function optimise(
       }
       if (sharing) break;
       for (const { option, replicas } of packed.unplaced) {
-        const type = typeOf(option!.offer, types);
+        const type = deviceTypeIndex(option!.offer, types);
         counts[type] = Math.max(0, counts[type]! - replicas * option!.device_count);
       }
     }
@@ -187,7 +185,7 @@ function emptyPacking(question: PlacementQuestion): Packed {
 /** Replicas of many devices first: they need whole nodes. Within a model they are numbered in the order of its options. */
 function pack(
   asked: readonly AskedModel[],
-  quotas: Allocation,
+  allocation: Allocation,
   question: PlacementQuestion,
   sharing: boolean,
 ): Packed {
@@ -195,20 +193,20 @@ function pack(
   const groups = asked.flatMap((model) => {
     let replica = 0;
     const own = model.options.flatMap((option) => {
-      const quota = quotas.get(option);
-      return quota === undefined ? [] : [{ model, option, quota }];
+      const allocated = allocation.get(option);
+      return allocated === undefined ? [] : [{ model, option, allocated }];
     });
-    const replicas = own.reduce((sum, { quota }) => sum + quota.replicas, 0);
+    const replicas = own.reduce((sum, { allocated }) => sum + allocated.replicas, 0);
     return own.map((group) => {
       const first = replica;
-      replica += group.quota.replicas;
+      replica += group.allocated.replicas;
       return { ...group, first, replicas };
     });
   });
   groups.sort((a, b) => b.option.device_count - a.option.device_count);
-  for (const { model, option, quota, first, replicas } of groups) {
+  for (const { model, option, allocated, first, replicas } of groups) {
     let count = 0;
-    for (; count < quota.replicas; count++) {
+    for (; count < allocated.replicas; count++) {
       const at = first + count;
       const room =
         packed.packing.put(option, at, replicas, false) ||
@@ -216,34 +214,34 @@ function pack(
       if (!room) break;
     }
     if (count > 0)
-      note(packed, model, option, { replicas: count, share: (quota.share * count) / quota.replicas });
-    if (count < quota.replicas) packed.unplaced.push({ model, option, replicas: quota.replicas - count });
+      note(packed, model, option, { replicas: count, share: (allocated.share * count) / allocated.replicas });
+    if (count < allocated.replicas)
+      packed.unplaced.push({ model, option, replicas: allocated.replicas - count });
   }
   return packed;
 }
 
 /** Every replica takes the best option that is left; the largest models first. */
-function firstFit(asked: readonly AskedModel[], { question, performance, costOf }: CostInputs): Packed {
+function firstFit(asked: readonly AskedModel[], { question, estimator, costOf }: CostInputs): Packed {
   const packed = emptyPacking(question);
   for (const model of asked) {
-    const { options, competitor } = model;
-    const some = competitor.replicas === 'auto' ? 1 : competitor.replicas;
-    const order = competitor.mix
+    const { options, demand } = model;
+    const some = demand.replicas === 'auto' ? 1 : demand.replicas;
+    const order = demand.mix
       ? [...options]
       : options
           .map((option) => ({ option, cost: costOf(option, 1, 1 / some) }))
           .sort((a, b) => a.cost - b.cost)
           .map(({ option }) => option);
-    const replicas =
-      competitor.replicas === 'auto' ? replicasThatKeepUp(order[0]!, performance) : competitor.replicas;
+    const replicas = demand.replicas === 'auto' ? replicasThatKeepUp(order[0]!, estimator) : demand.replicas;
     let placed = 0;
     for (; placed < replicas; placed++) {
-      const onScavengers = replicas - competitor.stable_replicas;
+      const onScavengers = replicas - demand.stable_replicas;
       const scavengers = [...(packed.placed.get(model) ?? [])]
         .filter(([{ offer }]) => offer.tier === 'scavenger')
-        .reduce((sum, [, quota]) => sum + quota.replicas, 0);
+        .reduce((sum, [, allocated]) => sum + allocated.replicas, 0);
       const allowed = order.filter(({ offer }) => offer.tier === 'stable' || scavengers < onScavengers);
-      const turn = competitor.mix ? placed % Math.max(1, allowed.length) : 0;
+      const turn = demand.mix ? placed % Math.max(1, allowed.length) : 0;
       const turned = [...allowed.slice(turn), ...allowed.slice(0, turn)];
       const option =
         turned.find((each) => packed.packing.put(each, placed, replicas, false)) ??
@@ -252,7 +250,7 @@ function firstFit(asked: readonly AskedModel[], { question, performance, costOf 
       note(packed, model, option, { replicas: 1, share: 1 / replicas });
     }
     // As many as there is room for is an answer to `auto`, as long as there is one.
-    const needed = competitor.replicas === 'auto' ? 1 : replicas;
+    const needed = demand.replicas === 'auto' ? 1 : replicas;
     if (placed < needed) packed.unplaced.push({ model, replicas: needed - placed });
     else if (placed < replicas) rescale(packed, model);
   }
@@ -263,7 +261,7 @@ function firstFit(asked: readonly AskedModel[], { question, performance, costOf 
 function rescale({ placed }: Packed, model: AskedModel): void {
   const own = placed.get(model)!;
   const all = [...own.values()].reduce((sum, { share }) => sum + share, 0);
-  for (const [option, quota] of own) own.set(option, { ...quota, share: quota.share / all });
+  for (const [option, allocated] of own) own.set(option, { ...allocated, share: allocated.share / all });
 }
 
 function note(
@@ -285,14 +283,14 @@ function placementOf(
   asked: readonly AskedModel[],
   { packing, placed, unplaced }: Packed,
   search: PlacementSearch,
-  weighing: CostInputs & { rejected: RejectedOption[] },
+  inputs: CostInputs & { rejected: RejectedOption[] },
 ): Placement {
-  const { question, rejected } = weighing;
+  const { question, rejected } = inputs;
   const launches = packing.launches();
   const devices_left = devicesLeft(question, placed);
   const missing = asked.flatMap((each) => {
-    const { model, options, competitor } = each;
-    const wanted = competitor.replicas === 'auto' ? 1 : competitor.replicas;
+    const { model, options, demand } = each;
+    const wanted = demand.replicas === 'auto' ? 1 : demand.replicas;
     const replicas =
       options.length === 0
         ? wanted
@@ -308,8 +306,8 @@ function placementOf(
         (each.options[0] ? new Map([[each.options[0], { replicas: 0, share: 0 }]]) : undefined);
       if (own === undefined) return [];
       const placedModel: PlacedModel = { model: each.model, options: each.options, placed: own };
-      const planned = plannedModel(placedModel, { ...weighing, devices_left });
-      return [{ planned, warnings: warningsOf(planned, own, each.model) }];
+      const planned = plannedModel(placedModel, { ...inputs, devices_left });
+      return [{ planned, warnings: placementWarnings(planned, own, each.model) }];
     })
     .sort((a, b) => order.get(a.planned.model)! - order.get(b.planned.model)!);
   const gpus = launches.map(({ devices_per_node, node_count, time_limit_s }) => ({
@@ -345,8 +343,8 @@ function devicesLeft(question: PlacementQuestion, placed: Packed['placed']): Map
   const left = types.map(({ count }) => count);
   for (const own of placed.values())
     for (const [option, { replicas }] of own)
-      left[typeOf(option.offer, types)]! -= replicas * devicesTaken(option, question);
-  return new Map(question.node_kinds.map((offer) => [offer, left[typeOf(offer, types)]!]));
+      left[deviceTypeIndex(option.offer, types)]! -= replicas * devicesTaken(option, question);
+  return new Map(question.node_kinds.map((offer) => [offer, left[deviceTypeIndex(offer, types)]!]));
 }
 
 function usedUp(model: PlacementModel, option: PlacementOption): RejectedOption {

@@ -7,7 +7,7 @@ export function mix(seed: number, salt: number): number {
 }
 
 /** Goes on with a 32-bit hash over UTF-16 units [start, end) of a text (FNV-1a, by units instead of bytes). */
-export function hashText(hash: number, text: string, start: number, end: number): number {
+export function extendHash(hash: number, text: string, start: number, end: number): number {
   let h = hash;
   for (let index = start; index < end; index++) h = Math.imul(h ^ text.charCodeAt(index), 0x01000193);
   return h >>> 0;

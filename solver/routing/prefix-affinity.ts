@@ -1,5 +1,5 @@
 import { type Candidate, type PromptKeys, requestsAt } from './candidate.ts';
-import { emptyHash, hashText, mix } from './hash.ts';
+import { emptyHash, extendHash, mix } from './hash.ts';
 
 /**
  * How much fuller than the mean a replica may become by affinity: c of Mirrokni et al. Lower: loads stay even; higher:
@@ -55,5 +55,5 @@ export function byPrefix<T extends Candidate>(
 }
 
 function weightOf({ session_id }: Candidate, key: number): number {
-  return mix(hashText(emptyHash, session_id, 0, session_id.length), key);
+  return mix(extendHash(emptyHash, session_id, 0, session_id.length), key);
 }

@@ -1,5 +1,5 @@
 import type { PromptKeys } from './candidate.ts';
-import { emptyHash, hashText } from './hash.ts';
+import { emptyHash, extendHash } from './hash.ts';
 
 /**
  * Units of text in the first block: about 256 tokens. Shorter prompts are no worth looking for, since computing them
@@ -12,7 +12,7 @@ export const longestPrompt = firstBlock * 32;
 /** Keys of prompts that only meet those of the same scope. @param scope absent: all that have none */
 export function scopedKeys(keys: PromptKeys | undefined, scope: string | undefined): PromptKeys | undefined {
   if (keys === undefined || scope === undefined) return keys;
-  const within = (hash: number): number => hashText(hash, scope, 0, scope.length);
+  const within = (hash: number): number => extendHash(hash, scope, 0, scope.length);
   return { prefix: within(keys.prefix), conversation: within(keys.conversation) };
 }
 
@@ -37,11 +37,11 @@ export function promptKeys(parts: readonly string[], opening: number): PromptKey
   let left = block;
   for (const [index, part] of parts.entries()) {
     const taken = Math.min(left, part.length);
-    hash = hashText(hash, part, 0, taken);
+    hash = extendHash(hash, part, 0, taken);
     left -= taken;
     // A long opening is told from others by its end: that is where the person's words are.
     if (index < opening)
-      conversation = hashText(conversation, part, Math.max(0, part.length - firstBlock), part.length);
+      conversation = extendHash(conversation, part, Math.max(0, part.length - firstBlock), part.length);
     else if (left === 0) break;
   }
   return { prefix: hash, conversation };

@@ -6,7 +6,7 @@
 
 import type { IterationProfile } from '../sharing/profile.ts';
 import { interactiveSlo } from '../sharing/slo.ts';
-import { EventQueue } from './event-queue.ts';
+import { SimulationEvents } from './simulation-events.ts';
 import { iterationNoise } from './noise.ts';
 import type { RequestOutcome, ServingCounters } from './outcome.ts';
 import { giveToken, type SimulatedRequest, simulatedRequest } from './simulated-request.ts';
@@ -43,7 +43,7 @@ type Event =
 
 export class ExclusiveServing {
   readonly #options: ExclusiveServingOptions;
-  readonly #events = new EventQueue<Event>();
+  readonly #events = new SimulationEvents<Event>();
   readonly #noise: () => number;
   readonly #instances = new Map<string, Instance[]>();
   readonly #turns = new Map<string, number>();

@@ -11,11 +11,11 @@ interface MeasuredTable {
   decode: Readonly<Record<number, readonly (readonly [number, number])[]>>;
 }
 
-export type MeasuredModel = 'llama-3.2-3b' | 'llama-2-7b' | 'llama-2-13b';
-export type MeasuredDevice = 'a100-80gb' | 'xeon-32core-amx';
+export type MeasuredModelName = 'llama-3.2-3b' | 'llama-2-7b' | 'llama-2-13b';
+export type MeasuredDeviceName = 'a100-80gb' | 'xeon-32core-amx';
 
 export const measuredIterations: Readonly<
-  Record<MeasuredModel, Readonly<Record<MeasuredDevice, MeasuredTable>>>
+  Record<MeasuredModelName, Readonly<Record<MeasuredDeviceName, MeasuredTable>>>
 > = {
   'llama-3.2-3b': {
     'a100-80gb': {
@@ -326,7 +326,7 @@ export const measuredIterations: Readonly<
 };
 
 /** A profile of its own with each call: observations change it. */
-export function measuredProfile(model: MeasuredModel, device: MeasuredDevice): IterationProfile {
+export function measuredProfile(model: MeasuredModelName, device: MeasuredDeviceName): IterationProfile {
   const table = measuredIterations[model][device];
   return new IterationProfile({
     prefill: table.prefill.map(([tokens, ms]) => ({ tokens, ms })),

@@ -15,7 +15,7 @@ export interface RequestOutcome {
   moves: number;
 }
 
-export interface ServingReport {
+export interface SharingReport {
   requests: number;
   /** First token in time, and tokens at the pace on average: the paper's measure. */
   met: number;
@@ -44,7 +44,7 @@ export interface ServingCounters {
   evictions: number;
 }
 
-export function report(outcomes: readonly RequestOutcome[], counters: ServingCounters): ServingReport {
+export function report(outcomes: readonly RequestOutcome[], counters: ServingCounters): SharingReport {
   const ttfts = outcomes.map(ttft).sort((a, b) => a - b);
   const at = (share: number): number =>
     ttfts[Math.min(ttfts.length - 1, Math.floor(share * ttfts.length))] ?? 0;

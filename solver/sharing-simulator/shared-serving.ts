@@ -17,7 +17,7 @@ import { placeRequest } from '../sharing/placement.ts';
 import type { MemoryOperation } from '../sharing/reservation-station.ts';
 import type { SharingSettings } from '../sharing/settings.ts';
 import { tokenDeadline } from '../sharing/slo.ts';
-import { EventQueue } from './event-queue.ts';
+import { SimulationEvents } from './simulation-events.ts';
 import { iterationNoise } from './noise.ts';
 import type { RequestOutcome, ServingCounters } from './outcome.ts';
 import { SimulatedDevice, type SimulatedInstance } from './simulated-device.ts';
@@ -54,7 +54,7 @@ const retry_ms = { soon: 20, late: 250 };
 export class SharedServing {
   readonly #options: SharedServingOptions;
   readonly #devices: SimulatedDevice[];
-  readonly #events = new EventQueue<Event>();
+  readonly #events = new SimulationEvents<Event>();
   readonly #lengths = new OutputLengths();
   readonly #profiles = new Map<string, ModelOnDevice>();
   readonly #truths = new Map<string, ModelOnDevice>();

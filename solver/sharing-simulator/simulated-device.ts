@@ -1,7 +1,11 @@
 /** One device of the simulation: its view for the decisions, its memory operations, and the iteration it runs. */
 import type { DeviceView, InstanceView, ModelOnDevice } from '../sharing/device-view.ts';
 import type { IterationProfile } from '../sharing/profile.ts';
-import { type MemoryOperation, ReservationStation, type Submission } from '../sharing/reservation-station.ts';
+import {
+  type MemoryOperation,
+  ReservationStation,
+  type SubmittedOperation,
+} from '../sharing/reservation-station.ts';
 import type { SimulatedRequest } from './simulated-request.ts';
 import type { TestbedDevice } from './testbed.ts';
 
@@ -78,14 +82,14 @@ export class SimulatedDevice implements DeviceView {
   }
 
   /** KV budget; blocks are taken on demand, so that it takes no time. */
-  submitKv(instance: SimulatedInstance, to_bytes: number): Submission {
+  submitKv(instance: SimulatedInstance, to_bytes: number): SubmittedOperation {
     const submission = this.#station.submit(`${instance.id}/kv`, to_bytes);
     if (submission.accepted) instance.kv_bytes = to_bytes;
     this.#account();
     return submission;
   }
 
-  submitWeights(instance: SimulatedInstance, to_bytes: number): Submission {
+  submitWeights(instance: SimulatedInstance, to_bytes: number): SubmittedOperation {
     const submission = this.#station.submit(`${instance.id}/weights`, to_bytes);
     if (submission.accepted) this.#operations.set(submission.id, instance);
     this.#account();

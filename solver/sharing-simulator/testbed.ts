@@ -1,6 +1,6 @@
 /** The machines and models of LLM-Mesh §8.1, as the simulations take them. */
 import type { ModelOnDevice } from '../sharing/device-view.ts';
-import { type MeasuredModel, measuredProfile } from './measured-iterations.ts';
+import { type MeasuredModelName, measuredProfile } from './measured-iterations.ts';
 
 const gib = 2 ** 30;
 
@@ -13,14 +13,14 @@ export interface TestbedDevice {
 
 export interface TestbedModel {
   /** The measured model it is a copy of. */
-  base: MeasuredModel;
+  base: MeasuredModelName;
   name: string;
 }
 
 /** Weights and KV of the three models at 16 bits; ServerlessLLM's way is told how many requests an instance takes (§8.1). */
 const sizes: Readonly<
   Record<
-    MeasuredModel,
+    MeasuredModelName,
     { weight_bytes: number; kv_bytes_per_token: number; concurrency: { cpu: number; gpu: number } }
   >
 > = {
@@ -62,7 +62,7 @@ export function testbed(counts: { cpus: number; gpus: number }): TestbedDevice[]
 }
 
 /** Copies of the bases in turn: `replicaModels(['llama-2-7b'], 64)` as in §8.2, several bases as in §8.4. */
-export function replicaModels(bases: readonly MeasuredModel[], count: number): TestbedModel[] {
+export function replicaModels(bases: readonly MeasuredModelName[], count: number): TestbedModel[] {
   return Array.from({ length: count }, (_, index) => {
     const base = bases[index % bases.length]!;
     return { base, name: `${base}-${index}` };

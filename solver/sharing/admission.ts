@@ -3,7 +3,7 @@
  * Pure; the device worker calls it with its own state and has the last word.
  */
 import type { DeviceView, InstanceView, ModelOnDevice, RequestView } from './device-view.ts';
-import { type KvDemand, kvDemand, raiseTo } from './kv-budget.ts';
+import { type KvRequirement, kvDemand, raiseTo } from './kv-budget.ts';
 import { addPrompt, advance, estimateDecode, type Lane, laneOf, waitingPrompt } from './lanes.ts';
 import type { SharingSettings } from './settings.ts';
 import { type Violation, validate } from './shadow-validation.ts';
@@ -31,7 +31,7 @@ export interface Refused {
   because: string;
 }
 
-export type Admission = Admitted | Refused;
+export type AdmissionVerdict = Admitted | Refused;
 
 /** Limits that are not looked at: what would happen if this one were lifted? */
 export interface Ignored {
@@ -46,7 +46,7 @@ export function admitTo(
   now_ms: number,
   settings: SharingSettings,
   ignored: Ignored = {},
-): Admission {
+): AdmissionVerdict {
   if (instance.places !== undefined && instance.places <= 0)
     return refuse('instances', 'all places of its batch are taken');
   const demand = kvDemand(instance, settings, request);
@@ -60,7 +60,7 @@ export function admitTo(
   const lanes = lanesNow(device, now_ms, settings, memory.releases);
   const lane = lanes.find((candidate) => candidate.instance === instance.id)!;
   addPrompt(lane, waitingPrompt(request, now_ms));
-  const verdict = validate(lanes, request.id, startOf(device, now_ms), settings);
+  const verdict = validate(lanes, request.id, deviceFree_ms(device, now_ms), settings);
   if (!verdict.ok) return refuse('compute', verdict.because, verdict.violation);
   const batch = instance.requests.length + 1;
   return {
@@ -72,7 +72,7 @@ export function admitTo(
 
 function beyond(
   { kv_bytes_per_token }: InstanceView,
-  { required_bytes }: KvDemand,
+  { required_bytes }: KvRequirement,
   most_bytes: number,
 ): string {
   const tokens = (bytes: number): number => Math.round(bytes / kv_bytes_per_token);
@@ -86,7 +86,7 @@ export function admitNew(
   request: RequestView,
   now_ms: number,
   settings: SharingSettings,
-): Admission {
+): AdmissionVerdict {
   if (device.instances_max !== undefined && device.instances.length >= device.instances_max)
     return refuse(
       'instances',
@@ -107,7 +107,7 @@ export function admitNew(
     requests: [request],
   };
   lanes.push(laneOf(instance, now_ms, settings));
-  const verdict = validate(lanes, request.id, startOf(device, now_ms), settings);
+  const verdict = validate(lanes, request.id, deviceFree_ms(device, now_ms), settings);
   if (!verdict.ok) return refuse('compute', verdict.because, verdict.violation);
   return {
     admit: true,
@@ -147,7 +147,7 @@ export function lanesNow(
 }
 
 /** When the device is free for its next iteration. */
-export function startOf(device: DeviceView, now_ms: number): number {
+export function deviceFree_ms(device: DeviceView, now_ms: number): number {
   return Math.max(now_ms, device.running?.ends_ms ?? now_ms);
 }
 
@@ -171,7 +171,7 @@ export function roomFor(device: DeviceView, instance: InstanceView, settings: Sh
 function room(
   device: DeviceView,
   kv_bytes: number,
-  demand: KvDemand,
+  demand: KvRequirement,
   weight_bytes: number,
   settings: SharingSettings,
   own?: string,

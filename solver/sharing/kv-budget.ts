@@ -8,7 +8,7 @@ import type { SharingSettings } from './settings.ts';
 /** What of an instance its demand depends on; L_min is never more than the longest sequence that it takes. */
 type KvHolder = Pick<InstanceView, 'requests' | 'kv_bytes_per_token' | 'tokens_max' | 'kv_bytes_max'>;
 
-export interface KvDemand {
+export interface KvRequirement {
   /** M_require, Eq. 2. */
   required_bytes: number;
   /** M_recommend = M_require · (1 + w). */
@@ -20,7 +20,7 @@ export function kvDemand(
   { requests, kv_bytes_per_token, tokens_max, kv_bytes_max }: KvHolder,
   settings: SharingSettings,
   newcomer?: RequestView,
-): KvDemand {
+): KvRequirement {
   let tokens = newcomer === undefined ? 0 : finalLengthOf(newcomer);
   for (const request of requests) tokens += finalLengthOf(request);
   const least_tokens = Math.min(settings.kv_tokens_min, tokens_max ?? settings.kv_tokens_min);
@@ -38,12 +38,12 @@ export function kvUsed_bytes(instance: InstanceView): number {
 }
 
 /** Early up: where what there is falls short of what is required, straight to what is recommended. */
-export function raiseTo(kv_bytes: number, demand: KvDemand): number {
+export function raiseTo(kv_bytes: number, demand: KvRequirement): number {
   return kv_bytes < demand.required_bytes ? demand.recommended_bytes : kv_bytes;
 }
 
 /** Lazy down: only where even the recommended, by a watermark more, is less than what there is. */
-export function lowerTo(kv_bytes: number, demand: KvDemand, settings: SharingSettings): number {
+export function lowerTo(kv_bytes: number, demand: KvRequirement, settings: SharingSettings): number {
   return demand.recommended_bytes * (1 + settings.kv_watermark) < kv_bytes
     ? demand.recommended_bytes
     : kv_bytes;

@@ -7,7 +7,7 @@ import type { Move } from './moves.ts';
 import { planPreemption } from './preemption.ts';
 import type { SharingSettings } from './settings.ts';
 
-export type Placement =
+export type RequestPlacement =
   | { place: 'instance'; device: DeviceView; instance: InstanceView; admission: Admitted }
   | { place: 'new'; device: DeviceView; model: ModelOnDevice; admission: Admitted }
   | {
@@ -29,7 +29,7 @@ export function placeRequest(
   now_ms: number,
   settings: SharingSettings,
   parking?: ParkingPlace,
-): Placement {
+): RequestPlacement {
   const refusals: { device: string; because: string }[] = [];
   const note = (device: DeviceView, refused: Refused): void =>
     void refusals.push({ device: device.id, because: refused.because });

@@ -14,7 +14,7 @@ export interface MemoryOperation {
   to_bytes: number;
 }
 
-export type Submission =
+export type SubmittedOperation =
   | {
       accepted: true;
       id: number;
@@ -65,7 +65,7 @@ export class ReservationStation {
    * have to wait for memory, but only for what others have already been told to give up, so it never waits in vain.
    * @returns what can run now, this operation or none
    */
-  submit(owner: string, to_bytes: number): Submission {
+  submit(owner: string, to_bytes: number): SubmittedOperation {
     if (!(to_bytes >= 0)) throw new RangeError(`${to_bytes} bytes cannot be reserved for ${owner}`);
     const from_bytes = this.promised(owner);
     const more_bytes = to_bytes - from_bytes;

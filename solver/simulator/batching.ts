@@ -4,7 +4,7 @@
  * finishes and moments of full memory nothing changes but the contexts' lengths, which lengthen a step by the
  * same amount each time: such runs of steps are summed in closed form.
  */
-import { KvBlocks } from './kv-cache.ts';
+import { PagedKvCache } from './kv-cache.ts';
 import type { RequestColumns } from './requests.ts';
 import type { StepModel } from './step-model.ts';
 
@@ -62,7 +62,7 @@ export function simulateReplica(
 class Replica {
   readonly #model: StepModel;
   readonly #limits: BatchingLimits;
-  readonly #kv: KvBlocks;
+  readonly #kv: PagedKvCache;
   readonly #input: Int32Array;
   readonly #output: Int32Array;
   readonly #arrival: Float64Array;
@@ -100,7 +100,7 @@ class Replica {
     this.#limits = limits;
     this.#pp = model.input.pp;
     this.#budget = limits.max_batched_tokens * this.#pp;
-    this.#kv = new KvBlocks(Math.floor(limits.kv_tokens / limits.block_tokens), limits.block_tokens);
+    this.#kv = new PagedKvCache(Math.floor(limits.kv_tokens / limits.block_tokens), limits.block_tokens);
     this.#input = requests.input_tokens;
     this.#output = limits.role === 'prefill' ? new Int32Array(n).fill(1) : requests.output_tokens;
     this.#arrival =

@@ -3,7 +3,7 @@
  * `block_tokens` steps, at a phase that stays the same while it decodes: a histogram of phases tells how many
  * blocks any number of steps will take.
  */
-export class KvBlocks {
+export class PagedKvCache {
   readonly block_tokens: number;
   readonly total: number;
   used = 0;

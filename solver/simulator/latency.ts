@@ -7,7 +7,7 @@ import { activeParameters } from '../catalog/model-shape.ts';
 import { type ReplicaConfig, replicaOf } from './deployment.ts';
 import { computeOn } from './operators.ts';
 import { devicePower } from './power.ts';
-import { type Lengths, type PromptPath, ServiceTimes } from './service-times.ts';
+import { type Lengths, type PromptPath, SimulatedServiceTimes } from './service-times.ts';
 import { gammaShareBelow, horizon_s, meanWait, settlingWait, type Wait, waitsLonger } from './waiting.ts';
 
 /** What arrives at one replica: w = ⟨λ, μ_in, μ_out⟩ of LLMFabric §3.3. */
@@ -52,7 +52,7 @@ export interface LatencyModel {
 
 /** The steady state under one load; times in seconds. */
 interface SteadyState {
-  times: ServiceTimes;
+  times: SimulatedServiceTimes;
   running: number;
   utilization: number;
   max_rate_per_s: number;
@@ -92,11 +92,11 @@ export function latencyModel(config: ReplicaConfig): LatencyModel {
     calibration.device.gemm_compute;
 
   /** Searches ask about the same lengths at many rates. */
-  let last: ServiceTimes | undefined;
-  const timesOf = (lengths: Lengths): ServiceTimes => {
+  let last: SimulatedServiceTimes | undefined;
+  const timesOf = (lengths: Lengths): SimulatedServiceTimes => {
     const { input_tokens, output_tokens } = lengths;
     if (last?.lengths.input_tokens !== input_tokens || last.lengths.output_tokens !== output_tokens)
-      last = new ServiceTimes(model, limits, { input_tokens, output_tokens });
+      last = new SimulatedServiceTimes(model, limits, { input_tokens, output_tokens });
     return last;
   };
 
@@ -224,7 +224,7 @@ interface Chain {
 }
 
 /** The chain's distribution: w(n) = w(n − 1) · λ μ t(n) / n up to the most that can run, a geometric tail beyond. */
-function runningSequences(times: ServiceTimes, offered: number): Chain {
+function runningSequences(times: SimulatedServiceTimes, offered: number): Chain {
   // Above capacity the chain has no steady state; just below, all places are taken as good as always.
   const rate = Math.min(offered, 0.9999 * times.max_rate_per_s);
   // How many prompts wait depends on how many sequences run, and the other way round.
@@ -232,7 +232,7 @@ function runningSequences(times: ServiceTimes, offered: number): Chain {
   return chainOf(times, rate, times.promptPath(rate, guess.running, 1 - guess.empty).behind);
 }
 
-function chainOf(times: ServiceTimes, rate: number, backlog: number): Chain {
+function chainOf(times: SimulatedServiceTimes, rate: number, backlog: number): Chain {
   const { most, max_rate_per_s } = times;
   const { decoded } = times;
   const token = (sequences: number): number => times.token(sequences, rate, backlog);

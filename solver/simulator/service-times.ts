@@ -22,7 +22,7 @@ export interface PromptPath {
   behind: number;
 }
 
-export class ServiceTimes {
+export class SimulatedServiceTimes {
   readonly lengths: Lengths;
   /** Sequences that can run at once: places, KV, and the tokens a step can hold. */
   readonly most: number;

@@ -18,7 +18,7 @@ const request_share_least = 1e-6;
  * @param question the merged one
  * @param budget_gpu_hours of the whole
  */
-export function sharesOf(
+export function siteShares(
   placement: Placement,
   sites: readonly string[],
   question: PlacementQuestion,

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { continuation } from '../../../spec/wire.ts';
-import { type AnswerDelta, type AnswerForm, AnswerParser } from '../../text/output/answer-parser.ts';
+import { type AnswerDelta, type AnswerForm, OutputParser } from '../../text/output/output-parser.ts';
 import type { PieceSource } from '../../text/vocabulary.ts';
 import { type ChatLogprob, chatLogprobs } from './logprobs.ts';
 import type { TextEvent } from './text-stream.ts';
@@ -23,7 +23,7 @@ export interface ChatDelta {
 /** One choice of a chat completion as it grows. */
 export class ChatChoice {
   readonly index: number;
-  readonly #parser: AnswerParser;
+  readonly #parser: OutputParser;
   readonly #pieces: PieceSource;
   readonly #logprobs: boolean;
   #content = '';
@@ -35,7 +35,7 @@ export class ChatChoice {
 
   constructor(index: number, form: AnswerForm, pieces: PieceSource, logprobs: boolean) {
     this.index = index;
-    this.#parser = new AnswerParser(form);
+    this.#parser = new OutputParser(form);
     this.#pieces = pieces;
     this.#logprobs = logprobs;
   }

@@ -16,7 +16,7 @@ import { PeerShare } from '../peers/peer-share.ts';
 import type { residentRanges } from '../peers/shared-tensors.ts';
 import type { PoolMemory } from '../pool-memory.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
-import { ModelSource } from './model-source.ts';
+import { OpenModelFile } from './open-model-file.ts';
 import { cutIntoUnits, type TensorLoad } from './pieces.ts';
 import { TensorLoading } from './tensor-loading.ts';
 import { UnitLoader } from './unit-loader.ts';
@@ -81,7 +81,7 @@ export class TensorLoader {
   ): TensorLoading {
     const { unit_bytes } = this.#options;
     const mapped = this.#options.mapped && tensors.some(({ layout }) => layout !== 0);
-    const source = new ModelSource(file, mapped);
+    const source = new OpenModelFile(file, mapped);
     const offered = contents && this.#peers?.cut(file, tensors, unit_bytes, contents);
     const work: LoadWork = {
       descriptor: source.descriptor,

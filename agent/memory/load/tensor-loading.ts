@@ -2,7 +2,7 @@
 import type { LoadProgress } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
-import type { ModelSource } from './model-source.ts';
+import type { OpenModelFile } from './open-model-file.ts';
 import type { Unit } from './pieces.ts';
 
 /** A unit takes milliseconds, seconds from a slow disk: after this long without a byte, the file hangs. */
@@ -43,7 +43,7 @@ interface Share {
 }
 
 interface Begun {
-  source: ModelSource;
+  source: OpenModelFile;
   work: LoadWork;
   /** Sets threads to work. */
   start(work: LoadWork): Share;
@@ -52,7 +52,7 @@ interface Begun {
 }
 
 export class TensorLoading {
-  readonly #source: ModelSource;
+  readonly #source: OpenModelFile;
   readonly #start: Begun['start'];
   readonly #fetching: Fetching | undefined;
   readonly #onProgress: (progress: LoadProgress) => void;

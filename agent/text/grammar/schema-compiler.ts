@@ -10,7 +10,7 @@ import { either, type GrammarBuilder, literal } from './gbnf.ts';
 import type { JsonRules } from './json-rules.ts';
 import { decimalRange, integerRange } from './number-range.ts';
 import { patternToGrammar } from './pattern.ts';
-import { listedApart, provablyDisjoint, typeOf } from './schema-disjoint.ts';
+import { jsonTypeOf, listedApart, provablyDisjoint } from './schema-disjoint.ts';
 import { refuseSchema, type SchemaPath, shortened } from './schema-error.ts';
 import {
   annotations,
@@ -214,7 +214,7 @@ export class SchemaCompiler {
     if (schema.type !== undefined) {
       const types = new Set(asList(schema.type));
       values = values.filter(
-        (value) => types.has(typeOf(value)) || (typeof value === 'number' && types.has('number')),
+        (value) => types.has(jsonTypeOf(value)) || (typeof value === 'number' && types.has('number')),
       );
     }
     const beside = Object.keys(schema).find(

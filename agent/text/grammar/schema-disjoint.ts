@@ -72,10 +72,10 @@ function valuesOf(schema: SchemaObject): JsonValue[] | undefined {
 function typesOf(schema: SchemaObject, values: JsonValue[] | undefined): JsonType[] | undefined {
   if (schema.type !== undefined)
     return asList(schema.type).filter((type): type is JsonType => jsonTypes.includes(type as JsonType));
-  return values && [...new Set(values.map(typeOf))];
+  return values && [...new Set(values.map(jsonTypeOf))];
 }
 
-export function typeOf(value: JsonValue): JsonType {
+export function jsonTypeOf(value: JsonValue): JsonType {
   if (value === null) return 'null';
   if (Array.isArray(value)) return 'array';
   if (typeof value === 'number') return Number.isInteger(value) ? 'integer' : 'number';

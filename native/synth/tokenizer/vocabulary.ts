@@ -12,13 +12,13 @@ import {
   texts,
   u32,
 } from '../../formats/gguf-values.ts';
-import { hashText, RandomStream } from '../random.ts';
+import { fnv1a32, RandomStream } from '../random.ts';
 import { type Merge, trainMerges } from './bpe-train.ts';
 import { byteCharacters } from './byte-alphabet.ts';
 import { corpus } from './corpus.ts';
 import { type SpecialToken, type TokenizerFamily, tokenTypes } from './families.ts';
 
-export interface Vocabulary {
+export interface SynthVocabulary {
   family: TokenizerFamily;
   /** Byte characters, merges, then special tokens, by token id. */
   tokens: string[];
@@ -29,7 +29,7 @@ export interface Vocabulary {
 }
 
 /** Throws E_MODEL_SYNTH where the size has no room for the bytes and the special tokens. */
-export function buildVocabulary(family: TokenizerFamily, n_vocab: number, seed: number): Vocabulary {
+export function buildVocabulary(family: TokenizerFamily, n_vocab: number, seed: number): SynthVocabulary {
   const special = specialTokens(family, n_vocab);
   const ordinary = n_vocab - special.length;
   const wanted = ordinary - byteCharacters.length;
@@ -50,7 +50,7 @@ export function buildVocabulary(family: TokenizerFamily, n_vocab: number, seed: 
 }
 
 /** The `tokenizer.*` keys of a GGUF file. */
-export function vocabularyMetadata(vocabulary: Vocabulary): GgufMetadata {
+export function vocabularyMetadata(vocabulary: SynthVocabulary): GgufMetadata {
   const { family, tokens, merges, first_special, special_tokens } = vocabulary;
   const types = new Array<number>(tokens.length).fill(tokenTypes.normal);
   special_tokens.forEach((token, index) => {
@@ -89,7 +89,7 @@ function inventMerges(trained: readonly Merge[], count: number, seed: number): M
   const known = new Set(trained.map(({ left, right }) => left + right));
   const letters = [...known].filter((token) => /^[a-z]{2,8}$/.test(token));
   const beginnings = [...known].filter((token) => /^Ġ?[A-Za-z]{2,8}$/.test(token));
-  const random = new RandomStream(seed, hashText('tokenizer.ggml.merges'), 0);
+  const random = new RandomStream(seed, fnv1a32('tokenizer.ggml.merges'), 0);
   const merges: Merge[] = [];
   while (merges.length < count) {
     const left = beginnings[random.below(beginnings.length)]!;

@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import {
   type AdapterContext,
-  checkOptions,
+  checkEngineOptions,
   metricValue,
-  optionsOf,
+  optionsInHelp,
 } from '../../../agent/adapters/adapter.ts';
 import { adapterOf } from '../../../agent/adapters/index.ts';
 import { engineNames } from '../../../spec/model-yaml.ts';
@@ -494,12 +494,16 @@ describe('any command', () => {
 
 describe('options that the installed version does not name', () => {
   const unit = unitOf({ name: 'm', engine_args: ['--mistaken=1'] }, { engine: 'llama.cpp' });
-  const probed = { version: 'b9', unix_socket: false, options: optionsOf('-m, --model FNAME  the model\n') };
+  const probed = {
+    version: 'b9',
+    unix_socket: false,
+    options: optionsInHelp('-m, --model FNAME  the model\n'),
+  };
 
   test('are refused before the start, and who named them is told', () => {
     const refused = (argv: string[]) => {
       try {
-        checkOptions(unit, probed, argv);
+        checkEngineOptions(unit, probed, argv);
         return undefined;
       } catch (error) {
         return (error as Error).message;
@@ -514,14 +518,14 @@ describe('options that the installed version does not name', () => {
 
   test('are passed on where it did not say what it has', () => {
     const { options: _, ...silent } = probed;
-    checkOptions(unit, silent, ['--anything']);
-    checkOptions(unit, { ...silent, options: optionsOf('no help here') }, ['--anything']);
+    checkEngineOptions(unit, silent, ['--anything']);
+    checkEngineOptions(unit, { ...silent, options: optionsInHelp('no help here') }, ['--anything']);
   });
 
   test('names are read as they stand in helps', () => {
     const help =
       '  -ngl, --gpu-layers, --n-gpu-layers N\n      --sharded <SHARDED>\n --kv-split[=N] and a--b or ---x';
-    expect([...optionsOf(help)]).toEqual(['--gpu-layers', '--n-gpu-layers', '--sharded', '--kv-split']);
+    expect([...optionsInHelp(help)]).toEqual(['--gpu-layers', '--n-gpu-layers', '--sharded', '--kv-split']);
   });
 });
 

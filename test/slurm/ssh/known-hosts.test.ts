@@ -1,6 +1,11 @@
 import { createHmac } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import { fingerprintOf, judgeHostKey, knownKeyTypes, typeOf } from '../../../slurm/ssh/known-hosts.ts';
+import {
+  hostKeyFingerprint,
+  hostKeyType,
+  judgeHostKey,
+  knownKeyTypes,
+} from '../../../slurm/ssh/known-hosts.ts';
 
 /** A key as it travels: type and data. */
 function key(type: string, byte: number): Buffer {
@@ -16,7 +21,7 @@ function key(type: string, byte: number): Buffer {
 const one = key('ssh-ed25519', 1);
 const two = key('ssh-ed25519', 2);
 const line = (hosts: string, blob: Buffer): string =>
-  `${hosts} ${typeOf(blob)} ${blob.toString('base64')} someone\n`;
+  `${hosts} ${hostKeyType(blob)} ${blob.toString('base64')} someone\n`;
 const hashed = (name: string): string => {
   const salt = Buffer.alloc(20, 7);
   return `|1|${salt.toString('base64')}|${createHmac('sha1', salt).update(name).digest('base64')}`;
@@ -71,6 +76,6 @@ describe('known_hosts', () => {
   it('tells which kinds of keys to ask for, and fingerprints as ssh-keygen does', () => {
     const text = line('login', one) + line('login', key('ssh-rsa', 3)) + line('login', two);
     expect(knownKeyTypes(text, 'login', 22)).toEqual(['ssh-ed25519', 'ssh-rsa']);
-    expect(fingerprintOf(one)).toMatch(/^SHA256:[A-Za-z0-9+/]{43}$/);
+    expect(hostKeyFingerprint(one)).toMatch(/^SHA256:[A-Za-z0-9+/]{43}$/);
   });
 });

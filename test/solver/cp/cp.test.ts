@@ -11,10 +11,10 @@ import {
   smallestDomain,
   split,
 } from '../../../solver/cp/branching.ts';
-import { Engine } from '../../../solver/cp/engine.ts';
 import { inconsistency } from '../../../solver/cp/inconsistency.ts';
 import { luby } from '../../../solver/cp/luby.ts';
 import { Minimiser, type Progress } from '../../../solver/cp/minimise.ts';
+import { PropagationEngine } from '../../../solver/cp/propagation-engine.ts';
 import { AllDifferent } from '../../../solver/cp/propagators/all-different.ts';
 import { linearEquals } from '../../../solver/cp/propagators/linear.ts';
 import { Random } from '../../../solver/cp/random.ts';
@@ -65,7 +65,7 @@ describe('domains', () => {
         fc.constantFrom('bitset', 'sparse', 'interval'),
         fc.array(step, { maxLength: 40 }),
         (kind, steps) => {
-          const engine = new Engine();
+          const engine = new PropagationEngine();
           const top = kind === 'interval' ? 9000 : 70;
           const variable =
             kind === 'sparse'
@@ -126,8 +126,8 @@ describe('domains', () => {
   });
 });
 
-function queens(count: number): { engine: Engine; rows: Variable[] } {
-  const engine = new Engine();
+function queens(count: number): { engine: PropagationEngine; rows: Variable[] } {
+  const engine = new PropagationEngine();
   const rows = Array.from({ length: count }, () => Variable.range(engine, 0, count - 1));
   const shifted = (sign: number): Variable[] =>
     rows.map((row, column) => {
@@ -202,7 +202,7 @@ describe('search', () => {
 
 /** A travelling salesman's cheap cousin: assign workers to jobs at least cost. */
 function assignmentOf(costs: readonly (readonly number[])[]) {
-  const engine = new Engine();
+  const engine = new PropagationEngine();
   const size = costs.length;
   const jobs = costs.map(() => Variable.range(engine, 0, size - 1));
   const parts = costs.map((row) => Variable.of(engine, row));

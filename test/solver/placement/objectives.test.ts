@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { LatencyEstimator, shapeOf } from '../../../solver/placement/latency-estimator.ts';
 import { objectiveCost } from '../../../solver/placement/objective.ts';
-import { optionsOf, type PlacementOption } from '../../../solver/placement/options.ts';
+import { type PlacementOption, placementOptions } from '../../../solver/placement/options.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import { objectiveNames } from '../../../spec/model-yaml.ts';
 import type { NodeKindOffer, PlacementQuestion } from '../../../spec/plan.ts';
@@ -105,17 +105,17 @@ describe('objectives', () => {
 
 /** Least cost over every division of every model's replicas over the options there are. */
 function enumerate(question: PlacementQuestion) {
-  const performance = new LatencyEstimator();
+  const estimator = new LatencyEstimator();
   const byModel = new Map<string, PlacementOption[]>();
   for (const model of question.models)
     byModel.set(
       model.spec.name,
       question.node_kinds.flatMap((offer) => {
-        const found = optionsOf(model, shapeOf(model), offer, question);
+        const found = placementOptions(model, shapeOf(model), offer, question);
         return 'constraint' in found ? [] : found;
       }),
     );
-  const cost = objectiveCost(question, performance, byModel);
+  const cost = objectiveCost(question, estimator, byModel);
   const names = [...byModel.keys()];
   let best = Number.POSITIVE_INFINITY;
   const left = new Map(question.node_kinds.map((offer) => [offer, offer.nodes_total]));
@@ -432,7 +432,7 @@ describe('limits', () => {
   });
 
   it('gives the same plan with what earlier questions learned', () => {
-    const performance = new LatencyEstimator();
+    const estimator = new LatencyEstimator();
     const models = [
       llama('a', '8b', { replicas: 'auto', workload: heavy }),
       llama('b', '70b', { workload: { ...heavy, rate_per_s: 2 }, slo: { tpot_ms: 40 } }),
@@ -440,9 +440,9 @@ describe('limits', () => {
     for (const change of [0, -1, 1]) {
       const [small, ...rest] = kinds();
       const now = [{ ...small!, nodes_total: small!.nodes_total + change }, ...rest];
-      expect(place(ask(models, now), { performance })).toEqual(place(ask(models, now)));
+      expect(place(ask(models, now), { estimator })).toEqual(place(ask(models, now)));
       const other = [{ ...models[0]!, workload: { ...models[0]!.workload!, rate_per_s: 80 } }, models[1]!];
-      expect(place(ask(other, now), { performance })).toEqual(place(ask(other, now)));
+      expect(place(ask(other, now), { estimator })).toEqual(place(ask(other, now)));
     }
   });
 

@@ -1,13 +1,13 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { defaultSharingSettings, type SharingSettings } from '../../../solver/sharing/settings.ts';
-import { EventQueue } from '../../../solver/sharing-simulator/event-queue.ts';
 import { ExclusiveServing } from '../../../solver/sharing-simulator/exclusive-serving.ts';
 import { type RequestOutcome, report } from '../../../solver/sharing-simulator/outcome.ts';
 import {
   SharedServing,
   type SharedServingOptions,
 } from '../../../solver/sharing-simulator/shared-serving.ts';
+import { SimulationEvents } from '../../../solver/sharing-simulator/simulation-events.ts';
 import { replicaModels, testbed } from '../../../solver/sharing-simulator/testbed.ts';
 import { drawWorkload, type WorkloadRequest } from '../../../solver/sharing-simulator/workload.ts';
 
@@ -80,7 +80,7 @@ describe('events', () => {
   it('come by time, and by order of adding within one time', () => {
     fc.assert(
       fc.property(fc.array(fc.nat({ max: 20 })), (times) => {
-        const queue = new EventQueue<number>();
+        const queue = new SimulationEvents<number>();
         for (const [index, time] of times.entries()) queue.add(time, index);
         const expected = times.map((time, index) => ({ at_ms: time, event: index }));
         expected.sort((a, b) => a.at_ms - b.at_ms || a.event - b.event);

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type Admission, admitNew, admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
+import { type AdmissionVerdict, admitNew, admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
 import type { DeviceView, ModelOnDevice } from '../../../solver/sharing/device-view.ts';
 import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
@@ -17,7 +17,7 @@ const model: ModelOnDevice = {
 
 function apply(
   view: DeviceView,
-  admission: Admission,
+  admission: AdmissionVerdict,
 ): { budget_bytes: number; kept: DeviceView['instances'] } {
   if (!admission.admit) throw new Error('refused');
   let budget_bytes = view.budget_bytes;
@@ -44,7 +44,7 @@ describe('admission to memory', () => {
       prefill_tokens_left: 1900,
       expected_output_tokens: 100,
     });
-    const ask = (pool_bytes: number): Admission => {
+    const ask = (pool_bytes: number): AdmissionVerdict => {
       const d = view(pool_bytes);
       return admitTo(d, d.instances[0]!, newcomer, 0, settings);
     };

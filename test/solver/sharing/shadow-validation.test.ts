@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { admitNew, admitTo, lanesNow, startOf } from '../../../solver/sharing/admission.ts';
+import { admitNew, admitTo, deviceFree_ms, lanesNow } from '../../../solver/sharing/admission.ts';
 import type { RequestView } from '../../../solver/sharing/device-view.ts';
 import { addPrompt, lanesOf, waitingPrompt } from '../../../solver/sharing/lanes.ts';
 import { defaultSharingSettings, type SharingSettings } from '../../../solver/sharing/settings.ts';
@@ -223,7 +223,7 @@ describe('shadow validation', () => {
     const running = { ...view, running: { instance: 'a@d', tokens: 0, ends_ms: 15 } };
     expect(admitTo(running, running.instances[1]!, request('new'), 0, exact).admit).toBe(true);
     expect(lanesNow(running, 0, exact)[0]!.deadline_ms).toBe(20 + 250);
-    expect(startOf(running, 0)).toBe(15);
+    expect(deviceFree_ms(running, 0)).toBe(15);
     const slow = { ...view, running: { instance: 'b@d', request: 'gone', tokens: 500, ends_ms: 1995 } };
     expect(admitTo(slow, slow.instances[1]!, request('new'), 0, exact).admit).toBe(false);
   });

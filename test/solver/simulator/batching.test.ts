@@ -4,7 +4,7 @@ import { findDevice } from '../../../solver/catalog/devices.ts';
 import { findModel } from '../../../solver/catalog/known-models.ts';
 import { type BatchingLimits, simulateReplica } from '../../../solver/simulator/batching.ts';
 import { roofline } from '../../../solver/simulator/calibration.ts';
-import { type Replica, replicaOf } from '../../../solver/simulator/deployment.ts';
+import { replicaOf, type SimulatedReplica } from '../../../solver/simulator/deployment.ts';
 import { exponential, seededRandom } from '../../../solver/simulator/random.ts';
 import { type RequestColumns, requestColumns } from '../../../solver/simulator/requests.ts';
 
@@ -22,8 +22,11 @@ const sliding = replicaOf({
   tp: 1,
   pp: 1,
 });
-const run = (requests: RequestColumns, limits: Partial<BatchingLimits> = {}, replica: Replica = base) =>
-  simulateReplica(replica.model, requests, { ...replica.limits, ...limits });
+const run = (
+  requests: RequestColumns,
+  limits: Partial<BatchingLimits> = {},
+  replica: SimulatedReplica = base,
+) => simulateReplica(replica.model, requests, { ...replica.limits, ...limits });
 
 const request = fc.record({
   arrival_s: fc.double({ min: 0, max: 3, noNaN: true }),
@@ -174,11 +177,11 @@ describe('queueing', () => {
 
 describe('monotonicity', () => {
   const mean = (values: Float64Array): number => values.reduce((a, b) => a + b, 0) / values.length;
-  const latency = (requests: RequestColumns, replica: Replica): number => {
+  const latency = (requests: RequestColumns, replica: SimulatedReplica): number => {
     const record = run(requests, {}, replica);
     return mean(record.finish_s.map((finish, i) => finish - record.arrival_s[i]!));
   };
-  const on = (name: string, change: object = {}): Replica =>
+  const on = (name: string, change: object = {}): SimulatedReplica =>
     replicaOf({
       model: findModel('llama-3.1-8b'),
       device: { ...findDevice(name), ...change },

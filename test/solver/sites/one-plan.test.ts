@@ -5,7 +5,7 @@ import { checkPlacement } from '../../../solver/placement/check.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import { kindAt, kindOfSite, kindsAskedAt } from '../../../solver/sites/kind-names.ts';
 import { mergeQuestions } from '../../../solver/sites/merge-questions.ts';
-import { placementOfSite, sharesOf } from '../../../solver/sites/split-placement.ts';
+import { placementOfSite, siteShares } from '../../../solver/sites/split-placement.ts';
 import type { HpcserveError } from '../../../spec/errors/error.ts';
 import { modelSchema } from '../../../spec/model-yaml.ts';
 import {
@@ -299,7 +299,7 @@ describe('the shares of a plan over several sites', () => {
         if (unserved(plan) > 0) return;
         placed++;
         const names = questions.map((question) => question.site);
-        const shares = sharesOf(plan, names, merged, 100);
+        const shares = siteShares(plan, names, merged, 100);
         expect(shares.map((share) => share.site)).toEqual(names);
         for (const { spec } of merged.models) {
           const own = shares.flatMap(({ models }) => models.filter(({ name }) => name === spec.name));
@@ -336,7 +336,7 @@ describe('the shares of a plan over several sites', () => {
     const merged = mergeQuestions(questions);
     const plan = place(merged);
     expect(where(plan, 'm')).toEqual({ 'daint/a100': 2, 'todi/gh200': 1 });
-    const shares = sharesOf(plan, ['daint', 'todi'], merged);
+    const shares = siteShares(plan, ['daint', 'todi'], merged);
     const part = placementOfSite(plan, shares[1]!, questionOfShare(questions[1]!, shares[1]!));
     expect(part.launches).toMatchObject([
       {

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { AnswerParser } from '../../../../agent/text/output/answer-parser.ts';
+import { OutputParser } from '../../../../agent/text/output/output-parser.ts';
 import { Detokenizer } from '../../../../agent/text/output/detokenizer.ts';
 import { promptOpensReasoning, ReasoningSplitter } from '../../../../agent/text/output/reasoning.ts';
 import { longestOverlap, StopStrings } from '../../../../agent/text/output/stop-strings.ts';
@@ -287,7 +287,7 @@ describe('tool calls', () => {
   );
 
   it('reasoning and calls together', () => {
-    const parser = new AnswerParser({
+    const parser = new OutputParser({
       reasoning: { opened: false },
       tools: { format: hermes, names: ['add'] },
     });

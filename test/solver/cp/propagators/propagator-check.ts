@@ -4,8 +4,8 @@
  * there is none; with everything fixed the propagator must decide; and backtracking must bring all back.
  */
 import { expect } from 'vitest';
-import { Engine } from '../../../../solver/cp/engine.ts';
 import { inconsistency } from '../../../../solver/cp/inconsistency.ts';
+import { PropagationEngine } from '../../../../solver/cp/propagation-engine.ts';
 import type { Propagator } from '../../../../solver/cp/propagator.ts';
 import { Random } from '../../../../solver/cp/random.ts';
 import { Variable } from '../../../../solver/cp/variable.ts';
@@ -13,7 +13,7 @@ import { Variable } from '../../../../solver/cp/variable.ts';
 export interface PropagatorCase {
   /** Values of each variable at the start. */
   domains: readonly (readonly number[])[];
-  post: (engine: Engine, variables: readonly Variable[]) => Propagator[];
+  post: (engine: PropagationEngine, variables: readonly Variable[]) => Propagator[];
   holds: (values: readonly number[]) => boolean;
   /** What is promised beyond soundness: every value left has a solution. */
   consistency?: 'domain';
@@ -26,7 +26,7 @@ export function checkPropagator(test: PropagatorCase): void {
   const all = product(test.domains).filter(test.holds);
   let decided = 0;
   for (let round = 0; round < (test.rounds ?? 60); round++) {
-    const engine = new Engine();
+    const engine = new PropagationEngine();
     // Both representations of a domain, in turns.
     const variables = test.domains.map((values) => {
       const contiguous = values.every((value, at) => value === values[0]! + at);

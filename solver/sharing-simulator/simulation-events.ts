@@ -1,5 +1,5 @@
 /** Events in the order of their times; those of one time in the order in which they were added. */
-export class EventQueue<T> {
+export class SimulationEvents<T> {
   readonly #times: number[] = [];
   readonly #orders: number[] = [];
   readonly #events: T[] = [];

@@ -6,7 +6,7 @@ import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type FileVersion, fileVersion, versionChanges } from '../file-version.ts';
 
-export class ModelSource {
+export class OpenModelFile {
   readonly descriptor: number;
   /** Address of the whole file; undefined: it is read by pread alone. */
   readonly mapping: Pointer | undefined;

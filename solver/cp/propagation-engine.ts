@@ -2,7 +2,7 @@ import type { Propagator } from './propagator.ts';
 import { Trail } from './trail.ts';
 
 /** The state of a search and the queue of propagators that wait to run. */
-export class Engine {
+export class PropagationEngine {
   readonly trail = new Trail();
   readonly #early: Propagator[] = [];
   readonly #late: Propagator[] = [];

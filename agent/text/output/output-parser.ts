@@ -17,7 +17,7 @@ export interface AnswerForm {
 }
 
 /** Sorts the text of a chat answer into content, reasoning and tool calls, as it arrives. */
-export class AnswerParser {
+export class OutputParser {
   private readonly reasoning: ReasoningSplitter | undefined;
   private readonly calls: CallParser | undefined;
 
