@@ -2,6 +2,7 @@
  * What a device worker asks of the native engine. The engine computes; it knows nothing of HTTP, of
  * OpenAI or of text: tokens in, tokens out, one iteration at a time, synchronously.
  */
+import type { HyperParameters } from './hyper-parameters.ts';
 
 /** Weight and KV storage types the native engine computes with, by their GGUF names. */
 export const nativeTensorTypes = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q6_K'] as const;
@@ -141,16 +142,13 @@ export interface EngineStats {
   compute_bytes: number;
 }
 
-export interface ModelInfo {
-  architecture: string;
-  name: string;
+export interface ModelInfo
+  extends Pick<
+    HyperParameters,
+    'architecture' | 'name' | 'n_vocab' | 'n_layer' | 'n_embd' | 'n_head' | 'n_head_kv' | 'n_ctx_train'
+  > {
   n_params: number;
-  n_vocab: number;
-  n_layer: number;
-  n_embd: number;
-  n_head: number;
-  n_head_kv: number;
-  n_ctx_train: number;
+  /** The storage type that most of the weights have. */
   file_type: string;
   file_bytes: number;
 }

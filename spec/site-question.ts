@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import { siteMeshSchema } from './mesh-settings.ts';
-import type { ModelFileSummary } from './model-summary.ts';
+import { modelFileSummarySchema } from './model-summary.ts';
 import { engineNames, modelSchema, objectiveNames } from './model-yaml.ts';
 import type { NodeKindOffer, PlacementModel, PlacementQuestion, RunningReplicas } from './plan.ts';
 import { deviceFiguresSchema, penaltiesSchema } from './site.ts';
@@ -12,34 +12,6 @@ import { shareSchema } from './site-share.ts';
 
 const count = z.int().min(0);
 const number = z.number();
-
-const summarySchema = z.strictObject({
-  format: z.enum(['gguf', 'safetensors']),
-  architecture: z.string(),
-  name: z.string(),
-  n_params: number,
-  n_params_active: number,
-  n_layer: count,
-  n_embd: count,
-  n_head: count,
-  n_head_kv: count,
-  head_dim: number,
-  n_ff: count,
-  n_vocab: count,
-  n_ctx_train: count,
-  experts: z.strictObject({ count, used_per_token: count, n_ff: count }).optional(),
-  sliding_window: count.optional(),
-  tied_embeddings: z.boolean(),
-  quantization: z.string(),
-  tensor_types: z.record(z.string(), z.strictObject({ tensors: count, bytes: count })),
-  file_bytes: count,
-  weight_bytes: count,
-  weight_bytes_of: z.strictObject({ embedding: number, layers: z.array(number), output: number }),
-  kv_bytes_per_token: number,
-  has_chat_template: z.boolean(),
-  has_tokenizer: z.boolean(),
-  supported_by_native: z.union([z.literal(true), z.string()]),
-}) satisfies z.ZodType<ModelFileSummary>;
 
 const placementModelSchema = z.strictObject({
   spec: modelSchema,
@@ -53,7 +25,7 @@ const placementModelSchema = z.strictObject({
     z.strictObject({ supported: z.literal(true) }),
     z.strictObject({ supported: z.literal(false), because: z.string() }),
   ]),
-  summary: summarySchema.optional(),
+  summary: modelFileSummarySchema.optional(),
   config: z.unknown().optional(),
   workload: z
     .strictObject({

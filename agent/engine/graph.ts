@@ -20,7 +20,8 @@ export interface StageParts {
 /** Upper bound of tensors in a graph: per layer the fixed operations, and per segment its attention. */
 function maxTensors(parts: StageParts, shape: GraphShape): number {
   const layers = parts.plan.layers.size;
-  const moe = parts.model.n_expert > 0 ? 24 + 2 * parts.model.n_expert_used : 0;
+  const { experts } = parts.model;
+  const moe = experts === undefined ? 0 : 24 + 2 * experts.used_per_token;
   return 64 + 3 * shape.segments.length + layers * (48 + moe + 20 * shape.segments.length);
 }
 
@@ -388,21 +389,22 @@ class GraphBuilder {
   }
 
   /**
-   * Mixture of experts: softmax over the router's scores, the best n_expert_used, their weights made to sum
-   * to one (Mixtral, https://arxiv.org/abs/2401.04088; Qwen3-MoE with norm_topk_prob).
+   * Mixture of experts: softmax over the router's scores, the best `used_per_token`, their weights made to
+   * sum to one (Mixtral, https://arxiv.org/abs/2401.04088; Qwen3-MoE with norm_topk_prob).
    */
   #experts(x: Pointer, experts: NonNullable<NonNullable<PlannedLayer['feed_forward']>['experts']>): Pointer {
     const ggml = this.#ggml;
     const c = this.#context;
-    const { n_embd, n_expert, n_expert_used } = this.#model;
+    const { n_embd } = this.#model;
+    const { count, used_per_token: used } = this.#model.experts!;
     const rows = this.#rowsOf(x);
     const scores = ggml.ggml_soft_max(c, ggml.ggml_mul_mat(c, this.#tensor(experts.router), x));
-    const chosen = ggml.ggml_argsort_top_k(c, scores, n_expert_used);
-    const weights = ggml.ggml_get_rows(c, ggml.ggml_reshape_3d(c, scores, 1, n_expert, rows), chosen);
-    const flat = ggml.ggml_reshape_2d(c, weights, n_expert_used, rows);
+    const chosen = ggml.ggml_argsort_top_k(c, scores, used);
+    const weights = ggml.ggml_get_rows(c, ggml.ggml_reshape_3d(c, scores, 1, count, rows), chosen);
+    const flat = ggml.ggml_reshape_2d(c, weights, used, rows);
     // The smallest normal half: a sum that underflowed must not divide by zero.
     const sum = ggml.ggml_clamp(c, ggml.ggml_sum_rows(c, flat), 6.103515625e-5, Number.POSITIVE_INFINITY);
-    const shares = ggml.ggml_reshape_3d(c, ggml.ggml_div(c, flat, sum), 1, n_expert_used, rows);
+    const shares = ggml.ggml_reshape_3d(c, ggml.ggml_div(c, flat, sum), 1, used, rows);
     const input = ggml.ggml_reshape_3d(c, x, n_embd, 1, rows);
     const gate = ggml.ggml_mul_mat_id(c, this.#tensor(experts.gate), input, chosen);
     const up = ggml.ggml_mul_mat_id(c, this.#tensor(experts.up), input, chosen);
@@ -412,10 +414,10 @@ class GraphBuilder {
     // The graph must know the product before its views, so that they are computed in order.
     this.#expand(weighted);
     const expert = (index: number): Pointer =>
-      ggml.ggml_view_2d(c, weighted, n_embd, rows, n_expert_used * n_embd * 4, index * n_embd * 4)!;
+      ggml.ggml_view_2d(c, weighted, n_embd, rows, used * n_embd * 4, index * n_embd * 4)!;
     let result = expert(0);
-    for (let index = 1; index < n_expert_used; index++) result = ggml.ggml_add(c, result, expert(index))!;
-    return n_expert_used === 1 ? ggml.ggml_cont(c, result)! : result;
+    for (let index = 1; index < used; index++) result = ggml.ggml_add(c, result, expert(index))!;
+    return used === 1 ? ggml.ggml_cont(c, result)! : result;
   }
 
   #rowsOf(x: Pointer): number {

@@ -448,8 +448,8 @@ function blocksFor(tokens: number): number {
 
 function describe({ gguf, model, n_params, file_type }: ModelFile): ModelInfo {
   return {
-    architecture: model.name,
-    name: model.model_name,
+    architecture: model.architecture,
+    name: model.name,
     n_params,
     n_vocab: model.n_vocab,
     n_layer: model.n_layer,

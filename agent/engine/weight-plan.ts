@@ -103,19 +103,21 @@ function planAttention(planner: Planner, model: Architecture, index: number): Pl
 }
 
 function planFeedForward(planner: Planner, model: Architecture, index: number): PlannedLayer['feed_forward'] {
-  const { n_embd, n_ff, n_expert } = model;
+  const { n_embd, n_ff, experts } = model;
   const name = (part: string) => `blk.${index}.${part}`;
   const norm = planner.take(name('ffn_norm.weight'), 'vector', [n_embd]);
-  if (n_expert > 0)
+  if (experts !== undefined) {
+    const { count, n_ff: width } = experts;
     return {
       norm,
       experts: {
-        router: planner.take(name('ffn_gate_inp.weight'), 'matrix', [n_embd, n_expert]),
-        gate: planner.take(name('ffn_gate_exps.weight'), 'experts', [n_embd, n_ff, n_expert]),
-        up: planner.take(name('ffn_up_exps.weight'), 'experts', [n_embd, n_ff, n_expert]),
-        down: planner.take(name('ffn_down_exps.weight'), 'experts', [n_ff, n_embd, n_expert]),
+        router: planner.take(name('ffn_gate_inp.weight'), 'matrix', [n_embd, count]),
+        gate: planner.take(name('ffn_gate_exps.weight'), 'experts', [n_embd, width, count]),
+        up: planner.take(name('ffn_up_exps.weight'), 'experts', [n_embd, width, count]),
+        down: planner.take(name('ffn_down_exps.weight'), 'experts', [width, n_embd, count]),
       },
     };
+  }
   const gate = planner.take(name('ffn_gate.weight'), 'matrix', [n_embd, n_ff]);
   const up = planner.take(name('ffn_up.weight'), 'matrix', [n_embd, n_ff]);
   return {

@@ -9,7 +9,7 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { packageRoot } from '../../host/package-root.ts';
-import { synthPresets } from '../../native/synth/shape.ts';
+import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { memoryBandwidth } from './bandwidth.ts';

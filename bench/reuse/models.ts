@@ -2,8 +2,8 @@
 import { mkdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { synthPresets } from '../../native/synth/presets.ts';
 import type { SynthQuantization } from '../../native/synth/quantization.ts';
-import { synthPresets } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 
 const shapes: readonly { quantization: SynthQuantization; n_layer: number }[] = [

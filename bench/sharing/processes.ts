@@ -12,7 +12,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { Pool } from 'undici';
 import type { FromWorker, ToWorker } from '../../agent/device-worker/messages.ts';
 import { packageRoot } from '../../host/package-root.ts';
-import { synthPresets } from '../../native/synth/shape.ts';
+import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { seededRandom } from '../../solver/simulator/random.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';

@@ -2,14 +2,9 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { presetShape, synthPresets } from '../../native/synth/presets.ts';
 import { type SynthQuantization, synthQuantizations } from '../../native/synth/quantization.ts';
-import {
-  presetShape,
-  type SynthArchitecture,
-  type SynthShape,
-  synthArchitectures,
-  synthPresets,
-} from '../../native/synth/shape.ts';
+import { type SynthArchitecture, type SynthShape, synthArchitectures } from '../../native/synth/shape.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
@@ -26,14 +21,14 @@ const sizeFlags = {
   ff: 'n_ff',
   vocab: 'n_vocab',
   context: 'n_ctx_train',
-  experts: 'n_expert',
-  expertsUsed: 'n_expert_used',
 } as const satisfies Record<string, keyof SynthShape>;
 
 interface SynthFlags extends Partial<Record<keyof typeof sizeFlags, number>> {
   preset: string;
   architecture?: SynthArchitecture;
   quantization?: SynthQuantization;
+  experts?: number;
+  expertsUsed?: number;
   seed: number;
   name?: string;
   tied?: boolean;
@@ -119,6 +114,11 @@ function shapeOf(flags: SynthFlags): SynthShape {
     const value = flags[flag as keyof typeof sizeFlags];
     if (value !== undefined) shape[key] = value;
   }
+  const count = flags.experts ?? shape.experts?.count ?? 0;
+  shape.experts =
+    count === 0
+      ? undefined
+      : { count, used_per_token: flags.expertsUsed ?? shape.experts?.used_per_token ?? 0, n_ff: shape.n_ff };
   if (flags.architecture !== undefined) shape.architecture = flags.architecture;
   if (flags.name !== undefined) shape.name = flags.name;
   if (flags.tied !== undefined) shape.tied_embeddings = flags.tied;

@@ -1,80 +1,43 @@
 /** The summary of a GGUF model, from the headers of its file or parts. */
-import { basename } from 'node:path';
 import { nativeTensorTypes } from '../../spec/engine-contract.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
-import { type ModelFileSummary, nativeArchitectures } from '../../spec/model-summary.ts';
+import { type Experts, isNativeArchitecture, nativeArchitectures } from '../../spec/hyper-parameters.ts';
+import type { ModelFileSummary } from '../../spec/model-summary.ts';
+import { readGgufHyperParameters } from './gguf-hyper-parameters.ts';
+import { GgufMetadataReader } from './gguf-metadata-reader.ts';
 import type { GgufFile, GgufTensor } from './gguf-reader.ts';
 import { distributeWeights, tallyTypes } from './weight-tally.ts';
 
-/** The deepest models have some hundred layers; a damaged count must not take memory. */
-const layers_max = 65_536;
-
 /** Throws E_MODEL_METADATA where a key that the architecture needs is absent. */
 export function summarizeGguf(parts: readonly GgufFile[]): ModelFileSummary {
-  const keys = new KeyReader(parts[0]!);
+  const [first] = parts as [GgufFile, ...GgufFile[]];
   const tensors = parts.flatMap((part) => part.tensors);
-  const architecture = keys.text('general.architecture');
-  const of = (name: string): string => `${architecture}.${name}`;
-  const n_layer = keys.number(of('block_count'), undefined, layers_max);
-  const n_embd = keys.number(of('embedding_length'));
-  const heads = keys.perLayer(of('attention.head_count'), n_layer);
-  const n_head = Math.max(...heads);
-  const headsKv = keys.has(of('attention.head_count_kv'))
-    ? keys.perLayer(of('attention.head_count_kv'), n_layer)
-    : heads;
-  const head_dim = keys.number(of('attention.key_length'), Math.floor(n_embd / Math.max(1, n_head)));
-  const value_dim = keys.number(of('attention.value_length'), head_dim);
-  const latent = keys.number(of('attention.kv_lora_rank'), 0);
+  const { value_dim, layers, kv_lora_rank, ...hyper } = readGgufHyperParameters(first, tensors);
+  const keys = new GgufMetadataReader(first);
+  const of = (name: string): string => `${hyper.architecture}.${name}`;
   const elementsPerToken =
-    latent > 0
-      ? n_layer * (latent + keys.number(of('rope.dimension_count'), 0))
-      : headsKv.reduce((sum, count) => sum + count * (head_dim + value_dim), 0);
-  const n_expert = keys.number(of('expert_count'), 0);
-  const used = keys.number(of('expert_used_count'), 0);
-  const n_ff = Math.max(...keys.perLayer(of('feed_forward_length'), n_layer, 0));
-  const sliding_window = keys.number(of('attention.sliding_window'), 0);
-  const n_params = tensors.reduce((sum, tensor) => sum + tensor.n_elements, 0);
-  const has_tokenizer = keys.has('tokenizer.ggml.model') && keys.length('tokenizer.ggml.tokens') > 0;
+    kv_lora_rank > 0
+      ? hyper.n_layer * (kv_lora_rank + keys.count(of('rope.dimension_count'), 0))
+      : layers.n_head_kv.reduce((sum, count) => sum + count * (hyper.head_dim + value_dim), 0);
   const summary: UnjudgedSummary = {
     format: 'gguf',
-    architecture,
-    name: keys.text('general.name', basename(parts[0]!.path, '.gguf')),
-    n_params,
-    n_params_active: activeParameters(tensors, n_expert, used),
-    n_layer,
-    n_embd,
-    n_head,
-    n_head_kv: Math.max(...headsKv),
-    head_dim,
-    n_ff,
-    n_vocab: vocabularySize(keys, tensors, architecture),
-    n_ctx_train: keys.number(of('context_length')),
-    ...(n_expert > 0
-      ? {
-          experts: {
-            count: n_expert,
-            used_per_token: used,
-            n_ff: keys.number(of('expert_feed_forward_length'), n_ff),
-          },
-        }
-      : {}),
-    ...(sliding_window > 0 ? { sliding_window } : {}),
-    tied_embeddings: !tensors.some((tensor) => tensor.name === 'output.weight'),
-    quantization: quantizationName(keys.number('general.file_type', -1), tensors),
+    ...hyper,
+    n_params: tensors.reduce((sum, tensor) => sum + tensor.n_elements, 0),
+    n_params_active: activeParameters(tensors, hyper.experts),
+    quantization: quantizationName(keys.count('general.file_type', -1), tensors),
     tensor_types: tallyTypes(tensors),
     file_bytes: parts.reduce((sum, part) => sum + part.file_bytes, 0),
     weight_bytes: tensors.reduce((sum, tensor) => sum + tensor.size_bytes, 0),
-    weight_bytes_of: distributeWeights(tensors, n_layer, {
+    weight_bytes_of: distributeWeights(tensors, hyper.n_layer, {
       layer: /^blk\.(\d+)\./,
       output: /^output(_norm)?\./,
     }),
     kv_bytes_per_token: 2 * elementsPerToken,
     has_chat_template: keys.has('tokenizer.chat_template'),
-    has_tokenizer,
+    has_tokenizer: keys.has('tokenizer.ggml.model') && keys.length('tokenizer.ggml.tokens') > 0,
   };
   const hindrance =
     wholeModelHindrance(summary, parts.length) ??
-    mathHindrance(keys.text(of('rope.scaling.type'), 'none'), head_dim, value_dim, tensors);
+    mathHindrance(keys.text(of('rope.scaling.type'), 'none'), hyper.head_dim, value_dim, tensors);
   return { ...summary, supported_by_native: hindrance ?? true };
 }
 
@@ -82,7 +45,7 @@ type UnjudgedSummary = Omit<ModelFileSummary, 'supported_by_native'>;
 
 /** Why the native engine cannot serve such a file; undefined where it can. */
 function wholeModelHindrance(summary: UnjudgedSummary, parts: number): string | undefined {
-  if (!(nativeArchitectures as readonly string[]).includes(summary.architecture)) {
+  if (!isNativeArchitecture(summary.architecture)) {
     return `the native engine computes ${nativeArchitectures.join(', ')}, not ${summary.architecture}`;
   }
   const foreign = Object.keys(summary.tensor_types).filter(
@@ -117,18 +80,11 @@ function mathHindrance(
 }
 
 /** Tensors of experts (`…_exps.weight`, shape [.., .., n_expert]) count by the share that a token uses. */
-function activeParameters(tensors: readonly GgufTensor[], n_expert: number, used: number): number {
-  return tensors.reduce((sum, tensor) => {
-    const ofExperts = n_expert > 0 && /_exps\./.test(tensor.name);
-    return sum + (ofExperts ? (tensor.n_elements / n_expert) * used : tensor.n_elements);
+function activeParameters(tensors: readonly GgufTensor[], experts: Experts | undefined): number {
+  return tensors.reduce((sum, { name, n_elements }) => {
+    const shared = experts === undefined || !/_exps\./.test(name);
+    return sum + (shared ? n_elements : (n_elements / experts.count) * experts.used_per_token);
   }, 0);
-}
-
-function vocabularySize(keys: KeyReader, tensors: readonly GgufTensor[], architecture: string): number {
-  const listed = keys.length('tokenizer.ggml.tokens');
-  if (listed > 0) return listed;
-  const embedding = tensors.find((tensor) => tensor.name === 'token_embd.weight');
-  return embedding?.shape[1] ?? keys.number(`${architecture}.vocab_size`, 0);
 }
 
 /** `llama_ftype` numbers (llama.h) as people write them. */
@@ -174,61 +130,4 @@ function quantizationName(fileType: number, tensors: readonly GgufTensor[]): str
   if (stated !== undefined) return stated;
   const types = Object.entries(tallyTypes(tensors)).sort(([, a], [, b]) => b.bytes - a.bytes);
   return types[0]?.[0] ?? 'unknown';
-}
-
-/** Metadata with typed access; what is absent and has no default is an error that names the key. */
-class KeyReader {
-  readonly #file: GgufFile;
-
-  constructor(file: GgufFile) {
-    this.#file = file;
-  }
-
-  has(key: string): boolean {
-    return this.#file.metadata.has(key);
-  }
-
-  length(key: string): number {
-    const entry = this.#file.metadata.get(key);
-    return entry?.type === 'array' ? entry.length : 0;
-  }
-
-  text(key: string, absent?: string): string {
-    const entry = this.#file.metadata.get(key);
-    if (entry === undefined && absent !== undefined) return absent;
-    if (entry?.type !== 'string') throw this.#wrong(key, 'a string');
-    return String(entry.value);
-  }
-
-  /** A non-negative integer. */
-  number(key: string, absent?: number, most = Number.MAX_SAFE_INTEGER): number {
-    const entry = this.#file.metadata.get(key);
-    if (entry === undefined && absent !== undefined) return absent;
-    const value = entry === undefined || entry.type === 'array' ? undefined : entry.value;
-    if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 0 || value > most) {
-      throw this.#wrong(
-        key,
-        most < Number.MAX_SAFE_INTEGER ? `a whole number up to ${most}` : 'a whole number',
-      );
-    }
-    return value;
-  }
-
-  /** One number for all layers, or an array of one a layer. */
-  perLayer(key: string, layers: number, absent?: number): number[] {
-    const entry = this.#file.metadata.get(key);
-    if (entry?.type !== 'array') return new Array<number>(layers).fill(this.number(key, absent));
-    if (entry.length !== layers || entry.values?.some((value) => typeof value !== 'number')) {
-      throw this.#wrong(key, `a number, or an array of ${layers} numbers`);
-    }
-    return (entry.values ?? []).map(Number);
-  }
-
-  #wrong(key: string, expected: string): HpcserveError {
-    return new HpcserveError('E_MODEL_METADATA', {
-      what: `${this.#file.path} does not describe its model`,
-      because: `the key "${key}" is ${this.has(key) ? 'not' : 'absent; it must be'} ${expected}`,
-      details: { path: this.#file.path, key },
-    });
-  }
 }

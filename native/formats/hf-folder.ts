@@ -6,6 +6,14 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { z } from 'zod';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import {
+  type ConfigKeys,
+  configNumber,
+  configPart,
+  type HuggingFaceConfig,
+  readHuggingFaceConfig,
+} from '../../spec/hugging-face-config.ts';
+import type { Experts } from '../../spec/hyper-parameters.ts';
 import type { ModelFileSummary } from '../../spec/model-summary.ts';
 import { translate } from './file-window.ts';
 import { readSafetensors, type SafetensorsFile, type SafetensorsTensor } from './safetensors.ts';
@@ -17,32 +25,6 @@ export interface HfFolder {
   files: SafetensorsFile[];
   summary: ModelFileSummary;
 }
-
-const positive = z.int().positive();
-/** The keys of config.json that planning needs; families name some of them differently. */
-const configSchema = z.looseObject({
-  model_type: z.string(),
-  num_hidden_layers: positive,
-  hidden_size: positive,
-  num_attention_heads: positive,
-  num_key_value_heads: positive.nullish(),
-  head_dim: positive.nullish(),
-  intermediate_size: positive.nullish(),
-  moe_intermediate_size: positive.nullish(),
-  vocab_size: positive,
-  max_position_embeddings: positive.nullish(),
-  num_experts: positive.nullish(),
-  num_local_experts: positive.nullish(),
-  n_routed_experts: positive.nullish(),
-  num_experts_per_tok: positive.nullish(),
-  sliding_window: positive.nullish(),
-  use_sliding_window: z.boolean().nullish(),
-  kv_lora_rank: positive.nullish(),
-  qk_rope_head_dim: positive.nullish(),
-  tie_word_embeddings: z.boolean().nullish(),
-  quantization_config: z.looseObject({}).nullish(),
-});
-type HfConfig = z.infer<typeof configSchema>;
 
 const indexSchema = z.object({ weight_map: z.record(z.string(), z.string()) });
 
@@ -114,17 +96,18 @@ function checkIndex(path: string, index: Record<string, string>, files: readonly
   });
 }
 
-function readConfig(path: string): HfConfig {
+function readConfig(path: string): HuggingFaceConfig {
   const file = join(path, 'config.json');
-  const raw = readJson(file);
-  // Multimodal models keep the language model's numbers one level down.
-  const nested = z.looseObject({ text_config: z.looseObject({}) }).safeParse(raw);
-  const value = nested.success ? { ...nested.data, ...nested.data.text_config } : raw;
-  const parsed = configSchema.safeParse(value);
-  if (parsed.success) return parsed.data;
+  const read = readHuggingFaceConfig(readJson(file), basename(path));
+  if (!('wrong' in read) && read.sizes.architecture !== '') return read;
   throw new HpcserveError('E_MODEL_METADATA', {
     what: `${file} does not describe a language model`,
-    because: parsed.error.issues.map((issue) => `${issue.path.join('.')}: ${issue.message}`),
+    because:
+      'missing' in read
+        ? read.missing.map((key) => `${key}: a positive whole number is needed`)
+        : 'wrong' in read
+          ? 'it is not a JSON object'
+          : 'model_type: a string is needed',
   });
 }
 
@@ -144,88 +127,73 @@ function readJson(file: string): unknown {
 function summarize(
   path: string,
   names: readonly string[],
-  config: HfConfig,
+  { keys, sizes }: HuggingFaceConfig,
   files: readonly SafetensorsFile[],
 ): ModelFileSummary {
   const tensors = files.flatMap((file) => file.tensors);
-  const n_layer = config.num_hidden_layers;
-  const head_dim = config.head_dim ?? Math.floor(config.hidden_size / config.num_attention_heads);
-  const n_head_kv = config.num_key_value_heads ?? config.num_attention_heads;
-  const n_expert = config.num_experts ?? config.num_local_experts ?? config.n_routed_experts ?? 0;
-  const used = config.num_experts_per_tok ?? 0;
-  const elements = config.kv_lora_rank
-    ? config.kv_lora_rank + (config.qk_rope_head_dim ?? 0)
-    : 2 * n_head_kv * head_dim;
-  const window = config.use_sliding_window === false ? undefined : (config.sliding_window ?? undefined);
-  const n_ff = config.intermediate_size ?? 4 * config.hidden_size;
-  const tied =
-    config.tie_word_embeddings ?? !tensors.some((tensor) => tensor.name.endsWith('lm_head.weight'));
+  const packing = configPart(keys, 'quantization_config');
+  const latent = configNumber(keys, 'kv_lora_rank');
+  const elements =
+    latent === undefined
+      ? 2 * sizes.n_head_kv * sizes.head_dim
+      : latent + (configNumber(keys, 'qk_rope_head_dim') ?? 0);
   return {
     format: 'safetensors',
-    architecture: config.model_type,
-    name: basename(path),
-    n_params: parameters(tensors, config),
-    n_params_active: activeParameters(tensors, config, n_expert, used),
-    n_layer,
-    n_embd: config.hidden_size,
-    n_head: config.num_attention_heads,
-    n_head_kv,
-    head_dim,
-    n_ff,
-    n_vocab: config.vocab_size,
-    n_ctx_train: config.max_position_embeddings ?? 0,
-    ...(n_expert > 0
-      ? { experts: { count: n_expert, used_per_token: used, n_ff: config.moe_intermediate_size ?? n_ff } }
-      : {}),
-    ...(window === undefined ? {} : { sliding_window: window }),
-    tied_embeddings: tied,
-    quantization: quantizationName(config, tensors),
+    ...sizes,
+    tied_embeddings:
+      sizes.tied_embeddings ?? !tensors.some((tensor) => tensor.name.endsWith('lm_head.weight')),
+    n_params: tensors.reduce((sum, tensor) => sum + tensorParameters(tensor, packing), 0),
+    n_params_active: activeParameters(tensors, packing, sizes.experts),
+    quantization: quantizationName(packing, tensors),
     tensor_types: tallyTypes(tensors),
     file_bytes: files.reduce((sum, file) => sum + file.file_bytes, 0),
     weight_bytes: tensors.reduce((sum, tensor) => sum + tensor.size_bytes, 0),
-    weight_bytes_of: distributeWeights(tensors, n_layer, {
+    weight_bytes_of: distributeWeights(tensors, sizes.n_layer, {
       layer: /\.(?:layers|h|blocks)\.(\d+)\./,
       output: /(^|\.)(lm_head|norm|ln_f|final_layernorm)\./,
     }),
-    kv_bytes_per_token: 2 * n_layer * elements,
+    kv_bytes_per_token: 2 * sizes.n_layer * elements,
     has_chat_template: hasChatTemplate(path, names),
     has_tokenizer: true,
     supported_by_native: 'the native engine reads GGUF files; convert the folder, or use a wrapped engine',
   };
 }
 
-/** Packed 4-bit and 8-bit formats (awq, gptq, …) hold several parameters in one I32. */
-function parameters(tensors: readonly SafetensorsTensor[], config: HfConfig): number {
-  return tensors.reduce((sum, tensor) => sum + tensorParameters(tensor, config), 0);
-}
-
-function tensorParameters(tensor: SafetensorsTensor, config: HfConfig): number {
-  if (!config.quantization_config) return tensor.n_elements;
+/**
+ * Packed 4-bit and 8-bit formats (awq, gptq, …) hold several parameters in one I32.
+ * @param packing `quantization_config`; empty where there is none
+ */
+function tensorParameters(tensor: SafetensorsTensor, packing: ConfigKeys): number {
+  if (Object.keys(packing).length === 0) return tensor.n_elements;
   if (/(qzeros|scales?|scale_inv|g_idx|zero_point|weight_shape)$/.test(tensor.name)) return 0;
-  const bits = Number(config.quantization_config.bits ?? config.quantization_config.w_bit ?? 0);
+  const bits = packedBits(packing) ?? 0;
   return tensor.type === 'I32' && bits > 0 ? tensor.n_elements * (32 / bits) : tensor.n_elements;
 }
 
+function packedBits(packing: ConfigKeys): number | undefined {
+  return configNumber(packing, 'bits', 'w_bit');
+}
+
+/** Tensors of experts count by the share that a token uses. */
 function activeParameters(
   tensors: readonly SafetensorsTensor[],
-  config: HfConfig,
-  n_expert: number,
-  used: number,
+  packing: ConfigKeys,
+  experts: Experts | undefined,
 ): number {
   return Math.round(
     tensors.reduce((sum, tensor) => {
-      const count = tensorParameters(tensor, config);
-      return sum + (n_expert > 0 && /\.experts\./.test(tensor.name) ? (count / n_expert) * used : count);
+      const count = tensorParameters(tensor, packing);
+      const shared = experts === undefined || !/\.experts\./.test(tensor.name);
+      return sum + (shared ? count : (count / experts.count) * experts.used_per_token);
     }, 0),
   );
 }
 
-function quantizationName(config: HfConfig, tensors: readonly SafetensorsTensor[]): string {
-  const quantization = config.quantization_config;
-  if (quantization) {
-    const bits = quantization.bits ?? quantization.w_bit;
-    const method = String(quantization.quant_method ?? 'quantized');
-    return typeof bits === 'number' ? `${method}-${bits}bit` : method;
+function quantizationName(packing: ConfigKeys, tensors: readonly SafetensorsTensor[]): string {
+  if (Object.keys(packing).length > 0) {
+    const bits = packedBits(packing);
+    const method = String(packing.quant_method ?? 'quantized');
+    return bits === undefined ? method : `${method}-${bits}bit`;
   }
   const types = Object.entries(tallyTypes(tensors)).sort(([, a], [, b]) => b.bytes - a.bytes);
   return types[0]?.[0] ?? 'unknown';

@@ -9,7 +9,7 @@ export function modelMetadata(
   quantization: SynthQuantization,
   seed: number,
 ): GgufMetadata {
-  const arch = shape.architecture;
+  const { architecture: arch, experts } = shape;
   const key = (name: string, value: GgufValue): [string, GgufValue] => [`${arch}.${name}`, value];
   const entries: [string, GgufValue][] = [
     ['general.architecture', text(arch)],
@@ -22,7 +22,7 @@ export function modelMetadata(
     key('block_count', u32(shape.n_layer)),
     key('context_length', u32(shape.n_ctx_train)),
     key('embedding_length', u32(shape.n_embd)),
-    key('feed_forward_length', u32(shape.n_ff)),
+    key('feed_forward_length', u32(experts?.n_ff ?? shape.n_ff)),
     key('attention.head_count', u32(shape.n_head)),
     key('attention.head_count_kv', u32(shape.n_head_kv)),
     key('attention.key_length', u32(shape.head_dim)),
@@ -32,12 +32,12 @@ export function modelMetadata(
     key('rope.dimension_count', u32(shape.head_dim)),
     key('vocab_size', u32(shape.n_vocab)),
   ];
-  if (shape.n_expert > 0) {
+  if (experts !== undefined) {
     entries.push(
-      key('expert_count', u32(shape.n_expert)),
-      key('expert_used_count', u32(shape.n_expert_used)),
+      key('expert_count', u32(experts.count)),
+      key('expert_used_count', u32(experts.used_per_token)),
     );
-    if (arch === 'qwen3moe') entries.push(key('expert_feed_forward_length', u32(shape.n_ff)));
+    if (arch === 'qwen3moe') entries.push(key('expert_feed_forward_length', u32(experts.n_ff)));
   }
   return new Map(entries);
 }

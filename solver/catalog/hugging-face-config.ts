@@ -1,73 +1,48 @@
-/** A model's shape from its Hugging Face `config.json`, for the architectures in use. */
+/** A model's shape from its Hugging Face `config.json`: what a simulation asks beyond the hyper-parameters. */
 import { HpcserveError } from '../../spec/errors/error.ts';
+import {
+  type ConfigKeys,
+  configNumber,
+  configPart,
+  type HuggingFaceConfig,
+  readHuggingFaceConfig,
+  type UnreadableConfig,
+} from '../../spec/hugging-face-config.ts';
+import type { Experts } from '../../spec/hyper-parameters.ts';
 import { gatedFeedForward, slidingLayers, tiedByDefault } from './families.ts';
 import type { ExpertShape, ModelShape } from './model-shape.ts';
 import { type WeightPrecision, weightPrecision, weightPrecisionIfKnown } from './weight-precision.ts';
 
-type Config = Readonly<Record<string, unknown>>;
+type ConfigSizes = HuggingFaceConfig['sizes'];
 
-/**
- * Keys as `transformers` names them, with the older spellings of GPT-2 and Falcon; the text part is used of
- * models that also see or hear.
- * @throws E_MODEL_SHAPE naming the keys that are missing.
- */
+/** @throws E_MODEL_SHAPE naming the keys that are missing, or the sizes that no model has. */
 export function shapeOfConfig(config: unknown, name = 'model'): ModelShape {
-  if (typeof config !== 'object' || config === null || Array.isArray(config))
-    throw new HpcserveError('E_MODEL_SHAPE', { what: `the config.json of ${name} is not a JSON object` });
-  const outer = config as Config;
-  const keys: Config = { ...outer, ...part(outer, 'llm_config'), ...part(outer, 'text_config') };
-  const missing: string[] = [];
-  const need = (...names: string[]): number => {
-    const value = numberOf(keys, ...names);
-    if (value === undefined) missing.push(names[0]!);
-    return value ?? 1;
-  };
-  const n_layer = need('num_hidden_layers', 'n_layer', 'num_layers', 'n_layers');
-  const n_embd = need('hidden_size', 'n_embd', 'd_model');
-  const n_head = need('num_attention_heads', 'n_head', 'num_heads', 'n_heads');
-  const n_vocab = need('vocab_size', 'padded_vocab_size');
-  if (missing.length > 0)
-    throw new HpcserveError('E_MODEL_SHAPE', {
-      what: `the config.json of ${name} does not tell the model's shape`,
-      because: `it has no positive whole number for ${missing.join(', ')}`,
-      details: { missing },
-    });
-  const type = String(keys.model_type ?? '');
-  const head_dim = numberOf(keys, 'head_dim', 'kv_channels') ?? Math.floor(n_embd / n_head);
-  const experts = expertsOf(keys, type, n_layer);
-  const linear = linearOf(keys, n_layer);
-  const window = windowOf(keys, n_layer, type);
-  const kvRank = numberOf(keys, 'kv_lora_rank');
+  const read = readHuggingFaceConfig(config, name);
+  if ('wrong' in read) throw unreadable(read, name);
+  const { keys, sizes } = read;
+  const { architecture, n_ctx_train, ...shared } = sizes;
   const shape: ModelShape = {
-    name,
-    n_layer,
-    n_embd,
-    n_head,
-    n_head_kv: keyValueHeads(keys, n_head),
-    head_dim,
-    n_ff:
-      numberOf(keys, 'intermediate_size_mlp', 'intermediate_size', 'n_inner', 'ffn_dim', 'ffn_hidden_size') ??
-      (numberOf(keys, 'expansion_ratio') ?? 4) * n_embd,
-    gated_ffn: gatedFeedForward(type),
-    n_vocab,
-    tied_embeddings:
-      typeof keys.tie_word_embeddings === 'boolean' ? keys.tie_word_embeddings : tiedByDefault(type),
-    ...(experts && { experts: mxfp4(keys) ? { ...experts, weights: weightPrecision('mxfp4') } : experts }),
-    ...(linear && { linear }),
-    ...(window && { sliding_window: window }),
-    ...(kvRank !== undefined && {
-      latent: {
-        kv_rank: kvRank,
-        q_rank: numberOf(keys, 'q_lora_rank') ?? 0,
-        rope_dim: numberOf(keys, 'qk_rope_head_dim') ?? 64,
-        nope_dim: numberOf(keys, 'qk_nope_head_dim') ?? 128,
-        v_dim: numberOf(keys, 'v_head_dim') ?? 128,
-      },
-    }),
+    ...shared,
+    gated_ffn: gatedFeedForward(architecture),
+    tied_embeddings: sizes.tied_embeddings ?? tiedByDefault(architecture),
+    experts: sizes.experts && expertsOf(keys, sizes, sizes.experts),
+    linear: linearOf(keys, sizes.n_layer),
+    sliding_window: windowOf(keys, sizes),
+    latent: latentOf(keys),
     weights: precisionOf(keys),
   };
   checkShape(shape);
   return shape;
+}
+
+function unreadable(read: UnreadableConfig, name: string): HpcserveError {
+  if (read.wrong === 'no object')
+    return new HpcserveError('E_MODEL_SHAPE', { what: `the config.json of ${name} is not a JSON object` });
+  return new HpcserveError('E_MODEL_SHAPE', {
+    what: `the config.json of ${name} does not tell the model's shape`,
+    because: `it has no positive whole number for ${read.missing.join(', ')}`,
+    details: { missing: read.missing },
+  });
 }
 
 /** Sizes no model has are mistakes: they would pass as very slow or very fast ones. */
@@ -100,75 +75,61 @@ function checkShape({
     });
 }
 
-/** One for multi-query attention (Falcon 7B, StarCoder); Falcon's later architecture has groups. */
-function keyValueHeads(keys: Config, n_head: number): number {
-  if (keys.multi_query === true && keys.new_decoder_architecture !== true) return 1;
-  const inner = part(keys, 'attn_config');
-  return (
-    numberOf(keys, 'multi_query_group_num', 'num_key_value_heads', 'num_kv_heads', 'n_head_kv') ??
-    numberOf(inner, 'kv_n_heads') ??
-    n_head
-  );
+/** Experts, with those that every token uses and the layers that have them. */
+function expertsOf(keys: ConfigKeys, { architecture, n_layer }: ConfigSizes, experts: Experts): ExpertShape {
+  const shared =
+    configNumber(keys, 'n_shared_experts', 'num_shared_experts', 'moe_num_shared_experts') ??
+    // Llama 4 has one, which its config does not mention.
+    (architecture.startsWith('llama4') ? 1 : 0);
+  const shape: ExpertShape = {
+    ...experts,
+    shared_n_ff:
+      configNumber(keys, 'shared_expert_intermediate_size', 'shared_intermediate_size') ??
+      shared * experts.n_ff,
+    n_layer: expertLayers(keys, n_layer),
+  };
+  if (mxfp4(keys)) shape.weights = weightPrecision('mxfp4');
+  return shape;
 }
 
-function expertsOf(keys: Config, type: string, n_layer: number): ExpertShape | undefined {
-  const nested = part(keys, 'ffn_config');
-  const count =
-    numberOf(keys, 'num_experts', 'num_local_experts', 'n_routed_experts', 'moe_num_experts') ??
-    numberOf(nested, 'moe_num_experts');
-  if (count === undefined || count < 2) return undefined;
-  const width =
-    numberOf(keys, 'moe_intermediate_size', 'intermediate_size') ?? numberOf(nested, 'ffn_hidden_size') ?? 0;
-  const shared =
-    numberOf(keys, 'n_shared_experts', 'num_shared_experts', 'moe_num_shared_experts') ??
-    // Llama 4 has one, which its config does not mention.
-    (type.startsWith('llama4') ? 1 : 0);
+function latentOf(keys: ConfigKeys): ModelShape['latent'] {
+  const kv_rank = configNumber(keys, 'kv_lora_rank');
+  if (kv_rank === undefined) return undefined;
   return {
-    count,
-    used_per_token:
-      numberOf(
-        keys,
-        'num_experts_per_tok',
-        'num_experts_per_token',
-        'experts_per_token',
-        'moe_topk',
-        'moe_k',
-      ) ??
-      numberOf(nested, 'moe_top_k') ??
-      1,
-    n_ff: width,
-    shared_n_ff:
-      numberOf(keys, 'shared_expert_intermediate_size', 'shared_intermediate_size') ?? shared * width,
-    n_layer: expertLayers(keys, n_layer),
+    kv_rank,
+    q_rank: configNumber(keys, 'q_lora_rank') ?? 0,
+    rope_dim: configNumber(keys, 'qk_rope_head_dim') ?? 64,
+    nope_dim: configNumber(keys, 'qk_nope_head_dim') ?? 128,
+    v_dim: configNumber(keys, 'v_head_dim') ?? 128,
   };
 }
 
 /** Those after the first dense ones, or every so many, or those that are listed. */
-function expertLayers(keys: Config, n_layer: number): number {
+function expertLayers(keys: ConfigKeys, n_layer: number): number {
   if (Array.isArray(keys.moe_layers)) return keys.moe_layers.length;
   if (Array.isArray(keys.moe_layer_freq)) return keys.moe_layer_freq.filter((one) => one === 1).length;
-  const denseFirst = numberOf(keys, 'first_k_dense_replace') ?? 0;
+  const denseFirst = configNumber(keys, 'first_k_dense_replace') ?? 0;
   const denseOnly = Array.isArray(keys.mlp_only_layers) ? keys.mlp_only_layers.length : 0;
-  const step = numberOf(keys, 'decoder_sparse_step', 'moe_layer_freq', 'interleave_moe_layer_step') ?? 1;
+  const step = configNumber(keys, 'decoder_sparse_step', 'moe_layer_freq', 'interleave_moe_layer_step') ?? 1;
   return Math.max(0, Math.floor((n_layer - denseFirst - denseOnly) / step));
 }
 
 /** Gated delta rule of Qwen3-Next: queries, keys, values and a gate, with decay and step of each value head; or Kimi's. */
-function linearOf(keys: Config, n_layer: number): ModelShape['linear'] {
-  const kimi = part(keys, 'linear_attn_config');
+function linearOf(keys: ConfigKeys, n_layer: number): ModelShape['linear'] {
+  const kimi = configPart(keys, 'linear_attn_config');
   if (Array.isArray(kimi.kda_layers)) {
-    const width = (numberOf(kimi, 'num_heads') ?? 1) * (numberOf(kimi, 'head_dim') ?? 128);
-    const state_elements = width * (numberOf(kimi, 'head_dim') ?? 128);
+    const width = (configNumber(kimi, 'num_heads') ?? 1) * (configNumber(kimi, 'head_dim') ?? 128);
+    const state_elements = width * (configNumber(kimi, 'head_dim') ?? 128);
     return { n_layer: kimi.kda_layers.length, columns: 3 * width, rows: width, state_elements };
   }
-  const keyHeads = numberOf(keys, 'linear_num_key_heads');
-  const valueHeads = numberOf(keys, 'linear_num_value_heads');
+  const keyHeads = configNumber(keys, 'linear_num_key_heads');
+  const valueHeads = configNumber(keys, 'linear_num_value_heads');
   if (keyHeads === undefined || valueHeads === undefined) return undefined;
-  const keyDim = numberOf(keys, 'linear_key_head_dim') ?? 128;
-  const valueDim = numberOf(keys, 'linear_value_head_dim') ?? 128;
+  const keyDim = configNumber(keys, 'linear_key_head_dim') ?? 128;
+  const valueDim = configNumber(keys, 'linear_value_head_dim') ?? 128;
   const layers = Array.isArray(keys.layer_types)
     ? keys.layer_types.filter((kind) => kind === 'linear_attention').length
-    : n_layer - Math.floor(n_layer / (numberOf(keys, 'full_attention_interval') ?? 4));
+    : n_layer - Math.floor(n_layer / (configNumber(keys, 'full_attention_interval') ?? 4));
   return layers === 0
     ? undefined
     : {
@@ -180,39 +141,35 @@ function linearOf(keys: Config, n_layer: number): ModelShape['linear'] {
 }
 
 /** Which layers slide: all (Mistral), those that `layer_types` lists, or every so many (Gemma 2 and 3). */
-function windowOf(keys: Config, n_layer: number, type: string): ModelShape['sliding_window'] {
-  const tokens = numberOf(keys, 'sliding_window', 'attention_chunk_size');
-  if (tokens === undefined || keys.use_sliding_window === false) return undefined;
+function windowOf(
+  keys: ConfigKeys,
+  { architecture, n_layer, sliding_window: tokens }: ConfigSizes,
+): ModelShape['sliding_window'] {
+  if (tokens === undefined) return undefined;
   if (Array.isArray(keys.layer_types)) {
     const sliding = keys.layer_types.filter(
       (kind) => kind === 'sliding_attention' || kind === 'chunked_attention',
     ).length;
     return sliding === 0 ? undefined : { tokens, n_layer: sliding };
   }
-  if (/^qwen2/.test(type)) {
-    const full = numberOf(keys, 'max_window_layers') ?? n_layer;
+  if (/^qwen2/.test(architecture)) {
+    const full = configNumber(keys, 'max_window_layers') ?? n_layer;
     return full >= n_layer ? undefined : { tokens, n_layer: n_layer - full };
   }
-  const pattern = numberOf(keys, 'sliding_window_pattern', '_sliding_window_pattern');
-  return { tokens, n_layer: slidingLayers(type, n_layer, pattern) };
+  const pattern = configNumber(keys, 'sliding_window_pattern', '_sliding_window_pattern');
+  return { tokens, n_layer: slidingLayers(architecture, n_layer, pattern) };
 }
 
-/** A mapping inside the config; empty where there is none. */
-function part(keys: Config, name: string): Config {
-  const value = keys[name];
-  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Config) : {};
-}
-
-function precisionOf(keys: Config): WeightPrecision {
+function precisionOf(keys: ConfigKeys): WeightPrecision {
   const wide =
     weightPrecisionIfKnown(String(keys.torch_dtype ?? keys.dtype ?? 'bf16')) ?? weightPrecision('bf16');
-  const quantized = keys.quantization_config as Config | undefined;
+  const quantized = keys.quantization_config as ConfigKeys | undefined;
   if (typeof quantized !== 'object' || quantized === null || mxfp4(keys)) return wide;
   const method = String(quantized.quant_method ?? quantized.quant_algo ?? '').toLowerCase();
   if (method.includes('fp8')) return weightPrecision('fp8');
   const text = JSON.stringify(quantized).toLowerCase();
   if (text.includes('nvfp4')) return weightPrecision('nvfp4');
-  const bits = numberOf(quantized, 'bits', 'w_bit', 'weight_bits');
+  const bits = configNumber(quantized, 'bits', 'w_bit', 'weight_bits');
   if (method === 'compressed-tensors' || method === 'modelopt') {
     if (text.includes('"num_bits":4')) return weightPrecision('int4');
     return text.includes('"type":"int"') ? weightPrecision('int8') : weightPrecision('fp8');
@@ -223,15 +180,7 @@ function precisionOf(keys: Config): WeightPrecision {
 }
 
 /** gpt-oss keeps everything but its experts at 16 bits. */
-function mxfp4(keys: Config): boolean {
-  const quantized = keys.quantization_config as Config | undefined;
+function mxfp4(keys: ConfigKeys): boolean {
+  const quantized = keys.quantization_config as ConfigKeys | undefined;
   return quantized?.quant_method === 'mxfp4';
-}
-
-function numberOf(keys: Config, ...names: string[]): number | undefined {
-  for (const name of names) {
-    const value = keys[name];
-    if (typeof value === 'number' && Number.isSafeInteger(value) && value > 0) return value;
-  }
-  return undefined;
 }

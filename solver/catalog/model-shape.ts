@@ -1,21 +1,14 @@
 /** What the simulator needs to know of a model: the sizes of its operators, and nothing of its weights. */
+import type { Experts, HyperParameters } from '../../spec/hyper-parameters.ts';
 import type { ModelFileSummary } from '../../spec/model-summary.ts';
 import { gatedFeedForward, slidingLayers } from './families.ts';
 import { type WeightPrecision, weightPrecision, weightPrecisionIfKnown } from './weight-precision.ts';
 
-export interface ModelShape {
-  name: string;
-  n_layer: number;
-  n_embd: number;
-  n_head: number;
-  n_head_kv: number;
-  head_dim: number;
-  /** Feed-forward width of layers without experts; 0 where all layers have them. */
-  n_ff: number;
-  /** Gate, up and down (SwiGLU) against up and down. */
+/** Context in training and architecture have no part in what a step takes. */
+export interface ModelShape
+  extends Omit<HyperParameters, 'architecture' | 'n_ctx_train' | 'experts' | 'sliding_window'> {
+  /** Gate, up and down (SwiGLU) against up and down. `n_ff` is 0 where all layers have experts. */
   gated_ffn: boolean;
-  n_vocab: number;
-  tied_embeddings: boolean;
   experts?: ExpertShape;
   /** Layers that attend to the last `tokens` only. */
   sliding_window?: { tokens: number; n_layer: number };
@@ -30,10 +23,7 @@ export interface ModelShape {
   weights: WeightPrecision;
 }
 
-export interface ExpertShape {
-  count: number;
-  used_per_token: number;
-  n_ff: number;
+export interface ExpertShape extends Experts {
   /** Width of the experts every token uses, summed; 0 where there are none. */
   shared_n_ff: number;
   /** Layers that have experts; the rest are dense. */
@@ -124,13 +114,13 @@ export function kvElementsPerLayer({ latent, n_head_kv, head_dim }: ModelShape):
 }
 
 /**
- * A shape from the headers of model files. Headers name the experts' number and width, and not which layers have them or what all tokens share; the
- * counts of parameters tell these. A GGUF's own mixture of types sets the bits per weight.
+ * A shape from the headers of model files. Headers name the experts' number and width, and not which layers have
+ * them or what all tokens share; the counts of parameters tell these. A GGUF's own mixture of types sets the bits
+ * per weight.
  */
 export function shapeOfSummary(summary: ModelFileSummary): ModelShape {
-  const { architecture, n_layer } = summary;
+  const { architecture, n_layer, sliding_window } = summary;
   const named = weightPrecisionIfKnown(summary.quantization);
-  const latent = latentOf(summary);
   const dense: ModelShape = {
     name: summary.name,
     n_layer,
@@ -142,17 +132,11 @@ export function shapeOfSummary(summary: ModelFileSummary): ModelShape {
     gated_ffn: gatedFeedForward(architecture),
     n_vocab: summary.n_vocab,
     tied_embeddings: summary.tied_embeddings,
-    ...(latent && { latent }),
-    ...(summary.sliding_window === undefined
-      ? {}
-      : {
-          sliding_window: {
-            tokens: summary.sliding_window,
-            n_layer: slidingLayers(architecture, n_layer),
-          },
-        }),
+    latent: latentOf(summary),
     weights: named ?? weightPrecision('bf16'),
   };
+  if (sliding_window !== undefined)
+    dense.sliding_window = { tokens: sliding_window, n_layer: slidingLayers(architecture, n_layer) };
   const shape = withExperts(dense, summary);
   if (summary.format !== 'gguf' || summary.n_params === 0) return shape;
   return {

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type OpenAI from 'openai';
 import type { ClientOptions } from 'openai';
-import { synthPresets } from '../../native/synth/shape.ts';
+import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { Vocabulary } from '../../native/vocabulary.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/support.ts';

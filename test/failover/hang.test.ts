@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { synthPresets } from '../../native/synth/shape.ts';
+import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { lacking, stopComputingThread, threadStopper } from '../agent/stop-thread.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/support.ts';

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import type OpenAI from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { TokenJournal } from '../../gateway/relay/journal/token-journal.ts';
-import { synthPresets } from '../../native/synth/shape.ts';
+import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/support.ts';

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { pino } from 'pino';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
-import { synthPresets } from '../../native/synth/shape.ts';
+import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 import type { UnitSpec } from '../../spec/launch.ts';

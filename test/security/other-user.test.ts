@@ -6,7 +6,7 @@ import { spawn, spawnSync } from 'node:child_process';
 import { chmod, readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { synthPresets } from '../../native/synth/shape.ts';
+import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { fixtureEngine, fixtureUnit, type RunningAgent, Site, unitOf } from '../agent/support.ts';
 import { eventually } from '../mesh/support.ts';

@@ -9,7 +9,7 @@ import { Agent, fetch as undiciFetch } from 'undici';
 import type { FromWorker, NativeModel, ToWorker } from '../../../agent/device-worker/messages.ts';
 import type { WorkerLimits } from '../../../agent/device-worker/worker-options.ts';
 import { packageRoot } from '../../../host/package-root.ts';
-import { synthPresets } from '../../../native/synth/shape.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import type { ModelLoad } from '../../../spec/agent-state.ts';
 

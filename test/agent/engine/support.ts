@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { LlamaContext } from '../../../native/llama-context.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
 import type { SynthQuantization } from '../../../native/synth/quantization.ts';
-import { synthPresets } from '../../../native/synth/shape.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import type {
   EngineOptions,

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import type { FailureReport } from '../../../agent/node/failure-report.ts';
-import { synthPresets } from '../../../native/synth/shape.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import type { ModelSpec } from '../../../spec/model-yaml.ts';
 import { eventually } from '../../mesh/support.ts';

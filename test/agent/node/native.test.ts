@@ -5,7 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import { parseNumberList } from '../../../host/number-list.ts';
-import { synthPresets } from '../../../native/synth/shape.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import { agentPaths } from '../../../spec/wire.ts';
 import { eventually } from '../../mesh/support.ts';

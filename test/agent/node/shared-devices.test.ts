@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { synthPresets } from '../../../native/synth/shape.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import { type DeviceReport, deviceReportSchema } from '../../../spec/device-report.ts';
 import { sharedDeviceViewSchema } from '../../../spec/device-view.ts';

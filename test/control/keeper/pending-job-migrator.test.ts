@@ -9,7 +9,7 @@ import type { PreparedLaunch, RenderedScript } from '../../../control/runner/job
 import { type Operations, openOperations } from '../../../control/runner/operations.ts';
 import type { LaunchRecord } from '../../../control/state/launch-record.ts';
 import type { LoadedSite } from '../../../control/state/site-files.ts';
-import { synthPresets } from '../../../native/synth/shape.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import type { SlurmClient } from '../../../slurm/client.ts';
 import { type NodeGroup, parseGres } from '../../../slurm/cluster-facts.ts';

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { packageRoot } from '../../../host/package-root.ts';
-import { presetShape } from '../../../native/synth/shape.ts';
+import { presetShape } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import { HubServer, sha256 } from './hub-server.ts';
 

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { cacheScopeOf } from '../../../gateway/keys/cache-scope.ts';
-import { synthPresets } from '../../../native/synth/shape.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import { headers } from '../../../spec/wire.ts';
 import { Site, unitOf } from '../../agent/support.ts';

@@ -6,8 +6,9 @@ import { Template } from '@huggingface/jinja';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { readGguf } from '../../../native/formats/gguf-reader.ts';
+import { presetShape, synthPresets } from '../../../native/synth/presets.ts';
 import { type SynthQuantization, synthQuantizations } from '../../../native/synth/quantization.ts';
-import { presetShape, type SynthShape, synthPresets } from '../../../native/synth/shape.ts';
+import type { SynthShape } from '../../../native/synth/shape.ts';
 import { planFile, synthesize } from '../../../native/synth/synthesize.ts';
 import { llamaChatTemplate, qwenChatTemplate } from '../../../native/synth/tokenizer/chat-templates.ts';
 import { Vocabulary } from '../../../native/vocabulary.ts';
@@ -73,7 +74,7 @@ describe('files', () => {
       n_vocab: shape.n_vocab,
       head_dim: shape.head_dim,
     });
-    expect(summary.n_params_active < summary.n_params).toBe(shape.n_expert > 0);
+    expect(summary.n_params_active < summary.n_params).toBe(shape.experts !== undefined);
   });
 
   test('rows that are no whole blocks fall back to a type that fits', async () => {
@@ -88,10 +89,14 @@ describe('files', () => {
     ['a head count that does not divide', { n_head: 5 }, 'multiple of n_head_kv'],
     [
       'experts where there are none',
-      { architecture: 'qwen2', n_expert: 4, n_expert_used: 2 },
+      { architecture: 'qwen2', experts: { count: 4, used_per_token: 2, n_ff: 512 } },
       'has no experts',
     ],
-    ['more experts used than there are', { n_expert: 4, n_expert_used: 5 }, 'between 1 and n_expert'],
+    [
+      'more experts used than there are',
+      { experts: { count: 4, used_per_token: 5, n_ff: 512 } },
+      'between 1 and experts.count',
+    ],
     ['a vocabulary without room', { n_vocab: 260 }, '256 bytes and 11 special tokens need 267'],
     ['a fraction of a layer', { n_layer: 1.5 }, 'n_layer must be a positive integer'],
   ] as [string, Partial<SynthShape>, string][])('%s is refused', async (_, more, words) => {
