@@ -110,10 +110,14 @@ class GroupLoader {
       try {
         await this.#bring(group, peer);
       } catch (error) {
+        // What is told after the group went back may come when the load is over: nobody hears it then.
+        const over = this.#claims.stopped;
+        if (!over) {
+          peer.good = false;
+          this.#tell({ node: peer.node, trouble: (error as Error).message });
+        }
         this.#claims.giveBack(group);
-        if (this.#claims.stopped) return;
-        peer.good = false;
-        this.#tell({ node: peer.node, trouble: (error as Error).message });
+        if (over) return;
       } finally {
         peer.busy--;
       }
