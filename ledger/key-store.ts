@@ -26,7 +26,9 @@ type KeyFile = z.infer<typeof fileSchema>;
 const fileName = /^(key_[0-9A-Za-z]{1,32})\.(json|revoked)$/;
 
 export interface KeyStoreOptions {
-  /** Between two looks at what other gateways wrote. Lower: revocations travel faster; higher: less load on metadata. */
+  /**
+   * Between two looks at what other gateways wrote. Lower: revocations travel faster; higher: less load on metadata.
+   */
   poll_ms?: number;
   now_ms?: () => number;
   /** Told why the folder cannot be read, once, and `undefined` when it can again. What is known stays valid. */

@@ -109,8 +109,9 @@ interface Pending {
 }
 
 /**
- * The record of who used what: answered requests, and the sums of each key. Records are committed in groups; the gateway
- * sends the last bytes of an answer only after `committed` ran, so that even `kill -9` loses no answered request.
+ * The record of who used what: answered requests, and the sums of each key. Records are committed in groups; the
+ * gateway sends the last bytes of an answer only after `committed` ran, so that even `kill -9` loses no answered
+ * request.
  */
 export class Ledger {
   readonly path: string;

@@ -14,8 +14,8 @@ export const sumSpentSql = `
  * changed once released: a new version appends one.
  *
  * `spent` holds the sums that budgets are about, so that no budget needs all requests to be read. Days are counted
- * from 1970 in UTC. `sessions` holds what a request shares with thousands of others (node, job, account), so that a row of
- * `requests` stays small and can be joined with Slurm's job records.
+ * from 1970 in UTC. `sessions` holds what a request shares with thousands of others (node, job, account), so that a row
+ * of `requests` stays small and can be joined with Slurm's job records.
  */
 const migrations: readonly string[] = [
   `

@@ -1,6 +1,6 @@
 /**
- * A buffer type of ggml whose memory a function here gives: ggml's allocator of graphs asks a buffer type for memory, and
- * knows no other way to be told where. It is the CPU's plain buffer type with another `alloc_buffer`.
+ * A buffer type of ggml whose memory a function here gives: ggml's allocator of graphs asks a buffer type for memory,
+ * and knows no other way to be told where. It is the CPU's plain buffer type with another `alloc_buffer`.
  */
 import koffi from 'koffi';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -20,8 +20,8 @@ export class CallbackBufferType {
   readonly #callback: bigint;
 
   /**
-   * @param allocate gives a ggml buffer of at least so many bytes; undefined: there is no memory. Called on this thread only,
-   *   from within calls of ggml
+   * @param allocate gives a ggml buffer of at least so many bytes; undefined: there is no memory. Called on this thread
+   *   only, from within calls of ggml
    * @throws HpcserveError E_NATIVE_VERSION: the struct is laid out differently
    */
   constructor(ggml: Ggml, allocate: (bytes: number) => Pointer | undefined) {

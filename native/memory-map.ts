@@ -73,7 +73,7 @@ export class SharedMemory {
     // A reservation is taken when memory is mapped, so that a failed one shows here and not as a signal later.
     if (freeReservedHugePages() * huge_page_bytes >= bytes) {
       const huge = SharedMemory.#open(name, bytes, memfd.huge_pages, 'reserved_huge');
-      const address = huge?.tryMap(null, 0);
+      const address = huge === undefined ? undefined : huge.#tryMap(null, 0);
       if (huge && address !== undefined) {
         libc().munmap(address, bytes);
         return huge;
@@ -97,7 +97,7 @@ export class SharedMemory {
    * @throws HpcserveError E_NATIVE_MEMORY
    */
   map(): Pointer {
-    const address = this.tryMap(null, 0);
+    const address = this.#tryMap(null, 0);
     if (address === undefined) throw failed(`${this.bytes} bytes were not mapped`, 'mmap');
     return address;
   }
@@ -107,11 +107,11 @@ export class SharedMemory {
    * @throws HpcserveError E_NATIVE_MEMORY
    */
   mapOver(address: Pointer): void {
-    if (this.tryMap(address, share.fixed) === undefined)
+    if (this.#tryMap(address, share.fixed) === undefined)
       throw failed(`${this.bytes} bytes were not mapped over other memory`, 'mmap');
   }
 
-  private tryMap(address: Pointer | null, flags: number): Pointer | undefined {
+  #tryMap(address: Pointer | null, flags: number): Pointer | undefined {
     const mapped = libc().mmap(
       address,
       this.bytes,

@@ -43,7 +43,8 @@ const text_bytes = 96;
 const library_names = ['libnvidia-ml.so.1', 'libnvidia-ml.so'];
 
 /**
- * Every GPU this process may use, in PCI order, with its MIG slices; undefined where the driver's library is not installed.
+ * Every GPU this process may use, in PCI order, with its MIG slices; undefined where the driver's library is not
+ * installed.
  *
  * @throws NvmlError where it is installed and does not work (driver not loaded, version mismatch)
  */

@@ -1,6 +1,6 @@
 /**
- * What was found right of the kernels of a library on this CPU, so that it is not tried again. One small file in the user's
- * cache for each library, CPU and host; only what passed is in it.
+ * What was found right of the kernels of a library on this CPU, so that it is not tried again. One small file in the
+ * user's cache for each library, CPU and host; only what passed is in it.
  */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';

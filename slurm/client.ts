@@ -87,7 +87,10 @@ export interface SlurmClient {
   clusters(): Promise<ClusterName[] | undefined>;
   /** Every job of this user the controller knows, ended ones too as long as it remembers them. */
   myJobs(): Promise<JobInfo[]>;
-  /** Ends jobs or single tasks of arrays, or sends a signal; jobs that are already gone are no error. @throws E_SLURM_NOT_ALLOWED */
+  /**
+   * Ends jobs or single tasks of arrays, or sends a signal; jobs that are already gone are no error.
+   * @throws E_SLURM_NOT_ALLOWED
+   */
   cancel(job_ids: readonly string[], options?: CancelOptions): Promise<void>;
 }
 

@@ -94,9 +94,10 @@ export function containerLaunch(input: ContainerInput): ContainerLaunch {
 }
 
 /**
- * A container is no child of `podman run`: Slurm's signals do not reach it. podman hands signals on by processes that Slurm
- * signals too, and so kills, and a client that is killed leaves its container behind. Here it is detached, signals are
- * handed on a moment later, and its end is that of the task. Its output comes at the end; the agent's log has it at once.
+ * A container is no child of `podman run`: Slurm's signals do not reach it. podman hands signals on by processes that
+ * Slurm signals too, and so kills, and a client that is killed leaves its container behind. Here it is detached,
+ * signals are handed on a moment later, and its end is that of the task. Its output comes at the end; the agent's log
+ * has it at once.
  */
 const podmanTask = `
 podman=$1; shift

@@ -28,7 +28,10 @@ export interface JobRequest {
   time_limit_s?: number;
   /** Shortest time that is still of use; lets Slurm fit the job into a gap (--time-min). */
   time_min_s?: number;
-  /** Absolute path, of an array a name in each task's folder; everything the script and its steps print is appended to it. */
+  /**
+   * Absolute path, of an array a name in each task's folder; everything the script and its steps print is appended to
+   * it.
+   */
   log_file: string;
   /** Absolute path of the job's working folder; of an array, that in which each task has one. */
   working_folder: string;
@@ -202,7 +205,10 @@ function firstOf(
   return undefined;
 }
 
-/** What sbatch itself would take from the environment; ours is cleaned of it so that nothing overrides the script unseen. */
+/**
+ * What sbatch itself would take from the environment; ours is cleaned of it so that nothing overrides the script
+ * unseen.
+ */
 function fromEnvironment(
   key: 'partition' | 'account' | 'qos' | 'reservation',
   environment: DirectiveInput['environment'],

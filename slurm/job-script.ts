@@ -46,7 +46,9 @@ export interface JobScript {
   python: RuntimeConfig['python'];
   /** The whole srun command: options, container, command. */
   srun: string[];
-  /** Of a job array: the beginning of the paths of its tasks' folders, and the file there that ends the srun command. */
+  /**
+   * Of a job array: the beginning of the paths of its tasks' folders, and the file there that ends the srun command.
+   */
   array?: { folder_prefix: string; file: string };
   /** Slurm may put the job back; the script sees to it when the job is preempted. */
   requeue: boolean;

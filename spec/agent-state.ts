@@ -26,7 +26,9 @@ export interface AgentState {
   sessions: SessionState[];
   /** Why it failed or stopped. */
   error?: ErrorJson;
-  /** What is wrong now and does not stop it: the rendezvous folder is away, a device is unused, a log cannot be written. */
+  /**
+   * What is wrong now and does not stop it: the rendezvous folder is away, a device is unused, a log cannot be written.
+   */
   notices?: ErrorJson[];
   /** Set when the time limit of the job comes near (SIGUSR1), Unix ms. */
   walltime_warning_at_ms?: number;
@@ -58,7 +60,10 @@ export interface SessionState {
   model_errors?: Record<string, ErrorJson>;
 }
 
-/** Sent once every `heartbeat_ms` on `GET /hpcserve/v1/watch` as one JSON line; the stream's end means the session is gone. */
+/**
+ * Sent once every `heartbeat_ms` on `GET /hpcserve/v1/watch` as one JSON line; the stream's end means the session is
+ * gone.
+ */
 export interface Heartbeat {
   session_id: string;
   sequence: number;
@@ -75,7 +80,9 @@ export interface ModelLoad {
   max_sequences: number;
   kv_tokens_total: number;
   kv_tokens_used: number;
-  /** The device is too slow for the model's `slo`, even without other work; absent: it is not, or nothing is promised. */
+  /**
+   * The device is too slow for the model's `slo`, even without other work; absent: it is not, or nothing is promised.
+   */
   too_slow?: boolean;
   /** Of models that share a device's memory; absent where an engine does not say, and before the first load. */
   weights?: ModelWeights;
@@ -87,8 +94,8 @@ export function isFull({ running, waiting, max_sequences }: ModelLoad): boolean 
 }
 
 /**
- * What lies in the device's memory of a model's weights, and how fast the rest comes: S, S′ and B of Tangram's Equation 3.
- * Gateways send requests for a model without an instance where it comes back soonest.
+ * What lies in the device's memory of a model's weights, and how fast the rest comes: S, S′ and B of Tangram's Equation
+ * 3. Gateways send requests for a model without an instance where it comes back soonest.
  */
 export interface ModelWeights {
   bytes: number;

@@ -1,6 +1,7 @@
 /**
  * What gateways are asked for right now, for whoever decides how many replicas there are: a `demand.json` in each
- * gateway's folder, written within a second of a request. `spec/workload.ts` has the slower means that plans are made for.
+ * gateway's folder, written within a second of a request. `spec/workload.ts` has the slower means that plans are made
+ * for.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

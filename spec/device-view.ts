@@ -1,6 +1,6 @@
 /**
- * What a device worker tells those who place requests on several devices, at `GET /hpcserve/v1/sharing`: the view by which
- * it decides itself (`solver/sharing/device-view.ts`). Times are ms from when it was made, negative before.
+ * What a device worker tells those who place requests on several devices, at `GET /hpcserve/v1/sharing`: the view by
+ * which it decides itself (`solver/sharing/device-view.ts`). Times are ms from when it was made, negative before.
  */
 import { z } from 'zod';
 
@@ -45,7 +45,10 @@ const instanceSchema = z.object({
   tokens_max: z.int().min(1),
   /** Further requests that it takes at most. */
   places: z.int(),
-  /** Its requests cannot go on elsewhere: answers that are not streamed over a gateway, or moved before. Or it has none, or no other model is on the device. */
+  /**
+   * Its requests cannot go on elsewhere: answers that are not streamed over a gateway, or moved before. Or it has none,
+   * or no other model is on the device.
+   */
   fixed: z.boolean(),
   prefill_chunk_tokens_max: z.int().min(1),
   requests: z.array(requestSchema),

@@ -66,7 +66,9 @@ export interface SequenceRequest {
   max_new_tokens: number;
   /** Tokens that end the sequence (end-of-generation); the stopping token is reported and marked. */
   stop_tokens: ReadonlySet<number>;
-  /** Whose prompts it may begin with, of those that are remembered: of the same scope. Absent: of those that have none. */
+  /**
+   * Whose prompts it may begin with, of those that are remembered: of the same scope. Absent: of those that have none.
+   */
   cache_scope?: string;
   /** Log probabilities of the prompt's tokens (echo with logprobs): number of alternatives each, absent for none. */
   prompt_logprobs?: number;
@@ -127,7 +129,10 @@ export interface StepReport {
   prefill_tokens: number;
   decode_tokens: number;
   elapsed_us: number;
-  /** Present: nothing was computed, told or begun, and every sequence is as it was. The step is made again once there is room. */
+  /**
+   * Present: nothing was computed, told or begun, and every sequence is as it was. The step is made again once there is
+   * room.
+   */
   kv_exhausted?: KvExhausted;
 }
 
@@ -195,7 +200,10 @@ export interface Engine {
    * @returns false where there are no blocks or no slot for it now: it stays parked
    */
   restoreSequence(id: number): boolean;
-  /** Gives the KV of a sequence up, parked or not: it waits in front of the others, and is computed again from its tokens. */
+  /**
+   * Gives the KV of a sequence up, parked or not: it waits in front of the others, and is computed again from its
+   * tokens.
+   */
   recomputeSequence(id: number): void;
   /** Throws where its books contradict one another: run when idle. */
   verify(): void;

@@ -4,7 +4,9 @@
  */
 export const gatewayNodeOptions: readonly string[] = ['--enable-source-maps', '--use-largepages=silent'];
 
-/** How Node starts the process that holds a gateway's port: it does next to nothing, and should cost next to nothing. */
+/**
+ * How Node starts the process that holds a gateway's port: it does next to nothing, and should cost next to nothing.
+ */
 export const holderNodeOptions: readonly string[] = [
   '--enable-source-maps',
   '--max-old-space-size=32',

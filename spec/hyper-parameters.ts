@@ -1,11 +1,13 @@
 /**
- * The sizes that make a model what it is, declared here and nowhere else. Each format of files has one reader that gives
- * them; every room takes this type and puts beside it what only it needs.
+ * The sizes that make a model what it is, declared here and nowhere else. Each format of files has one reader that
+ * gives them; every room takes this type and puts beside it what only it needs.
  *
- *   GGUF header ──── native/formats/gguf-hyper-parameters.ts ──┬── agent/engine: Architecture (+ rotary embedding, norms)
+ *   GGUF header ──── native/formats/gguf-hyper-parameters.ts ──┬── agent/engine: Architecture (+ rotary embedding,
+ * norms)
  *                                                              └── native/formats: ModelFileSummary (+ bytes, tensors)
  *   config.json ──── spec/hugging-face-config.ts ──┬── native/formats/hf-folder.ts: ModelFileSummary
- *                                                  └── solver/catalog: ModelShape (+ precision, shared experts, windows)
+ *                                                  └── solver/catalog: ModelShape (+ precision, shared experts,
+ * windows)
  *   a table ──┬── solver/catalog/known-models.ts: ModelShape
  *             └── native/synth/presets.ts: SynthShape (+ rotary base)
  *

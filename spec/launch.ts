@@ -83,7 +83,9 @@ export const launchSchema = z.strictObject({
   port_range: z.tuple([z.int(), z.int()]).optional(),
   /** How wrapped engines are started: see `runtime` of the site config. */
   engine_prefix: z.array(z.string()).default([]),
-  /** From the signal that ends it, running answers have so long, s; absent: what is right where Slurm kills after 30 s. */
+  /**
+   * From the signal that ends it, running answers have so long, s; absent: what is right where Slurm kills after 30 s.
+   */
   drain_s: z.number().min(0).optional(),
   /** How its devices are shared, where the site says so. */
   sharing: sharingSchema.optional(),

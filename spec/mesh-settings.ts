@@ -1,4 +1,6 @@
-/** How a process takes part in the gossip of a mesh: in the site config, and what control hands to agents and gateways. */
+/**
+ * How a process takes part in the gossip of a mesh: in the site config, and what control hands to agents and gateways.
+ */
 import { z } from 'zod';
 import { providerIdPattern } from './session-record.ts';
 

@@ -31,7 +31,9 @@ export const scalingSchema = z
   .refine(({ min = 0, max }) => min <= max, { message: 'min is more than max', path: ['min'] });
 export type ScalingSpec = z.infer<typeof scalingSchema>;
 
-/** Of `max`, so many are on at the least where the file does not say: what FlexPipe keeps for peaks that come at once. */
+/**
+ * Of `max`, so many are on at the least where the file does not say: what FlexPipe keeps for peaks that come at once.
+ */
 const always_on_share = 0.3;
 
 export function alwaysOn({ min, max }: ScalingSpec): number {

@@ -1,4 +1,7 @@
-/** How device workers share a device among models: `sharing:` of a site config, and what its launches carry to the agents. */
+/**
+ * How device workers share a device among models: `sharing:` of a site config, and what its launches carry to the
+ * agents.
+ */
 import { z } from 'zod';
 
 export const sharingSchema = z.strictObject({

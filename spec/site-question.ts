@@ -1,6 +1,6 @@
 /**
- * What a site says of itself where one plan is made over several: the question that it would plan by, and what else must
- * be known before anything is submitted. `hpcserve plan FILE --question` prints it.
+ * What a site says of itself where one plan is made over several: the question that it would plan by, and what else
+ * must be known before anything is submitted. `hpcserve plan FILE --question` prints it.
  */
 import { z } from 'zod';
 import { siteMeshSchema } from './mesh-settings.ts';

@@ -123,14 +123,17 @@ export const launchFiles = {
 } as const;
 
 /**
- * In the folder of a job array, which lies beside those of its launches and holds their script: a link to the launch that
- * each task is. Slurm writes `%a` for the number of the task; without one, the beginning of them all.
+ * In the folder of a job array, which lies beside those of its launches and holds their script: a link to the launch
+ * that each task is. Slurm writes `%a` for the number of the task; without one, the beginning of them all.
  */
 export function arrayTaskFolder(task: number | '%a' | ''): string {
   return `task-${task}`;
 }
 
-/** Where the certificate for clients comes from: PEM files, or an authority of the site's own that is made where it is absent. */
+/**
+ * Where the certificate for clients comes from: PEM files, or an authority of the site's own that is made where it is
+ * absent.
+ */
 export type GatewayTls =
   | { certificate_file: string; key_file: string; ca_file?: string }
   | { authority_folder: string; names: string[] };
@@ -192,7 +195,9 @@ export interface GatewayEndpoint {
   socket?: string;
 }
 
-/** The port of the last run belonged to another user when the gateway came back: who asked there may have shown a key. */
+/**
+ * The port of the last run belonged to another user when the gateway came back: who asked there may have shown a key.
+ */
 export interface TakenPort {
   port: number;
   uid: number;

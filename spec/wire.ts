@@ -16,7 +16,9 @@ export const agentPaths = {
 } as const;
 
 export const headers = {
-  /** Served name the gateway resolved, so that an agent need not parse the body; on answers: the model that answered. */
+  /**
+   * Served name the gateway resolved, so that an agent need not parse the body; on answers: the model that answered.
+   */
   model: 'x-hpcserve-model',
   request_id: 'x-request-id',
   /** On answers: who computed it. */
@@ -36,7 +38,10 @@ export const headers = {
   cache_scope: 'x-hpcserve-cache-scope',
   /** `1`: a native replica whose batch is full refuses at once (`E_WORKER_BUSY`) and lets the request not wait. */
   at_once: 'x-hpcserve-at-once',
-  /** `1` asks a native replica for the token ids of every chunk, in `hpcserve_token_ids`; the gateway removes them again. */
+  /**
+   * `1` asks a native replica for the token ids of every chunk, in `hpcserve_token_ids`; the gateway removes them
+   * again.
+   */
   token_ids: 'x-hpcserve-token-ids',
   /** Of a native replica that refuses a request for its SLO: a `RefusedRequest`; clients do not see it. */
   refused: 'x-hpcserve-refused',

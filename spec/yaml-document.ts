@@ -12,7 +12,10 @@ import { nearest } from './nearest.ts';
 export interface YamlFile<T> {
   path: string;
   value: T;
-  /** `file:line:column` of a key path such as `slurm.account` or `models.0.source`; undefined where the file does not set it. */
+  /**
+   * `file:line:column` of a key path such as `slurm.account` or `models.0.source`; undefined where the file does not
+   * set it.
+   */
   provenance(keyPath: string): string | undefined;
 }
 

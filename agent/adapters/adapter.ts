@@ -83,8 +83,8 @@ export interface EngineAdapter {
   /** @throws HpcserveError E_AGENT_ENGINE_OPTION where the model asks for what this engine cannot do */
   commandLine(unit: UnitSpec, context: AdapterContext): CommandLine;
   /**
-   * Paths for which it asks for no key, where it listens on a port: it is then run in a network namespace of its own, as
-   * far as the node permits. Absent: its key covers whatever computes or tells.
+   * Paths for which it asks for no key, where it listens on a port: it is then run in a network namespace of its own,
+   * as far as the node permits. Absent: its key covers whatever computes or tells.
    */
   readonly open_paths?: readonly string[];
   /** Its prefix cache keeps requests with another `cache_salt` apart. */

@@ -1,7 +1,7 @@
 /**
  * Any OpenAI-compatible server: the `command` of model.yaml with its fields filled in. It gets a port on loopback
- * or, where it names {socket}, a unix socket; its key is in $HPCSERVE_ENGINE_KEY, and it is asked for with it. On several
- * nodes all ranks have the same key: what meets at {leader_host}:{leader_port} can prove itself by it.
+ * or, where it names {socket}, a unix socket; its key is in $HPCSERVE_ENGINE_KEY, and it is asked for with it. On
+ * several nodes all ranks have the same key: what meets at {leader_host}:{leader_port} can prove itself by it.
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';

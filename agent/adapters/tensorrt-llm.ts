@@ -1,7 +1,8 @@
 /**
- * TensorRT-LLM's `trtllm-serve` with its PyTorch backend (https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve.html).
- * It knows neither keys nor unix sockets, so it is run on one. It binds its port before it is told to listen; nothing
- * ever listens there. Its /metrics are JSON of iterations that must be asked for: the agent counts requests itself.
+ * TensorRT-LLM's `trtllm-serve` with its PyTorch backend
+ * (https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve.html). It knows neither keys nor unix sockets, so it is
+ * run on one. It binds its port before it is told to listen; nothing ever listens there. Its /metrics are JSON of
+ * iterations that must be asked for: the agent counts requests itself.
  */
 import { join } from 'node:path';
 import { chosenChunk, type EngineAdapter, option, unsupportedOption } from './adapter.ts';

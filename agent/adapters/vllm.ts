@@ -87,7 +87,8 @@ export const vllm: EngineAdapter = {
     const dtype = dtypes[model.precision];
     const { domains } = model.remote_media;
     const sleeps = model.engine_args.includes(sleep_option);
-    // The paths that put it to sleep come with others that run what they are told to, and none of them asks for the key.
+    // The paths that put it to sleep come with others that run what they are told to, and none of them asks for the
+    // key.
     if (sleeps && listen.kind !== 'socket')
       throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
         what: `${model.name}: this vLLM cannot be put to sleep safely`,

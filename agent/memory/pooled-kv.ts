@@ -21,8 +21,8 @@ import type { Region } from './region-list.ts';
 import type { PoolOwner } from './reuse-store.ts';
 
 /**
- * Least tokens of a slab. Lower: less of it lies idle at the end of a sequence; higher: fewer system calls (one a layer for
- * keys, and one for values).
+ * Least tokens of a slab. Lower: less of it lies idle at the end of a sequence; higher: fewer system calls (one a layer
+ * for keys, and one for values).
  */
 const slab_tokens_min = 64;
 /** Mappings of one cache at most, of the 65,530 that Linux gives a process (vm.max_map_count). */

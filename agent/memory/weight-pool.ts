@@ -86,8 +86,8 @@ export class WeightPool {
   }
 
   /**
-   * What of each model lies in the pool now, and how likely it is asked for next. No file is looked at, since models compute
-   * meanwhile: whether one has changed, its reader sees.
+   * What of each model lies in the pool now, and how likely it is asked for next. No file is looked at, since models
+   * compute meanwhile: whether one has changed, its reader sees.
    */
   manifest(): ManifestModel[] {
     return [...this.#described].flatMap(([model, { version, tensors }]): ManifestModel[] => {

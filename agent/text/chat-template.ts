@@ -19,7 +19,10 @@ export interface RenderOptions {
   add_generation_prompt: boolean;
   /** The prompt ends inside of the last message, for the model to go on with it. */
   continue_final_message: boolean;
-  /** What `strftime_now` of a template says, Unix ms, by default the present; in UTC, so that every node writes the same. */
+  /**
+   * What `strftime_now` of a template says, Unix ms, by default the present; in UTC, so that every node writes the
+   * same.
+   */
   now_ms?: number;
   /** Variables that a template of its own kind knows, such as `enable_thinking`. */
   variables: Readonly<Record<string, unknown>>;
@@ -40,16 +43,16 @@ export class ChatTemplate {
   readonly source: string;
   /** Whether the model had none, and ChatML stands in. */
   readonly fallback: boolean;
-  private readonly template: Template;
-  private readonly tokens: { bos_token: string; eos_token: string };
+  readonly #template: Template;
+  readonly #tokens: { bos_token: string; eos_token: string };
 
   /** @throws HpcserveError E_REQUEST_TEMPLATE where the template is no Jinja that can be read */
   constructor(source: string | undefined, tokens: { bos_token: string; eos_token: string }) {
     this.fallback = source === undefined;
     this.source = source ?? chatMl;
-    this.tokens = tokens;
+    this.#tokens = tokens;
     try {
-      this.template = new Template(withClock(this.source));
+      this.#template = new Template(withClock(this.source));
     } catch (error) {
       throw new HpcserveError('E_REQUEST_TEMPLATE', {
         what: "the model's chat template cannot be read",
@@ -66,8 +69,8 @@ export class ChatTemplate {
     const now_ms = options.now_ms ?? Date.now();
     let text: string;
     try {
-      text = this.template.render({
-        ...this.tokens,
+      text = this.#template.render({
+        ...this.#tokens,
         ...variables,
         [clockName]: (format: string) => strftime(now_ms, format),
         messages: messages as unknown[],
@@ -82,11 +85,11 @@ export class ChatTemplate {
         cause: error,
       });
     }
-    return continue_final_message ? this.cutAfterLast(text, messages) : text;
+    return continue_final_message ? this.#cutAfterLast(text, messages) : text;
   }
 
   /** As Hugging Face does it: everything after the text of the last message is dropped. */
-  private cutAfterLast(text: string, messages: readonly ChatMessage[]): string {
+  #cutAfterLast(text: string, messages: readonly ChatMessage[]): string {
     const content = messages.at(-1)?.content ?? '';
     const trimmed = content.trim();
     const at = trimmed === '' ? -1 : text.lastIndexOf(trimmed);

@@ -13,12 +13,12 @@ const open = '\uE0F0';
 const close = '\uE0F1';
 
 export class ControlTextGuard {
-  private readonly pattern: RegExp;
+  readonly #pattern: RegExp;
 
   /** @param controlTexts how the model's control tokens are spelled */
   constructor(controlTexts: Iterable<string>) {
     const texts = [...controlTexts].filter((text) => text.length > 1).sort((a, b) => b.length - a.length);
-    this.pattern = new RegExp([...texts.map(escapeRegExp), open, close].join('|'), 'gu');
+    this.#pattern = new RegExp([...texts.map(escapeRegExp), open, close].join('|'), 'gu');
   }
 
   /** The same value with its texts masked, keys apart, and what the masks stand for. */
@@ -26,7 +26,7 @@ export class ControlTextGuard {
     const masked: string[] = [];
     const deep = (part: unknown): unknown => {
       if (typeof part === 'string')
-        return part.replace(this.pattern, (found) => `${open}${masked.push(found) - 1}${close}`);
+        return part.replace(this.#pattern, (found) => `${open}${masked.push(found) - 1}${close}`);
       if (Array.isArray(part)) return part.map(deep);
       if (typeof part === 'object' && part !== null)
         return Object.fromEntries(Object.entries(part).map(([key, inner]) => [key, deep(inner)]));
@@ -35,7 +35,10 @@ export class ControlTextGuard {
     return { value: deep(value) as T, masked };
   }
 
-  /** Tokens of a rendered prompt, masks resolved, with exactly one beginning-of-sequence token where the model wants one. */
+  /**
+   * Tokens of a rendered prompt, masks resolved, with exactly one beginning-of-sequence token where the model wants
+   * one.
+   */
   tokenize(tokenizer: PromptTokenizer, prompt: string, masked: readonly string[]): Int32Array {
     const tokens: number[] = [];
     const parts = prompt.split(new RegExp(`${open}(\\d+)${close}`, 'u'));

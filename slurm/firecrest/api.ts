@@ -1,6 +1,7 @@
 /**
- * Requests to FirecREST v2 (https://eth-cscs.github.io/firecrest-v2/openapi/): with a token, not too fast, and again where
- * that is safe. What may have changed something is never sent twice: only what the server says it has not taken is.
+ * Requests to FirecREST v2 (https://eth-cscs.github.io/firecrest-v2/openapi/): with a token, not too fast, and again
+ * where that is safe. What may have changed something is never sent twice: only what the server says it has not taken
+ * is.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
@@ -55,8 +56,8 @@ export class FirecrestApi {
   }
 
   /**
-   * @throws ApiRefusal where the request itself is refused, E_FIRECREST_ACCESS where the token is, E_SLURM_UNREACHABLE with
-   * `details.retryable` where nobody answers
+   * @throws ApiRefusal where the request itself is refused, E_FIRECREST_ACCESS where the token is, E_SLURM_UNREACHABLE
+   *   with `details.retryable` where nobody answers
    */
   async send(request: ApiRequest): Promise<Response> {
     const { tokens } = this.#options;

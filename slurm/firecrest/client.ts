@@ -249,7 +249,8 @@ export class FirecrestClient implements SlurmClient {
 /** What sbatch said on the other side stands in FirecREST's message. */
 function refusalOf({ status, message }: ApiRefusal, directives: readonly Directive[]): HpcserveError {
   const words = slurmSays(message);
-  // Without a word of sbatch nobody knows how far it came: FirecREST says as much where it only missed the job's number.
+  // Without a word of sbatch nobody knows how far it came: FirecREST says as much where it only missed the job's
+  // number.
   if (status >= 500 && !words)
     return new HpcserveError('E_SLURM_ANSWER', {
       what: 'FirecREST does not say what became of the job',

@@ -1,4 +1,7 @@
-/** An ssh agent, asked for what ssh2 leaves out: identities that are certificates, and signatures by them (RFC draft-ietf-sshm-ssh-agent). */
+/**
+ * An ssh agent, asked for what ssh2 leaves out: identities that are certificates, and signatures by them (RFC
+ * draft-ietf-sshm-ssh-agent).
+ */
 import { connect } from 'node:net';
 import { WireReader, wireStrings } from './certificate.ts';
 

@@ -1,6 +1,6 @@
 /**
- * Ways to prove who one is, in the order in which they are tried: agent, key files, then what a person types. A key that a
- * site's authority vouches for is shown with its certificate first, and then alone.
+ * Ways to prove who one is, in the order in which they are tried: agent, key files, then what a person types. A key
+ * that a site's authority vouches for is shown with its certificate first, and then alone.
  */
 import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';

@@ -1,14 +1,18 @@
 /**
  * A key that is shown with its certificate. ssh2 can send plain keys only; what is different with a certificate is the
  * request (RFC 4252 §7): it names the certificate's algorithm and brings the certificate, and its signature names the
- * key's. So this request is written here, and ssh2 does the rest: asking first, questions, the next way where it is refused.
+ * key's. So this request is written here, and ssh2 does the rest: asking first, questions, the next way where it is
+ * refused.
  */
 import { createRequire } from 'node:module';
 import type { Client, ParsedKey } from 'ssh2';
 import { type UserCertificate, wireStrings } from './certificate.ts';
 import { ssh2 } from './library.ts';
 
-/** @param data what the server checks the signature over @returns the signature as it travels, with its algorithm's name */
+/**
+ * @param data what the server checks the signature over
+ * @returns the signature as it travels, with its algorithm's name
+ */
 export type Sign = (data: Buffer) => Promise<Buffer>;
 
 interface CertifiedKey {

@@ -1,4 +1,6 @@
-/** What ~/.ssh/config says of a host: asked of `ssh -G`, so that Include, Match and patterns mean what they mean to ssh. */
+/**
+ * What ~/.ssh/config says of a host: asked of `ssh -G`, so that Include, Match and patterns mean what they mean to ssh.
+ */
 import { execFile } from 'node:child_process';
 import { homedir } from 'node:os';
 import { join } from 'node:path';

@@ -56,7 +56,9 @@ export interface StartedCommand {
 
 /** Time for one hop to be up, people's typing included, ms. */
 const ready_ms = 120_000;
-/** A connection is dead after `count` of these without an answer. Lower: drops are seen sooner; higher: fewer packets. */
+/**
+ * A connection is dead after `count` of these without an answer. Lower: drops are seen sooner; higher: fewer packets.
+ */
 const keepalive = { interval_ms: 10_000, count: 3 };
 
 export class SshConnection {

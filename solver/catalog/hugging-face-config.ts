@@ -114,7 +114,9 @@ function expertLayers(keys: ConfigKeys, n_layer: number): number {
   return Math.max(0, Math.floor((n_layer - denseFirst - denseOnly) / step));
 }
 
-/** Gated delta rule of Qwen3-Next: queries, keys, values and a gate, with decay and step of each value head; or Kimi's. */
+/**
+ * Gated delta rule of Qwen3-Next: queries, keys, values and a gate, with decay and step of each value head; or Kimi's.
+ */
 function linearOf(keys: ConfigKeys, n_layer: number): ModelShape['linear'] {
   const kimi = configPart(keys, 'linear_attn_config');
   if (Array.isArray(kimi.kda_layers)) {

@@ -69,8 +69,8 @@ export const interconnects: readonly Interconnect[] = [
 ];
 
 /**
- * What is assumed of a network of which a site config says the kind alone: of each kind the generation that is common, of
- * Ethernet the slow one, since it is also what stands for a network of which nothing is said.
+ * What is assumed of a network of which a site config says the kind alone: of each kind the generation that is common,
+ * of Ethernet the slow one, since it is also what stands for a network of which nothing is said.
  */
 export const assumedInterconnects: Readonly<Record<NonNullable<NodeKindOffer['interconnect']>, string>> = {
   ethernet: 'ethernet-10',

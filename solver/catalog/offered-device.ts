@@ -69,8 +69,8 @@ function cpu(offered: OfferedName, node: HostCpu): OfferedDevice {
 
 /**
  * The slowest catalog GPU of Volta or later with at least this much memory, by the geometric mean of arithmetic
- * and bandwidth; the largest one where none has so much. A name that is close says little of speed (A1000 is no A100), so it
- * is only mentioned.
+ * and bandwidth; the largest one where none has so much. A name that is close says little of speed (A1000 is no A100),
+ * so it is only mentioned.
  */
 function unknownGpu({ model, memory_bytes }: OfferedName): OfferedDevice {
   const gpus = knownDevices.filter(({ kind, family }) => kind === 'gpu' && family !== 'pascal');

@@ -1,4 +1,6 @@
-/** What may decide on the use of idle devices in the simulated cluster: the live decision, and what people do by hand. */
+/**
+ * What may decide on the use of idle devices in the simulated cluster: the live decision, and what people do by hand.
+ */
 import type { PreemptionHistory } from '../scavenging/preemption-history.ts';
 import { type IdleHole, type ReplicaShape, type ScavengeLimits, scavenge } from '../scavenging/scavenge.ts';
 import type { ClusterView, PreemptibleJob, ScavengerPolicy } from './cluster.ts';

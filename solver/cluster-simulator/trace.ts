@@ -1,4 +1,6 @@
-/** A seeded trace of a busy cluster: many small jobs, few large ones, limits well above what is needed, days and nights. */
+/**
+ * A seeded trace of a busy cluster: many small jobs, few large ones, limits well above what is needed, days and nights.
+ */
 import { exponential, normal, seededRandom } from '../simulator/random.ts';
 import type { OrdinaryJob } from './cluster.ts';
 

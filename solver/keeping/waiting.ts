@@ -14,8 +14,8 @@ export interface WaitingLaunch {
 }
 
 /**
- * Those that have waited for longer than `patience_ms` and are not about to start within the same time again; the longest
- * waits first. Higher: fewer changes of mind; lower: less time in a queue.
+ * Those that have waited for longer than `patience_ms` and are not about to start within the same time again; the
+ * longest waits first. Higher: fewer changes of mind; lower: less time in a queue.
  */
 export function overdue(
   launches: readonly WaitingLaunch[],

@@ -49,7 +49,8 @@ const cost_max = 2 ** 38;
 const device_parts = 60;
 
 /**
- * Devices of a node a replica keeps others from using: its own, or its share of cores or host memory; of several nodes all.
+ * Devices of a node a replica keeps others from using: its own, or its share of cores or host memory; of several nodes
+ * all.
  */
 export function devicesTaken(option: PlacementOption, question: PlacementQuestion): number {
   const { offer } = option;

@@ -15,8 +15,9 @@ export const splitting: ReadonlySet<ResolvedEngine> = new Set([
 const spanning: ReadonlySet<ResolvedEngine> = new Set(['vllm', 'sglang', 'command']);
 
 /**
- * Nodes that a replica of tensor × pipeline devices is split over: layers are split within a node, where links are fast,
- * and stages are divided evenly over as few nodes as hold them. Undefined where a layer takes more than a node has.
+ * Nodes that a replica of tensor × pipeline devices is split over: layers are split within a node, where links are
+ * fast, and stages are divided evenly over as few nodes as hold them. Undefined where a layer takes more than a node
+ * has.
  */
 export function nodesOf(tensor: number, pipeline: number, devices_per_node: number): number | undefined {
   for (let nodes = 1; nodes <= pipeline; nodes++)

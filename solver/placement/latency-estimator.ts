@@ -147,7 +147,10 @@ export class LatencyEstimator {
   }
 }
 
-/** Devices and what joins them. A link counts within a node: whether the nodes of a job share a rack nobody knows before. */
+/**
+ * Devices and what joins them. A link counts within a node: whether the nodes of a job share a rack nobody knows
+ * before.
+ */
 function placesOf({
   device,
   nodes,

@@ -108,7 +108,9 @@ function shortfall(predicted: Prediction | undefined): number {
   return attained >= attainment_enough ? 0 : 1 - attained + excess(predicted);
 }
 
-/** Load beyond what replicas take: all of it misses, and the more there is the worse, so that it is dealt out evenly. */
+/**
+ * Load beyond what replicas take: all of it misses, and the more there is the worse, so that it is dealt out evenly.
+ */
 function excess(predicted: Prediction | undefined): number {
   return Math.max(0, (predicted?.utilization ?? 0) - 1);
 }

@@ -81,8 +81,8 @@ export class Packing {
   }
 
   /**
-   * A job is made no larger than what is free somewhere now: then it starts at once. Where nothing that is free holds the
-   * replica, it waits for a whole node.
+   * A job is made no larger than what is free somewhere now: then it starts at once. Where nothing that is free holds
+   * the replica, it waits for a whole node.
    */
   #room(option: PlacementOption): { devices: number; cpus: number } {
     const { offer, threads } = option;

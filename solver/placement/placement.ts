@@ -182,7 +182,9 @@ function emptyPacking(question: PlacementQuestion): Packed {
   return { packing: new Packing(question), placed: new Map(), unplaced: [] };
 }
 
-/** Replicas of many devices first: they need whole nodes. Within a model they are numbered in the order of its options. */
+/**
+ * Replicas of many devices first: they need whole nodes. Within a model they are numbered in the order of its options.
+ */
 function pack(
   asked: readonly AskedModel[],
   allocation: Allocation,

@@ -5,7 +5,10 @@
  */
 import type { ModelWeights } from '../../spec/agent-state.ts';
 
-/** Equation 3, (S − S′) / B, in seconds; the tiers that bytes cross are overlapped, so that B is that of the slowest one. */
+/**
+ * Equation 3, (S − S′) / B, in seconds; the tiers that bytes cross are overlapped, so that B is that of the slowest
+ * one.
+ */
 export function estimateLoadSeconds({
   bytes,
   resident_bytes,

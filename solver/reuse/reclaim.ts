@@ -1,6 +1,6 @@
 /**
- * Urgent reclaim (Tangram §3.3): a contiguous range for KV blocks, made by giving up tensors that nobody uses. Nothing is
- * moved: a decode step waits for it.
+ * Urgent reclaim (Tangram §3.3): a contiguous range for KV blocks, made by giving up tensors that nobody uses. Nothing
+ * is moved: a decode step waits for it.
  */
 import type { RegionView } from './region-view.ts';
 

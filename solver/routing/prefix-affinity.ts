@@ -10,10 +10,10 @@ const overMean = 1.25;
 const alwaysRoom = 0.25;
 
 /**
- * Rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2018): every gateway finds the
- * same replica for the same beginning without a word between them, a replica that comes or goes moves only its own
- * prompts, and none is overrun for a beginning that all prompts share. What does not fit goes where the rest of
- * its conversation goes.
+ * Rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2018): every
+ * gateway finds the same replica for the same beginning without a word between them, a replica that comes or goes moves
+ * only its own prompts, and none is overrun for a beginning that all prompts share. What does not fit goes where the
+ * rest of its conversation goes.
  *
  * @param candidates those with room for one more
  * @param ofAll all that share the load, whether or not they have room

@@ -1,6 +1,7 @@
 /**
- * How many replicas a model is to have, from what it was asked lately: more at once where they are needed, fewer only when
- * they were not for a whole window, none where that is allowed and nobody asks. Pure: the keeper and the simulation call it.
+ * How many replicas a model is to have, from what it was asked lately: more at once where they are needed, fewer only
+ * when they were not for a whole window, none where that is allowed and nobody asks. Pure: the keeper and the
+ * simulation call it.
  */
 
 /** What gateways saw at one time. */
@@ -16,7 +17,9 @@ export interface ScalingSettings {
   replicas_max: number;
   /** Share of a replica's sequences that is to be in use. Lower: shorter waits; higher: fewer replicas. */
   target: number;
-  /** Reclamation window: a replica goes when it was not needed for so long, ms. Lower: fewer idle hours, more starts. */
+  /**
+   * Reclamation window: a replica goes when it was not needed for so long, ms. Lower: fewer idle hours, more starts.
+   */
   window_ms: number;
   /** Demand is averaged over so long before it counts, ms. Lower: reacts sooner, also to bursts that are over soon. */
   average_ms: number;
@@ -24,7 +27,10 @@ export interface ScalingSettings {
 
 /** Hysteresis: a replica goes only if the others would then be in use by no more than this share of the target. */
 const down_share = 0.8;
-/** An objective that is missed is not the fault of too few replicas where these are less in use than this share of the target. */
+/**
+ * An objective that is missed is not the fault of too few replicas where these are less in use than this share of the
+ * target.
+ */
 const busy_share = 0.5;
 
 export interface ScalingQuestion {

@@ -50,8 +50,8 @@ export interface ScavengeLimits {
   /** Replicas that are wanted, those that wait and may start included. */
   replicas_max: number;
   /**
-   * Jobs of a node kind that wait for a hole to open: Slurm itself starts them, sooner than the next look. Higher: holes
-   * are filled sooner; lower: a shorter queue.
+   * Jobs of a node kind that wait for a hole to open: Slurm itself starts them, sooner than the next look. Higher:
+   * holes are filled sooner; lower: a shorter queue.
    */
   waiting_max: number;
   /** Longest wall time. */

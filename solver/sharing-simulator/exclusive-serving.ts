@@ -1,7 +1,7 @@
 /**
- * The other way, for comparison: each instance has a device to itself, as ServerlessLLM and the like do it (LLM-Mesh §8.1).
- * A model scales out once its instances have as many requests as they were told to take; requests are spread over them in
- * turn; who finds no device waits, and is given up once its first token can only come late.
+ * The other way, for comparison: each instance has a device to itself, as ServerlessLLM and the like do it (LLM-Mesh
+ * §8.1). A model scales out once its instances have as many requests as they were told to take; requests are spread
+ * over them in turn; who finds no device waits, and is given up once its first token can only come late.
  */
 
 import type { IterationProfile } from '../sharing/profile.ts';

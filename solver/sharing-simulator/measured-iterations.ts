@@ -1,6 +1,6 @@
 /**
- * Iteration times that the authors of LLM-Mesh measured and publish with their paper (arXiv:2507.00507; 16-bit weights):
- * vLLM 0.5.2 on one A100-80GB, and OpenVINO 2024.6 on a 32-core Xeon 6462C with AMX. In ms.
+ * Iteration times that the authors of LLM-Mesh measured and publish with their paper (arXiv:2507.00507; 16-bit
+ * weights): vLLM 0.5.2 on one A100-80GB, and OpenVINO 2024.6 on a 32-core Xeon 6462C with AMX. In ms.
  */
 import { IterationProfile } from '../sharing/profile.ts';
 

@@ -1,7 +1,7 @@
 /**
  * Many models on few devices, by the decisions of `solver/sharing`: the very functions that device workers and gateways
- * call, under a simulated clock. What an iteration really takes is the measured time and noise; what decisions know is the
- * profile.
+ * call, under a simulated clock. What an iteration really takes is the measured time and noise; what decisions know is
+ * the profile.
  */
 import { type Admitted, loadTime } from '../sharing/admission.ts';
 import { planConsolidation } from '../sharing/consolidation.ts';

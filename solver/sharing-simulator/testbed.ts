@@ -17,7 +17,10 @@ export interface TestbedModel {
   name: string;
 }
 
-/** Weights and KV of the three models at 16 bits; ServerlessLLM's way is told how many requests an instance takes (§8.1). */
+/**
+ * Weights and KV of the three models at 16 bits; ServerlessLLM's way is told how many requests an instance takes
+ * (§8.1).
+ */
 const sizes: Readonly<
   Record<
     MeasuredModelName,
@@ -42,9 +45,9 @@ const sizes: Readonly<
 };
 
 /**
- * All models lie in host memory (§8.1). A GPU reads them over PCIe 4.0 ×16, of which pinned copies reach some 20 GB/s; a
- * CPU computes from where they lie and only sets up its instance. The paper does not tell its times; every system here
- * has the same.
+ * All models lie in host memory (§8.1). A GPU reads them over PCIe 4.0 ×16, of which pinned copies reach some 20 GB/s;
+ * a CPU computes from where they lie and only sets up its instance. The paper does not tell its times; every system
+ * here has the same.
  */
 const gpu_load_bytes_per_s = 20e9;
 const start_ms = 100;

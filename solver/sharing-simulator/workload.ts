@@ -23,9 +23,9 @@ export interface WorkloadOptions {
 }
 
 /**
- * Calls of one function in 30 minutes, by class; every class has as many functions. The counts are those of the workload
- * that the paper's authors publish (their sample of Azure's trace: 2366, 4684 and 9266 calls for 32, 64 and 128
- * functions): one function in sixteen gets two thirds of all calls.
+ * Calls of one function in 30 minutes, by class; every class has as many functions. The counts are those of the
+ * workload that the paper's authors publish (their sample of Azure's trace: 2366, 4684 and 9266 calls for 32, 64 and
+ * 128 functions): one function in sixteen gets two thirds of all calls.
  */
 const calls_per_class = [751, 192.5, 80.25, 41.125, 30, 19.75, 12, 8, 6, 6, 3.25, 2.125, 2, 1, 1, 1];
 
@@ -42,8 +42,8 @@ const patterns = [
 ] as const;
 
 /**
- * Quantiles of Azure's LLM inference trace of 2023, conversations of at most 4096 tokens (CC-BY, Microsoft Azure; Patel et
- * al., ISCA 2024): at 0, 1, 5, 10, 15, …, 90, 95, 99 and 100 %.
+ * Quantiles of Azure's LLM inference trace of 2023, conversations of at most 4096 tokens (CC-BY, Microsoft Azure; Patel
+ * et al., ISCA 2024): at 0, 1, 5, 10, 15, …, 90, 95, 99 and 100 %.
  */
 const quantiles = [
   0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9,

@@ -1,6 +1,6 @@
 /**
- * Whether a device takes a request: shadow validation of its compute, and a shadow check of its memory (LLM-Mesh §4, §6.4).
- * Pure; the device worker calls it with its own state and has the last word.
+ * Whether a device takes a request: shadow validation of its compute, and a shadow check of its memory (LLM-Mesh §4,
+ * §6.4). Pure; the device worker calls it with its own state and has the last word.
  */
 import type { DeviceView, InstanceView, ModelOnDevice, RequestView } from './device-view.ts';
 import { type KvRequirement, kvDemand, raiseTo } from './kv-budget.ts';
@@ -165,8 +165,9 @@ export function roomFor(device: DeviceView, instance: InstanceView, settings: Sh
 }
 
 /**
- * M_recommend where it fits, M_require where only that fits; else neighbours without requests go, and neighbours' budgets
- * shrink, first to what is recommended for them, then to what they require: what is held beyond that is comfort.
+ * M_recommend where it fits, M_require where only that fits; else neighbours without requests go, and neighbours'
+ * budgets shrink, first to what is recommended for them, then to what they require: what is held beyond that is
+ * comfort.
  */
 function room(
   device: DeviceView,

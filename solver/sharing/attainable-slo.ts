@@ -7,8 +7,8 @@ import { validate } from './shadow-validation.ts';
 import type { RequestSlo } from './slo.ts';
 
 /**
- * Of what a request takes alone. A promise of exactly that would leave the device to one request at a time; of much more,
- * requests would wait behind each other for long.
+ * Of what a request takes alone. A promise of exactly that would leave the device to one request at a time; of much
+ * more, requests would wait behind each other for long.
  */
 const stretch = 2;
 

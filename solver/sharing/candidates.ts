@@ -1,6 +1,6 @@
 /**
- * In which order devices are asked for a request (LLM-Mesh §4, §7.2): CPUs before GPUs, the fullest instance of the model
- * before emptier ones, and an instance that stands before a new one. Emptier instances so run dry and go.
+ * In which order devices are asked for a request (LLM-Mesh §4, §7.2): CPUs before GPUs, the fullest instance of the
+ * model before emptier ones, and an instance that stands before a new one. Emptier instances so run dry and go.
  */
 import type { DeviceView, InstanceView } from './device-view.ts';
 import type { SharingSettings } from './settings.ts';
@@ -28,8 +28,8 @@ export function standingCandidates(
 }
 
 /**
- * Devices for a new instance. Among GPUs, whose memory runs out first, the one with the least room left; among CPUs, whose
- * time runs out first, the one with the most requests; empty ones last. Without bin packing the other way round.
+ * Devices for a new instance. Among GPUs, whose memory runs out first, the one with the least room left; among CPUs,
+ * whose time runs out first, the one with the most requests; empty ones last. Without bin packing the other way round.
  */
 export function newCandidates(devices: readonly DeviceView[], settings: SharingSettings): DeviceView[] {
   const load = (device: DeviceView): number =>

@@ -10,7 +10,9 @@ export interface RequestView extends TimedRequest {
   input_tokens: number;
   /** Tokens of the whole answer, as history says (`OutputLengths`). */
   expected_output_tokens: number;
-  /** Tokens of prompt and answer that are not computed yet: 0 while it decodes. After a move it is all of them again. */
+  /**
+   * Tokens of prompt and answer that are not computed yet: 0 while it decodes. After a move it is all of them again.
+   */
   prefill_tokens_left: number;
   /** When it can run at all: its parked KV is being restored until then. */
   available_at_ms: number;
@@ -69,7 +71,9 @@ export interface DeviceView {
   instances: InstanceView[];
   /** The iteration that runs now; its tokens are not yet counted in the requests. */
   running?: RunningIteration;
-  /** The device's memory pool; how much of it is promised, and how much is in use until all is given up that shall be. */
+  /**
+   * The device's memory pool; how much of it is promised, and how much is in use until all is given up that shall be.
+   */
   pool_bytes: number;
   budget_bytes: number;
   held_bytes: number;

@@ -1,7 +1,7 @@
 /**
  * A profile that learns where it knows least (LLM-Mesh §5.2, spread over time): it begins with the few points that were
- * measured on first use; the first iteration seen near another power of two becomes a point of its own, and every further
- * one refreshes the points around it. So a model serves at once, and its profile is exact where its work is.
+ * measured on first use; the first iteration seen near another power of two becomes a point of its own, and every
+ * further one refreshes the points around it. So a model serves at once, and its profile is exact where its work is.
  */
 import { IterationProfile } from './profile.ts';
 import type { ProfileSamples } from './profile-samples.ts';

@@ -148,8 +148,8 @@ export function estimateDecode(lane: Lane, settings: SharingSettings): void {
 }
 
 /**
- * The lanes after an iteration that ends at `end_ms`: a decode step gives every sequence of its lane a token, a prompt that
- * is done gives one and joins them.
+ * The lanes after an iteration that ends at `end_ms`: a decode step gives every sequence of its lane a token, a prompt
+ * that is done gives one and joins them.
  */
 export function advance(
   lane: Lane,

@@ -1,7 +1,7 @@
 /**
- * Whose turn it is (LLM-Mesh §5.1): one iteration at a time goes to the instance whose most urgent request has the least
- * headroom. Prompts are cut into chunks, so that nobody waits for a long one. Requests that nothing is promised to take
- * their turns by the same order, but only in time that every promise can spare.
+ * Whose turn it is (LLM-Mesh §5.1): one iteration at a time goes to the instance whose most urgent request has the
+ * least headroom. Prompts are cut into chunks, so that nobody waits for a long one. Requests that nothing is promised
+ * to take their turns by the same order, but only in time that every promise can spare.
  */
 import type { Lane, WaitingPrompt } from './lanes.ts';
 import type { SharingSettings } from './settings.ts';

@@ -1,6 +1,6 @@
 /**
- * How long answers become: Ō of LLM-Mesh §6.1 from history, per model, and apart for requests that reason, whose answers
- * are several times longer.
+ * How long answers become: Ō of LLM-Mesh §6.1 from history, per model, and apart for requests that reason, whose
+ * answers are several times longer.
  */
 
 export interface LengthKey {
@@ -24,7 +24,9 @@ interface History {
   tokens: number[];
 }
 
-/** What is kept of a model's answers between workers: at most `classes_max` classes each. Absent where none was seen. */
+/**
+ * What is kept of a model's answers between workers: at most `classes_max` classes each. Absent where none was seen.
+ */
 export interface KeptLengths {
   answers?: History;
   reasoning?: History;

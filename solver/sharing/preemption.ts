@@ -1,6 +1,6 @@
 /**
- * Proactive defragmentation (LLM-Mesh §7.1): an instance that its neighbours keep from growing pushes a smaller one off the
- * device, so that its model is not split. Only where every request of that one is taken elsewhere within its SLO.
+ * Proactive defragmentation (LLM-Mesh §7.1): an instance that its neighbours keep from growing pushes a smaller one off
+ * the device, so that its model is not split. Only where every request of that one is taken elsewhere within its SLO.
  */
 import { type Admitted, admitTo } from './admission.ts';
 import type { StandingCandidate } from './candidates.ts';

@@ -1,7 +1,7 @@
 /**
- * Memory operations of one device, many at once and without hazards (LLM-Mesh §6.3, after Tomasulo): an optimistic budget
- * decides at once what may be promised, a pessimistic account what may run now; what was promised and cannot run yet
- * waits here for memory that is still being given up.
+ * Memory operations of one device, many at once and without hazards (LLM-Mesh §6.3, after Tomasulo): an optimistic
+ * budget decides at once what may be promised, a pessimistic account what may run now; what was promised and cannot run
+ * yet waits here for memory that is still being given up.
  *
  * Pure state: it starts and times nothing. Whoever owns the memory runs what it is handed and reports each end.
  */
@@ -61,8 +61,8 @@ export class ReservationStation {
   }
 
   /**
-   * Asks that `owner` shall hold `to_bytes`. Less is always accepted. More is accepted where the budget has room; it may
-   * have to wait for memory, but only for what others have already been told to give up, so it never waits in vain.
+   * Asks that `owner` shall hold `to_bytes`. Less is always accepted. More is accepted where the budget has room; it
+   * may have to wait for memory, but only for what others have already been told to give up, so it never waits in vain.
    * @returns what can run now, this operation or none
    */
   submit(owner: string, to_bytes: number): SubmittedOperation {

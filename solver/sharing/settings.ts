@@ -6,10 +6,10 @@ export interface SharingSettings {
    */
   overestimate: number;
   /**
-   * Share of the expected growth of sequences that the decode test looks ahead, 0 to 1. 0 judges today's lengths, as the
-   * paper does; 1 the lengths at which requests are expected to end, so that exact estimates break no promise.
-   * Between them results differ by less than the choice of a seed; on seeds held out a quarter did best, by half a percent
-   * (`bench -- sharing`).
+   * Share of the expected growth of sequences that the decode test looks ahead, 0 to 1. 0 judges today's lengths, as
+   * the paper does; 1 the lengths at which requests are expected to end, so that exact estimates break no promise.
+   * Between them results differ by less than the choice of a seed; on seeds held out a quarter did best, by half a
+   * percent (`bench -- sharing`).
    */
   growth_share: number;
   /** Most prompt tokens of one iteration. Lower: others wait less for a long prompt; higher: prompts compute faster. */
@@ -23,8 +23,8 @@ export interface SharingSettings {
   early_prefill: boolean;
   /**
    * Where every stream has at least this headroom left, spare time goes to the instance that is nearest to its end: the
-   * same iterations, but it frees its place sooner. Infinity is the paper's plain order by headroom; less than a prompt's
-   * time leaves no room for newcomers.
+   * same iterations, but it frees its place sooner. Infinity is the paper's plain order by headroom; less than a
+   * prompt's time leaves no room for newcomers.
    */
   drain_headroom_ms: number;
   /** False takes whatever fits into memory, as schedulers without deadlines do: for comparison. */

@@ -97,8 +97,8 @@ export function validate(
 const rounds_min = 4;
 
 /**
- * Until weights are loaded or KV is restored, only decode steps run: they are not simulated one by one. Every stream gets
- * as many steps, so that the order by headroom, which evens headrooms out, can only do better.
+ * Until weights are loaded or KV is restored, only decode steps run: they are not simulated one by one. Every stream
+ * gets as many steps, so that the order by headroom, which evens headrooms out, can only do better.
  */
 function skipRounds(lanes: readonly Lane[], now_ms: number, settings: SharingSettings): number {
   let until_ms = Number.POSITIVE_INFINITY;

@@ -1,6 +1,7 @@
 /**
- * What rides along with a chunk of a prompt: an iteration reads the weights once for all that it computes, so that further
- * prompts and the decode steps of the same instance cost less together than apart. They do where everybody else can wait.
+ * What rides along with a chunk of a prompt: an iteration reads the weights once for all that it computes, so that
+ * further prompts and the decode steps of the same instance cost less together than apart. They do where everybody else
+ * can wait.
  */
 import type { Lane } from './lanes.ts';
 import { type Iteration, promptsSpare, streamsSlack } from './next-iteration.ts';

@@ -1,4 +1,7 @@
-/** Service level objectives: what a deployment promises, what that is for one request, and how long its next token may still take. */
+/**
+ * Service level objectives: what a deployment promises, what that is for one request, and how long its next token may
+ * still take.
+ */
 
 /** What is promised to one request. */
 export interface RequestSlo {
@@ -34,8 +37,8 @@ export interface TimedRequest {
 
 /**
  * When the next token is due. LLM-Mesh Eq. 1 says ST + TTFT + TPOT·O: a first token that comes early leaves its rest of
- * the TTFT to the later ones. Clients see the pace from the first token on, and TPOT is measured so; hence the pace counts
- * from the first token where that came in time, which is never later than Eq. 1.
+ * the TTFT to the later ones. Clients see the pace from the first token on, and TPOT is measured so; hence the pace
+ * counts from the first token where that came in time, which is never later than Eq. 1.
  */
 export function tokenDeadline({
   arrival_ms,

@@ -1,4 +1,6 @@
-/** Names of node kinds where there are several sites: `daint/gh200`. Neither sites nor kinds have a `/` in their names. */
+/**
+ * Names of node kinds where there are several sites: `daint/gh200`. Neither sites nor kinds have a `/` in their names.
+ */
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 
 export function kindAt(site: string, nodeKind: string): string {
@@ -11,7 +13,8 @@ export function kindOfSite(site: string, name: string): string | undefined {
 }
 
 /**
- * The kinds of a site that model.yaml asks for, by their names there: `gh200` means that of every site, `daint/gh200` one.
+ * The kinds of a site that model.yaml asks for, by their names there: `gh200` means that of every site, `daint/gh200`
+ * one.
  * @param nodeKinds those that the site has
  */
 export function kindsAskedAt(site: string, { devices }: ModelSpec, nodeKinds: readonly string[]): string[] {

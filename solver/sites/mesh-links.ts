@@ -1,4 +1,6 @@
-/** Whether several sites can be one mesh, from what each says of itself; whether they are is seen at a gateway alone. */
+/**
+ * Whether several sites can be one mesh, from what each says of itself; whether they are is seen at a gateway alone.
+ */
 import type { SiteMeshState } from '../../spec/site-question.ts';
 
 export interface SiteInMesh {
@@ -10,7 +12,10 @@ export interface MeshFindings {
   /** Why they cannot be one mesh; empty: nothing speaks against it. */
   faults: string[];
   advice: string[];
-  /** What looks as if it did not lead anywhere, though it may (an address that is forwarded, a name that is known there alone). */
+  /**
+   * What looks as if it did not lead anywhere, though it may (an address that is forwarded, a name that is known there
+   * alone).
+   */
   doubts: string[];
 }
 
@@ -71,7 +76,10 @@ function addresses({ bootstrap, relay }: SiteMeshState): string[] {
   return [...bootstrap, ...relay];
 }
 
-/** Sites that no address leads to or away from, as far as ports tell: an address with the mesh.port of a site may be its gateway. */
+/**
+ * Sites that no address leads to or away from, as far as ports tell: an address with the mesh.port of a site may be its
+ * gateway.
+ */
 function apart(sites: readonly SiteInMesh[]): string[] {
   const group = sites.map((_, at) => at);
   const join = (a: number, b: number): void => {

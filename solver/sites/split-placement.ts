@@ -1,4 +1,6 @@
-/** A placement over several sites, divided: what each site is to have of it, and the part of the plan that is its own. */
+/**
+ * A placement over several sites, divided: what each site is to have of it, and the part of the plan that is its own.
+ */
 import type { UnitSpec } from '../../spec/launch.ts';
 import type {
   NodeKindOffer,
@@ -92,7 +94,8 @@ function replicasAt(
 }
 
 /**
- * The part of a placement that one site carries out, in the site's own names: as if it had been asked for its share alone.
+ * The part of a placement that one site carries out, in the site's own names: as if it had been asked for its share
+ * alone.
  * @param own what the site was asked for its share: its paths, its kinds, its number of replicas
  */
 export function placementOfSite(

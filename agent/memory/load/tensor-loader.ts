@@ -35,9 +35,13 @@ export interface TensorLoaderOptions {
   unit_bytes?: number;
   /** Reads through a mapping where that is safe; false: pread only. Default true. */
   mapped?: boolean;
-  /** Unix socket of the node agent, which reaches peers that have tensors in memory; absent: all comes from the file. */
+  /**
+   * Unix socket of the node agent, which reaches peers that have tensors in memory; absent: all comes from the file.
+   */
   peers_socket?: string;
-  /** Of ranges of a file, which are in memory here, so that no peer is asked for them. Default: what the kernel says. */
+  /**
+   * Of ranges of a file, which are in memory here, so that no peer is asked for them. Default: what the kernel says.
+   */
   resident?: typeof residentRanges;
   /** Where fewer bytes than this are missing here, peers are not asked. Default: 64 MiB. */
   peer_bytes_min?: number;

@@ -9,7 +9,9 @@ import {
   type TensorRange,
 } from './peer-messages.ts';
 
-/** Ranges on their way at once. Lower: less memory and noise beside the load; higher: links with long ways are filled. */
+/**
+ * Ranges on their way at once. Lower: less memory and noise beside the load; higher: links with long ways are filled.
+ */
 const streams = 4;
 /** Of an answer without a byte. Lower: a peer that hangs is given up sooner; higher: busy nodes are given time. */
 const silence_ms = 2000;
@@ -46,7 +48,8 @@ export class PeerClient {
 
   /**
    * Fetches a tensor whole, in ranges, several at a time.
-   * @param received is told of each piece as it comes, and of none while a busy peer is waited for; what it throws ends it
+   * @param received is told of each piece as it comes, and of none while a busy peer is waited for; what it throws ends
+   *   it
    * @throws Error: a range did not come whole; nothing more is written to `target` then
    */
   async fetch(

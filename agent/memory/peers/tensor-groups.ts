@@ -3,7 +3,10 @@ import type { ContentHashes } from '../content-hashes.ts';
 import { rangeKey } from '../content-hashes.ts';
 import { cutIntoUnits, type FileRange, type TensorLoad, type Unit } from '../load/pieces.ts';
 
-/** Tensors go together until they have so many bytes. Lower: more requests; higher: later ends, more memory beside the pool. */
+/**
+ * Tensors go together until they have so many bytes. Lower: more requests; higher: later ends, more memory beside the
+ * pool.
+ */
 const group_bytes_min = 8 * 1024 * 1024;
 /** A larger tensor is read from the file: what is on its way lies outside the pool until it is verified. */
 const tensor_bytes_max = 256 * 1024 * 1024;

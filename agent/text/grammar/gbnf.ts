@@ -15,44 +15,44 @@ const blockLength = 128;
 export class GrammarBuilder {
   /** Of all that is compiled into this grammar. */
   readonly steps = new StepBudget();
-  private readonly rules = new Map<string, string>();
-  private readonly byBody = new Map<string, string>();
+  readonly #rules = new Map<string, string>();
+  readonly #byBody = new Map<string, string>();
 
   /** @returns the name of a rule with this body; an equal body shares one rule. */
   add(hint: string, body: string): string {
-    const known = this.byBody.get(body);
+    const known = this.#byBody.get(body);
     if (known !== undefined) return known;
     this.steps.spendText(body);
     const name = this.reserve(hint);
-    this.byBody.set(body, name);
-    this.rules.set(name, body);
+    this.#byBody.set(body, name);
+    this.#rules.set(name, body);
     return name;
   }
 
   /** A name whose body follows later: what recursion needs. */
   reserve(hint: string): string {
-    if (this.rules.size >= largestGrammar)
+    if (this.#rules.size >= largestGrammar)
       throw new HpcserveError('E_REQUEST_SCHEMA', {
         what: `the constraint needs more than ${largestGrammar} grammar rules`,
         try: 'use a smaller schema, or fewer combinations of anyOf and allOf',
       });
     const base = hint.replace(/[^a-zA-Z0-9]+/g, '-').replace(/^-+|-+$/g, '') || 'rule';
     const stem = base.slice(0, 40);
-    let name = `${stem}-${this.rules.size}`;
-    for (let n = 1; this.rules.has(name); n++) name = `${stem}-${this.rules.size}-${n}`;
-    this.rules.set(name, '');
+    let name = `${stem}-${this.#rules.size}`;
+    for (let n = 1; this.#rules.has(name); n++) name = `${stem}-${this.#rules.size}-${n}`;
+    this.#rules.set(name, '');
     return name;
   }
 
   define(name: string, body: string): void {
     this.steps.spendText(body);
-    this.rules.set(name, body);
+    this.#rules.set(name, body);
   }
 
   /** @param root body of the rule that the text must match. */
   toGbnf(root: string): string {
     const lines = [`root ::= ${root}`];
-    for (const [name, body] of this.rules) lines.push(`${name} ::= ${body}`);
+    for (const [name, body] of this.#rules) lines.push(`${name} ::= ${body}`);
     return `${lines.join('\n')}\n`;
   }
 

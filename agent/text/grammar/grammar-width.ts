@@ -13,11 +13,14 @@ const widest = 100;
  */
 const chars_max = 1024 * 1024;
 const rules_max = 20_000;
-/** Parts of rules that are looked at, where rules refer to each other many times. Lower: refuses more of them; higher: takes longer. */
+/**
+ * Parts of rules that are looked at, where rules refer to each other many times. Lower: refuses more of them; higher:
+ * takes longer.
+ */
 const parts_max = 1_000_000;
 /**
- * Characters and references that libllama makes of it, repetition written out; each takes some 20 bytes and 50 ns of the
- * thread that computes. Lower: less memory for hostile requests; higher: longer counted repetition of long texts.
+ * Characters and references that libllama makes of it, repetition written out; each takes some 20 bytes and 50 ns of
+ * the thread that computes. Lower: less memory for hostile requests; higher: longer counted repetition of long texts.
  */
 const elements_max = 1_000_000;
 /** Brackets in each other. */
@@ -136,114 +139,115 @@ interface Rule {
 
 /** Reads GBNF (grammars/README.md of llama.cpp). */
 class WidthReader {
-  private readonly text: string;
-  private readonly param: string;
-  private at = 0;
-  private depth = 0;
+  readonly #text: string;
+  readonly #param: string;
+  #at = 0;
+  #depth = 0;
   /** Of the rule that is being read. */
-  private references = new Set<string>();
-  private parts = 0;
+  #references = new Set<string>();
+  #parts = 0;
   /** Of all rules, repetition written out. */
-  private elements = 0;
+  #elements = 0;
 
   constructor(text: string, param: string) {
-    this.text = text;
-    this.param = param;
+    this.#text = text;
+    this.#param = param;
   }
 
   read(): Map<string, Rule> {
     const rules = new Map<string, Rule>();
-    this.space(true);
-    while (this.at < this.text.length) {
-      const name = this.take(/[a-zA-Z0-9-]+/y);
-      this.space(true);
-      if (name === undefined || this.take(/::=/y) === undefined) this.refuse(`at character ${this.at}`);
-      this.space(true);
-      this.references = new Set();
-      this.parts = 1;
-      const widthOf = this.choice(false);
-      rules.set(name!, { widthOf, references: this.references, parts: this.parts });
-      if (rules.size > rules_max) throw tooLarge(this.param, `more than ${rules_max} rules`);
-      this.space(true);
+    this.#space(true);
+    while (this.#at < this.#text.length) {
+      const name = this.#take(/[a-zA-Z0-9-]+/y);
+      this.#space(true);
+      if (name === undefined || this.#take(/::=/y) === undefined) this.#refuse(`at character ${this.#at}`);
+      this.#space(true);
+      this.#references = new Set();
+      this.#parts = 1;
+      const widthOf = this.#choice(false);
+      rules.set(name!, { widthOf, references: this.#references, parts: this.#parts });
+      if (rules.size > rules_max) throw tooLarge(this.#param, `more than ${rules_max} rules`);
+      this.#space(true);
     }
     return rules;
   }
 
-  private choice(nested: boolean): WidthOf {
-    const options = [this.sequence(nested)];
-    while (this.take(/\|/y) !== undefined) {
-      this.space(true);
-      options.push(this.sequence(nested));
+  #choice(nested: boolean): WidthOf {
+    const options = [this.#sequence(nested)];
+    while (this.#take(/\|/y) !== undefined) {
+      this.#space(true);
+      options.push(this.#sequence(nested));
     }
     return (known) => either(options.map((option) => option(known)));
   }
 
-  private sequence(nested: boolean): WidthOf {
+  #sequence(nested: boolean): WidthOf {
     const parts: WidthOf[] = [];
-    for (let part = this.item(nested); part; part = this.item(nested)) parts.push(part);
+    for (let part = this.#item(nested); part; part = this.#item(nested)) parts.push(part);
     return (known) => joined(parts.map((part) => part(known)));
   }
 
   /** One element with the repetition behind it; undefined where the sequence ends. */
-  private item(nested: boolean): WidthOf | undefined {
-    const from = this.at;
-    const element = this.element();
+  #item(nested: boolean): WidthOf | undefined {
+    const from = this.#at;
+    const element = this.#element();
     if (!element) return undefined;
-    this.parts++;
+    this.#parts++;
     // A text is repeated letter by letter, of all others a reference.
-    const elements = this.text[from] === '"' ? this.at - from : 1;
-    this.space(nested);
+    const elements = this.#text[from] === '"' ? this.#at - from : 1;
+    this.#space(nested);
     const bounds: { least: number; most: number }[] = [];
-    for (let mark = this.take(/[*+?]|\{[^}]*\}/y); mark; mark = this.take(/[*+?]|\{[^}]*\}/y)) {
-      bounds.push(repetitionOf(mark) ?? this.refuse(`${mark} is no repetition`));
-      this.space(nested);
+    for (let mark = this.#take(/[*+?]|\{[^}]*\}/y); mark; mark = this.#take(/[*+?]|\{[^}]*\}/y)) {
+      bounds.push(repetitionOf(mark) ?? this.#refuse(`${mark} is no repetition`));
+      this.#space(nested);
     }
-    this.elements += bounds.reduce(
+    this.#elements += bounds.reduce(
       (count, { least, most }) => count * (most < many ? most : least + 1),
       elements,
     );
-    if (this.elements > elements_max)
-      throw tooLarge(this.param, `more than ${elements_max} characters where its repetition is written out`);
+    if (this.#elements > elements_max)
+      throw tooLarge(this.#param, `more than ${elements_max} characters where its repetition is written out`);
     if (bounds.length === 0) return element;
     return (known) => bounds.reduce(repeated, element(known));
   }
 
-  private element(): WidthOf | undefined {
-    const quoted = this.take(/"(?:[^"\\]|\\[\s\S])*"/y);
+  #element(): WidthOf | undefined {
+    const quoted = this.#take(/"(?:[^"\\]|\\[\s\S])*"/y);
     if (quoted !== undefined) return quoted === '""' ? () => nothing : () => character;
-    if (this.take(/\[(?:[^\]\\]|\\[\s\S])*\]|\./y) !== undefined) return () => character;
-    if (this.take(/\(/y) !== undefined) {
-      if (++this.depth > depth_max) this.refuse(`its brackets are nested more than ${depth_max} deep`);
-      this.space(true);
-      const inner = this.choice(true);
-      this.depth--;
-      if (this.take(/\)/y) === undefined) this.refuse(`a bracket is not closed before character ${this.at}`);
+    if (this.#take(/\[(?:[^\]\\]|\\[\s\S])*\]|\./y) !== undefined) return () => character;
+    if (this.#take(/\(/y) !== undefined) {
+      if (++this.#depth > depth_max) this.#refuse(`its brackets are nested more than ${depth_max} deep`);
+      this.#space(true);
+      const inner = this.#choice(true);
+      this.#depth--;
+      if (this.#take(/\)/y) === undefined)
+        this.#refuse(`a bracket is not closed before character ${this.#at}`);
       return inner;
     }
-    const name = this.take(/[a-zA-Z0-9-]+(?![a-zA-Z0-9-])(?!\s*::=)/y);
+    const name = this.#take(/[a-zA-Z0-9-]+(?![a-zA-Z0-9-])(?!\s*::=)/y);
     if (name === undefined) return undefined;
-    this.references.add(name);
+    this.#references.add(name);
     return (known) => known.get(name) ?? character;
   }
 
-  private refuse(because: string): never {
+  #refuse(because: string): never {
     throw new HpcserveError('E_REQUEST_SCHEMA', {
       what: 'the grammar cannot be read',
       because,
-      details: { param: this.param },
+      details: { param: this.#param },
     });
   }
 
-  private take(pattern: RegExp): string | undefined {
-    pattern.lastIndex = this.at;
-    const found = pattern.exec(this.text)?.[0];
-    if (found !== undefined) this.at += found.length;
+  #take(pattern: RegExp): string | undefined {
+    pattern.lastIndex = this.#at;
+    const found = pattern.exec(this.#text)?.[0];
+    if (found !== undefined) this.#at += found.length;
     return found;
   }
 
   /** @param lines a rule ends with its line, except inside of brackets and behind `|` */
-  private space(lines: boolean): void {
-    this.take(lines ? /(?:\s|#[^\n]*)*/y : /(?:[ \t]|#[^\n]*)*/y);
+  #space(lines: boolean): void {
+    this.#take(lines ? /(?:\s|#[^\n]*)*/y : /(?:[ \t]|#[^\n]*)*/y);
   }
 }
 

@@ -45,124 +45,129 @@ export function patternToGrammar(builder: GrammarBuilder, pattern: string, anyCh
 }
 
 class PatternReader {
-  private readonly builder: GrammarBuilder;
-  private readonly pattern: string;
-  private readonly anyCharacter: string;
-  private at = 0;
+  readonly #builder: GrammarBuilder;
+  readonly #pattern: string;
+  readonly #anyCharacter: string;
+  #at = 0;
 
   constructor(builder: GrammarBuilder, pattern: string, anyCharacter: string) {
-    this.builder = builder;
-    this.pattern = pattern;
-    this.anyCharacter = anyCharacter;
+    this.#builder = builder;
+    this.#pattern = pattern;
+    this.#anyCharacter = anyCharacter;
   }
 
   read(): string {
     const alternatives: string[] = [];
     do {
-      const start = this.take('^');
-      const body = this.sequence();
-      const end = this.take('$');
-      if (this.at < this.pattern.length && this.peek() !== '|') this.refuse('`$` inside of the pattern');
-      const before = start ? '' : `${this.anyCharacter}* `;
-      const after = end ? '' : ` ${this.anyCharacter}*`;
+      const start = this.#take('^');
+      const body = this.#sequence();
+      const end = this.#take('$');
+      if (this.#at < this.#pattern.length && this.#peek() !== '|') this.#refuse('`$` inside of the pattern');
+      const before = start ? '' : `${this.#anyCharacter}* `;
+      const after = end ? '' : ` ${this.#anyCharacter}*`;
       alternatives.push(`${before}${body}${after}`);
-    } while (this.take('|'));
+    } while (this.#take('|'));
     return either(alternatives);
   }
 
   /** Terms up to `|`, `)`, `$` or the end. */
-  private sequence(): string {
+  #sequence(): string {
     const terms: string[] = [];
-    while (this.at < this.pattern.length && !'|)$'.includes(this.peek())) terms.push(this.quantified());
-    if (this.peek() === ')' && this.depth === 0) this.refuse('a `)` without its `(`');
+    while (this.#at < this.#pattern.length && !'|)$'.includes(this.#peek())) terms.push(this.#quantified());
+    if (this.#peek() === ')' && this.#depth === 0) this.#refuse('a `)` without its `(`');
     return terms.length === 0 ? '""' : terms.join(' ');
   }
 
-  private depth = 0;
+  #depth = 0;
 
-  private group(): string {
-    if (this.pattern.startsWith('?:', this.at)) this.at += 2;
-    else if (/^\?<[a-zA-Z_]\w*>/.test(this.pattern.slice(this.at)))
-      this.at = this.pattern.indexOf('>', this.at) + 1;
-    else if (this.peek() === '?') this.refuse('lookaround or flags `(?…)`');
-    this.depth++;
-    if (this.depth > 50) this.refuse('groups nested more than 50 deep');
+  #group(): string {
+    if (this.#pattern.startsWith('?:', this.#at)) this.#at += 2;
+    else if (/^\?<[a-zA-Z_]\w*>/.test(this.#pattern.slice(this.#at)))
+      this.#at = this.#pattern.indexOf('>', this.#at) + 1;
+    else if (this.#peek() === '?') this.#refuse('lookaround or flags `(?…)`');
+    this.#depth++;
+    if (this.#depth > 50) this.#refuse('groups nested more than 50 deep');
     const alternatives: string[] = [];
-    do alternatives.push(this.sequence());
-    while (this.take('|'));
-    if (!this.take(')')) this.refuse(this.peek() === '$' ? '`$` inside of a group' : 'a `(` without its `)`');
-    this.depth--;
+    do alternatives.push(this.#sequence());
+    while (this.#take('|'));
+    if (!this.#take(')'))
+      this.#refuse(this.#peek() === '$' ? '`$` inside of a group' : 'a `(` without its `)`');
+    this.#depth--;
     return alternatives.length === 1 ? `(${alternatives[0]})` : either(alternatives);
   }
 
-  private quantified(): string {
-    const atom = this.atom();
-    this.builder.steps.spend(steps_per_atom + atom.length / chars_per_step);
-    const [min, max] = this.quantifier() ?? [1, 1];
+  #quantified(): string {
+    const atom = this.#atom();
+    this.#builder.steps.spend(steps_per_atom + atom.length / chars_per_step);
+    const [min, max] = this.#quantifier() ?? [1, 1];
     if (min === 1 && max === 1) return atom;
     // Greedy or lazy makes no difference to what matches.
-    this.take('?');
-    return this.builder.repeat(this.builder.add('pattern', atom), min, max);
+    this.#take('?');
+    return this.#builder.repeat(this.#builder.add('pattern', atom), min, max);
   }
 
-  private quantifier(): [number, number] | undefined {
-    if (this.take('*')) return [0, Number.POSITIVE_INFINITY];
-    if (this.take('+')) return [1, Number.POSITIVE_INFINITY];
-    if (this.take('?')) return [0, 1];
-    const counted = /^\{(\d+)(,(\d*))?\}/.exec(this.pattern.slice(this.at));
+  #quantifier(): [number, number] | undefined {
+    if (this.#take('*')) return [0, Number.POSITIVE_INFINITY];
+    if (this.#take('+')) return [1, Number.POSITIVE_INFINITY];
+    if (this.#take('?')) return [0, 1];
+    const counted = /^\{(\d+)(,(\d*))?\}/.exec(this.#pattern.slice(this.#at));
     if (!counted) return undefined;
-    this.at += counted[0].length;
+    this.#at += counted[0].length;
     const min = Number(counted[1]);
     const max = counted[2] === undefined ? min : counted[3] ? Number(counted[3]) : Number.POSITIVE_INFINITY;
-    if (min > max) this.refuse(`the quantifier ${counted[0]}, which is out of order`);
+    if (min > max) this.#refuse(`the quantifier ${counted[0]}, which is out of order`);
     if (Math.max(min, Number.isFinite(max) ? max : 0) > largestCount)
-      this.refuse(`the quantifier ${counted[0]}: counts go up to ${largestCount}`);
+      this.#refuse(`the quantifier ${counted[0]}: counts go up to ${largestCount}`);
     return [min, max];
   }
 
-  private atom(): string {
-    const character = this.next();
+  #atom(): string {
+    const character = this.#next();
     switch (character) {
       case '(':
-        return this.group();
+        return this.#group();
       case '[':
-        return this.set(this.classSet(), 'an empty class');
+        return this.#set(this.#classSet(), 'an empty class');
       case '.':
-        return this.set(complement(lineBreaks), '.');
+        return this.#set(complement(lineBreaks), '.');
       case '\\':
-        return this.set(this.escape(false), 'this escape');
+        return this.#set(this.#escape(false), 'this escape');
       case '^':
-        return this.refuse('`^` inside of the pattern');
+        return this.#refuse('`^` inside of the pattern');
       case '*':
       case '+':
       case '?':
-        return this.refuse(`\`${character}\` with nothing to repeat`);
+        return this.#refuse(`\`${character}\` with nothing to repeat`);
       default: {
         const code = character.codePointAt(0)!;
-        return this.set([[code, code]], `the control character ${JSON.stringify(character)}`);
+        return this.#set([[code, code]], `the control character ${JSON.stringify(character)}`);
       }
     }
   }
 
-  private set(set: CharacterSet, name: string): string {
-    this.builder.steps.spend(steps_per_atom * set.length);
-    return characterInString(set) ?? this.refuse(name);
+  #set(set: CharacterSet, name: string): string {
+    this.#builder.steps.spend(steps_per_atom * set.length);
+    return characterInString(set) ?? this.#refuse(name);
   }
 
-  private classSet(): CharacterSet {
-    this.builder.steps.spend(steps_per_class);
-    const negated = this.take('^');
+  #classSet(): CharacterSet {
+    this.#builder.steps.spend(steps_per_class);
+    const negated = this.#take('^');
     const ranges: [number, number][] = [];
     for (;;) {
-      if (this.at >= this.pattern.length) this.refuse('a `[` without its `]`');
-      if (this.take(']')) break;
-      const low = this.classMember();
-      if (this.peek() === '-' && this.pattern[this.at + 1] !== ']' && this.at + 1 < this.pattern.length) {
-        this.at++;
-        const high = this.classMember();
+      if (this.#at >= this.#pattern.length) this.#refuse('a `[` without its `]`');
+      if (this.#take(']')) break;
+      const low = this.#classMember();
+      if (
+        this.#peek() === '-' &&
+        this.#pattern[this.#at + 1] !== ']' &&
+        this.#at + 1 < this.#pattern.length
+      ) {
+        this.#at++;
+        const high = this.#classMember();
         const from = single(low);
         const to = single(high);
-        if (from === undefined || to === undefined || from > to) this.refuse('a class range out of order');
+        if (from === undefined || to === undefined || from > to) this.#refuse('a class range out of order');
         ranges.push([from!, to!]);
       } else {
         for (const [from, to] of low) ranges.push([from, to]);
@@ -172,53 +177,53 @@ class PatternReader {
     return negated ? complement(set) : set;
   }
 
-  private classMember(): CharacterSet {
-    this.builder.steps.spend(steps_per_atom);
-    const character = this.next();
-    if (character === '\\') return this.escape(true);
+  #classMember(): CharacterSet {
+    this.#builder.steps.spend(steps_per_atom);
+    const character = this.#next();
+    if (character === '\\') return this.#escape(true);
     const code = character.codePointAt(0)!;
     return [[code, code]];
   }
 
-  private escape(inClass: boolean): CharacterSet {
-    const character = this.next();
+  #escape(inClass: boolean): CharacterSet {
+    const character = this.#next();
     if (inClass && character === 'b') return [[0x08, 0x08]];
     const known = namedSets.get(character);
     if (known) return known;
     const hex = /^(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]{1,6}\})/.exec(
-      this.pattern.slice(this.at - 1),
+      this.#pattern.slice(this.#at - 1),
     );
     if (hex) {
-      this.at += hex[0].length - 1;
+      this.#at += hex[0].length - 1;
       const code = Number.parseInt(hex[0].replace(/[^0-9a-fA-F]/g, ''), 16);
       return [[code, code]];
     }
-    if (/[a-zA-Z0-9]/.test(character)) this.refuse(`the escape \`\\${character}\``);
+    if (/[a-zA-Z0-9]/.test(character)) this.#refuse(`the escape \`\\${character}\``);
     const code = character.codePointAt(0)!;
     return [[code, code]];
   }
 
-  private peek(): string {
-    return this.pattern[this.at] ?? '';
+  #peek(): string {
+    return this.#pattern[this.#at] ?? '';
   }
 
-  private next(): string {
-    const code = this.pattern.codePointAt(this.at);
-    if (code === undefined) this.refuse('a `\\` at its end');
+  #next(): string {
+    const code = this.#pattern.codePointAt(this.#at);
+    if (code === undefined) this.#refuse('a `\\` at its end');
     const character = String.fromCodePoint(code!);
-    this.at += character.length;
+    this.#at += character.length;
     return character;
   }
 
-  private take(text: string): boolean {
-    if (!this.pattern.startsWith(text, this.at)) return false;
-    this.at += text.length;
+  #take(text: string): boolean {
+    if (!this.#pattern.startsWith(text, this.#at)) return false;
+    this.#at += text.length;
     return true;
   }
 
-  private refuse(what: string): never {
+  #refuse(what: string): never {
     throw new HpcserveError('E_REQUEST_SCHEMA', {
-      what: `the pattern ${JSON.stringify(this.pattern)} has ${what}, which cannot constrain an answer`,
+      what: `the pattern ${JSON.stringify(this.#pattern)} has ${what}, which cannot constrain an answer`,
       try: 'use literals, classes, groups, alternation, quantifiers, and ^ and $ at the ends',
     });
   }

@@ -31,62 +31,63 @@ const deepest = 100;
 const steps_per_part = 4;
 
 export class SchemaCompiler {
-  private readonly builder: GrammarBuilder;
-  private readonly rules: JsonRules;
-  private readonly document: JsonValue;
+  readonly #builder: GrammarBuilder;
+  readonly #rules: JsonRules;
+  readonly #document: JsonValue;
   /** Path of the schema in the request, for messages. */
-  private readonly base: SchemaPath;
+  readonly #base: SchemaPath;
   /** Rules by what they stand for: a reference, and what is said beside it. */
-  private readonly references = new Map<string, string>();
+  readonly #references = new Map<string, string>();
 
   constructor(builder: GrammarBuilder, rules: JsonRules, document: JsonValue, base: SchemaPath) {
-    this.builder = builder;
-    this.rules = rules;
-    this.document = document;
-    this.base = base;
+    this.#builder = builder;
+    this.#rules = rules;
+    this.#document = document;
+    this.#base = base;
   }
 
   /** @returns GBNF that stands for one value of the whole schema. */
   compile(): string {
-    return this.schema(this.document, this.base);
+    return this.#schema(this.#document, this.#base);
   }
 
-  private schema(schema: JsonValue, path: SchemaPath): string {
-    this.checkDepth(path);
-    this.builder.steps.spend(1 + path.length);
-    if (schema === true) return this.rules.value;
+  #schema(schema: JsonValue, path: SchemaPath): string {
+    this.#checkDepth(path);
+    this.#builder.steps.spend(1 + path.length);
+    if (schema === true) return this.#rules.value;
     if (schema === false) return refuseSchema(path, '`false` allows no value at all');
     if (!isSchemaObject(schema)) return refuseSchema(path, 'a schema must be an object or a boolean');
-    this.checkKeywords(schema, path);
+    this.#checkKeywords(schema, path);
     const { $ref, allOf, anyOf, oneOf } = schema;
-    if ($ref !== undefined) return this.reference($ref, without(schema, '$ref'), path);
+    if ($ref !== undefined) return this.#reference($ref, without(schema, '$ref'), path);
     if (allOf !== undefined) {
-      const parts = this.list(allOf, [...path, 'allOf']);
+      const parts = this.#list(allOf, [...path, 'allOf']);
       const base = without(schema, 'allOf');
-      return this.schema(this.conjunction([base, ...parts], [...path, 'allOf']), path);
+      return this.#schema(this.#conjunction([base, ...parts], [...path, 'allOf']), path);
     }
-    if (anyOf !== undefined) return this.alternatives('anyOf', anyOf, without(schema, 'anyOf'), path);
+    if (anyOf !== undefined) return this.#alternatives('anyOf', anyOf, without(schema, 'anyOf'), path);
     if (oneOf !== undefined) {
-      this.checkDisjoint(oneOf, path);
-      return this.alternatives('oneOf', oneOf, without(schema, 'oneOf'), path);
+      this.#checkDisjoint(oneOf, path);
+      return this.#alternatives('oneOf', oneOf, without(schema, 'oneOf'), path);
     }
-    if (schema.const !== undefined || schema.enum !== undefined) return this.constants(schema, path);
-    const types = this.types(schema, path);
-    if (types === undefined) return this.rules.value;
-    return either(types.map((type) => this.ofType(type, schema, path)));
+    if (schema.const !== undefined || schema.enum !== undefined) return this.#constants(schema, path);
+    const types = this.#types(schema, path);
+    if (types === undefined) return this.#rules.value;
+    return either(types.map((type) => this.#ofType(type, schema, path)));
   }
 
-  private checkDepth(path: SchemaPath): void {
-    if (path.length > deepest + this.base.length) refuseSchema(this.base, `nested more than ${deepest} deep`);
+  #checkDepth(path: SchemaPath): void {
+    if (path.length > deepest + this.#base.length)
+      refuseSchema(this.#base, `nested more than ${deepest} deep`);
   }
 
-  private merge(a: SchemaObject, b: SchemaObject, path: SchemaPath): SchemaObject {
-    return mergeSchemas(a, b, path, this.builder.steps);
+  #merge(a: SchemaObject, b: SchemaObject, path: SchemaPath): SchemaObject {
+    return mergeSchemas(a, b, path, this.#builder.steps);
   }
 
-  private checkKeywords(schema: SchemaObject, path: SchemaPath): void {
+  #checkKeywords(schema: SchemaObject, path: SchemaPath): void {
     const keywords = Object.keys(schema);
-    this.builder.steps.spend(keywords.length);
+    this.#builder.steps.spend(keywords.length);
     for (const keyword of keywords) {
       if (Object.hasOwn(keywordsOfType, keyword) || annotations.has(keyword) || keyword.startsWith('x-'))
         continue;
@@ -102,49 +103,49 @@ export class SchemaCompiler {
     }
   }
 
-  private reference(target: JsonValue, beside: SchemaObject, path: SchemaPath): string {
+  #reference(target: JsonValue, beside: SchemaObject, path: SchemaPath): string {
     if (typeof target !== 'string') return refuseSchema([...path, '$ref'], 'must be a string');
     const constraints = Object.fromEntries(
       Object.entries(beside).filter(([keyword]) => !annotations.has(keyword)),
     );
     const constrains = Object.keys(constraints).length > 0;
-    const key = constrains ? `${target} ${canonical(constraints, this.builder.steps)}` : target;
-    const known = this.references.get(key);
+    const key = constrains ? `${target} ${canonical(constraints, this.#builder.steps)}` : target;
+    const known = this.#references.get(key);
     if (known !== undefined) return known;
-    const name = this.builder.reserve(`ref-${target.split('/').at(-1) ?? ''}`);
-    this.references.set(key, name);
-    let schema = this.pointer(target, path);
-    if (constrains) schema = this.merge(this.resolve({ $ref: target }, path), constraints, path);
-    else this.refuseLoop(schema, path);
+    const name = this.#builder.reserve(`ref-${target.split('/').at(-1) ?? ''}`);
+    this.#references.set(key, name);
+    let schema = this.#pointer(target, path);
+    if (constrains) schema = this.#merge(this.#resolve({ $ref: target }, path), constraints, path);
+    else this.#refuseLoop(schema, path);
     // Paths start again at the target, so that recursion does not count as depth.
-    this.builder.define(name, this.schema(schema, [...this.base, target]));
+    this.#builder.define(name, this.#schema(schema, [...this.#base, target]));
     return name;
   }
 
   /** Follows `$ref` that stands alone until a schema that says something itself. */
-  private resolve(schema: SchemaObject, path: SchemaPath): SchemaObject {
+  #resolve(schema: SchemaObject, path: SchemaPath): SchemaObject {
     let current: JsonValue = schema;
     for (let hops = 0; hops < deepest; hops++) {
       if (!isSchemaObject(current))
         return current === true ? {} : refuseSchema(path, 'allows no value at all');
       if (typeof current.$ref !== 'string') return current;
-      const target = this.pointer(current.$ref, path);
+      const target = this.#pointer(current.$ref, path);
       const beside = without(current, '$ref');
       if (!isSchemaObject(target)) return refuseSchema(path, `${current.$ref} is not a schema object`);
-      current = this.merge(target, beside, path);
+      current = this.#merge(target, beside, path);
     }
     return refuseSchema(path, '`$ref` leads back to itself without saying anything');
   }
 
-  private refuseLoop(schema: JsonValue, path: SchemaPath): void {
-    if (isSchemaObject(schema) && schema.$ref !== undefined) this.resolve(schema, path);
+  #refuseLoop(schema: JsonValue, path: SchemaPath): void {
+    if (isSchemaObject(schema) && schema.$ref !== undefined) this.#resolve(schema, path);
   }
 
-  private pointer(target: string, path: SchemaPath): JsonValue {
+  #pointer(target: string, path: SchemaPath): JsonValue {
     if (target !== '#' && !target.startsWith('#/'))
       refuseSchema([...path, '$ref'], `${target}: only references inside of the schema, #/…, are followed`);
-    this.builder.steps.spendText(target);
-    let current: JsonValue | undefined = this.document;
+    this.#builder.steps.spendText(target);
+    let current: JsonValue | undefined = this.#document;
     for (const part of target.split('/').slice(1)) {
       const key = decodeURIComponent(part).replace(/~1/g, '/').replace(/~0/g, '~');
       if (Array.isArray(current)) current = current[Number(key)];
@@ -155,44 +156,39 @@ export class SchemaCompiler {
     return current;
   }
 
-  private conjunction(parts: JsonValue[], path: SchemaPath): SchemaObject {
-    this.checkDepth(path);
+  #conjunction(parts: JsonValue[], path: SchemaPath): SchemaObject {
+    this.#checkDepth(path);
     let merged: SchemaObject = {};
     for (const [index, part] of parts.entries()) {
-      this.builder.steps.spend(steps_per_part);
+      this.#builder.steps.spend(steps_per_part);
       if (part === true) continue;
       if (!isSchemaObject(part)) refuseSchema([...path, String(index)], 'a schema must be an object');
-      let resolved = this.resolve(part as SchemaObject, path);
+      let resolved = this.#resolve(part as SchemaObject, path);
       if (resolved.allOf !== undefined) {
-        const inner = this.list(resolved.allOf, path);
-        resolved = this.conjunction([without(resolved, 'allOf'), ...inner], [...path, String(index)]);
+        const inner = this.#list(resolved.allOf, path);
+        resolved = this.#conjunction([without(resolved, 'allOf'), ...inner], [...path, String(index)]);
       }
-      this.checkKeywords(resolved, path);
-      merged = this.merge(merged, resolved, path);
+      this.#checkKeywords(resolved, path);
+      merged = this.#merge(merged, resolved, path);
     }
     return merged;
   }
 
-  private alternatives(
-    keyword: 'anyOf' | 'oneOf',
-    value: JsonValue,
-    base: SchemaObject,
-    path: SchemaPath,
-  ): string {
+  #alternatives(keyword: 'anyOf' | 'oneOf', value: JsonValue, base: SchemaObject, path: SchemaPath): string {
     const constrains = Object.keys(base).some((key) => !annotations.has(key));
-    const branches = this.list(value, [...path, keyword]).map((branch, index) => {
+    const branches = this.#list(value, [...path, keyword]).map((branch, index) => {
       const at = [...path, keyword, String(index)];
-      return constrains ? this.schema(this.conjunction([base, branch], at), at) : this.schema(branch, at);
+      return constrains ? this.#schema(this.#conjunction([base, branch], at), at) : this.#schema(branch, at);
     });
     return either(branches);
   }
 
-  private checkDisjoint(value: JsonValue, path: SchemaPath): void {
-    const branches = this.list(value, [...path, 'oneOf']);
-    const { steps } = this.builder;
+  #checkDisjoint(value: JsonValue, path: SchemaPath): void {
+    const branches = this.#list(value, [...path, 'oneOf']);
+    const { steps } = this.#builder;
     // Lists of constants may be long, and need no comparison of each with each.
     if (listedApart(branches, steps)) return;
-    const resolve = (schema: SchemaObject) => this.resolve(schema, path);
+    const resolve = (schema: SchemaObject) => this.#resolve(schema, path);
     for (let i = 0; i < branches.length; i++)
       for (let j = i + 1; j < branches.length; j++)
         if (!provablyDisjoint(branches[i]!, branches[j]!, resolve, steps))
@@ -203,10 +199,10 @@ export class SchemaCompiler {
           );
   }
 
-  private constants(schema: SchemaObject, path: SchemaPath): string {
-    const listed = schema.enum === undefined ? undefined : this.list(schema.enum, [...path, 'enum']);
+  #constants(schema: SchemaObject, path: SchemaPath): string {
+    const listed = schema.enum === undefined ? undefined : this.#list(schema.enum, [...path, 'enum']);
     let values = schema.const === undefined ? listed! : [schema.const];
-    const { steps } = this.builder;
+    const { steps } = this.#builder;
     if (listed && schema.const !== undefined) {
       const known = canonicalSet(listed, steps);
       values = values.filter((value) => known.has(canonical(value, steps)));
@@ -225,11 +221,11 @@ export class SchemaCompiler {
     if (values.length === 0) refuseSchema(path, 'no value of `enum` or `const` is of the given `type`');
     const texts = values.map((value) => JSON.stringify(value));
     for (const text of texts) steps.spendText(text);
-    return this.builder.add('constant', texts.map(literal).join(' | '));
+    return this.#builder.add('constant', texts.map(literal).join(' | '));
   }
 
   /** Undefined: any type. */
-  private types(schema: SchemaObject, path: SchemaPath): JsonType[] | undefined {
+  #types(schema: SchemaObject, path: SchemaPath): JsonType[] | undefined {
     if (schema.type === undefined) {
       // Keywords speak of one type each; a value of that type is the sensible reading.
       const spoken = Object.keys(schema)
@@ -239,7 +235,7 @@ export class SchemaCompiler {
     }
     // Each once: a type that is listed again would be compiled again, at every level below, too.
     const types = [...new Set(asList(schema.type))];
-    this.builder.steps.spend(types.length);
+    this.#builder.steps.spend(types.length);
     for (const type of types)
       if (!jsonTypes.includes(type as JsonType))
         refuseSchema(
@@ -249,35 +245,36 @@ export class SchemaCompiler {
     return types as JsonType[];
   }
 
-  private ofType(type: JsonType, schema: SchemaObject, path: SchemaPath): string {
+  #ofType(type: JsonType, schema: SchemaObject, path: SchemaPath): string {
     switch (type) {
       case 'object':
-        return this.object(schema, path);
+        return this.#object(schema, path);
       case 'array':
-        return this.array(schema, path);
+        return this.#array(schema, path);
       case 'string':
-        return this.string(schema, path);
+        return this.#string(schema, path);
       case 'integer':
-        return this.integer(schema, path);
+        return this.#integer(schema, path);
       case 'number':
-        return this.number(schema, path);
+        return this.#number(schema, path);
       case 'boolean':
-        return this.builder.add('boolean', '"true" | "false"');
+        return this.#builder.add('boolean', '"true" | "false"');
       case 'null':
         return literal('null');
     }
   }
 
-  private string(schema: SchemaObject, path: SchemaPath): string {
+  #string(schema: SchemaObject, path: SchemaPath): string {
     const { pattern, format } = schema;
-    const min = this.count(schema, 'minLength', path) ?? 0;
-    const max = this.count(schema, 'maxLength', path) ?? Number.POSITIVE_INFINITY;
+    const min = this.#count(schema, 'minLength', path) ?? 0;
+    const max = this.#count(schema, 'maxLength', path) ?? Number.POSITIVE_INFINITY;
     const bounded = min > 0 || max !== Number.POSITIVE_INFINITY;
     const given = [pattern !== undefined && 'pattern', format !== undefined && 'format'].filter(Boolean);
     if (given.length > 1 || (given.length === 1 && bounded))
       refuseSchema(path, '`pattern`, `format` and a length cannot be combined in one constraint; keep one');
-    let content = bounded ? this.lengths(min, max, path) : `${this.rules.character}*`;
-    if (typeof pattern === 'string') content = patternToGrammar(this.builder, pattern, this.rules.character);
+    let content = bounded ? this.#lengths(min, max, path) : `${this.#rules.character}*`;
+    if (typeof pattern === 'string')
+      content = patternToGrammar(this.#builder, pattern, this.#rules.character);
     else if (pattern !== undefined) refuseSchema([...path, 'pattern'], 'must be a string');
     if (format !== undefined) {
       const known =
@@ -291,44 +288,44 @@ export class SchemaCompiler {
         );
       content = known!;
     }
-    return this.builder.add('text', `"\\"" ${this.builder.add('content', content)} "\\""`);
+    return this.#builder.add('text', `"\\"" ${this.#builder.add('content', content)} "\\""`);
   }
 
-  private lengths(min: number, max: number, path: SchemaPath): string {
+  #lengths(min: number, max: number, path: SchemaPath): string {
     if (min > max) refuseSchema(path, `minLength ${min} is more than maxLength ${max}`);
-    return this.builder.repeat(this.rules.character, min, max);
+    return this.#builder.repeat(this.#rules.character, min, max);
   }
 
-  private integer(schema: SchemaObject, path: SchemaPath): string {
-    const low = this.bounds(schema, 'minimum', 'exclusiveMinimum', path);
-    const high = this.bounds(schema, 'maximum', 'exclusiveMaximum', path);
-    if (low.length === 0 && high.length === 0) return this.rules.integer;
+  #integer(schema: SchemaObject, path: SchemaPath): string {
+    const low = this.#bounds(schema, 'minimum', 'exclusiveMinimum', path);
+    const high = this.#bounds(schema, 'maximum', 'exclusiveMaximum', path);
+    if (low.length === 0 && high.length === 0) return this.#rules.integer;
     const mins = low.map(({ value, exclusive }) => (exclusive ? Math.floor(value) + 1 : Math.ceil(value)));
     const maxs = high.map(({ value, exclusive }) => (exclusive ? Math.ceil(value) - 1 : Math.floor(value)));
     const range = integerRange({
       ...(mins.length > 0 ? { min: BigInt(Math.max(...mins)) } : {}),
       ...(maxs.length > 0 ? { max: BigInt(Math.min(...maxs)) } : {}),
     });
-    return this.range('integer', range ?? refuseSchema(path, 'no integer lies between its bounds'));
+    return this.#range('integer', range ?? refuseSchema(path, 'no integer lies between its bounds'));
   }
 
-  private number(schema: SchemaObject, path: SchemaPath): string {
-    const low = this.bounds(schema, 'minimum', 'exclusiveMinimum', path);
-    const high = this.bounds(schema, 'maximum', 'exclusiveMaximum', path);
-    if (low.length === 0 && high.length === 0) return this.rules.number;
+  #number(schema: SchemaObject, path: SchemaPath): string {
+    const low = this.#bounds(schema, 'minimum', 'exclusiveMinimum', path);
+    const high = this.#bounds(schema, 'maximum', 'exclusiveMaximum', path);
+    if (low.length === 0 && high.length === 0) return this.#rules.number;
     const min = low.sort((a, b) => b.value - a.value || Number(b.exclusive) - Number(a.exclusive))[0];
     const max = high.sort((a, b) => a.value - b.value || Number(b.exclusive) - Number(a.exclusive))[0];
     const range = decimalRange({ ...(min ? { min } : {}), ...(max ? { max } : {}) });
-    return this.range('number', range ?? refuseSchema(path, 'no number lies between its bounds'));
+    return this.#range('number', range ?? refuseSchema(path, 'no number lies between its bounds'));
   }
 
   /** A step a character: its digits were put together from the last to the first. */
-  private range(name: string, body: string): string {
-    this.builder.steps.spend(body.length);
-    return this.builder.add(name, body);
+  #range(name: string, body: string): string {
+    this.#builder.steps.spend(body.length);
+    return this.#builder.add(name, body);
   }
 
-  private bounds(schema: SchemaObject, inclusive: string, exclusive: string, path: SchemaPath) {
+  #bounds(schema: SchemaObject, inclusive: string, exclusive: string, path: SchemaPath) {
     const found: { value: number; exclusive: boolean }[] = [];
     for (const [keyword, open] of [
       [inclusive, false],
@@ -343,39 +340,39 @@ export class SchemaCompiler {
     return found;
   }
 
-  private array(schema: SchemaObject, path: SchemaPath): string {
-    const { space } = this.rules;
-    const min = this.count(schema, 'minItems', path) ?? 0;
-    const max = this.count(schema, 'maxItems', path) ?? Number.POSITIVE_INFINITY;
+  #array(schema: SchemaObject, path: SchemaPath): string {
+    const { space } = this.#rules;
+    const min = this.#count(schema, 'minItems', path) ?? 0;
+    const max = this.#count(schema, 'maxItems', path) ?? Number.POSITIVE_INFINITY;
     if (min > max) refuseSchema(path, `minItems ${min} is more than maxItems ${max}`);
     const prefix =
-      schema.prefixItems === undefined ? [] : this.list(schema.prefixItems, [...path, 'prefixItems']);
+      schema.prefixItems === undefined ? [] : this.#list(schema.prefixItems, [...path, 'prefixItems']);
     if (prefix.length > max)
       refuseSchema(path, `maxItems ${max} is less than the ${prefix.length} prefixItems`);
     const first = prefix.map((item, index) =>
-      this.builder.add('item', this.schema(item, [...path, 'prefixItems', String(index)])),
+      this.#builder.add('item', this.#schema(item, [...path, 'prefixItems', String(index)])),
     );
-    const comma = this.builder.add('comma', `"," ${space}`);
+    const comma = this.#builder.add('comma', `"," ${space}`);
     const closed = schema.items === false || max === prefix.length;
     if (closed && min > prefix.length) refuseSchema(path, `minItems ${min} cannot be reached`);
-    const wrap = (body: string) => this.builder.add('array', `"[" ${space} ${body} "]"`);
+    const wrap = (body: string) => this.#builder.add('array', `"[" ${space} ${body} "]"`);
     const head = first.join(` ${comma} `);
     if (closed) return wrap(first.length === 0 ? '' : `${head} ${space}`);
-    const item = this.builder.add('item', this.schema(schema.items ?? true, [...path, 'items']));
-    const more = this.builder.add('more', `${comma} ${item}`);
+    const item = this.#builder.add('item', this.#schema(schema.items ?? true, [...path, 'items']));
+    const more = this.#builder.add('more', `${comma} ${item}`);
     if (first.length > 0)
       return wrap(
-        `${head} ${this.builder.repeat(more, Math.max(0, min - first.length), max - first.length)} ${space}`,
+        `${head} ${this.#builder.repeat(more, Math.max(0, min - first.length), max - first.length)} ${space}`,
       );
-    const some = `${item} ${this.builder.repeat(more, Math.max(0, min - 1), max - 1)} ${space}`;
+    const some = `${item} ${this.#builder.repeat(more, Math.max(0, min - 1), max - 1)} ${space}`;
     return wrap(min === 0 ? `(${some})?` : some);
   }
 
-  private object(schema: SchemaObject, path: SchemaPath): string {
-    const { space } = this.rules;
+  #object(schema: SchemaObject, path: SchemaPath): string {
+    const { space } = this.#rules;
     const properties = schema.properties ?? {};
     if (!isSchemaObject(properties)) return refuseSchema([...path, 'properties'], 'must be an object');
-    const required = schema.required === undefined ? [] : this.list(schema.required, [...path, 'required']);
+    const required = schema.required === undefined ? [] : this.#list(schema.required, [...path, 'required']);
     // A closed set of names is the sensible reading where properties are listed and nothing is said of others.
     const rest = schema.additionalProperties ?? Object.keys(properties).length === 0;
     const needed = new Set(required);
@@ -404,18 +401,18 @@ export class SchemaCompiler {
         at: [...path, 'required', name],
       });
     }
-    this.builder.steps.spend(members.length);
-    const comma = this.builder.add('comma', `"," ${space}`);
+    this.#builder.steps.spend(members.length);
+    const comma = this.#builder.add('comma', `"," ${space}`);
     const pairs = members.map((member) =>
-      this.builder.add(
+      this.#builder.add(
         'pair',
-        `${literal(`${JSON.stringify(member.name)}:`)} ${space} ${this.schema(member.schema, member.at)}`,
+        `${literal(`${JSON.stringify(member.name)}:`)} ${space} ${this.#schema(member.schema, member.at)}`,
       ),
     );
     const extra =
       rest === false
         ? undefined
-        : this.extraPair(
+        : this.#extraPair(
             members.map(({ name }) => name),
             rest,
             path,
@@ -425,26 +422,26 @@ export class SchemaCompiler {
     let afterNone = extra === undefined ? '""' : `(${extra} (${comma} ${extra})*)?`;
     for (let index = members.length - 1; index >= 0; index--) {
       const pair = pairs[index]!;
-      const later = this.builder.add('members', afterSome);
+      const later = this.#builder.add('members', afterSome);
       const optional = !members[index]!.required;
-      const skipped = optional ? this.builder.add('members', afterNone) : '';
+      const skipped = optional ? this.#builder.add('members', afterNone) : '';
       afterNone = optional ? `${pair} ${later} | ${skipped}` : `${pair} ${later}`;
       afterSome = optional ? `(${comma} ${pair})? ${later}` : `${comma} ${pair} ${later}`;
     }
-    const body = this.builder.add('members', afterNone);
-    return this.builder.add('object', `"{" ${space} ${body} ${space} "}"`);
+    const body = this.#builder.add('members', afterNone);
+    return this.#builder.add('object', `"{" ${space} ${body} ${space} "}"`);
   }
 
-  private extraPair(names: string[], schema: JsonValue, path: SchemaPath): string {
+  #extraPair(names: string[], schema: JsonValue, path: SchemaPath): string {
     const key =
-      names.length === 0 ? this.rules.string : stringExcept(this.builder, names, this.rules.character);
-    return this.builder.add(
+      names.length === 0 ? this.#rules.string : stringExcept(this.#builder, names, this.#rules.character);
+    return this.#builder.add(
       'pair',
-      `${key} ":" ${this.rules.space} ${this.schema(schema, [...path, 'additionalProperties'])}`,
+      `${key} ":" ${this.#rules.space} ${this.#schema(schema, [...path, 'additionalProperties'])}`,
     );
   }
 
-  private count(schema: SchemaObject, keyword: string, path: SchemaPath): number | undefined {
+  #count(schema: SchemaObject, keyword: string, path: SchemaPath): number | undefined {
     const value = schema[keyword];
     if (value === undefined) return undefined;
     if (typeof value !== 'number' || !Number.isInteger(value) || value < 0)
@@ -452,9 +449,9 @@ export class SchemaCompiler {
     return value;
   }
 
-  private list(value: JsonValue, path: SchemaPath): JsonValue[] {
+  #list(value: JsonValue, path: SchemaPath): JsonValue[] {
     if (!Array.isArray(value)) return refuseSchema(path, 'must be a list');
-    this.builder.steps.spend(value.length);
+    this.#builder.steps.spend(value.length);
     if (value.length === 0 && path.at(-1) !== 'required') return refuseSchema(path, 'must not be empty');
     return value;
   }

@@ -49,7 +49,9 @@ export function provablyDisjoint(
   return false;
 }
 
-/** Whether no two of these schemas have a value in common, where each lists its values; undefined where one does not. */
+/**
+ * Whether no two of these schemas have a value in common, where each lists its values; undefined where one does not.
+ */
 export function listedApart(schemas: readonly JsonValue[], steps: StepBudget): boolean | undefined {
   const seen = new Set<string>();
   for (const schema of schemas) {

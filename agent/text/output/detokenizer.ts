@@ -12,23 +12,23 @@ export interface DetokenizerOptions {
  * bytes that never become a character come out as U+FFFD, as in llama.cpp and vLLM.
  */
 export class Detokenizer {
-  private readonly pieces: PieceSource;
-  private readonly options: DetokenizerOptions;
-  private readonly decoder = new TextDecoder('utf-8', { fatal: false, ignoreBOM: true });
+  readonly #pieces: PieceSource;
+  readonly #options: DetokenizerOptions;
+  readonly #decoder = new TextDecoder('utf-8', { fatal: false, ignoreBOM: true });
 
   constructor(pieces: PieceSource, options: DetokenizerOptions) {
-    this.pieces = pieces;
-    this.options = options;
+    this.#pieces = pieces;
+    this.#options = options;
   }
 
   /** @returns the characters that the token completes. */
   push(token: number): string {
-    const special = this.options.special || this.options.preserved?.has(token) === true;
-    return this.decoder.decode(this.pieces.piece(token, special), { stream: true });
+    const special = this.#options.special || this.#options.preserved?.has(token) === true;
+    return this.#decoder.decode(this.#pieces.piece(token, special), { stream: true });
   }
 
   /** @returns what stands for bytes that stayed incomplete. */
   end(): string {
-    return this.decoder.decode();
+    return this.#decoder.decode();
   }
 }

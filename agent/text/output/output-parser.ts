@@ -18,29 +18,29 @@ export interface AnswerForm {
 
 /** Sorts the text of a chat answer into content, reasoning and tool calls, as it arrives. */
 export class OutputParser {
-  private readonly reasoning: ReasoningSplitter | undefined;
-  private readonly calls: CallParser | undefined;
+  readonly #reasoning: ReasoningSplitter | undefined;
+  readonly #calls: CallParser | undefined;
 
   constructor(form: AnswerForm) {
-    this.reasoning = form.reasoning && new ReasoningSplitter(form.reasoning.opened);
-    this.calls = form.tools && new CallParser(form.tools.format, form.tools.names);
+    this.#reasoning = form.reasoning && new ReasoningSplitter(form.reasoning.opened);
+    this.#calls = form.tools && new CallParser(form.tools.format, form.tools.names);
   }
 
   get tool_calls(): number {
-    return this.calls?.calls ?? 0;
+    return this.#calls?.calls ?? 0;
   }
 
   push(text: string): AnswerDelta {
-    const split = this.reasoning?.push(text) ?? { reasoning: '', content: text };
-    if (!this.calls) return { ...split, tool_calls: [] };
-    return { reasoning: split.reasoning, ...this.calls.push(split.content) };
+    const split = this.#reasoning?.push(text) ?? { reasoning: '', content: text };
+    if (!this.#calls) return { ...split, tool_calls: [] };
+    return { reasoning: split.reasoning, ...this.#calls.push(split.content) };
   }
 
   end(): AnswerDelta {
-    const split = this.reasoning?.end() ?? { reasoning: '', content: '' };
-    if (!this.calls) return { ...split, tool_calls: [] };
-    const last = this.calls.push(split.content);
-    const rest = this.calls.end();
+    const split = this.#reasoning?.end() ?? { reasoning: '', content: '' };
+    if (!this.#calls) return { ...split, tool_calls: [] };
+    const last = this.#calls.push(split.content);
+    const rest = this.#calls.end();
     return {
       reasoning: split.reasoning,
       content: last.content + rest.content,

@@ -10,44 +10,44 @@ export class ReasoningMeter {
   tokens = 0;
   /** Of these, tokens behind the mark that opens it. */
   inside = 0;
-  private state: 'before' | 'reasoning' | 'over';
+  #state: 'before' | 'reasoning' | 'over';
   /** Bytes that may be the beginning of a mark, one character each. */
-  private held = '';
-  private readonly bytesOf: (token: number) => Uint8Array;
+  #held = '';
+  readonly #bytesOf: (token: number) => Uint8Array;
 
   /** @param opened whether the prompt already ends with the mark that opens the reasoning */
   constructor(opened: boolean, bytesOf: (token: number) => Uint8Array) {
-    this.state = opened ? 'reasoning' : 'before';
-    this.bytesOf = bytesOf;
+    this.#state = opened ? 'reasoning' : 'before';
+    this.#bytesOf = bytesOf;
   }
 
   /** Whether the next token belongs to the reasoning. */
   get reasoning(): boolean {
-    return this.state === 'reasoning';
+    return this.#state === 'reasoning';
   }
 
   take(token: number): void {
-    if (this.state === 'over') return;
+    if (this.#state === 'over') return;
     this.tokens++;
-    if (this.state === 'reasoning') this.inside++;
-    this.held += Buffer.from(this.bytesOf(token)).toString('latin1');
-    if (this.state === 'before') this.lookForBegin();
-    if (this.state === 'reasoning') this.lookForEnd();
+    if (this.#state === 'reasoning') this.inside++;
+    this.#held += Buffer.from(this.#bytesOf(token)).toString('latin1');
+    if (this.#state === 'before') this.#lookForBegin();
+    if (this.#state === 'reasoning') this.#lookForEnd();
   }
 
-  private lookForBegin(): void {
-    const text = this.held.trimStart();
+  #lookForBegin(): void {
+    const text = this.#held.trimStart();
     if (text.startsWith(reasoningOpen)) {
-      this.state = 'reasoning';
-      this.held = text.slice(reasoningOpen.length);
+      this.#state = 'reasoning';
+      this.#held = text.slice(reasoningOpen.length);
     } else if (!reasoningOpen.startsWith(text)) {
-      this.state = 'over';
+      this.#state = 'over';
       this.tokens = 0;
     }
   }
 
-  private lookForEnd(): void {
-    if (this.held.includes(reasoningClose)) this.state = 'over';
-    else this.held = this.held.slice(this.held.length - longestOverlap(this.held, [reasoningClose]));
+  #lookForEnd(): void {
+    if (this.#held.includes(reasoningClose)) this.#state = 'over';
+    else this.#held = this.#held.slice(this.#held.length - longestOverlap(this.#held, [reasoningClose]));
   }
 }

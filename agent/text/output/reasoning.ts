@@ -14,69 +14,69 @@ export interface SplitText {
  * at the beginning or nowhere; line breaks around the marks belong to neither part.
  */
 export class ReasoningSplitter {
-  private state: 'before' | 'reasoning' | 'content';
-  private held = '';
+  #state: 'before' | 'reasoning' | 'content';
+  #held = '';
   /** Set after a mark: line breaks that follow it are dropped. */
-  private trimStart = false;
+  #trimStart = false;
 
   /** @param opened whether the prompt already ends with `<think>`. */
   constructor(opened: boolean) {
-    this.state = opened ? 'reasoning' : 'before';
-    this.trimStart = opened;
+    this.#state = opened ? 'reasoning' : 'before';
+    this.#trimStart = opened;
   }
 
   push(piece: string): SplitText {
     const split: SplitText = { reasoning: '', content: '' };
-    this.held += piece;
-    if (this.state === 'before') {
-      const text = this.held.trimStart();
+    this.#held += piece;
+    if (this.#state === 'before') {
+      const text = this.#held.trimStart();
       if (text.startsWith(reasoningOpen)) {
-        this.held = text.slice(reasoningOpen.length);
-        this.state = 'reasoning';
-        this.trimStart = true;
+        this.#held = text.slice(reasoningOpen.length);
+        this.#state = 'reasoning';
+        this.#trimStart = true;
       } else if (!reasoningOpen.startsWith(text)) {
-        this.state = 'content';
+        this.#state = 'content';
       } else return split;
     }
-    if (this.state === 'reasoning') {
-      const close = this.held.indexOf(reasoningClose);
+    if (this.#state === 'reasoning') {
+      const close = this.#held.indexOf(reasoningClose);
       if (close < 0) {
-        split.reasoning = this.release(this.reasoningHold());
+        split.reasoning = this.#release(this.#reasoningHold());
         return split;
       }
-      split.reasoning = this.trim(this.held.slice(0, close)).trimEnd();
-      this.held = this.held.slice(close + reasoningClose.length);
-      this.state = 'content';
-      this.trimStart = true;
+      split.reasoning = this.#trim(this.#held.slice(0, close)).trimEnd();
+      this.#held = this.#held.slice(close + reasoningClose.length);
+      this.#state = 'content';
+      this.#trimStart = true;
     }
-    split.content = this.release(0);
+    split.content = this.#release(0);
     return split;
   }
 
   end(): SplitText {
-    const rest = this.held;
-    this.held = '';
-    if (this.state === 'reasoning') return { reasoning: this.trim(rest), content: '' };
-    return { reasoning: '', content: this.trim(rest) };
+    const rest = this.#held;
+    this.#held = '';
+    if (this.#state === 'reasoning') return { reasoning: this.#trim(rest), content: '' };
+    return { reasoning: '', content: this.#trim(rest) };
   }
 
   /** White space at the end is withheld too: it is dropped where the mark follows. */
-  private reasoningHold(): number {
-    const overlap = longestOverlap(this.held, [reasoningClose]);
-    const body = this.held.slice(0, this.held.length - overlap);
-    return this.held.length - body.trimEnd().length;
+  #reasoningHold(): number {
+    const overlap = longestOverlap(this.#held, [reasoningClose]);
+    const body = this.#held.slice(0, this.#held.length - overlap);
+    return this.#held.length - body.trimEnd().length;
   }
 
-  private release(keep: number): string {
-    const ready = this.held.slice(0, this.held.length - keep);
-    this.held = this.held.slice(this.held.length - keep);
-    return this.trim(ready);
+  #release(keep: number): string {
+    const ready = this.#held.slice(0, this.#held.length - keep);
+    this.#held = this.#held.slice(this.#held.length - keep);
+    return this.#trim(ready);
   }
 
-  private trim(text: string): string {
-    if (!this.trimStart) return text;
+  #trim(text: string): string {
+    if (!this.#trimStart) return text;
     const trimmed = text.trimStart();
-    if (trimmed.length > 0) this.trimStart = false;
+    if (trimmed.length > 0) this.#trimStart = false;
     return trimmed;
   }
 }

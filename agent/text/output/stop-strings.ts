@@ -11,40 +11,40 @@ export interface StopResult {
  * never on how it was cut into pieces.
  */
 export class StopStrings {
-  private readonly stops: readonly string[];
-  private readonly include: boolean;
-  private held = '';
+  readonly #stops: readonly string[];
+  readonly #include: boolean;
+  #held = '';
 
   /** @param include leave the stop string itself in the text (vLLM's `include_stop_str_in_output`). */
   constructor(stops: readonly string[], include = false) {
-    this.stops = stops;
-    this.include = include;
+    this.#stops = stops;
+    this.#include = include;
   }
 
   push(piece: string): StopResult {
-    if (this.stops.length === 0) return { text: piece };
-    const text = this.held + piece;
-    const found = this.earliest(text);
+    if (this.#stops.length === 0) return { text: piece };
+    const text = this.#held + piece;
+    const found = this.#earliest(text);
     if (found) {
-      this.held = '';
-      return { text: text.slice(0, found.at + (this.include ? found.stop.length : 0)), stopped: found.stop };
+      this.#held = '';
+      return { text: text.slice(0, found.at + (this.#include ? found.stop.length : 0)), stopped: found.stop };
     }
-    const keep = longestOverlap(text, this.stops);
-    this.held = keep > 0 ? text.slice(-keep) : '';
+    const keep = longestOverlap(text, this.#stops);
+    this.#held = keep > 0 ? text.slice(-keep) : '';
     return { text: keep > 0 ? text.slice(0, -keep) : text };
   }
 
   /** The withheld rest, once nothing can follow. */
   end(): string {
-    const rest = this.held;
-    this.held = '';
+    const rest = this.#held;
+    this.#held = '';
     return rest;
   }
 
   /** The stop string that is complete first, of several the one that begins first. */
-  private earliest(text: string): { at: number; stop: string } | undefined {
+  #earliest(text: string): { at: number; stop: string } | undefined {
     let best: { at: number; stop: string } | undefined;
-    for (const stop of this.stops) {
+    for (const stop of this.#stops) {
       const at = text.indexOf(stop);
       if (at < 0) continue;
       const end = at + stop.length;

@@ -75,7 +75,10 @@ export function totalWeight(candidates: Candidates): number {
   return total;
 }
 
-/** @param u in [0, 1). @returns the index of the candidate whose stretch of the cumulative distribution holds u; −1 where no weight is left. */
+/**
+ * @param u in [0, 1)
+ * @returns the index of the candidate whose stretch of the cumulative distribution holds u; −1 where no weight is left
+ */
 export function drawCandidate(candidates: Candidates, u: number): number {
   let rest = u * totalWeight(candidates);
   let last = -1;

@@ -14,7 +14,9 @@ export interface SamplingParameters {
   presence_penalty: number;
   /** Subtracted once for each time that the answer already holds the token. */
   frequency_penalty: number;
-  /** Divides positive and multiplies negative logits of tokens of prompt and answer (CTRL, Keskar et al. 2019); 1: none. */
+  /**
+   * Divides positive and multiplies negative logits of tokens of prompt and answer (CTRL, Keskar et al. 2019); 1: none.
+   */
   repetition_penalty: number;
   /** Added to logits before everything else: pairs of token and bias. */
   logit_bias: readonly (readonly [token: number, bias: number])[];

@@ -12,26 +12,26 @@ export interface ReasoningLimit {
 
 /** Ends a reasoning that has used up its tokens: the next ones are the closing mark's, whatever is drawn. */
 export class ReasoningBudget {
-  private readonly limit: ReasoningLimit;
-  private readonly meter: ReasoningMeter;
-  private closed = 0;
+  readonly #limit: ReasoningLimit;
+  readonly #meter: ReasoningMeter;
+  #closed = 0;
 
   constructor(limit: ReasoningLimit, meter: ReasoningMeter) {
-    this.limit = limit;
-    this.meter = meter;
+    this.#limit = limit;
+    this.#meter = meter;
   }
 
   /** The token that must come next; undefined where the model is free. */
   get next(): number | undefined {
-    return this.spent ? this.limit.close_tokens[this.closed] : undefined;
+    return this.#spent ? this.#limit.close_tokens[this.#closed] : undefined;
   }
 
   take(token: number): void {
-    if (this.spent) this.closed++;
-    this.meter.take(token);
+    if (this.#spent) this.#closed++;
+    this.#meter.take(token);
   }
 
-  private get spent(): boolean {
-    return this.meter.reasoning && this.meter.inside >= this.limit.max_tokens;
+  get #spent(): boolean {
+    return this.#meter.reasoning && this.#meter.inside >= this.#limit.max_tokens;
   }
 }

@@ -13,37 +13,37 @@ export interface TokenConstraint {
  * closed its reasoning.
  */
 export class DelayedConstraint implements TokenConstraint {
-  private readonly inner: TokenConstraint;
-  private readonly trigger: Buffer;
-  private readonly bytesOf: (token: number) => Uint8Array;
-  private tail: Buffer = Buffer.alloc(0);
-  private active = false;
+  readonly #inner: TokenConstraint;
+  readonly #trigger: Buffer;
+  readonly #bytesOf: (token: number) => Uint8Array;
+  #tail: Buffer = Buffer.alloc(0);
+  #active = false;
 
   constructor(inner: TokenConstraint, trigger: string, bytesOf: (token: number) => Uint8Array) {
-    this.inner = inner;
-    this.trigger = Buffer.from(trigger);
-    this.bytesOf = bytesOf;
+    this.#inner = inner;
+    this.#trigger = Buffer.from(trigger);
+    this.#bytesOf = bytesOf;
   }
 
   allows(token: number): boolean {
-    return !this.active || this.inner.allows(token);
+    return !this.#active || this.#inner.allows(token);
   }
 
   mask(logits: Float32Array): void {
-    if (this.active) this.inner.mask(logits);
+    if (this.#active) this.#inner.mask(logits);
   }
 
   accept(token: number): void {
-    if (this.active) {
-      this.inner.accept(token);
+    if (this.#active) {
+      this.#inner.accept(token);
       return;
     }
-    const seen = Buffer.concat([this.tail, this.bytesOf(token)]);
-    if (seen.includes(this.trigger)) this.active = true;
-    this.tail = seen.subarray(Math.max(0, seen.length - this.trigger.length + 1));
+    const seen = Buffer.concat([this.#tail, this.#bytesOf(token)]);
+    if (seen.includes(this.#trigger)) this.#active = true;
+    this.#tail = seen.subarray(Math.max(0, seen.length - this.#trigger.length + 1));
   }
 
   close(): void {
-    this.inner.close();
+    this.#inner.close();
   }
 }

@@ -17,7 +17,9 @@ export interface SequenceStart {
   prompt: Iterable<number>;
   /** Tokens of the answer that were already produced elsewhere. */
   continued: Iterable<number>;
-  /** Tokens that the next steps choose whatever is drawn: known already, and sampled again for their log probabilities. */
+  /**
+   * Tokens that the next steps choose whatever is drawn: known already, and sampled again for their log probabilities.
+   */
   forced?: Iterable<number>;
   /** Masked until `min_tokens` are reached. */
   stop_tokens: Iterable<number>;
@@ -36,13 +38,13 @@ const mostRefusals = 64;
  * the candidates first. Only where it refuses again and again is the whole vocabulary masked.
  */
 export class TokenSampler implements Sampler {
-  private readonly parameters: SamplingParameters;
-  private readonly history: TokenHistory;
-  private readonly stopTokens: readonly number[];
-  private readonly scratch: Candidates;
-  private readonly constraint: TokenConstraint | undefined;
-  private readonly budget: ReasoningBudget | undefined;
-  private readonly forced: number[];
+  readonly #parameters: SamplingParameters;
+  readonly #history: TokenHistory;
+  readonly #stopTokens: readonly number[];
+  readonly #scratch: Candidates;
+  readonly #constraint: TokenConstraint | undefined;
+  readonly #budget: ReasoningBudget | undefined;
+  readonly #forced: number[];
 
   /** @param scratch buffers for n_vocab tokens, shared by all samplers of the thread. */
   constructor(
@@ -52,57 +54,58 @@ export class TokenSampler implements Sampler {
     constraint?: TokenConstraint,
     budget?: ReasoningBudget,
   ) {
-    this.parameters = parameters;
-    this.scratch = scratch;
-    this.constraint = constraint;
-    this.budget = budget;
-    this.history = new TokenHistory(start.prompt);
-    this.stopTokens = [...start.stop_tokens];
-    this.forced = [...(start.forced ?? [])];
-    for (const token of start.continued) this.take(token);
+    this.#parameters = parameters;
+    this.#scratch = scratch;
+    this.#constraint = constraint;
+    this.#budget = budget;
+    this.#history = new TokenHistory(start.prompt);
+    this.#stopTokens = [...start.stop_tokens];
+    this.#forced = [...(start.forced ?? [])];
+    for (const token of start.continued) this.#take(token);
   }
 
   sample(logits: Float32Array, position: number): SampledToken {
-    const { parameters, history } = this;
+    const parameters = this.#parameters;
+    const history = this.#history;
     const described =
       parameters.logprobs === undefined ? undefined : logProbabilities(logits, parameters.logprobs);
     // Kept aside only where they are asked for: modifying happens in place.
-    const raw = described && this.modifies ? logits.slice() : logits;
+    const raw = described && this.#modifies ? logits.slice() : logits;
     for (const [token, bias] of parameters.logit_bias) logits[token] = logits[token]! + bias;
-    const forbidden = history.output_tokens < parameters.min_tokens ? this.forbidStop(logits) : undefined;
+    const forbidden = history.output_tokens < parameters.min_tokens ? this.#forbidStop(logits) : undefined;
     penalise(logits, history, parameters);
-    let token = this.forced.shift() ?? this.budget?.next ?? this.choose(logits, position, 0);
-    if (token < 0 && this.constraint) {
-      this.constraint.mask(logits);
-      token = this.choose(logits, position, mostRefusals);
+    let token = this.#forced.shift() ?? this.#budget?.next ?? this.#choose(logits, position, 0);
+    if (token < 0 && this.#constraint) {
+      this.#constraint.mask(logits);
+      token = this.#choose(logits, position, mostRefusals);
       if (token < 0 && forbidden) {
         // The grammar is complete and allows nothing but the end, so min_tokens gives way.
         for (const [stop, logit] of forbidden) logits[stop] = logit;
-        this.constraint.mask(logits);
-        token = this.choose(logits, position, 2 * mostRefusals);
+        this.#constraint.mask(logits);
+        token = this.#choose(logits, position, 2 * mostRefusals);
       }
     }
     if (token < 0)
       throw new Error(`no token can be chosen at position ${position}: every logit is masked or NaN`);
-    this.take(token);
+    this.#take(token);
     return described ? describeToken(token, raw[token]!, described) : { token };
   }
 
   /** Frees what the grammar holds outside of JavaScript. */
   close(): void {
-    this.constraint?.close();
+    this.#constraint?.close();
   }
 
-  private take(token: number): void {
-    this.history.push(token);
-    this.constraint?.accept(token);
-    this.budget?.take(token);
+  #take(token: number): void {
+    this.#history.push(token);
+    this.#constraint?.accept(token);
+    this.#budget?.take(token);
   }
 
-  private get modifies(): boolean {
-    const { parameters } = this;
+  get #modifies(): boolean {
+    const parameters = this.#parameters;
     return (
-      this.constraint !== undefined ||
+      this.#constraint !== undefined ||
       parameters.logit_bias.length > 0 ||
       parameters.min_tokens > 0 ||
       parameters.repetition_penalty !== 1 ||
@@ -112,9 +115,9 @@ export class TokenSampler implements Sampler {
   }
 
   /** @returns the stop tokens with the logits that they had. */
-  private forbidStop(logits: Float32Array): [number, number][] {
-    const kept = this.stopTokens.map((token): [number, number] => [token, logits[token]!]);
-    for (const token of this.stopTokens) logits[token] = Number.NEGATIVE_INFINITY;
+  #forbidStop(logits: Float32Array): [number, number][] {
+    const kept = this.#stopTokens.map((token): [number, number] => [token, logits[token]!]);
+    for (const token of this.#stopTokens) logits[token] = Number.NEGATIVE_INFINITY;
     return kept;
   }
 
@@ -122,9 +125,10 @@ export class TokenSampler implements Sampler {
    * @param attempt number of the first draw at this position
    * @returns an allowed token; −1 where none was found among the likeliest
    */
-  private choose(logits: Float32Array, position: number, attempt: number): number {
-    const { parameters, scratch } = this;
-    if (parameters.temperature < greedyBelow) return this.chooseBest(logits);
+  #choose(logits: Float32Array, position: number, attempt: number): number {
+    const parameters = this.#parameters;
+    const scratch = this.#scratch;
+    if (parameters.temperature < greedyBelow) return this.#chooseBest(logits);
     fillCandidates(scratch, logits, parameters.temperature, parameters.top_k);
     keepMinP(scratch, parameters.min_p);
     keepTypicalP(scratch, parameters.typical_p);
@@ -134,18 +138,18 @@ export class TokenSampler implements Sampler {
       const index = drawCandidate(scratch, uniform({ seed, position, choice, attempt: attempt + refused }));
       if (index < 0) return -1;
       const token = scratch.tokens[index]!;
-      if (this.constraint?.allows(token) !== false) return token;
+      if (this.#constraint?.allows(token) !== false) return token;
       scratch.weights[index] = 0;
     }
     return -1;
   }
 
-  private chooseBest(logits: Float32Array): number {
+  #chooseBest(logits: Float32Array): number {
     const best = argmax(logits);
-    if (best < 0 || this.constraint?.allows(best) !== false) return best;
+    if (best < 0 || this.#constraint?.allows(best) !== false) return best;
     for (const token of selectTop(logits, mostRefusals).subarray(1)) {
       if (logits[token] === Number.NEGATIVE_INFINITY) return -1;
-      if (this.constraint.allows(token)) return token;
+      if (this.#constraint.allows(token)) return token;
     }
     return -1;
   }

@@ -7,46 +7,46 @@ import type { TokenConstraint } from './token-constraint.ts';
  * each byte make this possible.
  */
 export class Utf8Constraint implements TokenConstraint {
-  private readonly inner: TokenConstraint;
-  private readonly bytesOf: (token: number) => Uint8Array;
-  private readonly tokens: Utf8Tokens;
+  readonly #inner: TokenConstraint;
+  readonly #bytesOf: (token: number) => Uint8Array;
+  readonly #tokens: Utf8Tokens;
   /** Bytes of a character that is not complete. */
-  private pending: number[] = [];
+  #pending: number[] = [];
 
   /** @param tokens from `classifyTokens`, shared by all constraints of a vocabulary */
   constructor(inner: TokenConstraint, bytesOf: (token: number) => Uint8Array, tokens: Utf8Tokens) {
-    this.inner = inner;
-    this.bytesOf = bytesOf;
-    this.tokens = tokens;
+    this.#inner = inner;
+    this.#bytesOf = bytesOf;
+    this.#tokens = tokens;
   }
 
   allows(token: number): boolean {
-    return continueUtf8(this.pending, this.bytesOf(token)) !== undefined && this.inner.allows(token);
+    return continueUtf8(this.#pending, this.#bytesOf(token)) !== undefined && this.#inner.allows(token);
   }
 
   mask(logits: Float32Array): void {
-    this.inner.mask(logits);
-    for (const token of this.tokens.impossible) logits[token] = Number.NEGATIVE_INFINITY;
-    if (this.pending.length === 0) {
-      for (const token of this.tokens.inside) logits[token] = Number.NEGATIVE_INFINITY;
+    this.#inner.mask(logits);
+    for (const token of this.#tokens.impossible) logits[token] = Number.NEGATIVE_INFINITY;
+    if (this.#pending.length === 0) {
+      for (const token of this.#tokens.inside) logits[token] = Number.NEGATIVE_INFINITY;
       return;
     }
     // Inside of a character the grammar has left few tokens.
     for (let token = 0; token < logits.length; token++)
       if (
         logits[token] !== Number.NEGATIVE_INFINITY &&
-        continueUtf8(this.pending, this.bytesOf(token)) === undefined
+        continueUtf8(this.#pending, this.#bytesOf(token)) === undefined
       )
         logits[token] = Number.NEGATIVE_INFINITY;
   }
 
   accept(token: number): void {
-    this.pending = continueUtf8(this.pending, this.bytesOf(token)) ?? [];
-    this.inner.accept(token);
+    this.#pending = continueUtf8(this.#pending, this.#bytesOf(token)) ?? [];
+    this.#inner.accept(token);
   }
 
   close(): void {
-    this.inner.close();
+    this.#inner.close();
   }
 }
 

@@ -22,128 +22,128 @@ export interface ParsedText {
 export class CallParser {
   /** Calls found so far. */
   calls = 0;
-  private readonly format: ToolFormat;
-  private readonly names: ReadonlySet<string>;
-  private state: 'start' | 'text' | 'between' | 'call' = 'start';
-  private held = '';
-  private reader = new CallReader();
+  readonly #format: ToolFormat;
+  readonly #names: ReadonlySet<string>;
+  #state: 'start' | 'text' | 'between' | 'call' = 'start';
+  #held = '';
+  #reader = new CallReader();
   /** Text since the last mark, given back where no call follows. */
-  private gap = '';
+  #gap = '';
 
   /** @param names of the tools that were offered; a bare call must name one of them. */
   constructor(format: ToolFormat, names: Iterable<string>) {
-    this.format = format;
-    this.names = new Set(names);
+    this.#format = format;
+    this.#names = new Set(names);
   }
 
   push(piece: string): ParsedText {
     const out: ParsedText = { content: '', tool_calls: [] };
-    this.held += piece;
-    while (this.held !== '' && this.advance(out));
+    this.#held += piece;
+    while (this.#held !== '' && this.#advance(out));
     return out;
   }
 
   /** What was withheld, once nothing can follow. */
   end(): ParsedText {
     const out: ParsedText = { content: '', tool_calls: [] };
-    if (this.state === 'call' && !this.reader.started) out.content = this.gap + this.reader.raw;
-    else if (this.state === 'between' && this.gapIsText) out.content = this.gap + this.held;
-    else if (this.state === 'start' || this.state === 'text') out.content = this.held;
-    this.held = '';
+    if (this.#state === 'call' && !this.#reader.started) out.content = this.#gap + this.#reader.raw;
+    else if (this.#state === 'between' && this.#gapIsText) out.content = this.#gap + this.#held;
+    else if (this.#state === 'start' || this.#state === 'text') out.content = this.#held;
+    this.#held = '';
     return out;
   }
 
   /** @returns whether more can be done with what is held. */
-  private advance(out: ParsedText): boolean {
-    switch (this.state) {
+  #advance(out: ParsedText): boolean {
+    switch (this.#state) {
       case 'start':
-        return this.start();
+        return this.#start();
       case 'text':
-        return this.text(out);
+        return this.#text(out);
       case 'between':
-        return this.between(out);
+        return this.#between(out);
       case 'call':
-        return this.call(out);
+        return this.#call(out);
     }
   }
 
-  private start(): boolean {
-    if (!this.format.bare) {
-      this.state = 'text';
+  #start(): boolean {
+    if (!this.#format.bare) {
+      this.#state = 'text';
       return true;
     }
-    const text = this.held.trimStart();
+    const text = this.#held.trimStart();
     if (text === '') return false;
     if (text.startsWith('{')) {
-      this.gap = '';
-      this.state = 'between';
-    } else this.state = 'text';
+      this.#gap = '';
+      this.#state = 'between';
+    } else this.#state = 'text';
     return true;
   }
 
-  private text(out: ParsedText): boolean {
-    const { open } = this.format;
-    const at = this.held.indexOf(open);
+  #text(out: ParsedText): boolean {
+    const { open } = this.#format;
+    const at = this.#held.indexOf(open);
     if (at >= 0) {
-      const before = this.held.slice(0, at);
+      const before = this.#held.slice(0, at);
       const kept = before.trimEnd();
       out.content += kept;
-      this.gap = before.slice(kept.length) + open;
-      this.held = this.held.slice(at + open.length);
-      this.state = 'between';
+      this.#gap = before.slice(kept.length) + open;
+      this.#held = this.#held.slice(at + open.length);
+      this.#state = 'between';
       return true;
     }
     // White space before a mark belongs to the mark, so it waits as well.
-    const overlap = longestOverlap(this.held, [open]);
-    const ready = this.held.slice(0, this.held.length - overlap).trimEnd();
+    const overlap = longestOverlap(this.#held, [open]);
+    const ready = this.#held.slice(0, this.#held.length - overlap).trimEnd();
     out.content += ready;
-    this.held = this.held.slice(ready.length);
+    this.#held = this.#held.slice(ready.length);
     return false;
   }
 
   /** After a mark or a call: separators, another call, the closing mark, or text again. */
-  private between(out: ParsedText): boolean {
-    const { close, open, name } = this.format;
+  #between(out: ParsedText): boolean {
+    const { close, open, name } = this.#format;
     const separators = name === 'mistral' ? /^[\s[\],]+/ : name === 'llama3' ? /^[\s;]+/ : /^\s+/;
-    const skipped = separators.exec(this.held)?.[0] ?? '';
-    this.gap += skipped;
-    this.held = this.held.slice(skipped.length);
-    if (this.held === '') return false;
-    if (this.held.startsWith('{')) {
-      this.reader = new CallReader();
-      this.state = 'call';
+    const skipped = separators.exec(this.#held)?.[0] ?? '';
+    this.#gap += skipped;
+    this.#held = this.#held.slice(skipped.length);
+    if (this.#held === '') return false;
+    if (this.#held.startsWith('{')) {
+      this.#reader = new CallReader();
+      this.#state = 'call';
       return true;
     }
     for (const mark of [close, open]) {
       if (mark === undefined) continue;
-      if (this.held.startsWith(mark)) {
-        this.held = this.held.slice(mark.length);
-        this.gap = mark === open ? this.gap + mark : '';
-        this.state = mark === open ? 'between' : 'text';
+      if (this.#held.startsWith(mark)) {
+        this.#held = this.#held.slice(mark.length);
+        this.#gap = mark === open ? this.#gap + mark : '';
+        this.#state = mark === open ? 'between' : 'text';
         return true;
       }
-      if (mark.startsWith(this.held)) return false;
+      if (mark.startsWith(this.#held)) return false;
     }
     // No call after the opening mark: both are text of the answer.
-    if (this.gapIsText) out.content += this.gap;
-    this.gap = '';
-    this.state = 'text';
+    if (this.#gapIsText) out.content += this.#gap;
+    this.#gap = '';
+    this.#state = 'text';
     return true;
   }
 
   /** Separators after a call are dropped; a mark that no call follows is not. */
-  private get gapIsText(): boolean {
-    return this.calls === 0 || this.gap.includes(this.format.open);
+  get #gapIsText(): boolean {
+    return this.calls === 0 || this.#gap.includes(this.#format.open);
   }
 
-  private call(out: ParsedText): boolean {
-    const { length, progress } = this.reader.read(this.held);
-    this.held = this.held.slice(length);
-    const unknown = progress.name !== undefined && this.format.bare && !this.names.has(progress.name);
-    if (unknown || (this.reader.state === 'invalid' && !this.reader.started)) {
-      out.content += this.gap + this.reader.raw;
-      this.gap = '';
-      this.state = 'text';
+  #call(out: ParsedText): boolean {
+    const { length, progress } = this.#reader.read(this.#held);
+    this.#held = this.#held.slice(length);
+    const unknown = progress.name !== undefined && this.#format.bare && !this.#names.has(progress.name);
+    if (unknown || (this.#reader.state === 'invalid' && !this.#reader.started)) {
+      out.content += this.#gap + this.#reader.raw;
+      this.#gap = '';
+      this.#state = 'text';
       return true;
     }
     if (progress.name !== undefined || progress.arguments !== undefined) {
@@ -154,9 +154,9 @@ export class CallParser {
         arguments: progress.arguments ?? '',
       });
     }
-    if (this.reader.state !== 'reading') {
-      this.gap = '';
-      this.state = 'between';
+    if (this.#reader.state !== 'reading') {
+      this.#gap = '';
+      this.#state = 'between';
     }
     return true;
   }

@@ -14,17 +14,17 @@ export class CallReader {
   state: 'reading' | 'done' | 'invalid' = 'reading';
   /** Everything read so far, for the case that it was no call after all. */
   raw = '';
-  private depth = 0;
-  private expect: 'open' | 'key' | 'colon' | 'value' | 'scalar' | 'comma' = 'open';
-  private inString = false;
-  private escaped = false;
-  private key = '';
-  private piece = '';
-  private name: string | undefined;
-  private nameSent = false;
+  #depth = 0;
+  #expect: 'open' | 'key' | 'colon' | 'value' | 'scalar' | 'comma' = 'open';
+  #inString = false;
+  #escaped = false;
+  #key = '';
+  #piece = '';
+  #name: string | undefined;
+  #nameSent = false;
   /** JSON text of the arguments so far. */
-  private argumentsText = '';
-  private argumentsSent = 0;
+  #argumentsText = '';
+  #argumentsSent = 0;
 
   /**
    * Reads up to the point where the name becomes known, or the object ends: what was told before that point
@@ -34,168 +34,168 @@ export class CallReader {
   read(text: string): { length: number; progress: CallProgress } {
     let length = 0;
     for (const character of text) {
-      if (this.state !== 'reading' || (this.name !== undefined && !this.nameSent)) break;
+      if (this.state !== 'reading' || (this.#name !== undefined && !this.#nameSent)) break;
       length += character.length;
       this.raw += character;
-      this.step(character);
+      this.#step(character);
     }
-    return { length, progress: this.progress() };
+    return { length, progress: this.#progress() };
   }
 
   /** Whether something of it was already passed on. */
   get started(): boolean {
-    return this.nameSent;
+    return this.#nameSent;
   }
 
-  private progress(): CallProgress {
+  #progress(): CallProgress {
     const progress: CallProgress = {};
-    if (this.name === undefined || (this.state === 'invalid' && !this.nameSent)) return progress;
-    if (!this.nameSent) {
-      progress.name = this.name;
-      this.nameSent = true;
+    if (this.#name === undefined || (this.state === 'invalid' && !this.#nameSent)) return progress;
+    if (!this.#nameSent) {
+      progress.name = this.#name;
+      this.#nameSent = true;
     }
-    if (this.state === 'done' && this.argumentsText === '') this.argumentsText = '{}';
-    if (this.argumentsText.length > this.argumentsSent) {
-      progress.arguments = this.argumentsText.slice(this.argumentsSent);
-      this.argumentsSent = this.argumentsText.length;
+    if (this.state === 'done' && this.#argumentsText === '') this.#argumentsText = '{}';
+    if (this.#argumentsText.length > this.#argumentsSent) {
+      progress.arguments = this.#argumentsText.slice(this.#argumentsSent);
+      this.#argumentsSent = this.#argumentsText.length;
     }
     return progress;
   }
 
-  private step(character: string): void {
-    if (this.inString) {
-      this.append(character);
-      if (this.escaped) this.escaped = false;
-      else if (character === '\\') this.escaped = true;
+  #step(character: string): void {
+    if (this.#inString) {
+      this.#append(character);
+      if (this.#escaped) this.#escaped = false;
+      else if (character === '\\') this.#escaped = true;
       else if (character === '"') {
-        this.inString = false;
-        if (this.depth === 1) this.stringEnds();
+        this.#inString = false;
+        if (this.#depth === 1) this.#stringEnds();
       }
       return;
     }
-    if (this.depth > 1) {
-      this.append(character);
-      if (character === '"') this.inString = true;
-      else if (character === '{' || character === '[') this.depth++;
-      else if ((character === '}' || character === ']') && --this.depth === 1) this.valueEnds();
+    if (this.#depth > 1) {
+      this.#append(character);
+      if (character === '"') this.#inString = true;
+      else if (character === '{' || character === '[') this.#depth++;
+      else if ((character === '}' || character === ']') && --this.#depth === 1) this.#valueEnds();
       return;
     }
-    if (this.expect !== 'scalar' && /\s/.test(character)) return;
-    this.atTop(character);
+    if (this.#expect !== 'scalar' && /\s/.test(character)) return;
+    this.#atTop(character);
   }
 
   /** A letter outside of strings, in the object itself. */
-  private atTop(character: string): void {
-    switch (this.expect) {
+  #atTop(character: string): void {
+    switch (this.#expect) {
       case 'open':
         if (character !== '{') {
-          this.fail();
+          this.#fail();
           return;
         }
-        this.depth = 1;
-        this.expect = 'key';
+        this.#depth = 1;
+        this.#expect = 'key';
         return;
       case 'key':
         if (character === '}') {
-          this.close();
+          this.#close();
           return;
         }
         if (character !== '"') {
-          this.fail();
+          this.#fail();
           return;
         }
-        this.piece = character;
-        this.inString = true;
+        this.#piece = character;
+        this.#inString = true;
         return;
       case 'colon':
         if (character !== ':') {
-          this.fail();
+          this.#fail();
           return;
         }
-        this.expect = 'value';
-        this.piece = '';
+        this.#expect = 'value';
+        this.#piece = '';
         return;
       case 'value':
         if (character === '}' || character === ',') {
-          this.fail();
+          this.#fail();
           return;
         }
-        this.append(character);
-        if (character === '"') this.inString = true;
-        else if (character === '{' || character === '[') this.depth++;
-        else this.expect = 'scalar';
+        this.#append(character);
+        if (character === '"') this.#inString = true;
+        else if (character === '{' || character === '[') this.#depth++;
+        else this.#expect = 'scalar';
         return;
       case 'scalar':
         if (character === ',' || character === '}') {
-          this.valueEnds();
-          if (this.state === 'reading') this.atTop(character);
-        } else this.append(character);
+          this.#valueEnds();
+          if (this.state === 'reading') this.#atTop(character);
+        } else this.#append(character);
         return;
       case 'comma':
         if (character === '}') {
-          this.close();
+          this.#close();
           return;
         }
         if (character !== ',') {
-          this.fail();
+          this.#fail();
           return;
         }
-        this.expect = 'key';
+        this.#expect = 'key';
     }
   }
 
-  private append(character: string): void {
-    this.piece += character;
+  #append(character: string): void {
+    this.#piece += character;
     // An object is passed on as it grows; a string that holds JSON is decoded once it is complete.
-    if (this.isArguments && this.piece.startsWith('{')) this.argumentsText = this.piece;
+    if (this.#isArguments && this.#piece.startsWith('{')) this.#argumentsText = this.#piece;
   }
 
-  private get isArguments(): boolean {
-    return (this.key === 'arguments' || this.key === 'parameters') && this.expect === 'value';
+  get #isArguments(): boolean {
+    return (this.#key === 'arguments' || this.#key === 'parameters') && this.#expect === 'value';
   }
 
-  private stringEnds(): void {
-    if (this.expect === 'key') {
-      const key = parse(this.piece);
+  #stringEnds(): void {
+    if (this.#expect === 'key') {
+      const key = parse(this.#piece);
       if (typeof key !== 'string') {
-        this.fail();
+        this.#fail();
         return;
       }
-      this.key = key;
-      this.expect = 'colon';
-    } else this.valueEnds();
+      this.#key = key;
+      this.#expect = 'colon';
+    } else this.#valueEnds();
   }
 
-  private valueEnds(): void {
-    const value = parse(this.piece);
+  #valueEnds(): void {
+    const value = parse(this.#piece);
     if (value === undefined) {
-      this.fail();
+      this.#fail();
       return;
     }
-    if (this.key === 'name') {
+    if (this.#key === 'name') {
       if (typeof value !== 'string') {
-        this.fail();
+        this.#fail();
         return;
       }
-      this.name = value;
-    } else if (this.key === 'arguments' || this.key === 'parameters') {
-      if (typeof value === 'string') this.argumentsText = value;
-      else if (value === null) this.argumentsText = '{}';
+      this.#name = value;
+    } else if (this.#key === 'arguments' || this.#key === 'parameters') {
+      if (typeof value === 'string') this.#argumentsText = value;
+      else if (value === null) this.#argumentsText = '{}';
       else if (typeof value !== 'object') {
-        this.fail();
+        this.#fail();
         return;
       }
     }
-    this.expect = 'comma';
+    this.#expect = 'comma';
   }
 
-  private close(): void {
-    this.depth = 0;
-    if (this.name === undefined) this.fail();
+  #close(): void {
+    this.#depth = 0;
+    if (this.#name === undefined) this.#fail();
     else this.state = 'done';
   }
 
-  private fail(): void {
+  #fail(): void {
     this.state = 'invalid';
   }
 }
