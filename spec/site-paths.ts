@@ -31,76 +31,48 @@ export function expandSite(
   environment: Readonly<Record<string, string | undefined>>,
 ): SiteConfig {
   const expand = (text: string): string => expandSitePath(text, environment);
-  const optional = <K extends string>(key: K, text: string | undefined): { [P in K]?: string } =>
-    text === undefined ? {} : ({ [key]: expand(text) } as { [P in K]?: string });
   const { runtime, slurm, native, gateway } = site;
-  const { tls } = gateway;
-  const { python, container } = runtime;
-  return {
-    ...site,
+  const { container, python } = runtime;
+  const expanded: SiteConfig = {
+    ...withPaths(site, ['scratch_dir', 'cache_dir', 'models_dir'], expand),
     state_dir: expand(site.state_dir),
-    ...optional('scratch_dir', site.scratch_dir),
-    ...optional('cache_dir', site.cache_dir),
-    ...optional('models_dir', site.models_dir),
     model_aliases: Object.fromEntries(
       Object.entries(site.model_aliases).map(([name, source]) => [name, expand(source)]),
     ),
-    ...(slurm === undefined
-      ? {}
-      : {
-          slurm: {
-            ...slurm,
-            ...optional('bin_dir', slurm.bin_dir),
-            ...optional('conf_file', slurm.conf_file),
-            ...(slurm.ssh === undefined
-              ? {}
-              : {
-                  ssh: {
-                    ...slurm.ssh,
-                    ...optional('identity_file', slurm.ssh.identity_file),
-                    ...optional('known_hosts_file', slurm.ssh.known_hosts_file),
-                    ...optional('config_file', slurm.ssh.config_file),
-                  },
-                }),
-          },
-        }),
     runtime: {
-      ...runtime,
-      ...optional('module_init', runtime.module_init),
-      ...optional('install_dir', runtime.install_dir),
-      ...optional('node_path', runtime.node_path),
+      ...withPaths(runtime, ['module_init', 'install_dir', 'node_path'], expand),
       container: {
-        ...container,
-        ...optional('command', container.command),
-        ...optional('image', container.image),
+        ...withPaths(container, ['command', 'image'], expand),
         binds: container.binds.map(expand),
       },
-      ...(python === undefined
-        ? {}
-        : {
-            python: {
-              ...python,
-              path: expand(python.path),
-              ...optional('conda_base', python.conda_base),
-            },
-          }),
     },
-    native: { ...native, ...optional('library_dir', native.library_dir) },
-    gateway: {
-      ...gateway,
-      ...optional('socket', gateway.socket),
-      ...(tls === undefined
-        ? {}
-        : {
-            tls: {
-              ...tls,
-              ...optional('certificate_file', tls.certificate_file),
-              ...optional('key_file', tls.key_file),
-              ...optional('ca_file', tls.ca_file),
-            },
-          }),
-    },
+    native: withPaths(native, ['library_dir'], expand),
+    gateway: withPaths(gateway, ['socket'], expand),
   };
+  if (slurm !== undefined) {
+    expanded.slurm = withPaths(slurm, ['bin_dir', 'conf_file'], expand);
+    if (slurm.ssh !== undefined)
+      expanded.slurm.ssh = withPaths(slurm.ssh, ['identity_file', 'known_hosts_file', 'config_file'], expand);
+  }
+  if (python !== undefined)
+    expanded.runtime.python = { ...withPaths(python, ['conda_base'], expand), path: expand(python.path) };
+  if (gateway.tls !== undefined)
+    expanded.gateway.tls = withPaths(gateway.tls, ['certificate_file', 'key_file', 'ca_file'], expand);
+  return expanded;
+}
+
+/** A copy of a section in which those of its optional paths that are given are expanded. */
+function withPaths<K extends string, T extends { [P in K]?: string | undefined }>(
+  section: T,
+  keys: readonly K[],
+  expand: (text: string) => string,
+): T {
+  const copy: T = { ...section };
+  for (const key of keys) {
+    const text = section[key];
+    if (text !== undefined) copy[key] = expand(text) as T[K];
+  }
+  return copy;
 }
 
 /** The folder for caches; undefined where the site names neither one nor a scratch folder. */

@@ -9,7 +9,7 @@ import type { AssignmentOption } from '../../solver/assignment/problem.ts';
 import { solveAssignment } from '../../solver/assignment/solve.ts';
 import { findDevice } from '../../solver/catalog/devices.ts';
 import { findModel } from '../../solver/catalog/known-models.ts';
-import { type LatencyModel, latencyModel } from '../../solver/simulator/latency.ts';
+import { LatencyModel } from '../../solver/simulator/latency.ts';
 import { type ReplicaGroup, simulateServing } from '../../solver/simulator/simulate.ts';
 import { drawRequests } from '../../solver/simulator/workload.ts';
 import type { BenchResult } from '../result.ts';
@@ -163,7 +163,7 @@ function maxRate(
 }
 
 function latency(name: string, device: string, tp: number): LatencyModel {
-  return latencyModel({ model: findModel(name), device: findDevice(device), engine: 'vllm', tp, pp: 1 });
+  return new LatencyModel({ model: findModel(name), device: findDevice(device), engine: 'vllm', tp, pp: 1 });
 }
 
 /** Shares of a model's traffic are dealt in so many units. */

@@ -254,12 +254,19 @@ export class Relaxation {
 
   /** One dual simplex pivot. Returns false at the optimum, and where no column can enter. */
   #pivot(most: number): boolean {
+    const out = this.#leaving();
+    if (out === undefined) return false;
+    const leavingModel = out.leaving - this.#types;
+    this.#takeRow(out.leaving);
+    const entering = this.#entering(leavingModel, out.sign);
+    if (entering === undefined) return this.#unbounded(out.sign, most);
+    this.#exchange(out.leaving, entering);
+    return true;
+  }
+
+  /** The basic column that is furthest outside: negative, or present although it was removed. */
+  #leaving(): { leaving: number; sign: number } | undefined {
     const types = this.#types;
-    const stride = this.#stride;
-    const data = this.data;
-    const models = this.#domains.length;
-    const { prices } = this;
-    // The basic column that is furthest outside: negative, or present although it was removed.
     let worst = 1e-7;
     let leaving = -1;
     let sign = 1;
@@ -272,7 +279,7 @@ export class Relaxation {
       leaving = column;
       sign = value < 0 ? -1 : 1;
     }
-    for (let model = 0; model < models; model++) {
+    for (let model = 0; model < this.#domains.length; model++) {
       const value = this.#keyValues[model]!;
       if (value === 0) continue;
       const outside = value < 0 ? -value : this.#allowed(this.#keys[model]!) ? 0 : value;
@@ -281,23 +288,35 @@ export class Relaxation {
       leaving = types + model;
       sign = value < 0 ? -1 : 1;
     }
-    if (leaving < 0) return false;
-    const leavingModel = leaving - types;
+    return leaving < 0 ? undefined : { leaving, sign };
+  }
+
+  /** Sets `#row` to the row of the inverse that belongs to the leaving column. */
+  #takeRow(leaving: number): void {
+    const types = this.#types;
     const row = this.#row;
-    if (leavingModel < 0)
+    const leavingModel = leaving - types;
+    if (leavingModel < 0) {
       for (let type = 0; type < types; type++) row[type] = this.#inverse[leaving * types + type]!;
-    else {
-      row.fill(0);
-      for (let column = 0; column < types; column++) {
-        const extra = this.#extras[column]!;
-        if (extra < 0 || this.#modelOf[extra] !== leavingModel) continue;
-        for (let type = 0; type < types; type++) row[type]! -= this.#inverse[column * types + type]!;
-      }
+      return;
     }
-    // Ratio test over every allowed column: the one whose reduced cost reaches zero first.
+    row.fill(0);
+    for (let column = 0; column < types; column++) {
+      const extra = this.#extras[column]!;
+      if (extra < 0 || this.#modelOf[extra] !== leavingModel) continue;
+      for (let type = 0; type < types; type++) row[type]! -= this.#inverse[column * types + type]!;
+    }
+  }
+
+  /** Ratio test over every allowed column: the one whose reduced cost reaches zero first; undefined: none can enter. */
+  #entering(leavingModel: number, sign: number): number | undefined {
+    const types = this.#types;
+    const stride = this.#stride;
+    const { data, prices } = this;
+    const row = this.#row;
     let ratio = Number.POSITIVE_INFINITY;
     let steepest = 0;
-    let entering = Number.MIN_SAFE_INTEGER;
+    let entering: number | undefined;
     for (let type = 0; type < types; type++) {
       const slope = sign * row[type]!;
       if (slope <= tolerance || this.#extras.includes(-1 - type)) continue;
@@ -308,7 +327,7 @@ export class Relaxation {
         entering = -1 - type;
       }
     }
-    for (let model = 0; model < models; model++) {
+    for (let model = 0; model < this.#domains.length; model++) {
       const { dense, size } = this.#domains[model]!;
       const first = this.first[model]!;
       const key = this.#keys[model]! * stride;
@@ -336,9 +355,7 @@ export class Relaxation {
         entering = first + dense[index]!;
       }
     }
-    if (entering === Number.MIN_SAFE_INTEGER) return this.#unbounded(sign, most);
-    this.#exchange(leaving, entering);
-    return true;
+    return entering;
   }
 
   /**

@@ -15,7 +15,7 @@ import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
 import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
 import type { ReplicaConfig } from '../simulator/deployment.ts';
-import { type LatencyModel, latencyModel } from '../simulator/latency.ts';
+import { LatencyModel } from '../simulator/latency.ts';
 import type { PlacementOption } from './options.ts';
 
 /** Engines by whose constants they are predicted; those without their own are taken for the most similar. */
@@ -129,7 +129,7 @@ export class LatencyEstimator {
     if (key === undefined || config === undefined) return undefined;
     let model = this.#models.get(key);
     if (model === undefined) {
-      model = latencyModel(config);
+      model = new LatencyModel(config);
       this.#models.set(key, model);
     }
     return model;

@@ -43,6 +43,18 @@ export interface PlacementOption {
   time_limit_s?: number;
 }
 
+/** One way to run a model there, before it is known whether it can be. */
+type Way = Pick<
+  PlacementOption,
+  'model' | 'shape' | 'offer' | 'device' | 'device_note' | 'engine' | 'tensor'
+> & { precision: PrecisionChoice };
+
+interface BrokenConstraint {
+  constraint: RejectedOption['constraint'];
+  because: string;
+  numbers: Numbers;
+}
+
 type Numbers = { engine?: ResolvedEngine; needed?: number; available?: number };
 
 /** At least one option, or the first constraint that none of the ways there are can keep. */
@@ -72,20 +84,11 @@ export function placementOptions(
     );
 
   const choice = chooseEngine(model, offer);
-  if (!('reason' in choice))
-    return reject(
-      choice.constraint,
-      choice.because,
-      choice.engine === undefined ? {} : { engine: choice.engine },
-    );
+  if (!('reason' in choice)) return reject(choice.constraint, choice.because, { engine: choice.engine });
   const { engine } = choice;
   const { device, note } = offeredDevice(
     devices,
-    {
-      cpus: offer.cpus,
-      isa: offer.isa ?? [],
-      ...(offer.architecture ? { architecture: offer.architecture } : {}),
-    },
+    { cpus: offer.cpus, isa: offer.isa ?? [], architecture: offer.architecture },
     devices.figures,
   );
   const precisions = precisionsOf(model, engine, device, shape);
@@ -99,8 +102,8 @@ export function placementOptions(
   for (const tensor of tensorDegrees(model, offer, engine))
     for (const precision of precisions) {
       const way = { model, shape, offer, device, device_note: note, engine, tensor, precision };
-      const option = optionWith(way, choice.reason, question, limit, reject);
-      if ('constraint' in option) last = option;
+      const option = optionWith(way, choice.reason, question, limit);
+      if ('constraint' in option) last = reject(option.constraint, option.because, option.numbers);
       else options.push(option);
     }
   return options.length > 0 ? options : last!;
@@ -127,102 +130,105 @@ function askedFor(
   return undefined;
 }
 
+/** The way with its memory and threads, or the first constraint that it breaks. */
 function optionWith(
-  way: Pick<PlacementOption, 'model' | 'shape' | 'offer' | 'device' | 'device_note' | 'engine' | 'tensor'> & {
-    precision: PrecisionChoice;
-  },
+  way: Way,
   engineReason: string,
   question: PlacementQuestion,
   limit: number | undefined,
-  reject: (constraint: RejectedOption['constraint'], because: string, numbers?: Numbers) => RejectedOption,
-): PlacementOption | RejectedOption {
-  const { model, offer, engine, tensor } = way;
+): PlacementOption | BrokenConstraint {
+  const { model, offer, engine, tensor, precision } = way;
   const { spec } = model;
   const { devices } = offer;
   const { pipeline } = spec.parallel;
   const deviceCount = tensor * pipeline;
-  if (engine === 'native' && deviceCount > 1)
-    return reject(
-      'parallel_unsupported',
-      `the native engine runs a replica on one device; parallel asks for ${deviceCount}`,
-      { engine, needed: deviceCount, available: 1 },
-    );
-  if (devices.kind === 'mig' && deviceCount > 1)
-    return reject(
-      'parallel_unsupported',
-      `MIG slices do not work together on one replica; parallel asks for ${deviceCount}`,
-      { engine, needed: deviceCount, available: 1 },
-    );
-  const nodes = nodesOf(tensor, pipeline, devices.count);
-  if (nodes === undefined)
-    return reject(
-      'devices_per_node',
-      `one replica takes ${deviceCount} devices (tensor ${tensor} × pipeline ${pipeline}); a node has ${devices.count}`,
-      { engine, needed: deviceCount, available: devices.count },
-    );
-  const onOne = nodes > 1 ? staysOnNode(engine, offer) : undefined;
-  if (onOne !== undefined)
-    return reject(
-      'devices_per_node',
-      `one replica takes ${deviceCount} devices (tensor ${tensor} × pipeline ${pipeline}); a node has ${devices.count}, and ${onOne}`,
-      { engine, needed: deviceCount, available: devices.count },
-    );
+  const nodes = nodesTaken(way);
+  if (typeof nodes !== 'number') return nodes;
   const onNode = deviceCount / nodes;
-  if (!dividesHeads(model, tensor))
-    return reject(
-      'tensor_divides_heads',
-      `tensor ${tensor} does not divide the ${model.summary!.n_head} heads (${model.summary!.n_head_kv} of keys and values) of ${model.architecture}`,
-      { engine, needed: tensor, available: model.summary!.n_head },
-    );
-
-  const split = { tensor, pipeline, weight_bytes: way.precision.weight_bytes };
-  const memory = sizeUnit(model, engine, devices, split, question.settings);
-  if ('because' in memory)
-    return reject('device_memory', memory.because, {
-      engine,
-      needed: memory.needed,
-      available: memory.available,
-    });
-  if (!onRealGpu(offer)) {
-    const needed = memory.bytes_per_device * onNode + question.settings.host_overhead_bytes;
-    if (needed > offer.memory_bytes)
-      return reject(
-        'host_memory',
-        `needs ${formatGib(needed)} of host memory (replica and node agent); a job may have ${formatGib(offer.memory_bytes)}`,
-        { engine, needed, available: offer.memory_bytes },
-      );
-  }
-
+  const memory = memoryTaken(way, onNode, question);
+  if ('constraint' in memory) return memory;
   const coresPerDevice = Math.max(1, Math.floor(offer.cpus / devices.count));
   const threads = spec.cpu_threads ?? coresPerDevice * onNode;
   if (threads > offer.cpus)
-    return reject('cpus_per_node', `cpu_threads asks for ${threads}; a node has ${offer.cpus} CPUs`, {
-      engine,
-      needed: threads,
-      available: offer.cpus,
-    });
-
-  const { precision } = way;
-  return {
+    return {
+      constraint: 'cpus_per_node',
+      because: `cpu_threads asks for ${threads}; a node has ${offer.cpus} CPUs`,
+      numbers: { engine, needed: threads, available: offer.cpus },
+    };
+  const reasons = [engineReason];
+  if (precision.reason !== undefined) reasons.push(precision.reason);
+  if (nodes > 1)
+    reasons.push(
+      `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${pipeline} stages over all; speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`,
+    );
+  const option: PlacementOption = {
     ...way,
     precision: precision.precision,
     steps_down: precision.steps_down,
     weight_bytes: precision.weight_bytes,
-    reasons: [
-      engineReason,
-      ...(precision.reason === undefined ? [] : [precision.reason]),
-      ...(nodes > 1
-        ? [
-            `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${pipeline} stages over all; speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`,
-          ]
-        : []),
-    ],
+    reasons,
     pipeline,
     device_count: deviceCount,
     nodes,
     threads,
     memory,
-    ...(limit === undefined ? {} : { time_limit_s: limit }),
+  };
+  if (limit !== undefined) option.time_limit_s = limit;
+  return option;
+}
+
+/** Over how many nodes a replica is split, where the engine, the devices and the model can be split so. */
+function nodesTaken({ model, offer, engine, tensor }: Way): number | BrokenConstraint {
+  const { devices } = offer;
+  const { pipeline } = model.spec.parallel;
+  const deviceCount = tensor * pipeline;
+  const onOneDevice = (because: string): BrokenConstraint => ({
+    constraint: 'parallel_unsupported',
+    because: `${because}; parallel asks for ${deviceCount}`,
+    numbers: { engine, needed: deviceCount, available: 1 },
+  });
+  if (engine === 'native' && deviceCount > 1)
+    return onOneDevice('the native engine runs a replica on one device');
+  if (devices.kind === 'mig' && deviceCount > 1)
+    return onOneDevice('MIG slices do not work together on one replica');
+  const nodes = nodesOf(tensor, pipeline, devices.count);
+  const onOneNode = nodes !== undefined && nodes > 1 ? staysOnNode(engine, offer) : undefined;
+  if (nodes === undefined || onOneNode !== undefined) {
+    const why = nodes === undefined ? '' : `, and ${onOneNode}`;
+    return {
+      constraint: 'devices_per_node',
+      because: `one replica takes ${deviceCount} devices (tensor ${tensor} × pipeline ${pipeline}); a node has ${devices.count}${why}`,
+      numbers: { engine, needed: deviceCount, available: devices.count },
+    };
+  }
+  if (dividesHeads(model, tensor)) return nodes;
+  const { n_head, n_head_kv } = model.summary!;
+  return {
+    constraint: 'tensor_divides_heads',
+    because: `tensor ${tensor} does not divide the ${n_head} heads (${n_head_kv} of keys and values) of ${model.architecture}`,
+    numbers: { engine, needed: tensor, available: n_head },
+  };
+}
+
+/** Memory of the devices, and of the host where that is what devices have. */
+function memoryTaken(
+  { model, offer, engine, tensor, precision }: Way,
+  devicesOnNode: number,
+  { settings }: PlacementQuestion,
+): UnitMemory | BrokenConstraint {
+  const split = { tensor, pipeline: model.spec.parallel.pipeline, weight_bytes: precision.weight_bytes };
+  const memory = sizeUnit(model, engine, offer.devices, split, settings);
+  if ('because' in memory) {
+    const { because, needed, available } = memory;
+    return { constraint: 'device_memory', because, numbers: { engine, needed, available } };
+  }
+  if (onRealGpu(offer)) return memory;
+  const needed = memory.bytes_per_device * devicesOnNode + settings.host_overhead_bytes;
+  if (needed <= offer.memory_bytes) return memory;
+  return {
+    constraint: 'host_memory',
+    because: `needs ${formatGib(needed)} of host memory (replica and node agent); a job may have ${formatGib(offer.memory_bytes)}`,
+    numbers: { engine, needed, available: offer.memory_bytes },
   };
 }
 

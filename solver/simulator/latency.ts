@@ -4,7 +4,7 @@
  */
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { activeParameters } from '../catalog/model-shape.ts';
-import { type ReplicaConfig, replicaOf } from './deployment.ts';
+import { type ReplicaConfig, replicaOf, type SimulatedReplica } from './deployment.ts';
 import { computeOn } from './operators.ts';
 import { devicePower } from './power.ts';
 import { type Lengths, type PromptPath, SimulatedServiceTimes } from './service-times.ts';
@@ -35,21 +35,6 @@ export interface LatencyTargets {
   tpot_ms?: number | undefined;
 }
 
-/** Answers for one kind of replica, for any load. */
-export interface LatencyModel {
-  /** @throws E_SIMULATION_INPUT for a negative rate or lengths below one token */
-  estimate(load: ReplicaLoad): LatencyEstimate;
-  /**
-   * Share of requests that meet the targets, 0 to 1; rises with the targets and falls with the load (but for
-   * some hundredths where steps turn from full to half full). Of a replica that is offered more than it can
-   * take, those of the first hour.
-   * @throws as estimate
-   */
-  attainment(load: ReplicaLoad, targets: LatencyTargets): number;
-  /** The most requests per second at these lengths. */
-  maxRate(lengths: Lengths): number;
-}
-
 /** The steady state under one load; times in seconds. */
 interface SteadyState {
   times: SimulatedServiceTimes;
@@ -73,41 +58,99 @@ interface SteadyState {
 }
 
 /**
- * Steady state of a birth–death chain over the number of sequences that run. With n of them a token takes
- * t(n) = (s(n) + L a(n) / μ_out) / (1 − λ a(n)): the decode step s, the prompts that arrive meanwhile and add
- * a each, and the L prompts that were waiting when the first token came. Requests come at rate λ and go at
- * n / (μ_out t(n)); for processor sharing the distribution of n depends on the mean length alone. Little's law
- * gives TPOT = E[n] / (λ μ_out). Where no place in the batch is free the tail is that of M/M/c.
- * Before its first token a request waits for the rest of the step that runs, for the prompts ahead, and for a
+ * Answers for one kind of replica, for any load, from the steady state of a birth–death chain over the number of
+ * sequences that run. With n of them a token takes t(n) = (s(n) + L a(n) / μ_out) / (1 − λ a(n)): the decode step s,
+ * the prompts that arrive meanwhile and add a each, and the L prompts that were waiting when the first token came.
+ * Requests come at rate λ and go at n / (μ_out t(n)); for processor sharing the distribution of n depends on the mean
+ * length alone. Little's law gives TPOT = E[n] / (λ μ_out). Where no place in the batch is free the tail is that of
+ * M/M/c. Before its first token a request waits for the rest of the step that runs, for the prompts ahead, and for a
  * place (`waiting.ts`).
- * @throws what `replicaOf` throws
  */
-export function latencyModel(config: ReplicaConfig): LatencyModel {
-  const { model, limits } = replicaOf(config);
-  const { pp, tp, device, shape, calibration } = model.input;
-  const devices = tp * pp;
-  const flops_per_token = (2 * activeParameters(shape)) / devices;
-  const reached_flops =
-    (device.peak_flops_per_s[computeOn(device, shape.weights.compute)] ?? 1) *
-    calibration.device.gemm_compute;
-
+export class LatencyModel {
+  readonly #replica: SimulatedReplica;
+  readonly #devices: number;
+  readonly #flops_per_token: number;
+  readonly #reached_flops: number;
   /** Searches ask about the same lengths at many rates. */
-  let last: SimulatedServiceTimes | undefined;
-  const timesOf = (lengths: Lengths): SimulatedServiceTimes => {
-    const { input_tokens, output_tokens } = lengths;
-    if (last?.lengths.input_tokens !== input_tokens || last.lengths.output_tokens !== output_tokens)
-      last = new SimulatedServiceTimes(model, limits, { input_tokens, output_tokens });
-    return last;
-  };
+  #times: SimulatedServiceTimes | undefined;
 
-  const steadyState = (load: ReplicaLoad): SteadyState => {
+  /** @throws what `replicaOf` throws */
+  constructor(config: ReplicaConfig) {
+    this.#replica = replicaOf(config);
+    const { pp, tp, device, shape, calibration } = this.#replica.model.input;
+    this.#devices = tp * pp;
+    this.#flops_per_token = (2 * activeParameters(shape)) / this.#devices;
+    this.#reached_flops =
+      (device.peak_flops_per_s[computeOn(device, shape.weights.compute)] ?? 1) *
+      calibration.device.gemm_compute;
+  }
+
+  /** The most requests per second at these lengths. */
+  maxRate(lengths: Lengths): number {
+    return this.#timesOf(lengths).max_rate_per_s;
+  }
+
+  /** @throws E_SIMULATION_INPUT for a negative rate or lengths below one token */
+  estimate(load: ReplicaLoad): LatencyEstimate {
+    const state = this.#steadyState(load);
+    const { path, slot, running, utilization, max_rate_per_s, tpot } = state;
+    const ttft =
+      this.#leastTtft(state) + path.residual + meanWait(path.ahead) + meanWait(slot) + state.overload;
+    return {
+      ttft_ms: ttft * 1e3,
+      tpot_ms: tpot * 1e3,
+      e2e_ms: (ttft + tpot * (load.output_tokens - 1)) * 1e3,
+      running,
+      utilization,
+      max_rate_per_s,
+      power_w: this.#power(load, state),
+    };
+  }
+
+  /**
+   * Share of requests that meet the targets, 0 to 1; rises with the targets and falls with the load (but for
+   * some hundredths where steps turn from full to half full). Of a replica that is offered more than it can
+   * take, those of the first hour.
+   * @throws as estimate
+   */
+  attainment(load: ReplicaLoad, { ttft_ms, tpot_ms }: LatencyTargets): number {
+    const state = this.#steadyState(load);
+    let share = 1;
+    if (ttft_ms !== undefined) {
+      const left = ttft_ms / 1e3 - this.#leastTtft(state);
+      // The rest of a step is even between 0 and the step's length, where one runs.
+      const { running_share, residual, ahead } = state.path;
+      const step = running_share === 0 ? 0 : (2 * residual) / running_share;
+      const inTime = (length: number): number =>
+        meanOver((at) => 1 - waitsLonger(ahead, state.slot, left - at * (length + 2 * state.overload)));
+      share = running_share * inTime(step) + (1 - running_share) * inTime(0);
+    }
+    if (tpot_ms !== undefined && load.output_tokens > 1) {
+      const least = state.times.decode(1);
+      share *= gammaShareBelow(tpot_ms / 1e3 - least, Math.max(0, state.tpot - least), state.tpot_variance);
+      // Those that are not served within the horizon meet no target.
+      if (ttft_ms === undefined) share /= Math.max(1, state.utilization);
+    }
+    return share;
+  }
+
+  #timesOf({ input_tokens, output_tokens }: Lengths): SimulatedServiceTimes {
+    const known = this.#times;
+    if (known?.lengths.input_tokens === input_tokens && known.lengths.output_tokens === output_tokens)
+      return known;
+    const { model, limits } = this.#replica;
+    this.#times = new SimulatedServiceTimes(model, limits, { input_tokens, output_tokens });
+    return this.#times;
+  }
+
+  #steadyState(load: ReplicaLoad): SteadyState {
     const { rate_per_s, output_tokens } = load;
     if (!(rate_per_s >= 0) || !(load.input_tokens >= 1) || !(output_tokens >= 1))
       throw new HpcserveError('E_SIMULATION_INPUT', {
         what: 'a load that cannot be estimated',
         because: `rate ${rate_per_s} per second, ${load.input_tokens} tokens in, ${output_tokens} tokens out`,
       });
-    const times = timesOf(load);
+    const times = this.#timesOf(load);
     const { most: top, max_rate_per_s } = times;
     const utilization = rate_per_s / max_rate_per_s;
     const chain = runningSequences(times, rate_per_s);
@@ -135,64 +178,22 @@ export function latencyModel(config: ReplicaConfig): LatencyModel {
       ),
       overload: (Math.max(0, utilization - 1) * horizon_s) / 2,
     };
-  };
+  }
 
-  const leastTtft = (state: SteadyState): number => state.path.own + calibration.engine.request_s;
+  #leastTtft({ path }: SteadyState): number {
+    return path.own + this.#replica.model.input.calibration.engine.request_s;
+  }
 
-  return {
-    maxRate: (lengths) => timesOf(lengths).max_rate_per_s,
-
-    estimate(load) {
-      const state = steadyState(load);
-      const ttft =
-        leastTtft(state) +
-        state.path.residual +
-        meanWait(state.path.ahead) +
-        meanWait(state.slot) +
-        state.overload;
-      const { running, utilization, max_rate_per_s, tpot, decode, prompt, prompt_share, empty } = state;
-      const computeOf = (tokens: number, seconds: number): number =>
-        (tokens * flops_per_token) / (seconds * reached_flops);
-      return {
-        ttft_ms: ttft * 1e3,
-        tpot_ms: tpot * 1e3,
-        e2e_ms: (ttft + tpot * (load.output_tokens - 1)) * 1e3,
-        running,
-        utilization,
-        max_rate_per_s,
-        power_w:
-          devices *
-          devicePower(device, [
-            { time_share: prompt_share, compute: computeOf(load.input_tokens, prompt) },
-            {
-              time_share: (1 - prompt_share) * (1 - empty),
-              compute: computeOf(Math.max(1, running), decode),
-            },
-          ]),
-      };
-    },
-
-    attainment(load, { ttft_ms, tpot_ms }) {
-      const state = steadyState(load);
-      let share = 1;
-      if (ttft_ms !== undefined) {
-        const left = ttft_ms / 1e3 - leastTtft(state);
-        // The rest of a step is even between 0 and the step's length, where one runs.
-        const { running_share, residual, ahead } = state.path;
-        const step = running_share === 0 ? 0 : (2 * residual) / running_share;
-        const inTime = (length: number): number =>
-          meanOver((at) => 1 - waitsLonger(ahead, state.slot, left - at * (length + 2 * state.overload)));
-        share = running_share * inTime(step) + (1 - running_share) * inTime(0);
-      }
-      if (tpot_ms !== undefined && load.output_tokens > 1) {
-        const least = state.times.decode(1);
-        share *= gammaShareBelow(tpot_ms / 1e3 - least, Math.max(0, state.tpot - least), state.tpot_variance);
-        // Those that are not served within the horizon meet no target.
-        if (ttft_ms === undefined) share /= Math.max(1, state.utilization);
-      }
-      return share;
-    },
-  };
+  #power({ input_tokens }: ReplicaLoad, state: SteadyState): number {
+    const { running, decode, prompt, prompt_share, empty } = state;
+    const computeOf = (tokens: number, seconds: number): number =>
+      (tokens * this.#flops_per_token) / (seconds * this.#reached_flops);
+    const phases = [
+      { time_share: prompt_share, compute: computeOf(input_tokens, prompt) },
+      { time_share: (1 - prompt_share) * (1 - empty), compute: computeOf(Math.max(1, running), decode) },
+    ];
+    return this.#devices * devicePower(this.#replica.model.input.device, phases);
+  }
 }
 
 /**

@@ -235,38 +235,58 @@ function emptyTimes(n: number): Times {
   return { arrival_s: column(), first_token_s: column(), finish_s: column() };
 }
 
+/** What single requests saw, and sums over those that were served. */
+interface Served {
+  ttft_s: Float64Array;
+  tpot_s: Float64Array;
+  e2e_s: Float64Array;
+  requests: number;
+  output_tokens: number;
+  total_tokens: number;
+  duration_s: number;
+}
+
+/** @param outside time outside the engine's steps: before the first token, so it shifts the first and the last alike */
+function servedOf(requests: RequestColumns, times: Times, outside: number): Served {
+  const n = times.arrival_s.length;
+  const served: Served = {
+    ttft_s: new Float64Array(n),
+    tpot_s: new Float64Array(n),
+    e2e_s: new Float64Array(n),
+    requests: 0,
+    output_tokens: 0,
+    total_tokens: 0,
+    duration_s: 0,
+  };
+  let start = Number.POSITIVE_INFINITY;
+  let end = 0;
+  for (let row = 0; row < n; row++) {
+    const first = times.first_token_s[row]!;
+    const finish = times.finish_s[row]!;
+    const output = requests.output_tokens[row]!;
+    served.ttft_s[row] = first - times.arrival_s[row]! + outside;
+    served.e2e_s[row] = finish - times.arrival_s[row]! + outside;
+    served.tpot_s[row] = output > 1 ? (finish - first) / (output - 1) : Number.NaN;
+    if (Number.isNaN(finish)) continue;
+    served.requests++;
+    served.output_tokens += output;
+    served.total_tokens += output + requests.input_tokens[row]!;
+    start = Math.min(start, times.arrival_s[row]!);
+    end = Math.max(end, finish);
+  }
+  if (served.requests > 0) served.duration_s = end - start;
+  return served;
+}
+
 function resultOf(
   requests: RequestColumns,
   times: Times,
   simulated: readonly Simulated[],
   replicas: number,
 ): ServingResult {
-  const n = times.arrival_s.length;
-  const ttft_s = new Float64Array(n);
-  const tpot_s = new Float64Array(n);
-  const e2e_s = new Float64Array(n);
-  // Time outside the engine's steps: before the first token, so it shifts the first and the last alike.
   const outside = simulated[0]!.replica.model.input.calibration.engine.request_s;
-  let output = 0;
-  let total = 0;
-  let served = 0;
-  let start = Number.POSITIVE_INFINITY;
-  let end = 0;
-  for (let row = 0; row < n; row++) {
-    const first = times.first_token_s[row]!;
-    const finish = times.finish_s[row]!;
-    ttft_s[row] = first - times.arrival_s[row]! + outside;
-    e2e_s[row] = finish - times.arrival_s[row]! + outside;
-    const after = requests.output_tokens[row]! - 1;
-    tpot_s[row] = after > 0 ? (finish - first) / after : Number.NaN;
-    if (Number.isNaN(finish)) continue;
-    served++;
-    output += requests.output_tokens[row]!;
-    total += requests.output_tokens[row]! + requests.input_tokens[row]!;
-    start = Math.min(start, times.arrival_s[row]!);
-    end = Math.max(end, finish);
-  }
-  const duration_s = served === 0 ? 0 : end - start;
+  const served = servedOf(requests, times, outside);
+  const { ttft_s, tpot_s, e2e_s, duration_s } = served;
   const perSecond = (amount: number): number => (duration_s === 0 ? 0 : amount / duration_s);
   const milliseconds = (values: Float64Array): Distribution =>
     distributionOf(values.map((value) => value * 1e3));
@@ -276,7 +296,7 @@ function resultOf(
   const gapTokens = simulated.flatMap(({ record }) => record.gaps.tokens);
   return {
     report: {
-      requests: n,
+      requests: times.arrival_s.length,
       refused: sumOf((record) => record.refused),
       ttft_ms: milliseconds(ttft_s),
       tpot_ms: milliseconds(tpot_s),
@@ -286,9 +306,9 @@ function resultOf(
         gapTokens,
       ),
       duration_s,
-      requests_per_s: perSecond(served),
-      output_tokens_per_s: perSecond(output),
-      total_tokens_per_s: perSecond(total),
+      requests_per_s: perSecond(served.requests),
+      output_tokens_per_s: perSecond(served.output_tokens),
+      total_tokens_per_s: perSecond(served.total_tokens),
       kv: {
         capacity_tokens: simulated.reduce((sum, { replica }) => sum + replica.limits.kv_tokens, 0),
         mean: sumOf((record) => record.kv_mean) / replicas,

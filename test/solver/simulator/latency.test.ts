@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { findDevice } from '../../../solver/catalog/devices.ts';
 import { findModel } from '../../../solver/catalog/known-models.ts';
-import { latencyModel } from '../../../solver/simulator/latency.ts';
+import { LatencyModel } from '../../../solver/simulator/latency.ts';
 import { simulateServing } from '../../../solver/simulator/simulate.ts';
 import {
   gammaShareBelow,
@@ -19,7 +19,7 @@ const config = {
   pp: 1,
 };
 const lengths = { input_tokens: 800, output_tokens: 200 };
-const model = latencyModel(config);
+const model = new LatencyModel(config);
 const top = model.maxRate(lengths);
 const loads = [0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1, 1.01, 1.2, 2, 10];
 
@@ -81,7 +81,7 @@ describe('the closed form beside the simulation', () => {
   ] as const;
   const rows = kinds.flatMap(([name, device, tp, engine]) => {
     const group = { model: findModel(name), device: findDevice(device), engine, tp, pp: 1, dp: 1 };
-    const closed = latencyModel(group);
+    const closed = new LatencyModel(group);
     return [
       [800, 200],
       [200, 400],
@@ -153,7 +153,7 @@ describe('power', () => {
     expect(watts[0]).toBeCloseTo(0.15 * 400, 6);
     expect(watts.at(-1)).toBeLessThanOrEqual(400);
     expect(watts.at(-1)).toBeGreaterThan(240);
-    const two = latencyModel({ ...config, tp: 2 });
+    const two = new LatencyModel({ ...config, tp: 2 });
     expect(two.estimate({ rate_per_s: 0, ...lengths }).power_w).toBeCloseTo(2 * 60, 6);
   });
 });
@@ -169,8 +169,8 @@ describe('speed', () => {
       return times.sort((a, b) => a - b)[turns >> 1]!;
     };
     let rate = 0;
-    expect(median(() => void latencyModel(config), 51)).toBeLessThan(1);
-    const built = latencyModel(config);
+    expect(median(() => void new LatencyModel(config), 51)).toBeLessThan(1);
+    const built = new LatencyModel(config);
     const estimate = (): void => {
       rate += 0.01;
       built.estimate({ rate_per_s: rate, ...lengths });

@@ -3,7 +3,7 @@ import { findDevice } from '../../../solver/catalog/devices.ts';
 import { findModel } from '../../../solver/catalog/known-models.ts';
 import { weightPrecision } from '../../../solver/catalog/weight-precision.ts';
 import { replicaOf } from '../../../solver/simulator/deployment.ts';
-import { latencyModel } from '../../../solver/simulator/latency.ts';
+import { LatencyModel } from '../../../solver/simulator/latency.ts';
 import { simulateDisaggregated, simulateServing } from '../../../solver/simulator/simulate.ts';
 import { distributionOf, quantile, weightedDistributionOf } from '../../../solver/simulator/statistics.ts';
 import { parseTrace } from '../../../solver/simulator/trace.ts';
@@ -96,7 +96,7 @@ describe('serving', () => {
 });
 
 describe('L in closed form', () => {
-  const model = latencyModel(group);
+  const model = new LatencyModel(group);
   const lengths = { input_tokens: 800, output_tokens: 150 };
   it('comes near the simulation at moderate loads', () => {
     const max = model.maxRate(lengths);
