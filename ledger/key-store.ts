@@ -253,7 +253,7 @@ export class KeyStore {
       name,
       created_at_ms,
       settings,
-      ...(revoked_at_ms === undefined ? {} : { revoked_at_ms }),
+      revoked_at_ms,
     };
     if (revoked_at_ms !== undefined) this.#revocations.set(id, revoked_at_ms);
     // Whoever gave the key another secret by hand took the old one away.

@@ -161,7 +161,7 @@ export class SlurmCommandClient implements SlurmClient {
     const [job_id = '', cluster] = line.split(';');
     return {
       job_id,
-      ...(cluster === undefined ? {} : { cluster }),
+      cluster,
       warnings: refusalLines(result.stderr),
     };
   }
@@ -182,7 +182,7 @@ export class SlurmCommandClient implements SlurmClient {
       start_time_ms,
       processors: Number(match[2]),
       node_list: match[3]!,
-      ...(match[4] === undefined ? {} : { partition: match[4] }),
+      partition: match[4],
     };
   }
 
@@ -214,7 +214,7 @@ export class SlurmCommandClient implements SlurmClient {
       config.has_accounting ? this.#associations(config.cluster_name) : undefined,
       this.reservations(),
     ]);
-    return { enforced, ...(associations ? { associations } : {}), reservations };
+    return { enforced, associations, reservations };
   }
 
   async clusters(): Promise<ClusterName[] | undefined> {
@@ -361,7 +361,7 @@ export class SlurmCommandClient implements SlurmClient {
     const where = this.#cluster === undefined ? [] : ['env', `SLURM_CLUSTERS=${this.#cluster}`];
     const result = await this.#runner.run([...where, ...argv], {
       timeout_ms: this.#timeout_ms,
-      ...(input === undefined ? {} : { input }),
+      input,
     });
     if (result.code === 127 && /no such file|not found/i.test(result.stderr))
       throw commandMissing(programOf(argv));

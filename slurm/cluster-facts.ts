@@ -132,7 +132,7 @@ export function parseGres(text: string): Gres[] {
       const counted = /^(\d+)([KMGT])?$/i.exec(last);
       const count = counted === null ? 1 : scaled(Number(counted[1]), counted[2]);
       const type = parts.slice(1, counted === null ? undefined : -1).join(':');
-      return name === '' ? [] : [{ name, ...(type === '' || type === '(null)' ? {} : { type }), count }];
+      return name === '' ? [] : [{ name, type: type === '' || type === '(null)' ? undefined : type, count }];
     });
 }
 
@@ -170,18 +170,18 @@ export function parsePartitions(output: string): Partition[] {
         state: get('State'),
         node_list: present(pairs.get('Nodes')) ?? '',
         max_time_s: parseSlurmDuration_s(get('MaxTime')) ?? Number.POSITIVE_INFINITY,
-        ...(default_time_s === undefined ? {} : { default_time_s }),
+        default_time_s,
         preempt_mode: get('PreemptMode'),
         priority_tier: limit('PriorityTier'),
         grace_time_s: Number.parseInt(get('GraceTime'), 10) || 0,
         max_nodes: limit('MaxNodes'),
-        ...(allow_groups === undefined ? {} : { allow_groups }),
-        ...(allow_accounts === undefined ? {} : { allow_accounts }),
-        ...(allow_qos === undefined ? {} : { allow_qos }),
-        ...(qos === undefined ? {} : { qos }),
+        allow_groups,
+        allow_accounts,
+        allow_qos,
+        qos,
         exclusive: get('OverSubscribe') === 'EXCLUSIVE',
-        ...(def_mem_per_cpu_mb === undefined ? {} : { def_mem_per_cpu_mb }),
-        ...(def_mem_per_node_mb === undefined ? {} : { def_mem_per_node_mb }),
+        def_mem_per_cpu_mb,
+        def_mem_per_node_mb,
       };
     });
 }
@@ -218,7 +218,7 @@ export function parseControllerConfig(output: string): ControllerConfig {
     has_accounting: !['', 'accounting_storage/none', '(null)'].includes(get('AccountingStorageType')),
     gres_types: (present(all.get('GresTypes')) ?? '').split(',').filter((word) => word !== ''),
     select_type: get('SelectType'),
-    ...(told_at_ms === undefined ? {} : { told_at_ms }),
+    told_at_ms,
     all,
   };
 }

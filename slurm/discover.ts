@@ -187,17 +187,17 @@ function nodeKind(
     name,
     count: nodeClass.nodes.size,
     partition: chosen.name,
-    ...(features === undefined || features.length === 0 ? {} : { features }),
-    ...(gpu?.type === undefined ? {} : { gres_type: gpu.type }),
+    features: features === undefined || features.length === 0 ? undefined : features,
+    gres_type: gpu?.type,
     devices,
     cpus: sample.cpus,
     // Slurm gives a job at most RealMemory; rounded down so that it always fits.
     memory_gb: Math.max(1, Math.floor(sample.memory_mb / mib_per_gb)),
-    ...(isArm(sample) ? { architecture: 'aarch64' as const } : {}),
-    ...(isaOf(sample).length > 0 ? { isa: isaOf(sample) } : {}),
+    architecture: isArm(sample) ? ('aarch64' as const) : undefined,
+    isa: isaOf(sample).length > 0 ? isaOf(sample) : undefined,
     tier,
-    ...(Number.isFinite(chosen.max_time_s) ? { max_time: formatSlurmDuration(chosen.max_time_s) } : {}),
-    ...(chosen.exclusive ? { slurm: { exclusive: true } } : {}),
+    max_time: Number.isFinite(chosen.max_time_s) ? formatSlurmDuration(chosen.max_time_s) : undefined,
+    slurm: chosen.exclusive ? { exclusive: true } : undefined,
   };
 }
 
@@ -318,8 +318,8 @@ function defaults(
       : []),
   ]);
   return {
-    ...(account === undefined ? {} : { account }),
-    ...(qos === undefined ? {} : { qos }),
+    account,
+    qos,
     time_limit: '04:00:00',
   };
 }

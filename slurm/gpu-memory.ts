@@ -52,6 +52,6 @@ export function recognizeDevice(name: string): RecognizedDevice {
     kind: 'gpu',
     model: device.model,
     memory_gb: device.memory_gb,
-    ...(device.ambiguous === undefined ? {} : { ambiguous: device.ambiguous }),
+    ambiguous: device.ambiguous,
   };
 }

@@ -130,11 +130,10 @@ export function buildJobScript(input: JobScriptInput): JobScript {
     prologue: runtime.prologue.flatMap((line) => line.split('\n')),
     python: forEngines ? runtime.python : undefined,
     srun,
-    ...(request.array_tasks === undefined || input.task_file === undefined
-      ? {}
-      : {
-          array: { folder_prefix: join(request.working_folder, arrayTaskFolder('')), file: input.task_file },
-        }),
+    array:
+      request.array_tasks === undefined || input.task_file === undefined
+        ? undefined
+        : { folder_prefix: join(request.working_folder, arrayTaskFolder('')), file: input.task_file },
     requeue: request.requeue ?? isRequeued(site, request.tier),
     requeues_max: site.scavenging.requeues_max,
   };

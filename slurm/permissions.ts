@@ -46,9 +46,9 @@ export function parseAssociations(output: string): Association[] {
       {
         cluster,
         account,
-        ...(partition === '' ? {} : { partition }),
+        partition: partition === '' ? undefined : partition,
         qos: qos.split(',').filter((name) => name !== ''),
-        ...(default_qos === '' ? {} : { default_qos }),
+        default_qos: default_qos === '' ? undefined : default_qos,
         is_default: account === fallback,
       },
     ];
@@ -80,7 +80,11 @@ export function parseClusters(output: string): ClusterName[] {
     const [name = '', controller = '', federation = ''] = columns;
     if (columns.length !== 3 || name === '') return [];
     return [
-      { name, ...(controller === '' ? {} : { controller }), ...(federation === '' ? {} : { federation }) },
+      {
+        name,
+        controller: controller === '' ? undefined : controller,
+        federation: federation === '' ? undefined : federation,
+      },
     ];
   });
 }

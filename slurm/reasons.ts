@@ -160,5 +160,5 @@ export function explainReason(raw: string): ReasonExplanation {
       stuck: false,
     };
   const [meaning, advice, stuck] = entry;
-  return { reason, meaning, ...(advice === undefined ? {} : { advice }), stuck: stuck === 'stuck' };
+  return { reason, meaning, advice, stuck: stuck === 'stuck' };
 }

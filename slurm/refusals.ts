@@ -146,7 +146,7 @@ export function refusalError(stderr: string, directives: readonly Directive[]): 
   return new HpcserveError(refusal?.code ?? 'E_SLURM_REFUSED', {
     what: refusal?.what ?? 'Slurm refused the job',
     because,
-    ...(refusal?.advice === undefined ? {} : { try: refusal.advice }),
+    try: refusal?.advice,
     details: {
       slurm: words,
       options: culprits.map(({ name, value, source }) => ({ name, value, source })),

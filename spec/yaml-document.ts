@@ -104,7 +104,7 @@ function describeIssue(
       return {
         key: whole,
         text: `${at}: unknown key "${whole}"; ${close ? `did you mean "${close}"? ` : ''}known here: ${known.join(', ')}`,
-        ...(close ? { advice: `Write "${close}" instead of "${unknownKey}".` } : {}),
+        advice: close ? `Write "${close}" instead of "${unknownKey}".` : undefined,
       };
     });
   }
@@ -133,7 +133,7 @@ function describeIssue(
     {
       key,
       text: `${position(found.offset)}: ${key} ${wasRead(root, path)}; allowed: ${allowed(issue)}${close ? `; did you mean "${close}"?` : ''}`,
-      ...(close ? { advice: `Write "${close}".` } : {}),
+      advice: close ? `Write "${close}".` : undefined,
     },
   ];
 }

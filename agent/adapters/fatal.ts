@@ -79,7 +79,7 @@ export function fatalSign(lines: readonly string[]): FatalSign | undefined {
     const found = patterns.find(({ test }) => test.test(line));
     if (!found) continue;
     const { scope, what, option } = found;
-    return { scope, what, line: line.trim(), ...(option ? { option } : {}) };
+    return { scope, what, line: line.trim(), option: option || undefined };
   }
   return undefined;
 }

@@ -218,7 +218,7 @@ export class WeightPool {
         rows,
         planes,
         layout: this.#memory.layouts.indexOf(layout),
-        ...(pool_row_bytes !== undefined && { pool_row_bytes }),
+        pool_row_bytes,
       },
       wanted: {
         keys: keysOf({ layout: layout.name, type: weight.type, row_elements, rows, parts }),

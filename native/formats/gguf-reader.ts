@@ -111,7 +111,7 @@ class GgufParser {
         because: kind
           ? `it looks like ${kind.looks_like}`
           : `it begins with the bytes ${head.subarray(0, 8).toString('hex')} instead of "GGUF"`,
-        ...(kind?.try ? { try: kind.try } : {}),
+        try: kind?.try,
         details: { path: window.path },
       });
     }

@@ -85,7 +85,7 @@ function readHeader(window: FileWindow): { header: Record<string, unknown>; data
       because: kind
         ? `it looks like ${kind.looks_like}`
         : 'it does not begin with the length of a JSON header',
-      ...(kind?.try ? { try: kind.try } : {}),
+      try: kind?.try,
     });
   }
   window.rewind(8);

@@ -141,7 +141,7 @@ export class SshConnection {
         // Listened to from here on: a short command's whole life may come in one packet, with this call in the middle.
         let ended: CommandEnd | undefined;
         channel.on('exit', (code: number | null, signal?: string) => {
-          ended = code === null ? { code: 128, ...(signal ? { signal } : {}) } : { code };
+          ended = code === null ? { code: 128, signal: signal || undefined } : { code };
         });
         const end = new Promise<CommandEnd | undefined>((done) => channel.once('close', () => done(ended)));
         resolve({ channel, end });
@@ -255,8 +255,8 @@ async function connect(
     host: hop.host,
     identity_files: target.identity_files,
     certificate_files: target.certificate_files,
-    ...(agent_socket === undefined ? {} : { agent_socket }),
-    ...(ask === undefined ? {} : { ask }),
+    agent_socket,
+    ask,
   });
   let refused: HpcserveError | undefined;
   const client = new (ssh2().Client)();
@@ -264,7 +264,7 @@ async function connect(
     host: hop.host,
     port: hop.port,
     username: hop.user,
-    ...(through === undefined ? {} : { sock: through as never }),
+    sock: through as never,
     readyTimeout: ready_ms,
     keepaliveInterval: keepalive.interval_ms,
     keepaliveCountMax: keepalive.count,

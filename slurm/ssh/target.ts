@@ -108,7 +108,7 @@ function jumpOf(text: string): { host: string; port?: number; user?: string } {
     });
   return {
     host: parts[2]!.replace(/^\[|\]$/g, ''),
-    ...(port === undefined ? {} : { port }),
-    ...(parts[1] === undefined ? {} : { user: parts[1] }),
+    port,
+    user: parts[1],
   };
 }

@@ -264,7 +264,7 @@ class AssignmentSolver {
     return enumeratePatterns(this.#models, this.#counts, this.#prices, {
       slack: slack + 1e-6 + 1e-10 * Math.abs(this.#priceBound),
       patterns_max: Math.min(most, this.#patternsMax),
-      ...(shouldStop ? { shouldStop } : {}),
+      shouldStop,
     });
   }
 
@@ -371,7 +371,7 @@ class AssignmentSolver {
       {
         shouldStop: () => found || (this.#options.shouldStop?.() ?? false),
         nodes_max: Math.min(nodes_max, this.#nodesMax - this.#nodes),
-        ...(patterns_max === undefined ? {} : { patterns_max }),
+        patterns_max,
         onProgress: ({ cost }) => {
           found = cost !== undefined;
         },

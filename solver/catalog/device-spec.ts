@@ -87,8 +87,8 @@ export function deviceOf(row: DeviceRow, vendor: DeviceSpec['vendor'], kind: Dev
     memory_bandwidth_bytes_per_s: row.bandwidth_gb_per_s * 1e9,
     link: { name: link, bandwidth_bytes_per_s: linkGb * 1e9, devices },
     tdp_w: row.tdp_w,
-    ...(row.cores === undefined ? {} : { cores: row.cores }),
-    ...(row.cc === undefined ? {} : { compute_capability: row.cc }),
+    cores: row.cores,
+    compute_capability: row.cc,
     source: row.source,
   };
 }

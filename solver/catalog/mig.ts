@@ -62,10 +62,10 @@ export function migSlice(
       memory_bandwidth_bytes_per_s: parent.memory_bandwidth_bytes_per_s * memoryShare,
       link: { name: 'none', bandwidth_bytes_per_s: parent.link.bandwidth_bytes_per_s * share, devices: 1 },
       tdp_w: parent.tdp_w * share,
-      ...(compute_capability === undefined ? {} : { compute_capability }),
+      compute_capability,
       source: `${compute} of ${slices.compute} compute slices and ${Math.round(memoryShare * slices.memory)} of ${slices.memory} memory slices (NVIDIA MIG user guide) of: ${parent.source}`,
     },
-    ...(named ? {} : { note: `"${model}" does not name its GPU; taken for a slice of ${parent.name}` }),
+    note: named ? undefined : `"${model}" does not name its GPU; taken for a slice of ${parent.name}`,
   };
 }
 

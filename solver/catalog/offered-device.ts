@@ -47,8 +47,7 @@ export function offeredDevice(offered: OfferedName, node: HostCpu, figures?: Dev
 function ofKind(offered: OfferedName, node: HostCpu): OfferedDevice {
   if (offered.kind === 'cpu') return cpu(offered, node);
   const slice = migSlice(offered.model, offered.memory_bytes);
-  if (slice !== undefined)
-    return { device: slice.device, known: 'mig-slice', ...(slice.note && { note: slice.note }) };
+  if (slice !== undefined) return { device: slice.device, known: 'mig-slice', note: slice.note };
   const known = deviceNamed(offered.model, offered.memory_bytes);
   if (known !== undefined && known.kind === 'gpu') return { device: known, known: 'catalog' };
   return unknownGpu(offered);
@@ -128,6 +127,6 @@ function withFigures(found: OfferedDevice, figures: DeviceFigures): OfferedDevic
       source: `the site config; elsewhere ${device.source}`,
     },
     known: found.known === 'estimated' && !told ? 'estimated' : 'site',
-    ...(found.note !== undefined && !(found.known === 'estimated' && told) ? { note: found.note } : {}),
+    note: found.note !== undefined && !(found.known === 'estimated' && told) ? found.note : undefined,
   };
 }

@@ -270,7 +270,8 @@ class Simulation {
         id: submission.id,
         phase: running ? 'running' : 'waiting',
         restarts,
-        ...(running ? { started_s: running.started_s, end_limit_s: running.end_limit_s } : {}),
+        started_s: running?.started_s,
+        end_limit_s: running?.end_limit_s,
       }),
     );
     const { submit, withdraw } = this.#policy!.look({ now_s, free, jobs, ended: this.#ended });

@@ -78,7 +78,7 @@ function groupOf(
     pipeline: option.pipeline,
     replicas,
     traffic_share: share,
-    ...(predicted === undefined ? {} : { predicted }),
+    predicted,
   };
 }
 
@@ -118,7 +118,7 @@ function runnersUp({ model, options, placed }: PlacedModel, about: Describing): 
           tensor: option.tensor,
           replicas,
           devices,
-          ...(predicted === undefined ? {} : { predicted }),
+          predicted,
           cost_ratio: costChosen > 0 ? cost / costChosen : 1,
           because: reason(),
         },

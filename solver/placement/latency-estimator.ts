@@ -180,6 +180,6 @@ function configOf(option: PlacementOption): ReplicaConfig | undefined {
     max_sequences: model.spec.max_sequences,
     kv_tokens: option.memory.kv_tokens,
     kv_bits: option.engine === 'native' && model.spec.kv_type === 'q8_0' ? 8 : 16,
-    ...(option.engine === 'native' || chunk !== chunk_unless_chosen ? { max_batched_tokens: chunk } : {}),
+    max_batched_tokens: option.engine === 'native' || chunk !== chunk_unless_chosen ? chunk : undefined,
   };
 }

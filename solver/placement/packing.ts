@@ -58,7 +58,7 @@ export class Packing {
       offer: option.offer,
       count: option.nodes,
       cpus,
-      ...(option.time_limit_s === undefined ? {} : { time_limit_s: option.time_limit_s }),
+      time_limit_s: option.time_limit_s,
       devices: Array.from({ length: devices }, () => ({ bytes: 0, models: [], exclusive: false })),
       units: [],
       threads_by_device: new Map(),
@@ -158,7 +158,7 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
   return {
     unit: unitName(model.spec.name, replica),
     node_index: 0,
-    ...(option.nodes > 1 ? { nodes: option.nodes } : {}),
+    nodes: option.nodes > 1 ? option.nodes : undefined,
     engine: option.engine,
     model_path: model.model_path,
     // As it was decided: nothing in a job is `auto` any more.
@@ -196,16 +196,14 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
       model: offer.devices.model,
       count: offer.devices.kind === 'cpu' ? 0 : usedDevices,
       memory_bytes: offer.devices.memory_bytes,
-      ...(offer.devices.emulated ? { emulated: offer.devices.emulated } : {}),
-      ...(offer.devices.emulated_step_ms === undefined
-        ? {}
-        : { emulated_step_ms: offer.devices.emulated_step_ms }),
+      emulated: offer.devices.emulated,
+      emulated_step_ms: offer.devices.emulated_step_ms,
     },
     cpus_per_node: Math.min(offer.cpus, threads),
     memory_bytes_per_node: real
       ? Math.floor(offer.memory_bytes * share)
       : Math.min(offer.memory_bytes, node.host_bytes + question.settings.host_overhead_bytes),
-    ...(node.time_limit_s === undefined ? {} : { time_limit_s: node.time_limit_s }),
+    time_limit_s: node.time_limit_s,
     units: closeGaps(node.units, node.devices),
   };
 }

@@ -329,14 +329,9 @@ function placementOf(
     objective: question.objective ?? 'slo',
     search,
     gpu_count: gpus.reduce((sum, { count }) => sum + count, 0),
-    ...(bounded
-      ? {
-          gpu_hours: gpus.reduce(
-            (sum, { count, time_limit_s }) => sum + (count * (time_limit_s ?? 0)) / 3600,
-            0,
-          ),
-        }
-      : {}),
+    gpu_hours: bounded
+      ? gpus.reduce((sum, { count, time_limit_s }) => sum + (count * (time_limit_s ?? 0)) / 3600, 0)
+      : undefined,
   };
 }
 

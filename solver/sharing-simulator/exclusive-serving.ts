@@ -189,7 +189,7 @@ export class ExclusiveServing {
       kind: 'step',
       instance,
       batch,
-      ...(prompt && { prompt }),
+      prompt,
     });
   }
 

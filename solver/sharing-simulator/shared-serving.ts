@@ -319,12 +319,12 @@ export class SharedServing {
         : instance.truth.chunk_ms(done, next.tokens));
     if (prompt === undefined) instance.profile.observeDecode(batch.length, tokens / batch.length, actual_ms);
     else if (done === 0) instance.profile.observePrefill(next.tokens, actual_ms);
-    device.step = { instance, batch, tokens: next.tokens, actual_ms, ...(prompt && { prompt }) };
+    device.step = { instance, batch, tokens: next.tokens, actual_ms, prompt };
     device.running = {
       instance: instance.id,
       tokens: next.tokens,
       ends_ms: this.#now_ms + next.ms,
-      ...(prompt && { request: prompt.id }),
+      request: prompt?.id,
     };
     this.#events.add(this.#now_ms + actual_ms, { kind: 'step', device });
   }

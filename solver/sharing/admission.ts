@@ -217,7 +217,7 @@ function room(
 }
 
 function refuse(limit: Refused['limit'], because: string, violation?: Violation): Refused {
-  return { admit: false, limit, ...(violation === undefined ? {} : { violation }), because };
+  return { admit: false, limit, violation, because };
 }
 
 /**

@@ -78,7 +78,7 @@ function findPlace(
     replace(device, instance, {
       ...instance,
       kv_bytes: admission.kv_bytes,
-      ...(instance.places !== undefined && { places: instance.places - 1 }),
+      places: instance.places !== undefined ? instance.places - 1 : undefined,
       requests: [...instance.requests, request],
     });
     device.budget_bytes += admission.kv_bytes - instance.kv_bytes;

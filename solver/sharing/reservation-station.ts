@@ -87,7 +87,7 @@ export class ReservationStation {
     return {
       accepted: true,
       id: operation.id,
-      ...(stale === undefined ? {} : { supersedes: stale.id }),
+      supersedes: stale?.id,
       run,
     };
   }

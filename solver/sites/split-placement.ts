@@ -54,7 +54,7 @@ export function siteShares(
   return shares.map(({ gpus: own, ...share }) => ({
     ...share,
     // Sites without a GPU use none of it.
-    ...(budget_gpu_hours === undefined || own === 0 ? {} : { gpu_hours: (budget_gpu_hours * own) / gpus }),
+    gpu_hours: budget_gpu_hours === undefined || own === 0 ? undefined : (budget_gpu_hours * own) / gpus,
   }));
 }
 
@@ -135,14 +135,9 @@ export function placementOfSite(
     unplaced: [],
     too_large: [],
     gpu_count: gpus,
-    ...(bounded
-      ? {
-          gpu_hours: launches.reduce(
-            (sum, launch) => sum + (gpusOf([launch]) * (launch.time_limit_s ?? 0)) / 3600,
-            0,
-          ),
-        }
-      : {}),
+    gpu_hours: bounded
+      ? launches.reduce((sum, launch) => sum + (gpusOf([launch]) * (launch.time_limit_s ?? 0)) / 3600, 0)
+      : undefined,
   };
 }
 

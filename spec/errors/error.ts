@@ -119,7 +119,7 @@ function refusedBySystem(thrown: unknown): HpcserveError | undefined {
   return new HpcserveError('E_FILESYSTEM', {
     what: file === undefined ? `a file cannot be written: ${reason}` : `${file}: ${reason}`,
     because: message,
-    details: { code, ...(file === undefined ? {} : { path: file }) },
+    details: { code, path: file },
     cause: thrown,
   });
 }

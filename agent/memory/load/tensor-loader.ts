@@ -90,10 +90,10 @@ export class TensorLoader {
     const work: LoadWork = {
       descriptor: source.descriptor,
       path: file.path,
-      ...(source.mapping !== undefined && { mapping: source.mapping }),
+      mapping: source.mapping,
       layouts: this.#memory.layouts.map(({ buffer, base }) => ({ buffer, base })),
       units: offered?.units ?? cutIntoUnits(tensors, unit_bytes),
-      ...(offered && { shared: offered.shared }),
+      shared: offered?.shared,
       counters: new LoadCounters().shared,
     };
     const start = (begun: LoadWork): ReturnType<UnitLoader['open']> => {

@@ -36,7 +36,11 @@ export function groupTensors(
     const fetchable =
       contents.length === ranges.length &&
       ranges.every(({ size_bytes }) => size_bytes > 0 && size_bytes <= tensor_bytes_max);
-    groups.push({ units: cutIntoUnits(members, unit_bytes), ranges, ...(fetchable && { contents }) });
+    groups.push({
+      units: cutIntoUnits(members, unit_bytes),
+      ranges,
+      contents: fetchable ? contents : undefined,
+    });
     members = [];
     bytes = 0;
   };

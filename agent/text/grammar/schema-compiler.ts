@@ -303,8 +303,8 @@ export class SchemaCompiler {
     const mins = low.map(({ value, exclusive }) => (exclusive ? Math.floor(value) + 1 : Math.ceil(value)));
     const maxs = high.map(({ value, exclusive }) => (exclusive ? Math.ceil(value) - 1 : Math.floor(value)));
     const range = integerRange({
-      ...(mins.length > 0 ? { min: BigInt(Math.max(...mins)) } : {}),
-      ...(maxs.length > 0 ? { max: BigInt(Math.min(...maxs)) } : {}),
+      min: mins.length > 0 ? BigInt(Math.max(...mins)) : undefined,
+      max: maxs.length > 0 ? BigInt(Math.min(...maxs)) : undefined,
     });
     return this.#range('integer', range ?? refuseSchema(path, 'no integer lies between its bounds'));
   }
@@ -315,7 +315,7 @@ export class SchemaCompiler {
     if (low.length === 0 && high.length === 0) return this.#rules.number;
     const min = low.sort((a, b) => b.value - a.value || Number(b.exclusive) - Number(a.exclusive))[0];
     const max = high.sort((a, b) => a.value - b.value || Number(b.exclusive) - Number(a.exclusive))[0];
-    const range = decimalRange({ ...(min ? { min } : {}), ...(max ? { max } : {}) });
+    const range = decimalRange({ min, max });
     return this.#range('number', range ?? refuseSchema(path, 'no number lies between its bounds'));
   }
 

@@ -10,7 +10,7 @@ export function refuseSchema(path: SchemaPath, what: string, advice?: string): n
   const param = path.map(shortened).join('.');
   throw new HpcserveError('E_REQUEST_SCHEMA', {
     what: `${param}: ${what}`,
-    ...(advice === undefined ? {} : { try: advice }),
+    try: advice,
     details: { param },
   });
 }

@@ -150,7 +150,7 @@ export class CallParser {
       if (progress.name !== undefined) this.calls++;
       out.tool_calls.push({
         index: this.calls - 1,
-        ...(progress.name === undefined ? {} : { name: progress.name }),
+        name: progress.name,
         arguments: progress.arguments ?? '',
       });
     }

@@ -60,7 +60,7 @@ export function simulateScaling(world: ScalingWorld): ScalingOutcome {
       serving,
       slots,
       samples,
-      ...(asked_s === undefined ? {} : { asked_ms: 1000 * asked_s }),
+      asked_ms: asked_s === undefined ? undefined : 1000 * asked_s,
       changed_ms: 1000 * changed_s,
       settings,
     });
