@@ -8,12 +8,12 @@ const workerFile = join(packageRoot, 'dist/ledger/checkpoint-worker.js');
 /** Records between two looks at the log's size. */
 const interval = 2000;
 /** Lower: a smaller log, more writes to the file; higher: the reverse, since a page in it many times is copied once. */
-const passiveBytes = 32 * 1024 * 1024;
+const passive_bytes = 32 * 1024 * 1024;
 /**
  * A passive checkpoint never lets the log start over while records keep coming, so at this size the writer itself
  * does one: it waits for the disk, but only for the few pages the passive one had not yet copied.
  */
-const restartBytes = 128 * 1024 * 1024;
+const restart_bytes = 128 * 1024 * 1024;
 
 /**
  * Folds the write-ahead log into the database file. Syncing takes milliseconds, which no answer should wait
@@ -37,8 +37,8 @@ export class Checkpointer {
     if (this.#since < interval || this.#running) return;
     this.#since = 0;
     const bytes = statSync(`${this.#path}-wal`, { throwIfNoEntry: false })?.size ?? 0;
-    if (bytes >= restartBytes) this.#restart();
-    else if (bytes >= passiveBytes) this.#passive();
+    if (bytes >= restart_bytes) this.#restart();
+    else if (bytes >= passive_bytes) this.#passive();
   }
 
   async close(): Promise<void> {

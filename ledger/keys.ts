@@ -5,7 +5,7 @@ import type { KeySettings } from '../spec/key-settings.ts';
 const keyPrefix = 'hsk-';
 
 const alphabet = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
-const secretBytes = 32;
+const secret_bytes = 32;
 /** ceil(256 / log2(62)) digits hold any 32 bytes. */
 const secretDigits = 43;
 
@@ -21,7 +21,7 @@ export interface ApiKey {
 
 /** `hsk-` and 32 random bytes in base62. */
 export function generateKey(): string {
-  return keyPrefix + base62(randomBytes(secretBytes), secretDigits);
+  return keyPrefix + base62(randomBytes(secret_bytes), secretDigits);
 }
 
 export function generateKeyId(): string {

@@ -9,9 +9,9 @@ import type { Pointer } from './signature.ts';
 import type { Vocabulary } from './vocabulary.ts';
 
 /** sizeof(llama_token_data): id i32, logit f32, p f32. */
-const tokenDataBytes = 12;
+const token_data_bytes = 12;
 /** sizeof(llama_token_data_array): data, size, selected, sorted. */
-const arrayBytes = 32;
+const array_bytes = 32;
 
 export class Grammar {
   readonly #llama: Llama;
@@ -44,23 +44,23 @@ export class Grammar {
   /** Sets the logits of all tokens that the grammar does not allow next to -Infinity; shape [n_vocab]. */
   apply(logits: Float32Array): void {
     const count = Math.min(logits.length, this.#vocabulary.n_tokens);
-    this.#candidates ??= new DataView(new ArrayBuffer(this.#vocabulary.n_tokens * tokenDataBytes));
+    this.#candidates ??= new DataView(new ArrayBuffer(this.#vocabulary.n_tokens * token_data_bytes));
     const candidates = this.#candidates;
     for (let token = 0; token < count; token++) {
-      candidates.setInt32(token * tokenDataBytes, token, true);
-      candidates.setFloat32(token * tokenDataBytes + 4, logits[token]!, true);
+      candidates.setInt32(token * token_data_bytes, token, true);
+      candidates.setFloat32(token * token_data_bytes + 4, logits[token]!, true);
     }
     this.#filter(candidates, count);
     for (let index = 0; index < count; index++) {
-      const token = candidates.getInt32(index * tokenDataBytes, true);
-      logits[token] = candidates.getFloat32(index * tokenDataBytes + 4, true);
+      const token = candidates.getInt32(index * token_data_bytes, true);
+      logits[token] = candidates.getFloat32(index * token_data_bytes + 4, true);
     }
     logits.fill(Number.NEGATIVE_INFINITY, count);
   }
 
   /** Whether the grammar allows this token next: much cheaper than `apply`, try it on the likeliest first. */
   allows(token: number): boolean {
-    const candidate = new DataView(new ArrayBuffer(tokenDataBytes));
+    const candidate = new DataView(new ArrayBuffer(token_data_bytes));
     candidate.setInt32(0, token, true);
     candidate.setFloat32(4, 1, true);
     this.#filter(candidate, 1);
@@ -68,7 +68,7 @@ export class Grammar {
   }
 
   #filter(candidates: DataView, count: number): void {
-    const array = new DataView(new ArrayBuffer(arrayBytes));
+    const array = new DataView(new ArrayBuffer(array_bytes));
     array.setBigUint64(0, addressOf(candidates), true);
     array.setBigUint64(8, BigInt(count), true);
     array.setBigInt64(16, -1n, true);

@@ -34,7 +34,7 @@ export interface ReferenceToken {
 }
 
 /** sizeof(struct ggml_threadpool_params). */
-const threadpoolParamsBytes = 528;
+const threadpool_params_bytes = 528;
 /** enum llama_pooling_type. */
 const meanPooling = 1;
 
@@ -74,7 +74,7 @@ export class LlamaContext {
       ...(options.embeddings && { embeddings: true, pooling_type: meanPooling }),
     });
     this.#context = context ?? refuse(`libllama makes no context of ${options.n_ctx} tokens`);
-    const params = new Uint8Array(threadpoolParamsBytes);
+    const params = new Uint8Array(threadpool_params_bytes);
     llama.ggml.ggml_threadpool_params_init(params, options.threads);
     this.#threadpool = llama.ggml.cpu.ggml_threadpool_new(params)!;
     llama.llama_attach_threadpool(this.#context, this.#threadpool, this.#threadpool);

@@ -1,6 +1,6 @@
 /** Slurm's compact lists of nodes: `gh[1-2,5],rack[01-03]n4`. */
 
-const most_nodes = 100_000;
+const nodes_max = 100_000;
 
 /**
  * The nodes of a list in their order.
@@ -39,7 +39,7 @@ function expandOne(name: string): string[] {
     .slice(open + 1, close)
     .split(',')
     .flatMap(expandRange);
-  if (numbers.length * tails.length > most_nodes) throw new RangeError(`node list ${name}: too many nodes`);
+  if (numbers.length * tails.length > nodes_max) throw new RangeError(`node list ${name}: too many nodes`);
   return numbers.flatMap((number) => tails.map((tail) => `${before}${number}${tail}`));
 }
 
@@ -49,7 +49,7 @@ function expandRange(range: string): string[] {
   if (match === null) throw new RangeError(`node list: ${JSON.stringify(range)} is no range of numbers`);
   const [, first = '', last = first] = match;
   const count = Number(last) - Number(first) + 1;
-  if (count < 1 || count > most_nodes) throw new RangeError(`node list: the range ${range} is not usable`);
+  if (count < 1 || count > nodes_max) throw new RangeError(`node list: the range ${range} is not usable`);
   return Array.from({ length: count }, (_, index) =>
     String(Number(first) + index).padStart(first.length, '0'),
   );

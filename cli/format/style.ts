@@ -1,18 +1,11 @@
 /** Colour and weight, where the terminal and NO_COLOR (no-color.org) allow it. */
+import { styleText } from 'node:util';
 
-const codes = {
-  bold: [1, 22],
-  dim: [2, 22],
-  red: [31, 39],
-  green: [32, 39],
-  yellow: [33, 39],
-  cyan: [36, 39],
-} as const;
-export type StyleName = keyof typeof codes;
+export type StyleName = 'bold' | 'dim' | 'red' | 'green' | 'yellow' | 'cyan';
 
+/** @param colour see `wantsColour`: whoever writes knows where it goes, so `styleText` is not to look at stdout. */
 export function style(name: StyleName, text: string, colour: boolean): string {
-  const [on, off] = codes[name];
-  return colour ? `\u001b[${on}m${text}\u001b[${off}m` : text;
+  return colour ? styleText(name, text, { validateStream: false }) : text;
 }
 
 /** NO_COLOR set to anything but "" turns colour off; FORCE_COLOR turns it on; else the terminal decides. */

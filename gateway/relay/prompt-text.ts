@@ -1,9 +1,9 @@
 import type { PromptKeys } from '../../solver/routing/candidate.ts';
-import { longestPrompt, promptKeys } from '../../solver/routing/prompt-keys.ts';
+import { prompt_chars_max, promptKeys } from '../../solver/routing/prompt-keys.ts';
 import type { RequestScan, Text } from './request-scan.ts';
 
 /** A text of more bytes than any that is hashed whole can have is not decoded whole. */
-const whole_bytes_max = 6 * longestPrompt;
+const whole_bytes_max = 6 * prompt_chars_max;
 /** Of the end of such a text so much is looked at; what it spells does not matter, only whether two are the same. */
 const tail_bytes = 1024;
 const BACKSLASH = 92;
@@ -15,7 +15,7 @@ export function promptKeysOf(scan: RequestScan): PromptKeys | undefined {
   const texts: string[] = [];
   let characters = 0;
   for (const [index, span] of parts.entries()) {
-    if (index >= opening && characters >= longestPrompt) break;
+    if (index >= opening && characters >= prompt_chars_max) break;
     const text = textOf(scan.bytes, span);
     texts.push(text);
     characters += text.length;
@@ -27,7 +27,7 @@ export function promptKeysOf(scan: RequestScan): PromptKeys | undefined {
 function textOf(bytes: Buffer, { start, end, escaped }: Text): string {
   if (!escaped && end - start <= whole_bytes_max) return bytes.toString('utf8', start + 1, end - 1);
   if (end - start <= whole_bytes_max) return JSON.parse(bytes.toString('utf8', start, end)) as string;
-  const cut = endOfCharacters(bytes, start + 1, longestPrompt);
+  const cut = endOfCharacters(bytes, start + 1, prompt_chars_max);
   return `${JSON.parse(`${bytes.toString('utf8', start, cut)}"`)}${bytes.toString('latin1', end - tail_bytes, end)}`;
 }
 

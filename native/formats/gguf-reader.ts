@@ -13,7 +13,7 @@ import {
   type GgufPlain,
   type GgufType,
   type GgufValue,
-  ggufItemBytes,
+  gguf_item_bytes,
   ggufTypes,
 } from './gguf-values.ts';
 import type { GgufTensorPlace } from './gguf-writer.ts';
@@ -241,7 +241,7 @@ class GgufParser {
     if (depth > array_depth_max)
       throw this.#damaged(`the key "${key}" nests arrays deeper than ${array_depth_max}`);
     const items = this.#type(key);
-    const itemBytes = items === 'string' ? 8 : items === 'array' ? 12 : ggufItemBytes[items];
+    const itemBytes = items === 'string' ? 8 : items === 'array' ? 12 : gguf_item_bytes[items];
     const length = this.#count(`the length of "${key}"`, itemBytes);
     if (length > this.#keepItems) {
       this.#skipItems(key, items, length, depth);
@@ -256,7 +256,7 @@ class GgufParser {
 
   #skipItems(key: string, items: GgufType, length: number, depth: number): void {
     if (items !== 'string' && items !== 'array') {
-      this.#window.skip(length * ggufItemBytes[items], `"${key}"`);
+      this.#window.skip(length * gguf_item_bytes[items], `"${key}"`);
       return;
     }
     for (let index = 0; index < length; index++) {
@@ -267,7 +267,7 @@ class GgufParser {
 
   #plain(type: Exclude<GgufType, 'array'>, key: string): GgufPlain {
     if (type === 'string') return this.#string(`"${key}"`);
-    const bytes = this.#window.bytes(ggufItemBytes[type], `"${key}"`);
+    const bytes = this.#window.bytes(gguf_item_bytes[type], `"${key}"`);
     switch (type) {
       case 'bool':
         return bytes[0] !== 0;

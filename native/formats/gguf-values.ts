@@ -40,7 +40,7 @@ export interface GgufArray {
 export type GgufMetadata = Map<string, GgufValue>;
 
 /** Bytes of one item of a fixed size; strings and arrays have none. */
-export const ggufItemBytes: Readonly<Record<Exclude<GgufType, 'string' | 'array'>, number>> = {
+export const gguf_item_bytes: Readonly<Record<Exclude<GgufType, 'string' | 'array'>, number>> = {
   uint8: 1,
   int8: 1,
   uint16: 2,

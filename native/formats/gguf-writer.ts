@@ -10,7 +10,7 @@ import {
   type GgufPlain,
   type GgufType,
   type GgufValue,
-  ggufItemBytes,
+  gguf_item_bytes,
   ggufTypes,
 } from './gguf-values.ts';
 
@@ -159,7 +159,7 @@ class ByteWriter {
       return;
     }
     if (type === 'array') throw new RangeError('a plain value cannot be an array');
-    const at = this.#room(ggufItemBytes[type]);
+    const at = this.#room(gguf_item_bytes[type]);
     switch (type) {
       case 'bool':
         this.#bytes.writeUInt8(value ? 1 : 0, at);

@@ -31,7 +31,7 @@ export interface Exclusion {
   is: string;
 }
 
-const providersMax = 64;
+const providers_max = 64;
 
 /**
  * Trusted providers, separated by commas: fingerprints, or names (`user@site`, `*@site`) that the caller looks up.
@@ -41,11 +41,11 @@ const providersMax = 64;
 export function parseProviders(text: string): string[] {
   const names = text.split(',').map((name) => name.trim());
   const bad = names.find((name) => name.length > 256 || !/^(\*@)?[\x21-\x29\x2b\x2d-\x7e]+$/.test(name));
-  if (bad === undefined && names.length <= providersMax) return names;
+  if (bad === undefined && names.length <= providers_max) return names;
   throw new HpcserveError('E_REQUEST_PROVIDERS', {
     what:
       bad === undefined
-        ? `more than ${providersMax} providers are named`
+        ? `more than ${providers_max} providers are named`
         : `${JSON.stringify(bad.slice(0, 80))} is no provider`,
     because:
       'providers are written as fingerprints (32 hex digits) or as user@site, with commas between them',

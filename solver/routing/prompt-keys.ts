@@ -7,7 +7,7 @@ import { emptyHash, extendHash } from './hash.ts';
  */
 const firstBlock = 1024;
 /** Hashed of a prompt at most: what is alike this far is alike enough. */
-export const longestPrompt = firstBlock * 32;
+export const prompt_chars_max = firstBlock * 32;
 
 /** Keys of prompts that only meet those of the same scope. @param scope absent: all that have none */
 export function scopedKeys(keys: PromptKeys | undefined, scope: string | undefined): PromptKeys | undefined {
@@ -31,7 +31,7 @@ export function promptKeys(parts: readonly string[], opening: number): PromptKey
   for (const part of parts) length += part.length;
   if (length < firstBlock) return undefined;
   let block = firstBlock;
-  while (block * 2 <= length && block < longestPrompt) block *= 2;
+  while (block * 2 <= length && block < prompt_chars_max) block *= 2;
   let hash = emptyHash;
   let conversation = emptyHash;
   let left = block;

@@ -23,8 +23,8 @@ export interface Qos {
   regions?: string[];
 }
 
-const lengthMax = 1024;
-const namesMax = 32;
+const name_chars_max = 1024;
+const names_max = 32;
 const example = 'quantization>=8bit; devices=gpu,GH200; tier=stable; region=eu';
 
 const readers: Record<string, (operator: string, value: string) => Qos> = {
@@ -45,8 +45,8 @@ const readers: Record<string, (operator: string, value: string) => Qos> = {
 
 /** @throws E_REQUEST_QOS with the term that is wrong and what it should be */
 export function parseQos(text: string): Qos {
-  if (text.length > lengthMax)
-    throw wrong(`${text.slice(0, 40)}…`, `it has more than ${lengthMax} characters`);
+  if (text.length > name_chars_max)
+    throw wrong(`${text.slice(0, 40)}…`, `it has more than ${name_chars_max} characters`);
   const qos: Qos = {};
   const seen = new Set<string>();
   const terms = text.toLowerCase().split(';');
@@ -76,7 +76,7 @@ function namesOf(term: string, operator: string, value: string): string[] {
   const names = value.split(',').map((name) => name.trim());
   if (
     operator !== '=' ||
-    names.length > namesMax ||
+    names.length > names_max ||
     !names.every((name) => /^[a-z0-9][a-z0-9._-]*$/.test(name))
   )
     throw wrong(`${term}${operator}${value}`, `it is written ${term}=one or ${term}=one,two`);

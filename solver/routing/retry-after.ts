@@ -1,8 +1,8 @@
 import { type Candidate, requestsAt } from './candidate.ts';
 
 /** Bounds: a client must not come back at once, nor be sent away for longer than an estimate is worth. */
-const least_s = 1;
-const most_s = 120;
+const retry_min_s = 1;
+const retry_max_s = 120;
 
 /**
  * When a full set of replicas takes requests again, in whole seconds. A replica that computes c sequences at once,
@@ -18,10 +18,10 @@ export function retryAfter_s<T extends Candidate>(
   queue_length: (candidate: T) => number,
   serviceTime_s: (candidate: T) => number,
 ): number {
-  let nearest_s = most_s;
+  let nearest_s = retry_max_s;
   for (const candidate of candidates) {
     const excess = requestsAt(candidate) - candidate.max_sequences - queue_length(candidate) + 1;
     nearest_s = Math.min(nearest_s, (excess * serviceTime_s(candidate)) / candidate.max_sequences);
   }
-  return Math.max(least_s, Math.ceil(nearest_s));
+  return Math.max(retry_min_s, Math.ceil(nearest_s));
 }

@@ -50,9 +50,9 @@ export function admitTo(
   if (instance.places !== undefined && instance.places <= 0)
     return refuse('instances', 'all places of its batch are taken');
   const demand = kvDemand(instance, settings, request);
-  const most_bytes = instance.kv_bytes_max ?? Number.POSITIVE_INFINITY;
-  if (demand.required_bytes > most_bytes && !ignored.memory)
-    return refuse('memory', beyond(instance, demand, most_bytes));
+  const bytes_max = instance.kv_bytes_max ?? Number.POSITIVE_INFINITY;
+  if (demand.required_bytes > bytes_max && !ignored.memory)
+    return refuse('memory', beyond(instance, demand, bytes_max));
   const memory = ignored.memory
     ? { kv_bytes: demand.required_bytes, compromise: false, releases: [] }
     : room(device, instance.kv_bytes, demand, 0, settings, instance.id);
@@ -73,10 +73,10 @@ export function admitTo(
 function beyond(
   { kv_bytes_per_token }: InstanceView,
   { required_bytes }: KvRequirement,
-  most_bytes: number,
+  bytes_max: number,
 ): string {
   const tokens = (bytes: number): number => Math.round(bytes / kv_bytes_per_token);
-  return `its requests are expected to need KV for ${tokens(required_bytes)} tokens, and it has room for ${tokens(most_bytes)}`;
+  return `its requests are expected to need KV for ${tokens(required_bytes)} tokens, and it has room for ${tokens(bytes_max)}`;
 }
 
 /** A request to an instance that is to be made for it. */
@@ -156,10 +156,10 @@ export type Room = { kv_bytes: number; compromise: boolean; releases: Release[] 
 /** Room for what an instance's requests need, as far as it may have that: nothing is asked of its time. */
 export function roomFor(device: DeviceView, instance: InstanceView, settings: SharingSettings): Room {
   const { required_bytes, recommended_bytes } = kvDemand(instance, settings);
-  const most_bytes = instance.kv_bytes_max ?? Number.POSITIVE_INFINITY;
+  const bytes_max = instance.kv_bytes_max ?? Number.POSITIVE_INFINITY;
   const demand = {
-    required_bytes: Math.min(required_bytes, most_bytes),
-    recommended_bytes: Math.min(recommended_bytes, most_bytes),
+    required_bytes: Math.min(required_bytes, bytes_max),
+    recommended_bytes: Math.min(recommended_bytes, bytes_max),
   };
   return room(device, instance.kv_bytes, demand, 0, settings, instance.id);
 }

@@ -23,11 +23,11 @@ export function kvDemand(
 ): KvRequirement {
   let tokens = newcomer === undefined ? 0 : finalLengthOf(newcomer);
   for (const request of requests) tokens += finalLengthOf(request);
-  const least_tokens = Math.min(settings.kv_tokens_min, tokens_max ?? settings.kv_tokens_min);
-  const required_bytes = Math.ceil(kv_bytes_per_token * Math.max(tokens, least_tokens));
+  const tokens_min = Math.min(settings.kv_tokens_min, tokens_max ?? settings.kv_tokens_min);
+  const required_bytes = Math.ceil(kv_bytes_per_token * Math.max(tokens, tokens_min));
   const comfort_bytes = Math.ceil(required_bytes * (1 + settings.kv_watermark));
-  const most_bytes = kv_bytes_max ?? Number.POSITIVE_INFINITY;
-  return { required_bytes, recommended_bytes: Math.max(required_bytes, Math.min(comfort_bytes, most_bytes)) };
+  const bytes_max = kv_bytes_max ?? Number.POSITIVE_INFINITY;
+  return { required_bytes, recommended_bytes: Math.max(required_bytes, Math.min(comfort_bytes, bytes_max)) };
 }
 
 /** Bytes whose tokens are computed, or will be with the prompts at hand. */

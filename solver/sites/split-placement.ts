@@ -14,7 +14,7 @@ import { unitName } from '../placement/packing.ts';
 import { kindAt, kindOfSite } from './kind-names.ts';
 
 /** A share of requests is never written as 0: where replicas are, some come. */
-const request_share_least = 1e-6;
+const request_share_min = 1e-6;
 
 /**
  * @param question the merged one
@@ -46,7 +46,7 @@ export function siteShares(
         replicas,
         min_stable_replicas,
         scavenger_replicas: part(spec.scavenger.replicas, having, nth++),
-        request_share: Math.min(1, Math.max(request_share_least, requests)),
+        request_share: Math.min(1, Math.max(request_share_min, requests)),
       });
     }
   }

@@ -5,7 +5,7 @@ import { refuseSchema, type SchemaPath } from './schema-error.ts';
 import type { JsonValue } from './schema-keywords.ts';
 
 /** Largest schema that is read. Lower: less work for hostile requests; higher: larger schemas. */
-const largestSchemaBytes = 256 * 1024;
+const schema_bytes_max = 256 * 1024;
 
 /** GBNF of any JSON object: `response_format: {type: "json_object"}`. */
 export function jsonObjectGrammar(): string {
@@ -21,8 +21,8 @@ export function jsonObjectGrammar(): string {
  */
 export function jsonSchemaGrammar(schema: JsonValue, path: SchemaPath): string {
   const bytes = Buffer.byteLength(JSON.stringify(schema));
-  if (bytes > largestSchemaBytes)
-    refuseSchema(path, `a schema of ${bytes} bytes is over the limit of ${largestSchemaBytes} bytes`);
+  if (bytes > schema_bytes_max)
+    refuseSchema(path, `a schema of ${bytes} bytes is over the limit of ${schema_bytes_max} bytes`);
   const builder = new GrammarBuilder();
   const rules = addJsonRules(builder);
   const root = new SchemaCompiler(builder, rules, schema, path).compile();

@@ -1,7 +1,7 @@
 import { either, literal } from './gbnf.ts';
 
 /** Digits of a number without bounds. Higher: more of what models write in full precision; lower: shorter loops. */
-const mostDigits = 16;
+const digits_max = 16;
 
 /** Inclusive; absent: no bound. */
 export interface IntegerRange {
@@ -39,7 +39,7 @@ function naturals(low: bigint, high: bigint | undefined): string | undefined {
     alternatives.push(sameLength(first, last));
   }
   if (high === undefined)
-    alternatives.push(`[1-9] [0-9]{${from.length},${Math.max(mostDigits, from.length)}}`);
+    alternatives.push(`[1-9] [0-9]{${from.length},${Math.max(digits_max, from.length)}}`);
   return either(alternatives);
 }
 
@@ -122,7 +122,7 @@ function toDecimal(bound: DecimalBound): Decimal {
   };
 }
 
-const anyFraction = `("." [0-9]{1,${mostDigits}})?`;
+const anyFraction = `("." [0-9]{1,${digits_max}})?`;
 
 function magnitudes(lowBound: DecimalBound, highBound: DecimalBound | undefined): string | undefined {
   const low = toDecimal(lowBound);
@@ -154,7 +154,7 @@ function fractionFrom(low: Decimal): string {
 }
 
 function fractionTo(high: Decimal): string | undefined {
-  if (high.fraction === '') return high.exclusive ? undefined : `("." "0"{1,${mostDigits}})?`;
+  if (high.fraction === '') return high.exclusive ? undefined : `("." "0"{1,${digits_max}})?`;
   return `("." ${digitsTo(high.fraction, high.exclusive)})?`;
 }
 
@@ -172,10 +172,10 @@ function fractionBetween(low: Decimal, high: Decimal): string | undefined {
 /** Digits of a fraction not below 0.floor. */
 function digitsFrom(floor: string, exclusive: boolean): string {
   if (floor === '')
-    return exclusive ? `"0"{0,${mostDigits}} [1-9] [0-9]{0,${mostDigits}}` : `[0-9]{0,${mostDigits}}`;
+    return exclusive ? `"0"{0,${digits_max}} [1-9] [0-9]{0,${digits_max}}` : `[0-9]{0,${digits_max}}`;
   const alternatives: string[] = [];
   if (floor[0]! < '9')
-    alternatives.push(`${digitClass(String(Number(floor[0]) + 1), '9')} [0-9]{0,${mostDigits}}`);
+    alternatives.push(`${digitClass(String(Number(floor[0]) + 1), '9')} [0-9]{0,${digits_max}}`);
   alternatives.push(`${literal(floor[0]!)} ${digitsFrom(floor.slice(1), exclusive)}`);
   return either(alternatives);
 }
@@ -184,10 +184,10 @@ function digitsFrom(floor: string, exclusive: boolean): string {
 function digitsTo(ceiling: string, exclusive: boolean): string {
   const alternatives: string[] = [];
   if (ceiling[0]! > '0')
-    alternatives.push(`${digitClass('0', String(Number(ceiling[0]) - 1))} [0-9]{0,${mostDigits}}`);
+    alternatives.push(`${digitClass('0', String(Number(ceiling[0]) - 1))} [0-9]{0,${digits_max}}`);
   const rest = ceiling.slice(1);
   if (rest !== '') alternatives.push(`${literal(ceiling[0]!)} (${digitsTo(rest, exclusive)})?`);
-  else if (!exclusive) alternatives.push(`${literal(ceiling[0]!)} "0"{0,${mostDigits}}`);
+  else if (!exclusive) alternatives.push(`${literal(ceiling[0]!)} "0"{0,${digits_max}}`);
   return either(alternatives);
 }
 
@@ -198,7 +198,7 @@ function digitsBetween(
   lowExclusive: boolean,
   highExclusive: boolean,
 ): string | undefined {
-  if (low === '') return lowExclusive || highExclusive ? undefined : `"0"{0,${mostDigits}}`;
+  if (low === '') return lowExclusive || highExclusive ? undefined : `"0"{0,${digits_max}}`;
   if (low[0] === high[0]) {
     const rest = digitsBetween(low.slice(1), high.slice(1), lowExclusive, highExclusive);
     return rest === undefined ? undefined : `${literal(low[0]!)} ${rest}`;
@@ -206,9 +206,9 @@ function digitsBetween(
   const alternatives = [`${literal(low[0]!)} ${digitsFrom(low.slice(1).replace(/0+$/, ''), lowExclusive)}`];
   const inner = [Number(low[0]) + 1, Number(high[0]) - 1] as const;
   if (inner[0] <= inner[1])
-    alternatives.push(`${digitClass(String(inner[0]), String(inner[1]))} [0-9]{0,${mostDigits}}`);
+    alternatives.push(`${digitClass(String(inner[0]), String(inner[1]))} [0-9]{0,${digits_max}}`);
   const rest = high.slice(1).replace(/0+$/, '');
   if (rest !== '') alternatives.push(`${literal(high[0]!)} (${digitsTo(rest, highExclusive)})?`);
-  else if (!highExclusive) alternatives.push(`${literal(high[0]!)} "0"{0,${mostDigits}}`);
+  else if (!highExclusive) alternatives.push(`${literal(high[0]!)} "0"{0,${digits_max}}`);
   return either(alternatives);
 }

@@ -25,7 +25,7 @@ import {
 import { asList, canonical, canonicalSet, mergeSchemas } from './schema-merge.ts';
 
 /** Schemas nested deeper than this are refused; recursion by `$ref` is not nesting. */
-const deepest = 100;
+const depth_max = 100;
 
 /** Of a part of a conjunction, beyond what is in it. */
 const steps_per_part = 4;
@@ -77,8 +77,8 @@ export class SchemaCompiler {
   }
 
   #checkDepth(path: SchemaPath): void {
-    if (path.length > deepest + this.#base.length)
-      refuseSchema(this.#base, `nested more than ${deepest} deep`);
+    if (path.length > depth_max + this.#base.length)
+      refuseSchema(this.#base, `nested more than ${depth_max} deep`);
   }
 
   #merge(a: SchemaObject, b: SchemaObject, path: SchemaPath): SchemaObject {
@@ -125,7 +125,7 @@ export class SchemaCompiler {
   /** Follows `$ref` that stands alone until a schema that says something itself. */
   #resolve(schema: SchemaObject, path: SchemaPath): SchemaObject {
     let current: JsonValue = schema;
-    for (let hops = 0; hops < deepest; hops++) {
+    for (let hops = 0; hops < depth_max; hops++) {
       if (!isSchemaObject(current))
         return current === true ? {} : refuseSchema(path, 'allows no value at all');
       if (typeof current.$ref !== 'string') return current;

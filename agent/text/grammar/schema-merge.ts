@@ -11,7 +11,7 @@ import {
 import type { StepBudget } from './step-budget.ts';
 
 /** Combinations of alternatives that a conjunction may have. Lower: refuses earlier; higher: larger grammars. */
-const mostPairs = 1000;
+const pairs_max = 1000;
 
 /**
  * @returns a schema whose instances are valid under both; where nothing can be valid under both, or the
@@ -68,10 +68,10 @@ function mergeKeyword(
     case 'anyOf':
     case 'oneOf':
       // (a1 or a2) and (b1 or b2): every pair.
-      if (asList(a).length * asList(b).length > mostPairs)
+      if (asList(a).length * asList(b).length > pairs_max)
         refuseSchema(
           path,
-          `\`${keyword}\` at once in several places makes more than ${mostPairs} combinations`,
+          `\`${keyword}\` at once in several places makes more than ${pairs_max} combinations`,
         );
       steps.spend(asList(a).length * asList(b).length);
       return asList(a).flatMap((left) => asList(b).map((right) => ({ allOf: [left, right] })));

@@ -29,7 +29,7 @@ export interface SequenceStart {
  * Tokens that a grammar may refuse before the whole vocabulary is masked. One question costs microseconds,
  * a mask over 128k tokens tenths of a second. Lower: masks earlier; higher: more questions first.
  */
-const mostRefusals = 64;
+const refusals_max = 64;
 
 /**
  * Chooses tokens in the order of vLLM: bias and masks, penalties, temperature, top_k, min_p, typical_p,
@@ -77,12 +77,12 @@ export class TokenSampler implements Sampler {
     let token = this.#forced.shift() ?? this.#budget?.next ?? this.#choose(logits, position, 0);
     if (token < 0 && this.#constraint) {
       this.#constraint.mask(logits);
-      token = this.#choose(logits, position, mostRefusals);
+      token = this.#choose(logits, position, refusals_max);
       if (token < 0 && forbidden) {
         // The grammar is complete and allows nothing but the end, so min_tokens gives way.
         for (const [stop, logit] of forbidden) logits[stop] = logit;
         this.#constraint.mask(logits);
-        token = this.#choose(logits, position, 2 * mostRefusals);
+        token = this.#choose(logits, position, 2 * refusals_max);
       }
     }
     if (token < 0)
@@ -134,7 +134,7 @@ export class TokenSampler implements Sampler {
     keepTypicalP(scratch, parameters.typical_p);
     keepTopP(scratch, parameters.top_p);
     const { seed, choice } = parameters;
-    for (let refused = 0; refused < mostRefusals; refused++) {
+    for (let refused = 0; refused < refusals_max; refused++) {
       const index = drawCandidate(scratch, uniform({ seed, position, choice, attempt: attempt + refused }));
       if (index < 0) return -1;
       const token = scratch.tokens[index]!;
@@ -147,7 +147,7 @@ export class TokenSampler implements Sampler {
   #chooseBest(logits: Float32Array): number {
     const best = argmax(logits);
     if (best < 0 || this.#constraint?.allows(best) !== false) return best;
-    for (const token of selectTop(logits, mostRefusals).subarray(1)) {
+    for (const token of selectTop(logits, refusals_max).subarray(1)) {
       if (logits[token] === Number.NEGATIVE_INFINITY) return -1;
       if (this.#constraint.allows(token)) return token;
     }

@@ -1,5 +1,5 @@
 /** Loads of which a part comes from another node's memory: the same bytes, whatever becomes of that node meanwhile. */
-import { createReadStream, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { closeSync, createReadStream, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -11,6 +11,7 @@ import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
 import { ContentHashCache } from '../../../../agent/memory/content-hashes.ts';
 import { describeLoad } from '../../../../agent/memory/describe-load.ts';
 import { DevicePool, type DevicePoolOptions } from '../../../../agent/memory/device-pool.ts';
+import { type FileVersion, fileVersion } from '../../../../agent/memory/file-version.ts';
 import { learnContents } from '../../../../agent/memory/learn-contents.ts';
 import { LoadCounters } from '../../../../agent/memory/load/load-work.ts';
 import { UnitLoader } from '../../../../agent/memory/load/unit-loader.ts';
@@ -76,6 +77,12 @@ class AgentWithPeer {
     this.#server.close();
   }
 
+  #has(content: string): boolean {
+    const found = this.tensors.open({ content, offset: 0, bytes: 1 });
+    if (found) closeSync(found.descriptor);
+    return found !== undefined;
+  }
+
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     if (request.method === 'POST') {
       let text = '';
@@ -85,9 +92,8 @@ class AgentWithPeer {
         response.writeHead(503).end();
         return;
       }
-      // A peer offers what is in its page cache: whatever else runs here may have pushed the files out of it.
-      for (const path of Object.values(paths)) readFileSync(path);
-      const held = await this.tensors.held(contents);
+      // All that it has: which of it is in the page cache changes with whatever else runs here.
+      const held = contents.flatMap((content, index) => (this.#has(content) ? [index] : []));
       response.end(JSON.stringify({ peers: [{ session_id, node: 'n7', held }] }));
       return;
     }
@@ -195,6 +201,10 @@ async function loadAndCompare(from: DevicePool, path: string, hold = notHeld): P
     alone.close();
   }
   return { load: load!, took_ms };
+}
+
+function versionOf(path: string): FileVersion {
+  return fileVersion(path, statSync(path, { bigint: true }));
 }
 
 const fromPeers = ({ peers }: WeightLoad): number => peers.reduce((sum, { bytes }) => sum + bytes, 0);
@@ -340,6 +350,20 @@ describe('a load with a peer', () => {
     expect(claims.stage).toBe('begun');
     expect(news).toEqual([{ node: 'the node agent', trouble: expect.stringMatching(/ENOENT/) }]);
   });
+});
+
+test('a node offers what is in its page cache, of files that it knows', async () => {
+  const tensors = new SharedTensors(hashes);
+  tensors.add(paths.plain);
+  const known = [...hashes.read(versionOf(paths.plain))!.values()];
+  const contents = ['of no file', ...known];
+  const all = known.map((_, index) => index + 1);
+  // Read again where the kernel needed the memory for others meanwhile.
+  const offered = (): Promise<number[]> => {
+    readFileSync(paths.plain);
+    return tensors.held(contents);
+  };
+  await expect.poll(offered, { timeout: 20_000 }).toEqual(all);
 });
 
 describe('claims of groups', () => {
