@@ -1,10 +1,14 @@
-/** What a job script says, before it is written: data that `render.ts` hands to a template. */
+/** The script of a job: what it says, as data, and its text, from the templates in sbatch-templates/. */
 import { join } from 'node:path';
+import { Eta } from 'eta';
+import { packageRoot } from '../host/package-root.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ContainerConfig, RuntimeConfig } from '../spec/site.ts';
+import type { Directive } from '../spec/slurm-types.ts';
 import { arrayTaskFolder } from '../spec/state-layout.ts';
 import { containerLaunch } from './container.ts';
 import { buildDirectives, type DirectiveInput, isRequeued, type JobDirectives } from './directives.ts';
+import { commentText, directiveLine, shellQuote, verbatimDirectiveLine } from './quote.ts';
 
 export type JobRole = 'agent' | 'gateway';
 
@@ -161,4 +165,45 @@ function checkVariable(name: string): void {
       what: `the variable ${name} looks like a secret and would stand in the job script`,
       details: { name },
     });
+}
+
+/**
+ * `<%= x %>` prints a shell word that stands for exactly x; there is no HTML here. `<%~ x %>` prints x as it
+ * is and is used only for names that were checked and for prologue lines, which are bash by definition.
+ */
+const templates = new Eta({
+  views: join(packageRoot, 'sbatch-templates'),
+  autoEscape: true,
+  escapeFunction: (value) => shellQuote(String(value)),
+  autoTrim: false,
+  cache: true,
+});
+
+/**
+ * The whole text of the script; the same input gives the same bytes.
+ * @throws E_SLURM_SCRIPT for values that no script can hold.
+ */
+export function renderJobScript(script: JobScript): string {
+  return templates.render(`./${script.role}.sbatch.eta`, {
+    ...script,
+    sbatch_lines: [
+      ...script.directives.typed.map(({ name, value }) => directiveLine(name, value)),
+      ...script.directives.extra.map((directive) => verbatimDirectiveLine(directive.value ?? '')),
+    ],
+    comment: commentText,
+  });
+}
+
+/** All options of a script with their origins, as `SlurmClient.submit` wants them. */
+export function directivesOf(script: JobScript): Directive[] {
+  // A later option overrides an earlier one of the same name, so the later origin explains a refusal.
+  const extra = new Set(script.directives.extra.map((directive) => directive.name));
+  return [
+    ...script.directives.typed.filter((directive) => !extra.has(directive.name)),
+    ...script.directives.extra.map((directive) => ({
+      name: directive.name,
+      value: directive.value?.replace(/^--[a-z-]+=?/, '') ?? '',
+      source: directive.source,
+    })),
+  ];
 }

@@ -5,10 +5,15 @@ import { version } from '../../host/version.ts';
 import { holdsTask, parseJobNumber, taskId, tasksIn, tellsOf } from '../../slurm/array-tasks.ts';
 import type { SlurmClient } from '../../slurm/client.ts';
 import { type JobRequest, launchOfComment } from '../../slurm/directives.ts';
-import { buildJobScript, type JobScript, type JobScriptInput } from '../../slurm/job-script.ts';
+import {
+  buildJobScript,
+  directivesOf,
+  type JobScript,
+  type JobScriptInput,
+  renderJobScript,
+} from '../../slurm/job-script.ts';
 import { checkPermissions, type Permissions } from '../../slurm/permissions.ts';
 import { explainReason } from '../../slurm/reasons.ts';
-import { directivesOf, renderJobScript } from '../../slurm/render.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { SlurmOverrides } from '../../spec/model-yaml.ts';

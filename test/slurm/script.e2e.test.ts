@@ -4,8 +4,12 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { SlurmCommandClient } from '../../slurm/client.ts';
 import { launchOfComment } from '../../slurm/directives.ts';
-import { buildJobScript, type JobScriptInput } from '../../slurm/job-script.ts';
-import { directivesOf, renderJobScript } from '../../slurm/render.ts';
+import {
+  buildJobScript,
+  directivesOf,
+  type JobScriptInput,
+  renderJobScript,
+} from '../../slurm/job-script.ts';
 import type { JobInfo } from '../../spec/slurm-types.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { waitUntil } from '../cluster/processes.ts';

@@ -14,7 +14,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
-import { renderJobScript } from '../../slurm/render.ts';
+import { renderJobScript } from '../../slurm/job-script.ts';
 import { type SiteConfig, siteSchema } from '../../spec/site.ts';
 import { ensureShellcheckInstalled } from '../cluster/install.ts';
 import { waitUntil } from '../cluster/processes.ts';

@@ -5,7 +5,7 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
-import { renderJobScript } from '../../slurm/render.ts';
+import { renderJobScript } from '../../slurm/job-script.ts';
 import { allScriptCases } from './script-cases.ts';
 
 const folder = join(packageRoot, 'test', 'slurm', 'golden');
