@@ -1,7 +1,3 @@
-/**
- * A buffer type of ggml whose memory a function here gives: ggml's allocator of graphs asks a buffer type for memory,
- * and knows no other way to be told where. It is the CPU's plain buffer type with another `alloc_buffer`.
- */
 import koffi from 'koffi';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { Ggml } from './ggml.ts';
@@ -15,6 +11,10 @@ const allocPrototype = koffi.proto('void *hpcserve_alloc_buffer(void *buffer_typ
 const namePrototype = koffi.proto('const char *hpcserve_get_name(void *buffer_type)');
 const flagPrototype = koffi.proto('bool hpcserve_is_host(void *buffer_type)');
 
+/**
+ * A buffer type of ggml whose memory a function here gives: ggml's allocator of graphs asks a buffer type for memory,
+ * and knows no other way to be told where. It is the CPU's plain buffer type with another `alloc_buffer`.
+ */
 export class CallbackBufferType {
   readonly pointer: Pointer;
   readonly #callback: bigint;

@@ -1,7 +1,3 @@
-/**
- * Constrains sampling to a GBNF grammar, by libllama's grammar sampler. libllama aborts the process when a
- * token is accepted that the grammar does not allow, so every token is asked for before it is accepted.
- */
 import { HpcserveError } from '../spec/errors/error.ts';
 import { addressOf } from './ggml.ts';
 import { type Llama, loadLlama } from './llama.ts';
@@ -13,6 +9,10 @@ const token_data_bytes = 12;
 /** sizeof(llama_token_data_array): data, size, selected, sorted. */
 const array_bytes = 32;
 
+/**
+ * Constrains sampling to a GBNF grammar, by libllama's grammar sampler. libllama aborts the process when a
+ * token is accepted that the grammar does not allow, so every token is asked for before it is accepted.
+ */
 export class Grammar {
   readonly #llama: Llama;
   readonly #vocabulary: Vocabulary;

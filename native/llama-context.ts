@@ -1,8 +1,3 @@
-/**
- * A model and a context of libllama itself: the reference that tests and benches compare the native engine
- * with. It runs as its users run it: repacked weights, flash attention chosen by the library, and one
- * thread pool that lives as long as the context.
- */
 import { HpcserveError } from '../spec/errors/error.ts';
 import { addressOf, memoryAt } from './ggml.ts';
 import { FlashAttention, type Llama, LoadMode, loadLlama } from './llama.ts';
@@ -38,6 +33,11 @@ const threadpool_params_bytes = 528;
 /** enum llama_pooling_type. */
 const meanPooling = 1;
 
+/**
+ * A model and a context of libllama itself: the reference that tests and benches compare the native engine
+ * with. It runs as its users run it: repacked weights, flash attention chosen by the library, and one
+ * thread pool that lives as long as the context.
+ */
 export class LlamaContext {
   readonly n_vocab: number;
   readonly n_embd: number;

@@ -1,7 +1,3 @@
-/**
- * Memory that is a file without a name, memfd_create(2), and mappings of it: what is mapped twice is one memory,
- * and what is mapped over another library's memory becomes that memory. Linux only.
- */
 import { closeSync, fstatSync, ftruncateSync, readFileSync } from 'node:fs';
 import { constants } from 'node:os';
 import koffi from 'koffi';
@@ -52,6 +48,10 @@ export type PageKind = 'reserved_huge' | 'transparent_huge' | 'base';
 /** Where the kernel says whether shared memory may have transparent huge pages. */
 const shmem_enabled = '/sys/kernel/mm/transparent_hugepage/shmem_enabled';
 
+/**
+ * Memory that is a file without a name, memfd_create(2), and mappings of it: what is mapped twice is one memory,
+ * and what is mapped over another library's memory becomes that memory. Linux only.
+ */
 export class SharedMemory {
   readonly descriptor: number;
   readonly bytes: number;

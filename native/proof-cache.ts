@@ -1,12 +1,12 @@
-/**
- * What was found right of the kernels of a library on this CPU, so that it is not tried again. One small file in the
- * user's cache for each library, CPU and host; only what passed is in it.
- */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import type { Ggml } from './ggml.ts';
 import { nativeCacheFile, nativeIdentity, writeNativeCache } from './probe.ts';
 
+/**
+ * What was found right of the kernels of a library on this CPU, so that it is not tried again. One small file in the
+ * user's cache for each library, CPU and host; only what passed is in it.
+ */
 export class ProofCache {
   readonly #path: string;
   readonly #passed: Set<string>;

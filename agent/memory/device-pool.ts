@@ -1,7 +1,3 @@
-/**
- * The unified memory pool of one device (Tangram §3): weights, KV caches and intermediate results of all its models lie
- * in one memory, and one list of regions says where. Belongs to the thread that computes.
- */
 import { ownMemory_bytes } from '../../host/process-memory.ts';
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
 import type { Ggml } from '../../native/ggml.ts';
@@ -31,6 +27,10 @@ export interface DevicePoolOptions extends WeightPoolOptions {
   populate?: boolean;
 }
 
+/**
+ * The unified memory pool of one device (Tangram §3): weights, KV caches and intermediate results of all its models lie
+ * in one memory, and one list of regions says where. Belongs to the thread that computes.
+ */
 export class DevicePool {
   readonly memory: PoolMemory;
   readonly store: ReuseStore;

@@ -1,4 +1,3 @@
-/** Headers of model files that were opened lately: a model that comes back need not be read for its header again. */
 import { statSync } from 'node:fs';
 import { type ModelFile, openModelFile } from '../engine/model-file.ts';
 import { fileVersion, versionText } from './file-version.ts';
@@ -6,6 +5,7 @@ import { fileVersion, versionText } from './file-version.ts';
 /** Lower: less memory for vocabularies and names of tensors; higher: more models come back without reading a header. */
 const kept_max = 32;
 
+/** Headers of model files that were opened lately: a model that comes back need not be read for its header again. */
 export class ModelFiles {
   readonly #kept = new Map<string, { version: string; file: ModelFile }>();
 

@@ -1,10 +1,3 @@
-/**
- * The memory of one device's pool, as ggml sees it. Weights with special layouts (repacked, AMX) must lie in
- * buffers of special types, and everything else in plain ones; here all of these buffers are the same memory, so
- * that the pool decides what lies where. ggml allocates the buffer of a special type itself; a memory file is
- * then mapped over its pages. The plain buffer wraps the same addresses. Where a CPU has several special types,
- * each has addresses of its own, and the pages behind them are the same.
- */
 import type { Ggml } from '../../native/ggml.ts';
 import { BufferUsage, memoryAt } from '../../native/ggml.ts';
 import {
@@ -33,6 +26,13 @@ export interface PoolLayout {
   readonly base: Pointer;
 }
 
+/**
+ * The memory of one device's pool, as ggml sees it. Weights with special layouts (repacked, AMX) must lie in
+ * buffers of special types, and everything else in plain ones; here all of these buffers are the same memory, so
+ * that the pool decides what lies where. ggml allocates the buffer of a special type itself; a memory file is
+ * then mapped over its pages. The plain buffer wraps the same addresses. Where a CPU has several special types,
+ * each has addresses of its own, and the pages behind them are the same.
+ */
 export class PoolMemory {
   readonly bytes: number;
   readonly pages: PageKind;

@@ -1,10 +1,3 @@
-/**
- * KV caches in a pool. The rows of a cache have addresses of their own, more of them than memory; slabs of the pool are
- * mapped behind them where sequences are, and unmapped where they were. So what a sequence grows to is one extent of
- * addresses, wherever in the pool its slabs lie, and attention reads it in place: the page table is the block table.
- * (As vAttention does with CUDA's virtual memory, https://arxiv.org/abs/2405.04437; Tangram §3.3 has a kernel instead.)
- */
-
 import type { Ggml } from '../../native/ggml.ts';
 import { reserveAddresses, unmap, unmapPart } from '../../native/memory-map.ts';
 import type { Pointer } from '../../native/signature.ts';
@@ -49,6 +42,12 @@ export interface KvRegions {
   closed(cache: PooledKv): void;
 }
 
+/**
+ * KV caches in a pool. The rows of a cache have addresses of their own, more of them than memory; slabs of the pool are
+ * mapped behind them where sequences are, and unmapped where they were. So what a sequence grows to is one extent of
+ * addresses, wherever in the pool its slabs lie, and attention reads it in place: the page table is the block table.
+ * (As vAttention does with CUDA's virtual memory, https://arxiv.org/abs/2405.04437; Tangram §3.3 has a kernel instead.)
+ */
 export class PooledKv implements KvStorage {
   readonly model: string;
   readonly buffer: Pointer;

@@ -1,5 +1,3 @@
-/** Weights of one engine on their way into a pool: looked up, planned, and read where they were missing. */
-
 import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -55,6 +53,7 @@ interface Parts {
   use: ModelUse;
 }
 
+/** Weights of one engine on their way into a pool: looked up, planned, and read where they were missing. */
 export class PooledLoading implements WeightLoading {
   readonly #parts: Parts;
   readonly #reading_started = performance.now();

@@ -1,5 +1,3 @@
-/** Intermediate results of an engine's graphs in a pool: one region, made anew where a larger graph comes. */
-
 import { CallbackBufferType } from '../../native/callback-buffer-type.ts';
 import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
@@ -8,6 +6,7 @@ import type { PoolMemory } from './pool-memory.ts';
 import type { Region } from './region-list.ts';
 import type { PoolOwner } from './reuse-store.ts';
 
+/** Intermediate results of an engine's graphs in a pool: one region, made anew where a larger graph comes. */
 export class PooledScratch implements ScratchMemory {
   readonly #type: CallbackBufferType;
   readonly #give: (region: Region<PoolOwner>) => void;

@@ -1,7 +1,3 @@
-/**
- * The regions of one address range, chained by address: each is free or has an owner, and together they cover the
- * range without a gap (Tangram §3.2). Only numbers: the memory itself is `PoolMemory`'s.
- */
 import { HpcserveError } from '../../spec/errors/error.ts';
 
 export interface Region<Owner> {
@@ -19,6 +15,10 @@ interface Link<Owner> {
   next: Link<Owner> | undefined;
 }
 
+/**
+ * The regions of one address range, chained by address: each is free or has an owner, and together they cover the
+ * range without a gap (Tangram §3.2). Only numbers: the memory itself is `PoolMemory`'s.
+ */
 export class RegionList<Owner> {
   readonly bytes: number;
   /** Offsets and sizes are multiples of it. */

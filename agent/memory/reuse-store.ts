@@ -1,8 +1,3 @@
-/**
- * The Reuse Store of one device (Tangram §3.1): which tensors lie where in its pool. A tensor outlives the
- * instance that loaded it and is found again by its fingerprint; models that have tensors in common have the same
- * regions. Nothing is found before its load is committed, so that a load that ended half-way leaves nothing behind.
- */
 import { type EvictionWeight, evictionCost } from '../../solver/reuse/eviction.ts';
 import { defaultPlanningSettings, type LoadPlan, planLoad } from '../../solver/reuse/load-plan.ts';
 import { planReclaim, reclaimableRanges } from '../../solver/reuse/reclaim.ts';
@@ -121,6 +116,11 @@ export interface StoreBandwidths {
   copy: number;
 }
 
+/**
+ * The Reuse Store of one device (Tangram §3.1): which tensors lie where in its pool. A tensor outlives the
+ * instance that loaded it and is found again by its fingerprint; models that have tensors in common have the same
+ * regions. Nothing is found before its load is committed, so that a load that ended half-way leaves nothing behind.
+ */
 export class ReuseStore {
   readonly #regions: RegionList<PoolOwner>;
   readonly #move: (to_offset: number, from_offset: number, bytes: number) => void;

@@ -1,8 +1,3 @@
-/**
- * The weights of many models in one pool: what an engine asks for is looked up in the reuse store, and only what
- * is missing is read. When the engine is closed its tensors stay, so that the model comes back in the time that
- * its missing tensors take.
- */
 import { statSync } from 'node:fs';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
@@ -46,6 +41,11 @@ interface DescribedModel {
   tensors: { wanted: WantedTensor; parts: readonly FileRange[] }[];
 }
 
+/**
+ * The weights of many models in one pool: what an engine asks for is looked up in the reuse store, and only what
+ * is missing is read. When the engine is closed its tensors stay, so that the model comes back in the time that
+ * its missing tensors take.
+ */
 export class WeightPool {
   readonly #memory: PoolMemory;
   readonly #store: ReuseStore;

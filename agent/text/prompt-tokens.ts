@@ -1,7 +1,3 @@
-/**
- * Text to prompt tokens. The chat template's own control tokens become tokens; text of users that spells a
- * control token stays text, so that nobody can write a system message into a user message.
- */
 export interface PromptTokenizer {
   tokenize(text: string, options: { add_special: boolean; parse_special: boolean }): Int32Array;
   readonly bos: number | undefined;
@@ -12,6 +8,10 @@ export interface PromptTokenizer {
 const open = '\uE0F0';
 const close = '\uE0F1';
 
+/**
+ * Text to prompt tokens. The chat template's own control tokens become tokens; text of users that spells a
+ * control token stays text, so that nobody can write a system message into a user message.
+ */
 export class ControlTextGuard {
   readonly #pattern: RegExp;
 

@@ -1,14 +1,14 @@
-/**
- * Reads a file front to back through a small window, so that a header of any size costs little memory and
- * a network filesystem sees few, large reads. Synchronous: parsers stay straight-line code, and a header is
- * read in milliseconds.
- */
 import { closeSync, fstatSync, openSync, readSync, type Stats } from 'node:fs';
 import { HpcserveError } from '../../spec/errors/error.ts';
 
 /** Larger: fewer reads; smaller: less memory. Headers of real models are 1 to 20 MiB. */
 const window_bytes = 256 * 1024;
 
+/**
+ * Reads a file front to back through a small window, so that a header of any size costs little memory and
+ * a network filesystem sees few, large reads. Synchronous: parsers stay straight-line code, and a header is
+ * read in milliseconds.
+ */
 export class FileWindow implements Disposable {
   readonly path: string;
   readonly size: number;

@@ -1,7 +1,3 @@
-/**
- * Access tokens by the client-credentials grant (RFC 6749 §4.4), as an OIDC provider gives them. The secret stays in
- * its file or variable until a token is asked for, and neither is in any argument, log or error.
- */
 import { readFileSync, statSync } from 'node:fs';
 import { z } from 'zod';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -24,6 +20,10 @@ const answerSchema = z.object({
   expires_in: z.number().positive().optional(),
 });
 
+/**
+ * Access tokens by the client-credentials grant (RFC 6749 §4.4), as an OIDC provider gives them. The secret stays in
+ * its file or variable until a token is asked for, and neither is in any argument, log or error.
+ */
 export class AccessTokens {
   readonly #credentials: ClientCredentials;
   readonly #timeout_ms: number;

@@ -1,8 +1,3 @@
-/**
- * Requests to FirecREST v2 (https://eth-cscs.github.io/firecrest-v2/openapi/): with a token, not too fast, and again
- * where that is safe. What may have changed something is never sent twice: only what the server says it has not taken
- * is.
- */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -47,6 +42,11 @@ const away: ReadonlySet<number> = new Set([408, 424, 502, 503, 504]);
 
 const errorSchema = z.object({ message: z.string(), causedBy: z.array(z.string()).nullish() });
 
+/**
+ * Requests to FirecREST v2 (https://eth-cscs.github.io/firecrest-v2/openapi/): with a token, not too fast, and again
+ * where that is safe. What may have changed something is never sent twice: only what the server says it has not taken
+ * is.
+ */
 export class FirecrestApi {
   readonly #options: ApiOptions;
   #next_ms = 0;

@@ -1,8 +1,3 @@
-/**
- * Slurm by FirecREST v2, for machines that share the cluster's filesystem and may not run its commands: jobs are
- * submitted, followed and ended over HTTPS. What its API does not tell is refused or said to be unknown, never guessed.
- */
-
 import { readFileSync } from 'node:fs';
 import { posix } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -32,6 +27,10 @@ import { ApiRefusal, type ApiRequest, type FirecrestApi } from './api.ts';
 /** How far back ended jobs are looked up: the most that the API offers. */
 const window = '7d';
 
+/**
+ * Slurm by FirecREST v2, for machines that share the cluster's filesystem and may not run its commands: jobs are
+ * submitted, followed and ended over HTTPS. What its API does not tell is refused or said to be unknown, never guessed.
+ */
 export class FirecrestClient implements SlurmClient {
   readonly unknown_resources = 'FirecREST does not tell which GPUs nodes have, nor the limits of partitions';
   readonly #api: FirecrestApi;

@@ -1,4 +1,3 @@
-/** One connection to a login node: commands, files and ports over it. Host keys are checked, always. */
 import { createHash } from 'node:crypto';
 import { createReadStream, existsSync, readFileSync, statSync } from 'node:fs';
 import type { Duplex } from 'node:stream';
@@ -61,6 +60,7 @@ const ready_ms = 120_000;
  */
 const keepalive = { interval_ms: 10_000, count: 3 };
 
+/** One connection to a login node: commands, files and ports over it. Host keys are checked, always. */
 export class SshConnection {
   readonly target: SshTarget;
   /** Resolves when the connection is gone, however it went. */

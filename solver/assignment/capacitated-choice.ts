@@ -1,8 +1,3 @@
-/**
- * The constraint at the heart of placement: one pattern for every model, capacities for every type, least
- * cost. Three filters, cheapest first: what surely does not fit; the bound of the linear relaxation; and
- * reduced costs.
- */
 import { fail } from '../cp/inconsistency.ts';
 import { Propagator } from '../cp/propagator.ts';
 import type { SparseDomain } from '../cp/sparse-domain.ts';
@@ -11,6 +6,11 @@ import type { Variable } from '../cp/variable.ts';
 import type { ModelPatterns } from './patterns.ts';
 import { Relaxation } from './relaxation.ts';
 
+/**
+ * The constraint at the heart of placement: one pattern for every model, capacities for every type, least
+ * cost. Three filters, cheapest first: what surely does not fit; the bound of the linear relaxation; and
+ * reduced costs.
+ */
 export class CapacitatedChoice extends Propagator {
   override readonly priority = 'late';
   /** The relaxation of the present node, solved by the last propagation. */

@@ -1,9 +1,9 @@
+import type { AssignmentOption } from './problem.ts';
+
 /**
  * One model alone at given prices: what its cheapest combination of options costs when every device must be
  * paid for. A dynamic programme over shares, type by type (a knapsack of `shares` units).
  */
-import type { AssignmentOption } from './problem.ts';
-
 export class PricedModel {
   readonly #types: number;
   readonly #shares: number;

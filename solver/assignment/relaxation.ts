@@ -1,11 +1,3 @@
-/**
- * The linear relaxation of "one pattern a model, capacities by type": models may mix patterns. It has one row
- * a model and one a type. Because every model's row says only "one pattern in all", its basis is kept as one
- * key pattern a model and as many extra columns as there are types (generalised upper bounds: Dantzig and Van
- * Slyke, 1967), so a pivot inverts a matrix of types × types whatever the number of models. The dual simplex
- * runs from the parent's basis; the prices it ends with are used only as Lagrange multipliers, so that
- * rounding can weaken the bound but never make it wrong.
- */
 import { fail } from '../cp/inconsistency.ts';
 import type { SparseDomain } from '../cp/sparse-domain.ts';
 import type { Trail } from '../cp/trail.ts';
@@ -17,6 +9,14 @@ const tolerance = 1e-9;
 /** Pivots a relaxation may take; where they do not suffice the bound reached so far is used. */
 const pivots_max = 400;
 
+/**
+ * The linear relaxation of "one pattern a model, capacities by type": models may mix patterns. It has one row
+ * a model and one a type. Because every model's row says only "one pattern in all", its basis is kept as one
+ * key pattern a model and as many extra columns as there are types (generalised upper bounds: Dantzig and Van
+ * Slyke, 1967), so a pivot inverts a matrix of types × types whatever the number of models. The dual simplex
+ * runs from the parent's basis; the prices it ends with are used only as Lagrange multipliers, so that
+ * rounding can weaken the bound but never make it wrong.
+ */
 export class Relaxation {
   /** Prices of the last relaxation, by type. */
   readonly prices: Float64Array;

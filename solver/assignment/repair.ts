@@ -1,9 +1,3 @@
-/**
- * A plan from nothing, whatever the size: no pattern is ever listed. Every model takes what is cheapest for it at
- * the prices; where that is more than there is, one model after the other chooses anew, alone, beside what the
- * others hold, and pays a penalty for each device too many. Where nobody wants to move, the penalties of what is
- * still too much rise (breakout: Morris, 1993), so no dead end lasts.
- */
 import type { Random } from '../cp/random.ts';
 import type { PricedModel } from './priced-model.ts';
 
@@ -26,6 +20,12 @@ export interface Repaired {
   choices: number;
 }
 
+/**
+ * A plan from nothing, whatever the size: no pattern is ever listed. Every model takes what is cheapest for it at
+ * the prices; where that is more than there is, one model after the other chooses anew, alone, beside what the
+ * others hold, and pays a penalty for each device too many. Where nobody wants to move, the penalties of what is
+ * still too much rise (breakout: Morris, 1993), so no dead end lasts.
+ */
 export class Repair {
   readonly #models: readonly PricedModel[];
   readonly #counts: Float64Array;

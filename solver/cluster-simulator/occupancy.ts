@@ -1,4 +1,3 @@
-/** Who takes which devices of which node, and when the scheduler thinks that they will be free. */
 import type { Cluster, OrdinaryJob } from './cluster.ts';
 
 /** An ordinary job on its nodes. */
@@ -17,6 +16,7 @@ export interface Shadow {
   devices: number;
 }
 
+/** Who takes which devices of which node, and when the scheduler thinks that they will be free. */
 export class Occupancy {
   readonly #cluster: Cluster;
   /** Devices of a node that ordinary jobs and reservations take; that preemptible jobs take. */

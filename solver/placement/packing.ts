@@ -1,7 +1,3 @@
-/**
- * Replicas onto nodes: first fit, one job a node, several replicas in it where devices allow. Small jobs start in
- * holes that large ones wait for. A replica that takes several nodes is a job of its own.
- */
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
 import { onRealGpu } from './engine-choice.ts';
@@ -21,6 +17,10 @@ interface OpenNode {
   host_bytes: number;
 }
 
+/**
+ * Replicas onto nodes: first fit, one job a node, several replicas in it where devices allow. Small jobs start in
+ * holes that large ones wait for. A replica that takes several nodes is a job of its own.
+ */
 export class Packing {
   readonly #nodes: OpenNode[] = [];
   readonly #question: PlacementQuestion;

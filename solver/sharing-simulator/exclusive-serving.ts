@@ -1,9 +1,3 @@
-/**
- * The other way, for comparison: each instance has a device to itself, as ServerlessLLM and the like do it (LLM-Mesh
- * §8.1). A model scales out once its instances have as many requests as they were told to take; requests are spread
- * over them in turn; who finds no device waits, and is given up once its first token can only come late.
- */
-
 import type { IterationProfile } from '../sharing/profile.ts';
 import { interactiveSlo } from '../sharing/slo.ts';
 import { SimulationEvents } from './simulation-events.ts';
@@ -41,6 +35,11 @@ type Event =
   | { kind: 'step'; instance: Instance; prompt?: SimulatedRequest; batch: SimulatedRequest[] }
   | { kind: 'recycle'; instance: Instance; idle_since_ms: number };
 
+/**
+ * The other way, for comparison: each instance has a device to itself, as ServerlessLLM and the like do it (LLM-Mesh
+ * §8.1). A model scales out once its instances have as many requests as they were told to take; requests are spread
+ * over them in turn; who finds no device waits, and is given up once its first token can only come late.
+ */
 export class ExclusiveServing {
   readonly #options: ExclusiveServingOptions;
   readonly #events = new SimulationEvents<Event>();

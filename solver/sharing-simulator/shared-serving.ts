@@ -1,8 +1,3 @@
-/**
- * Many models on few devices, by the decisions of `solver/sharing`: the very functions that device workers and gateways
- * call, under a simulated clock. What an iteration really takes is the measured time and noise; what decisions know is
- * the profile.
- */
 import { type Admitted, loadTime } from '../sharing/admission.ts';
 import { planConsolidation } from '../sharing/consolidation.ts';
 import type { ModelLookup, ModelOnDevice } from '../sharing/device-view.ts';
@@ -51,6 +46,11 @@ type Event =
 /** How often those who wait for a place ask again, at least and at most. */
 const retry_ms = { soon: 20, late: 250 };
 
+/**
+ * Many models on few devices, by the decisions of `solver/sharing`: the very functions that device workers and gateways
+ * call, under a simulated clock. What an iteration really takes is the measured time and noise; what decisions know is
+ * the profile.
+ */
 export class SharedServing {
   readonly #options: SharedServingOptions;
   readonly #devices: SimulatedDevice[];

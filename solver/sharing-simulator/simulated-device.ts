@@ -1,4 +1,3 @@
-/** One device of the simulation: its view for the decisions, its memory operations, and the iteration it runs. */
 import type { DeviceView, InstanceView, ModelOnDevice } from '../sharing/device-view.ts';
 import type { IterationProfile } from '../sharing/profile.ts';
 import {
@@ -29,6 +28,7 @@ export interface RunningStep {
 /** The time weights take to go; until then the station counts them as there. */
 const unload_ms = 50;
 
+/** One device of the simulation: its view for the decisions, its memory operations, and the iteration it runs. */
 export class SimulatedDevice implements DeviceView {
   readonly id: string;
   readonly kind: 'cpu' | 'gpu';

@@ -1,8 +1,3 @@
-/**
- * A profile that learns where it knows least (LLM-Mesh §5.2, spread over time): it begins with the few points that were
- * measured on first use; the first iteration seen near another power of two becomes a point of its own, and every
- * further one refreshes the points around it. So a model serves at once, and its profile is exact where its work is.
- */
 import { IterationProfile } from './profile.ts';
 import type { ProfileSamples } from './profile-samples.ts';
 
@@ -17,6 +12,11 @@ const tokens_min = 16;
 /** A first sight moves an estimate by at most this factor: a stall of the machine is no property of the model. */
 const first_factor_max = 4;
 
+/**
+ * A profile that learns where it knows least (LLM-Mesh §5.2, spread over time): it begins with the few points that were
+ * measured on first use; the first iteration seen near another power of two becomes a point of its own, and every
+ * further one refreshes the points around it. So a model serves at once, and its profile is exact where its work is.
+ */
 export class GrowingProfile {
   #profile: IterationProfile;
   readonly #prefill: Set<number>;

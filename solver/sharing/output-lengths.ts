@@ -1,8 +1,3 @@
-/**
- * How long answers become: Ō of LLM-Mesh §6.1 from history, per model, and apart for requests that reason, whose
- * answers are several times longer.
- */
-
 export interface LengthKey {
   model: string;
   reasoning: boolean;
@@ -34,6 +29,10 @@ export interface KeptLengths {
 
 const kinds = ['answers', 'reasoning'] as const;
 
+/**
+ * How long answers become: Ō of LLM-Mesh §6.1 from history, per model, and apart for requests that reason, whose
+ * answers are several times longer.
+ */
 export class OutputLengths {
   readonly #histories = new Map<string, History>();
 

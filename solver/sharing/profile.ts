@@ -1,7 +1,3 @@
-/**
- * How long one iteration of a model takes on a device (LLM-Mesh §5.2): prompts by their length, decode steps by batch
- * size and average length, measured at powers of two and interpolated linearly; refreshed from what is seen later.
- */
 import type { ProfileSamples } from './profile-samples.ts';
 import { completeRows } from './ragged-grid.ts';
 
@@ -10,6 +6,10 @@ const refresh_rate = 0.1;
 /** One iteration moves the profile by at most this factor: a stall of the machine is no property of the model. */
 const refresh_factor_max = 4;
 
+/**
+ * How long one iteration of a model takes on a device (LLM-Mesh §5.2): prompts by their length, decode steps by batch
+ * size and average length, measured at powers of two and interpolated linearly; refreshed from what is seen later.
+ */
 export class IterationProfile {
   readonly #lengths: Float64Array;
   readonly #prefill: Float64Array;

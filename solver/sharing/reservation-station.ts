@@ -1,11 +1,3 @@
-/**
- * Memory operations of one device, many at once and without hazards (LLM-Mesh §6.3, after Tomasulo): an optimistic
- * budget decides at once what may be promised, a pessimistic account what may run now; what was promised and cannot run
- * yet waits here for memory that is still being given up.
- *
- * Pure state: it starts and times nothing. Whoever owns the memory runs what it is handed and reports each end.
- */
-
 /** Sets what one owner holds to so many bytes. */
 export interface MemoryOperation {
   id: number;
@@ -25,6 +17,13 @@ export type SubmittedOperation =
     }
   | { accepted: false; short_bytes: number; because: string };
 
+/**
+ * Memory operations of one device, many at once and without hazards (LLM-Mesh §6.3, after Tomasulo): an optimistic
+ * budget decides at once what may be promised, a pessimistic account what may run now; what was promised and cannot run
+ * yet waits here for memory that is still being given up.
+ *
+ * Pure state: it starts and times nothing. Whoever owns the memory runs what it is handed and reports each end.
+ */
 export class ReservationStation {
   readonly pool_bytes: number;
   /** Promised to each owner once all operations are through; the sum never exceeds the pool. */

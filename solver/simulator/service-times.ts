@@ -1,4 +1,3 @@
-/** What steps and prompts cost at one pair of lengths, by how many sequences decode beside them; in seconds. */
 import type { BatchingLimits } from './batching.ts';
 import type { StepModel } from './step-model.ts';
 import type { Wait } from './waiting.ts';
@@ -22,6 +21,7 @@ export interface PromptPath {
   behind: number;
 }
 
+/** What steps and prompts cost at one pair of lengths, by how many sequences decode beside them; in seconds. */
 export class SimulatedServiceTimes {
   readonly lengths: Lengths;
   /** Sequences that can run at once: places, KV, and the tokens a step can hold. */

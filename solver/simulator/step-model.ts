@@ -1,8 +1,3 @@
-/**
- * Time of one engine step (one forward pass over a mixed batch) of a model on a tensor- and pipeline-parallel
- * group of devices. Split into parts that depend on the number of tokens, on the decoding sequences' contexts
- * and on each prompt chunk, so that a simulation can sum many like steps in closed form.
- */
 import type { DeviceSpec } from '../catalog/device-spec.ts';
 import type { Interconnect } from '../catalog/interconnects.ts';
 import { attentionLayers, ffnLayers, type ModelShape } from '../catalog/model-shape.ts';
@@ -68,6 +63,11 @@ class Memo {
   }
 }
 
+/**
+ * Time of one engine step (one forward pass over a mixed batch) of a model on a tensor- and pipeline-parallel
+ * group of devices. Split into parts that depend on the number of tokens, on the decoding sequences' contexts
+ * and on each prompt chunk, so that a simulation can sum many like steps in closed form.
+ */
 export class StepModel {
   readonly input: StepModelInput;
   readonly #layers: LayerOperators;

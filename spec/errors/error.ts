@@ -1,8 +1,3 @@
-/**
- * The one error type people see. Every instance names a code of the registry, says what happened,
- * because of what, and what to do; commands print it as `error: … / because: … / try: …`, the gateway
- * puts it into the OpenAI error envelope.
- */
 import { type ErrorCode, errorRegistry } from './registry.ts';
 import { isOutOfRoom, namedIn, quotaAdvice, systemCode } from './system-error.ts';
 
@@ -19,6 +14,11 @@ export interface ErrorFacts {
   cause?: unknown;
 }
 
+/**
+ * The one error type people see. Every instance names a code of the registry, says what happened,
+ * because of what, and what to do; commands print it as `error: … / because: … / try: …`, the gateway
+ * puts it into the OpenAI error envelope.
+ */
 export class HpcserveError extends Error {
   override readonly name = 'HpcserveError';
   readonly code: ErrorCode;

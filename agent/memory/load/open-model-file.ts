@@ -1,4 +1,3 @@
-/** A model file that is open for a load: its descriptor, and its mapping where that is safe to read. */
 import { closeSync, fstatSync, openSync } from 'node:fs';
 import { releaseLease, takeLease } from '../../../native/file-lease.ts';
 import { mapFile, unmap } from '../../../native/memory-map.ts';
@@ -6,6 +5,7 @@ import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type FileVersion, fileVersion, versionChanges } from '../file-version.ts';
 
+/** A model file that is open for a load: its descriptor, and its mapping where that is safe to read. */
 export class OpenModelFile {
   readonly descriptor: number;
   /** Address of the whole file; undefined: it is read by pread alone. */

@@ -1,11 +1,3 @@
-/**
- * Loads tensors of a model file into a pool with several threads. The caller's thread goes on with what it has to do,
- * or works with them.
- *
- * Bytes come from the page cache, which is the host-memory model cache: where they are in it already, they are
- * converted from where they lie, under a lease on the file; else they are read in large pieces, by as many threads
- * as there are, so that reading and conversion overlap.
- */
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
 import type { Ggml } from '../../../native/ggml.ts';
 import type { LoadProgress } from '../../../spec/engine-contract.ts';
@@ -47,6 +39,14 @@ export interface TensorLoaderOptions {
   peer_bytes_min?: number;
 }
 
+/**
+ * Loads tensors of a model file into a pool with several threads. The caller's thread goes on with what it has to do,
+ * or works with them.
+ *
+ * Bytes come from the page cache, which is the host-memory model cache: where they are in it already, they are
+ * converted from where they lie, under a lease on the file; else they are read in large pieces, by as many threads
+ * as there are, so that reading and conversion overlap.
+ */
 export class TensorLoader {
   readonly #memory: PoolMemory;
   readonly #unitLoader: UnitLoader;

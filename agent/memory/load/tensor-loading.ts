@@ -1,4 +1,3 @@
-/** One load under way: looked after by the thread that began it, between other things that it does. */
 import type { LoadProgress } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
@@ -51,6 +50,7 @@ interface Begun {
   onProgress(progress: LoadProgress): void;
 }
 
+/** One load under way: looked after by the thread that began it, between other things that it does. */
 export class TensorLoading {
   readonly #source: OpenModelFile;
   readonly #start: Begun['start'];

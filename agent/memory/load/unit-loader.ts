@@ -1,4 +1,3 @@
-/** What one thread does of a load: reads units, and converts those whose layout is not that of the file. */
 import koffi from 'koffi';
 import { leaseHolds } from '../../../native/file-lease.ts';
 import { type Ggml, tensorLayout } from '../../../native/ggml.ts';
@@ -17,6 +16,7 @@ import type { ConvertedPiece, FileRange, Piece, Unit } from './pieces.ts';
 /** Where bytes of the file lie in memory. */
 type Staged = (range: FileRange) => Pointer;
 
+/** What one thread does of a load: reads units, and converts those whose layout is not that of the file. */
 export class UnitLoader {
   readonly #ggml: Ggml;
   #staging: { address: Pointer; bytes: number } | undefined;

@@ -1,9 +1,3 @@
-/**
- * Who brings which group of tensors: the threads that read the file take groups from the front, the one that fetches
- * from peers takes them from the back, so that each brings as much as its rate allows and both end together. Words in
- * shared memory: a group changes hands by compare and exchange, and what a peer has promised can be taken back from it
- * at any time before it writes to the pool.
- */
 const groupStates = {
   free: 0,
   /** Read from the file. */
@@ -19,6 +13,12 @@ const groupStates = {
 
 const stages = { told: 0, seen: 1, begun: 2 } as const;
 
+/**
+ * Who brings which group of tensors: the threads that read the file take groups from the front, the one that fetches
+ * from peers takes them from the back, so that each brings as much as its rate allows and both end together. Words in
+ * shared memory: a group changes hands by compare and exchange, and what a peer has promised can be taken back from it
+ * at any time before it writes to the pool.
+ */
 export class GroupClaims {
   readonly shared: SharedArrayBuffer;
   readonly #states: Int32Array;

@@ -1,4 +1,3 @@
-/** Asks the own node agent for tensors that other nodes have in memory; it reaches them through the mesh. */
 import { Agent, type IncomingMessage, request } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
@@ -23,6 +22,7 @@ const offers_ms = 6000;
 const tooManyRequests = 429;
 const offers_bytes_max = 16 * 1024 * 1024;
 
+/** Asks the own node agent for tensors that other nodes have in memory; it reaches them through the mesh. */
 export class PeerClient {
   readonly #agent = new Agent({ keepAlive: true, maxSockets: streams });
   readonly #socketPath: string;

@@ -1,4 +1,3 @@
-/** Decides which part of a load peers may bring, and looks after the thread that fetches it. */
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
 import type { ContentHashes } from '../content-hashes.ts';
 import type { FileVersion } from '../file-version.ts';
@@ -36,6 +35,7 @@ interface OfferedLoad {
   shared: NonNullable<LoadWork['shared']>;
 }
 
+/** Decides which part of a load peers may bring, and looks after the thread that fetches it. */
 export class PeerShare {
   readonly #socketPath: string;
   readonly #folder: string;

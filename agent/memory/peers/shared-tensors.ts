@@ -1,4 +1,3 @@
-/** Tensors of this worker's model files that its node has in memory, for peers that load the same ones. */
 import { closeSync, fstatSync, openSync, statSync } from 'node:fs';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isInPageCache, mapFile, pageBytes, unmap } from '../../../native/memory-map.ts';
@@ -16,6 +15,7 @@ interface Place {
   range: FileRange;
 }
 
+/** Tensors of this worker's model files that its node has in memory, for peers that load the same ones. */
 export class SharedTensors {
   readonly #hashes: ContentHashCache;
   readonly #places = new Map<string, Place>();

@@ -1,8 +1,3 @@
-/**
- * JSON Schema (2020-12 and the common part of draft 7) to grammar. Every text that the grammar accepts is
- * valid under the schema; where valid documents have several forms (order of properties, escapes, white
- * space), the grammar accepts one natural part of them. What cannot be expressed is refused by name.
- */
 import { nearest } from '../../../spec/nearest.ts';
 import { stringExcept } from './excluded-strings.ts';
 import { stringFormats } from './formats.ts';
@@ -30,6 +25,11 @@ const depth_max = 100;
 /** Of a part of a conjunction, beyond what is in it. */
 const steps_per_part = 4;
 
+/**
+ * JSON Schema (2020-12 and the common part of draft 7) to grammar. Every text that the grammar accepts is
+ * valid under the schema; where valid documents have several forms (order of properties, escapes, white
+ * space), the grammar accepts one natural part of them. What cannot be expressed is refused by name.
+ */
 export class SchemaCompiler {
   readonly #builder: GrammarBuilder;
   readonly #rules: JsonRules;
