@@ -10,14 +10,16 @@ import { createRequire } from 'node:module';
 import { cpus, homedir, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { z } from 'zod';
 import { makeFolders } from '../host/make-folders.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { findNativeLibraries, type NativeLibraries } from './libraries.ts';
 
-export interface ProbeResult {
-  folder: string;
-  ggml_version: string;
-  libllama_version: string;
+const versionsSchema = z.object({ ggml_version: z.string(), libllama_version: z.string() });
+/** As it is kept in the user's cache. */
+const cachedSchema = versionsSchema.extend({ folder: z.string() });
+
+export interface ProbeResult extends z.infer<typeof cachedSchema> {
   /** False where an earlier probe of the same files on the same CPU was trusted. */
   ran: boolean;
 }
@@ -86,7 +88,7 @@ export function probeNativeLibraries(folder?: string): ProbeResult {
   return result;
 }
 
-function runChild(libraries: NativeLibraries): Pick<ProbeResult, 'ggml_version' | 'libllama_version'> {
+function runChild(libraries: NativeLibraries): z.infer<typeof versionsSchema> {
   const koffi = createRequire(import.meta.url).resolve('koffi');
   const program = ['--input-type=module', '--eval', childProgram];
   const paths = [libraries.ggml_base, libraries.ggml, libraries.llama, libraries.folder];
@@ -97,7 +99,7 @@ function runChild(libraries: NativeLibraries): Pick<ProbeResult, 'ggml_version' 
       stdio: ['ignore', 'pipe', 'pipe'],
       env: { PATH: process.env.PATH, LD_LIBRARY_PATH: process.env.LD_LIBRARY_PATH },
     });
-    return JSON.parse(output);
+    return versionsSchema.parse(JSON.parse(output));
   } catch (error) {
     throw new HpcserveError('E_NATIVE_LIBRARY', {
       what: `the libraries in ${libraries.folder} do not run on this machine`,
@@ -144,9 +146,9 @@ export function nativeCacheFile(kind: 'probe' | 'kernels', key: string): string 
 
 function readCache(key: string): ProbeResult | undefined {
   try {
-    return { ...JSON.parse(readFileSync(nativeCacheFile('probe', key), 'utf8')), ran: false };
+    return { ...cachedSchema.parse(JSON.parse(readFileSync(nativeCacheFile('probe', key), 'utf8'))), ran: false };
   } catch {
-    // No cache, or one that was cut off: the probe runs again, which costs tenths of a second.
+    // No cache, or one that was cut off or is another version's: the probe runs again, which costs tenths of a second.
     return undefined;
   }
 }

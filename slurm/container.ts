@@ -1,6 +1,6 @@
 /** How a command is put into a container, for each runtime a site may have. */
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { ContainerConfig } from '../spec/site.ts';
+import type { ContainerConfig } from '../spec/site-runtime.ts';
 
 export interface ContainerLaunch {
   /** Further arguments of srun. */

@@ -1,13 +1,9 @@
 /** From site config, node kind and model.yaml to the #SBATCH options of one job, each with its origin. */
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { SlurmOverrides } from '../spec/model-yaml.ts';
-import {
-  type GpuRequest,
-  type NodeKind,
-  type SiteConfig,
-  type SlurmDefaults,
-  slurmSettings,
-} from '../spec/site.ts';
+import { type SiteConfig, slurmSettings } from '../spec/site.ts';
+import type { NodeKind } from '../spec/site-nodes.ts';
+import type { GpuRequest, SlurmDefaults } from '../spec/site-slurm.ts';
 import { type Directive, formatSlurmDuration, parseSlurmDuration_s } from '../spec/slurm-types.ts';
 import { arrayTaskFolder } from '../spec/state-layout.ts';
 

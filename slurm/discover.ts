@@ -3,7 +3,8 @@
 import type { HostFacts } from '../host/host-facts.ts';
 import { isSharedFilesystem, mountTypeOf } from '../host/mounts.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { NodeKind, SiteInput } from '../spec/site.ts';
+import type { SiteInput } from '../spec/site.ts';
+import type { NodeKind } from '../spec/site-nodes.ts';
 import { formatSlurmDuration } from '../spec/slurm-types.ts';
 import type { SlurmClient } from './client.ts';
 import { isSupported } from './client.ts';

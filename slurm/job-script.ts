@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { Eta } from 'eta';
 import { packageRoot } from '../host/package-root.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { ContainerConfig, RuntimeConfig } from '../spec/site.ts';
+import type { ContainerConfig, RuntimeConfig } from '../spec/site-runtime.ts';
 import type { Directive } from '../spec/slurm-types.ts';
 import { arrayTaskFolder } from '../spec/state-layout.ts';
 import { containerLaunch } from './container.ts';

@@ -6,7 +6,8 @@
 import type { UnitSpec } from './launch.ts';
 import type { ModelFileSummary } from './model-summary.ts';
 import type { EngineName, ModelSpec, Objective } from './model-yaml.ts';
-import { type DeviceFigures, type NodeKind, type PlacementPenalties, penaltiesSchema } from './site.ts';
+import { type PlacementPenalties, penaltiesSchema } from './site.ts';
+import type { DeviceFigures, NodeKind } from './site-nodes.ts';
 
 /** An engine that was chosen: `auto` is resolved. */
 export type ResolvedEngine = Exclude<EngineName, 'auto'>;

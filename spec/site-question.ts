@@ -7,7 +7,8 @@ import { siteMeshSchema } from './mesh-settings.ts';
 import { modelFileSummarySchema } from './model-summary.ts';
 import { engineNames, modelSchema, objectiveNames } from './model-yaml.ts';
 import type { NodeKindOffer, PlacementModel, PlacementQuestion, RunningReplicas } from './plan.ts';
-import { deviceFiguresSchema, penaltiesSchema } from './site.ts';
+import { penaltiesSchema } from './site.ts';
+import { deviceFiguresSchema } from './site-nodes.ts';
 import { shareSchema } from './site-share.ts';
 
 const count = z.int().min(0);

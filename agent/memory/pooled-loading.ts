@@ -6,8 +6,8 @@ import type { PlannedWeight, WeightPlan } from '../engine/weight-plan.ts';
 import { type LoadedWeights, shareTiedEmbedding, type WeightLoading } from '../engine/weights.ts';
 import type { TensorLoad } from './load/pieces.ts';
 import type { PeerPart, TensorLoading } from './load/tensor-loading.ts';
+import type { LoadOutcome, PendingLoad, WantedTensor } from './pending-load.ts';
 import type { PoolLayout } from './pool-memory.ts';
-import type { LoadOutcome, PendingLoad, WantedTensor } from './reuse-store.ts';
 
 /** What a finished load did, and how long it took. */
 export interface WeightLoad extends LoadOutcome {

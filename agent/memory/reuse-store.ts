@@ -9,23 +9,8 @@ import {
   requestProbability,
 } from '../../solver/reuse/request-probability.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { LoadOutcome, PendingLoad, TensorLease, WantedModel, WantedTensor } from './pending-load.ts';
 import type { Region, RegionList } from './region-list.ts';
-
-export interface WantedTensor {
-  /** Its fingerprints, the strongest first: any of them finds it. */
-  keys: readonly string[];
-  /** In the pool. */
-  bytes: number;
-}
-
-export interface WantedModel {
-  /** Name under which its requests are counted. */
-  model: string;
-  /** α of Equation 2. */
-  latency_sensitivity: number;
-  /** In the order of the file. */
-  tensors: readonly WantedTensor[];
-}
 
 /** Who a region of the pool belongs to: a tensor, or a part of the pool that the store does not manage. */
 export type PoolOwner = StoredTensor | ReservedRegion;
@@ -64,41 +49,6 @@ export interface StoreStats {
   /** Share of the free bytes outside the largest free region. */
   fragmentation: number;
   regions: number;
-}
-
-/** What one load did. */
-export interface LoadOutcome {
-  reused_bytes: number;
-  missing_bytes: number;
-  evicted_bytes: number;
-  moved_bytes: number;
-  plan_ms: number;
-  move_ms: number;
-}
-
-/** Tensors of a model in the pool, for as long as an instance uses them. */
-export interface TensorLease {
-  /** Offset in the pool of each wanted tensor. */
-  readonly offsets: readonly number[];
-  /** The tensors stay where they are, for whoever wants them next. */
-  release(): void;
-}
-
-/** Room for a model whose missing tensors are to be loaded now. Ends with one of `commit`, `abort`, `abandon`. */
-export interface PendingLoad {
-  readonly offsets: readonly number[];
-  /** Indices of the wanted tensors that are not in the pool. */
-  readonly missing: readonly number[];
-  readonly outcome: LoadOutcome;
-  /**
-   * Every missing tensor is in its place.
-   * @param elapsed_ms what loading them took
-   */
-  commit(elapsed_ms: number): TensorLease;
-  /** Nothing of it is of use, and nobody writes to it any more. */
-  abort(): void;
-  /** As `abort`, but somebody may still write to it: its regions are not used again. */
-  abandon(): void;
 }
 
 /** Bytes per second before any were measured; only their proportion matters, and only until the first load. */

@@ -22,10 +22,11 @@ import { type FileVersion, fileVersion, sharedVersionText } from './file-version
 import { fingerprints } from './fingerprint.ts';
 import type { FileRange, TensorLoad } from './load/pieces.ts';
 import { TensorLoader, type TensorLoaderOptions } from './load/tensor-loader.ts';
+import type { PendingLoad, WantedTensor } from './pending-load.ts';
 import { type ManifestModel, mergeRanges } from './pool-manifest.ts';
 import type { PoolLayout, PoolMemory } from './pool-memory.ts';
 import { type ModelUse, PooledLoading, type PooledTensor } from './pooled-loading.ts';
-import type { PendingLoad, ReuseStore, WantedTensor } from './reuse-store.ts';
+import type { ReuseStore } from './reuse-store.ts';
 
 export interface WeightPoolOptions extends TensorLoaderOptions {
   /** Where hashes of contents are kept; absent: tensors are told apart by their files. */

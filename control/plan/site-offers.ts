@@ -1,13 +1,9 @@
 /** What a site config and the cluster's own words offer to placement. */
 import { availableParallelism, cpus, totalmem } from 'node:os';
 import type { EngineOffer, NodeKindOffer, NodeSpace, ResolvedEngine } from '../../spec/plan.ts';
-import {
-  type DeviceConfig,
-  type NodeKind,
-  type SiteConfig,
-  type SiteEngine,
-  slurmSettings,
-} from '../../spec/site.ts';
+import { type SiteConfig, slurmSettings } from '../../spec/site.ts';
+import type { DeviceConfig, NodeKind } from '../../spec/site-nodes.ts';
+import type { SiteEngine } from '../../spec/site-runtime.ts';
 import { parseSlurmDuration_s } from '../../spec/slurm-types.ts';
 import { programOnPath } from '../state/site-files.ts';
 import type { LiveFacts, LiveNodes } from './live-facts.ts';

@@ -1,6 +1,7 @@
 /** Devices that a job is given and no replica uses, because its nodes are given whole; pure. */
 import type { NodeKindOffer, PlannedLaunch } from '../../spec/plan.ts';
-import { type NodeKind, type SiteConfig, slurmSettings } from '../../spec/site.ts';
+import { type SiteConfig, slurmSettings } from '../../spec/site.ts';
+import type { NodeKind } from '../../spec/site-nodes.ts';
 
 /** Whether jobs on this kind get all of a node, whatever they ask for. */
 export function givenWhole(

@@ -1,6 +1,7 @@
 /** Idle nodes of preemptible kinds, and until when they are idle as far as Slurm knows. */
 import type { IdleHole } from '../../solver/scavenging/scavenge.ts';
-import type { NodeKind, SiteConfig } from '../../spec/site.ts';
+import type { SiteConfig } from '../../spec/site.ts';
+import type { NodeKind } from '../../spec/site-nodes.ts';
 import type { LiveFacts } from '../plan/live-facts.ts';
 import { freeNodes } from '../plan/site-offers.ts';
 

@@ -4,7 +4,7 @@
  * GPUs. Plans must go on where a name is not known, so nothing here throws.
  */
 import { nearest } from '../../spec/nearest.ts';
-import type { DeviceFigures } from '../../spec/site.ts';
+import type { DeviceFigures } from '../../spec/site-nodes.ts';
 import { cpuOfCores, type HostCpu, partOfSocket } from './cpu-estimate.ts';
 import type { ComputePrecision, DeviceSpec } from './device-spec.ts';
 import { deviceNamed, knownDevices } from './devices.ts';

@@ -3,7 +3,8 @@ import { containerLaunch } from '../../slurm/container.ts';
 import { buildDirectives, type DirectiveInput, jobComment, launchOfComment } from '../../slurm/directives.ts';
 import { buildJobScript } from '../../slurm/job-script.ts';
 import { type SlurmOverrides, slurmOverridesSchema } from '../../spec/model-yaml.ts';
-import { containerSchema, type SiteInput, siteSchema } from '../../spec/site.ts';
+import { type SiteInput, siteSchema } from '../../spec/site.ts';
+import { containerSchema } from '../../spec/site-runtime.ts';
 
 const base: SiteInput = {
   name: 'x',

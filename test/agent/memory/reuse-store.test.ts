@@ -1,11 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import type { TensorLease, WantedModel } from '../../../agent/memory/pending-load.ts';
 import { RegionList } from '../../../agent/memory/region-list.ts';
-import {
-  type PoolOwner,
-  ReuseStore,
-  type TensorLease,
-  type WantedModel,
-} from '../../../agent/memory/reuse-store.ts';
+import { type PoolOwner, ReuseStore } from '../../../agent/memory/reuse-store.ts';
 import { seededRandom } from '../../../solver/simulator/random.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 
