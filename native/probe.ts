@@ -146,7 +146,10 @@ export function nativeCacheFile(kind: 'probe' | 'kernels', key: string): string 
 
 function readCache(key: string): ProbeResult | undefined {
   try {
-    return { ...cachedSchema.parse(JSON.parse(readFileSync(nativeCacheFile('probe', key), 'utf8'))), ran: false };
+    return {
+      ...cachedSchema.parse(JSON.parse(readFileSync(nativeCacheFile('probe', key), 'utf8'))),
+      ran: false,
+    };
   } catch {
     // No cache, or one that was cut off or is another version's: the probe runs again, which costs tenths of a second.
     return undefined;

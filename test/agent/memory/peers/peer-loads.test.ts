@@ -188,7 +188,7 @@ async function loadAndCompare(from: DevicePool, path: string, hold = notHeld): P
   let load: WeightLoad | undefined;
   const options = engineOptions(path, { kv_tokens: 512, batch_invariant: true });
   const opening = from.open(options, { on_loaded: (done) => (load = done) });
-  await expect.poll(hold, { interval: 1, timeout: 60_000 }).toBe(true);
+  await expect.poll(hold, { interval: 1, timeout: 40_000 }).toBe(true);
   const started = performance.now();
   const engine = await finish(opening);
   const took_ms = performance.now() - started;
@@ -321,7 +321,7 @@ describe('a load with a peer', () => {
     const asked = untilAsked();
     agent.sending = () => undefined;
     const opening = from.open(engineOptions(paths.plain, { kv_tokens: 512 }));
-    await expect.poll(asked, { interval: 1, timeout: 60_000 }).toBe(true);
+    await expect.poll(asked, { interval: 1, timeout: 40_000 }).toBe(true);
     // The file's threads begin, and what the peer was asked for does not come: it is not over yet.
     expect(opening.advance(false)).toBeUndefined();
     opening.abort();
