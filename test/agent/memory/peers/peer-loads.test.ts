@@ -231,16 +231,9 @@ describe('a load with a peer', () => {
   });
 
   test('does not ask where the file is in memory here', async () => {
-    readFileSync(paths.plain);
-    pool = new DevicePool(ggml, {
-      pool_bytes: 160 * mib,
-      threads: 1,
-      content_hashes: hashes,
-      peers_socket: agent.socket,
-      peer_bytes_min: mib,
-    });
+    const from = newPool({ resident: (_, ranges) => ranges.map(() => true) });
     const before = agent.ranges;
-    expect((await loadAndCompare(pool, paths.plain)).load.peers).toEqual([]);
+    expect((await loadAndCompare(from, paths.plain)).load.peers).toEqual([]);
     expect(agent.ranges).toBe(before);
   });
 
