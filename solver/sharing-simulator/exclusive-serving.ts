@@ -1,9 +1,9 @@
 import type { IterationProfile } from '../sharing/profile.ts';
 import { interactiveSlo } from '../sharing/slo.ts';
-import { SimulationEvents } from './simulation-events.ts';
 import { iterationNoise } from './noise.ts';
 import type { RequestOutcome, ServingCounters } from './outcome.ts';
 import { giveToken, type SimulatedRequest, simulatedRequest } from './simulated-request.ts';
+import { SimulationEvents } from './simulation-events.ts';
 import { concurrencyLimit, onDevice, type TestbedDevice, type TestbedModel } from './testbed.ts';
 import type { WorkloadRequest } from './workload.ts';
 

@@ -12,11 +12,11 @@ import { placeRequest } from '../sharing/placement.ts';
 import type { MemoryOperation } from '../sharing/reservation-station.ts';
 import type { SharingSettings } from '../sharing/settings.ts';
 import { tokenDeadline } from '../sharing/slo.ts';
-import { SimulationEvents } from './simulation-events.ts';
 import { iterationNoise } from './noise.ts';
 import type { RequestOutcome, ServingCounters } from './outcome.ts';
 import { SimulatedDevice, type SimulatedInstance } from './simulated-device.ts';
 import { giveToken, type SimulatedRequest, simulatedRequest } from './simulated-request.ts';
+import { SimulationEvents } from './simulation-events.ts';
 import { onDevice, type TestbedDevice, type TestbedModel } from './testbed.ts';
 import type { WorkloadRequest } from './workload.ts';
 

@@ -32,7 +32,7 @@ export interface ReplicaConfig {
   chunked_prefill?: boolean;
 }
 
-export interface SimulatedReplica {
+export interface ConfiguredReplica {
   config: ReplicaConfig;
   model: StepModel;
   memory: MemoryPlan;
@@ -66,7 +66,7 @@ const engineDefaults: Readonly<
  * Checks a configuration and works out its limits.
  * @throws E_SIMULATION_INPUT for degrees that do not divide the model, E_SIMULATION_MEMORY where it does not fit
  */
-export function replicaOf(config: ReplicaConfig, role: BatchingLimits['role'] = 'both'): SimulatedReplica {
+export function replicaOf(config: ReplicaConfig, role: BatchingLimits['role'] = 'both'): ConfiguredReplica {
   const { model: shape, device, tp, pp } = config;
   checkDegree('tensor', tp);
   checkDegree('pipeline', pp);

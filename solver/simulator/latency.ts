@@ -4,7 +4,7 @@
  */
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { activeParameters } from '../catalog/model-shape.ts';
-import { type ReplicaConfig, replicaOf, type SimulatedReplica } from './deployment.ts';
+import { type ConfiguredReplica, type ReplicaConfig, replicaOf } from './deployment.ts';
 import { computeOn } from './operators.ts';
 import { devicePower } from './power.ts';
 import { type Lengths, type PromptPath, SimulatedServiceTimes } from './service-times.ts';
@@ -67,7 +67,7 @@ interface SteadyState {
  * place (`waiting.ts`).
  */
 export class LatencyModel {
-  readonly #replica: SimulatedReplica;
+  readonly #replica: ConfiguredReplica;
   readonly #devices: number;
   readonly #flops_per_token: number;
   readonly #reached_flops: number;

@@ -1,7 +1,7 @@
 /** Serving as a whole: replicas of one or several kinds behind a dispatcher, and what their users would see. */
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type BatchingLimits, type ReplicaRecord, simulateReplica } from './batching.ts';
-import { type ReplicaConfig, replicaOf, type SimulatedReplica } from './deployment.ts';
+import { type ConfiguredReplica, type ReplicaConfig, replicaOf } from './deployment.ts';
 import type { RequestColumns } from './requests.ts';
 import { type Distribution, distributionOf, weightedDistributionOf } from './statistics.ts';
 
@@ -53,7 +53,7 @@ export interface ServingResult {
 }
 
 interface Simulated {
-  replica: SimulatedReplica;
+  replica: ConfiguredReplica;
   /** Row of each of its requests in the workload. */
   rows: Int32Array;
   record: ReplicaRecord;
@@ -152,8 +152,8 @@ export function simulateDisaggregated(
 }
 
 /** Equal replicas share one model of their steps, and what it has worked out. */
-function onePerGroup(role: BatchingLimits['role']): (group: ReplicaGroup) => SimulatedReplica {
-  const made = new Map<ReplicaGroup, SimulatedReplica>();
+function onePerGroup(role: BatchingLimits['role']): (group: ReplicaGroup) => ConfiguredReplica {
+  const made = new Map<ReplicaGroup, ConfiguredReplica>();
   return (group) => {
     const replica = made.get(group) ?? replicaOf(group, role);
     made.set(group, replica);
@@ -161,13 +161,13 @@ function onePerGroup(role: BatchingLimits['role']): (group: ReplicaGroup) => Sim
   };
 }
 
-function withConcurrency(replica: SimulatedReplica, concurrency: number): SimulatedReplica {
+function withConcurrency(replica: ConfiguredReplica, concurrency: number): ConfiguredReplica {
   return { ...replica, limits: { ...replica.limits, concurrency } };
 }
 
 /** Seconds to send the KV of so many tokens: all devices of a replica send their shares at once. */
 function kvTransfer(
-  { memory, model }: SimulatedReplica,
+  { memory, model }: ConfiguredReplica,
   prefillers: number,
   decoders: readonly ReplicaConfig[],
 ): (tokens: number) => number {

@@ -4,7 +4,7 @@ import { findDevice } from '../../../solver/catalog/devices.ts';
 import { findModel } from '../../../solver/catalog/known-models.ts';
 import { type BatchingLimits, simulateReplica } from '../../../solver/simulator/batching.ts';
 import { roofline } from '../../../solver/simulator/calibration.ts';
-import { replicaOf, type SimulatedReplica } from '../../../solver/simulator/deployment.ts';
+import { type ConfiguredReplica, replicaOf } from '../../../solver/simulator/deployment.ts';
 import { exponential, seededRandom } from '../../../solver/simulator/random.ts';
 import { type RequestColumns, requestColumns } from '../../../solver/simulator/requests.ts';
 
@@ -25,7 +25,7 @@ const sliding = replicaOf({
 const run = (
   requests: RequestColumns,
   limits: Partial<BatchingLimits> = {},
-  replica: SimulatedReplica = base,
+  replica: ConfiguredReplica = base,
 ) => simulateReplica(replica.model, requests, { ...replica.limits, ...limits });
 
 const request = fc.record({
@@ -177,11 +177,11 @@ describe('queueing', () => {
 
 describe('monotonicity', () => {
   const mean = (values: Float64Array): number => values.reduce((a, b) => a + b, 0) / values.length;
-  const latency = (requests: RequestColumns, replica: SimulatedReplica): number => {
+  const latency = (requests: RequestColumns, replica: ConfiguredReplica): number => {
     const record = run(requests, {}, replica);
     return mean(record.finish_s.map((finish, i) => finish - record.arrival_s[i]!));
   };
-  const on = (name: string, change: object = {}): SimulatedReplica =>
+  const on = (name: string, change: object = {}): ConfiguredReplica =>
     replicaOf({
       model: findModel('llama-3.1-8b'),
       device: { ...findDevice(name), ...change },
