@@ -38,7 +38,7 @@ export const simulators = [
   'solver/sharing-simulator/',
   'mesh/gossip/simulation.ts',
   'mesh/gossip/memory-network.ts',
-  'mesh/gossip/event-queue.ts',
+  'mesh/gossip/timer-queue.ts',
 ];
 
 export const productSources =

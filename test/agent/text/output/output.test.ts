@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { OutputParser } from '../../../../agent/text/output/output-parser.ts';
 import { Detokenizer } from '../../../../agent/text/output/detokenizer.ts';
+import { OutputParser } from '../../../../agent/text/output/output-parser.ts';
 import { promptOpensReasoning, ReasoningSplitter } from '../../../../agent/text/output/reasoning.ts';
 import { longestOverlap, StopStrings } from '../../../../agent/text/output/stop-strings.ts';
 import { CallParser } from '../../../../agent/text/tools/call-parser.ts';
