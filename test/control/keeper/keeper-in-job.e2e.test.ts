@@ -2,6 +2,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { holderOf } from '../../../host/lock-state.ts';
 import type { CommandResult } from '../../../slurm/command-runner.ts';
 import type { Cluster } from '../../cluster/cluster.ts';
 import { UserHome } from '../../cluster/user-home.ts';
@@ -46,7 +47,7 @@ function tried<T>(read: () => T): T | undefined {
     throw error;
   }
 }
-const keeperJob = (): string | undefined => tried(() => jobOf(state('keeper/lock').pid));
+const keeperJob = (): string | undefined => jobOf(holderOf(join(folder, '.hpcserve/kept/keeper/lock'))?.pid);
 const gatewayPid = (): unknown => tried(() => state('gateway/endpoint.json').pid);
 const gatewayJob = (): string | undefined =>
   tried(() => state('gateway/gateway-job.json').job_id as string | undefined);

@@ -107,10 +107,11 @@ describe('a key of the agent with a certificate', () => {
   let stop: (() => void) | undefined;
   afterEach(() => stop?.());
 
-  /** An agent with nothing in it. */
+  let agents = 0;
+
+  /** An agent with nothing in it. One that ends removes its socket in its own time: the next has another. */
   async function agent(): Promise<string> {
-    const socket = path('agent.sock');
-    rmSync(socket, { force: true });
+    const socket = path(`agent-${agents++}.sock`);
     const running = spawn('ssh-agent', ['-D', '-a', socket], { stdio: ['ignore', 'pipe', 'ignore'] });
     stop = () => running.kill();
     await new Promise((resolve) => running.stdout.once('data', resolve));
