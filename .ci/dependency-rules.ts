@@ -6,6 +6,8 @@ import type { IForbiddenRuleType } from 'dependency-cruiser';
 
 export const processes = ['cli', 'control', 'gateway', 'agent'] as const;
 export const libraries = ['solver', 'mesh', 'slurm', 'ledger', 'native'] as const;
+/** The rooms whose files are the product. */
+export const productRooms: readonly string[] = [...processes, ...libraries, 'host', 'spec'];
 
 /**
  * The floors of `control/`, the lowest first: what stands on one floor may call what stands below it. `''` are the
@@ -88,14 +90,14 @@ export const dependencyRules: IForbiddenRuleType[] = [
   {
     name: 'product-imports-no-tests',
     severity: 'error',
-    from: { path: all([...processes, ...libraries, 'host', 'spec']) },
+    from: { path: all(productRooms) },
     to: { path: '^(test|bench|\\.ci)/' },
   },
   { name: 'no-cycles', severity: 'error', from: { pathNot: '^spec/errors/' }, to: { circular: true } },
   {
     name: 'product-uses-no-development-packages',
     severity: 'error',
-    from: { path: all([...processes, ...libraries, 'host', 'spec']) },
+    from: { path: all(productRooms) },
     to: { dependencyTypes: ['npm-dev'], dependencyTypesNot: ['type-only'] },
   },
 ];

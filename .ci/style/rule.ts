@@ -1,5 +1,6 @@
 /** What a rule of style is. The rules themselves, one a file, are in `rules/`; `index.ts` lists them. */
 import type { SourceFile } from 'typescript';
+import { productRooms } from '../dependency-rules.ts';
 
 /** A source file of the project that was parsed; `path` is from the root, with slashes. */
 export interface ParsedFile {
@@ -21,21 +22,6 @@ export interface StyleRule {
   instead: string;
   find(files: readonly ParsedFile[]): Finding[];
 }
-
-/** The rooms whose files are the product. */
-const productRooms = [
-  'cli',
-  'control',
-  'gateway',
-  'agent',
-  'solver',
-  'mesh',
-  'slurm',
-  'ledger',
-  'native',
-  'host',
-  'spec',
-];
 
 export const roomOf = (path: string): string => path.slice(0, path.indexOf('/'));
 export const isProduct = ({ path }: ParsedFile): boolean => productRooms.includes(roomOf(path));

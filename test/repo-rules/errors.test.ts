@@ -1,6 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { productRooms } from '../../.ci/dependency-rules.ts';
 import { exitCodes } from '../../spec/errors/exit-codes.ts';
 import { errorRegistry } from '../../spec/errors/registry.ts';
 
@@ -35,20 +36,7 @@ describe('the error registry and docs/errors.md', () => {
   });
 
   it('hold no code that nothing throws', () => {
-    const rooms = [
-      'cli',
-      'control',
-      'gateway',
-      'agent',
-      'solver',
-      'mesh',
-      'slurm',
-      'ledger',
-      'native',
-      'host',
-      'spec',
-    ];
-    const sources = rooms
+    const sources = productRooms
       .filter((room) => existsSync(`${root}/${room}`))
       .flatMap((room) =>
         readdirSync(`${root}/${room}`, { recursive: true, withFileTypes: true })

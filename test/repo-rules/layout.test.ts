@@ -2,12 +2,13 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { productRooms } from '../../.ci/dependency-rules.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 
 /** What may stand at the top of the tree; the architecture page says what each is for. */
 const topLevel = [
-  ...['cli', 'control', 'gateway', 'agent', 'solver', 'mesh', 'slurm', 'ledger', 'native', 'host', 'spec'],
+  ...productRooms,
   ...['web', 'examples', 'bench', 'docs', 'test', '.ci', 'sbatch-templates', 'site-configs'],
   ...['package.json', 'package-lock.json', 'tsconfig.json', 'README.md', 'LICENSE', '.gitignore'],
 ];
