@@ -1,4 +1,6 @@
-/** The `hpcserve` command: builds the program, runs one command, and turns every outcome into words and an exit code. */
+/**
+ * The `hpcserve` command: builds the program, runs one command, and turns every outcome into words and an exit code.
+ */
 import { CommanderError } from 'commander';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { Configuration } from './config/configuration.ts';

@@ -12,8 +12,8 @@ import { openSite, readSpec } from './site-session.ts';
 type Register = (program: Command, context: CliContext) => void;
 
 /**
- * By the word that is typed, in the order of the help. Loaded when asked for: what one command needs takes half the time
- * to load of what all need.
+ * By the word that is typed, in the order of the help. Loaded when asked for: what one command needs takes half the
+ * time to load of what all need.
  */
 const commands: Readonly<Record<string, () => Promise<Register>>> = {
   init: async () => (await import('./commands/init.ts')).registerInit,

@@ -43,7 +43,9 @@ export interface DeployResult extends GatewayWays {
   serving: boolean;
 }
 
-/** Time between two looks at state files while following, ms. Lower: news sooner; higher: less load on the filesystem. */
+/**
+ * Time between two looks at state files while following, ms. Lower: news sooner; higher: less load on the filesystem.
+ */
 const follow_ms = 500;
 
 export async function deploy(operations: Operations, request: DeployRequest): Promise<DeployResult> {
@@ -178,7 +180,9 @@ class DeploymentInProgress {
     }
   }
 
-  /** @returns the error to show; where nothing of it serves, it is ended, for its jobs would only burn their allocation */
+  /**
+   * @returns the error to show; where nothing of it serves, it is ended, for its jobs would only burn their allocation
+   */
   async #failed(
     { phase }: Assessment,
     { state, observation }: { state: DeploymentState; observation: Observation },

@@ -79,7 +79,8 @@ const usageParameters = z.strictObject({
 });
 
 /**
- * Every path but those that go to replicas, on the server that `makeServer` returns: who may ask what is in docs/gateway.md.
+ * Every path but those that go to replicas, on the server that `makeServer` returns: who may ask what is in
+ * docs/gateway.md.
  *
  * ```
  *   request ─► OpenAiHandler takes it, else ─► fastify ─► modelRoutes    a key

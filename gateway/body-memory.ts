@@ -100,7 +100,9 @@ export class BodyMemory {
     return this.#held_bytes + bytes - hold.bytes > share * this.settings.bytes_max;
   }
 
-  /** In their order: who waits for its own key holds up nobody else, and large ones are not passed by less large ones. */
+  /**
+   * In their order: who waits for its own key holds up nobody else, and large ones are not passed by less large ones.
+   */
   #serve(): void {
     const served: Waiter[] = [];
     let passable = true;

@@ -23,7 +23,9 @@ interface Material {
   version: string;
 }
 
-/** The certificate that clients see: read, or issued by the site's own authority, and replaced while the gateway runs. */
+/**
+ * The certificate that clients see: read, or issued by the site's own authority, and replaced while the gateway runs.
+ */
 export class ClientTls {
   readonly #tls: GatewayTls;
   readonly #gateway_folder: string;

@@ -32,7 +32,9 @@ export function writeTakenPort(folder: string, taken: TakenPort): void {
   replaceFile(join(folder, gatewayFiles.taken_port), `${JSON.stringify(taken)}\n`);
 }
 
-/** A new process holds the gateway's sockets: the one that control knew is gone. Where control knows none, none is told. */
+/**
+ * A new process holds the gateway's sockets: the one that control knew is gone. Where control knows none, none is told.
+ */
 export function writeHolder(folder: string, pid: number): void {
   const path = join(folder, gatewayFiles.process);
   const started = startOf(pid);

@@ -7,7 +7,9 @@ const life_s = 30 * 86_400;
 /** How often it is made anew. */
 const renew_ms = 86_400_000;
 
-/** What a gateway proves its provider with: a key of its own, which the provider's key vouches for, made anew each day. */
+/**
+ * What a gateway proves its provider with: a key of its own, which the provider's key vouches for, made anew each day.
+ */
 export class GatewayProvider {
   readonly #config: GatewayConfig;
   readonly #log: GatewayLog;

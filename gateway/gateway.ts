@@ -43,7 +43,9 @@ export interface GatewayTimes extends FrontPortTimes {
   keys_ms: number;
   /** Between two exchanges of what limited keys used with the other gateways; see `KeyLimits`. */
   limits_ms: number;
-  /** How long a stream whose replica broke waits for another. Lower: errors show sooner; higher: restarts are outlived. */
+  /**
+   * How long a stream whose replica broke waits for another. Lower: errors show sooner; higher: restarts are outlived.
+   */
   continue_ms: number;
   /** Between two looks for models that are split over devices; see `Defragmenter`. */
   defragment_ms: number;
@@ -101,8 +103,8 @@ interface Start {
  * ```
  *
  * The order matters where it ends: requests end before what they need; the own session leaves while the mesh can still
- * tell of it; the ledger closes when nothing records any more; and the lock goes last, since whoever takes it next writes
- * the same files.
+ * tell of it; the ledger closes when nothing records any more; and the lock goes last, since whoever takes it next
+ * writes the same files.
  *
  * Throws E_GATEWAY_RUNNING, E_GATEWAY_PORT, E_GATEWAY_FOLDER, E_LEDGER_*, E_MESH_*.
  */
@@ -333,7 +335,10 @@ function bodyMemory({
   });
 }
 
-/** Lets clients in, and tells everybody where it answers. It ends first: with no new requests, and those inside answered. */
+/**
+ * Lets clients in, and tells everybody where it answers. It ends first: with no new requests, and those inside
+ * answered.
+ */
 async function serve(
   { config, options, times, log, parts }: Start,
   own: LocalSession,

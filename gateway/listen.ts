@@ -23,7 +23,9 @@ export interface Listening {
   taken?: TakenPort | undefined;
 }
 
-/** Listens where it is wanted. Throws E_GATEWAY_PORT, with `TakenPort` in its details where another user has the port. */
+/**
+ * Listens where it is wanted. Throws E_GATEWAY_PORT, with `TakenPort` in its details where another user has the port.
+ */
 export async function listen(server: Server, wanted: WantedAddress, log: GatewayLog): Promise<Listening> {
   if (wanted.port !== 0) {
     await listenOn(server, wanted.host, wanted.port);

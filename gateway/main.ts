@@ -1,6 +1,6 @@
 /**
- * Process of the gateway: `node dist/gateway/main.js --config FILE`. Logs JSON lines on stdout. Usually its holder starts
- * it (holder/main.ts), with the listening sockets that it holds already.
+ * Process of the gateway: `node dist/gateway/main.js --config FILE`. Logs JSON lines on stdout. Usually its holder
+ * starts it (holder/main.ts), with the listening sockets that it holds already.
  */
 import { parseArgs } from 'node:util';
 import { pino } from 'pino';

@@ -19,7 +19,10 @@ const bearer = 'Bearer ';
 /** JSON, a format built on it (RFC 6839), or what `fetch` calls every string; whatever parameters follow. */
 const json = /^\s*(application\/([\w.+-]+\+)?json|text\/plain)\s*(;|$)/i;
 
-/** A client that is refused before its body is read may send it on for so long, so that it sees why: a reset would take the answer along. */
+/**
+ * A client that is refused before its body is read may send it on for so long, so that it sees why: a reset would take
+ * the answer along.
+ */
 const linger_ms = 2000;
 
 /** A request whose key is known and whose body is not. */
@@ -237,7 +240,10 @@ export function requireModel(key: ApiKey, model: string): void {
   });
 }
 
-/** Answers a request whose body is not read, and reads on for a while so that the answer is not lost with the connection. */
+/**
+ * Answers a request whose body is not read, and reads on for a while so that the answer is not lost with the
+ * connection.
+ */
 function refuseUnread(
   request: IncomingMessage,
   response: ServerResponse,

@@ -32,7 +32,10 @@ const reconnectLast_ms = 2000;
 /** Its provider does not let this gateway use it; that changes only when it is deployed anew. */
 const reconnectRefused_ms = 60_000;
 const finishPoll_ms = 100;
-/** Higher: a stall of either side is less likely to pass for a wrong clock; lower: a clock that was set right is seen sooner. */
+/**
+ * Higher: a stall of either side is less likely to pass for a wrong clock; lower: a clock that was set right is seen
+ * sooner.
+ */
 const compared_heartbeats = 5;
 
 export interface LinkEvents {
@@ -93,8 +96,8 @@ export class SessionLink {
   }
 
   /**
-   * By how much the clock of its node is ahead of this host's; undefined until it is known. The way of a heartbeat only makes
-   * it look less, so the largest of the last ones is nearest.
+   * By how much the clock of its node is ahead of this host's; undefined until it is known. The way of a heartbeat only
+   * makes it look less, so the largest of the last ones is nearest.
    */
   get clock_ahead_ms(): number | undefined {
     return this.#ahead_ms.length === 0 ? undefined : Math.round(Math.max(...this.#ahead_ms));
@@ -203,7 +206,8 @@ export class SessionLink {
         if (line.trim() === '') continue;
         const heartbeat = parseHeartbeat(line, this.#record.session_id);
         const now_ms = performance.now();
-        // A session may be set to a slower heartbeat than the rule foresees; three of its own intervals are then allowed.
+        // A session may be set to a slower heartbeat than the rule foresees; three of its own intervals are then
+        // allowed.
         this.#silence.expectWithin(
           last_ms === undefined ? firstSilence_ms : Math.max(silence_ms, 3 * (now_ms - last_ms)),
         );

@@ -1,6 +1,6 @@
 /**
- * What was set up, part by part, and how each part ends. They end in exactly the reverse order, once, however often and by
- * whom that is asked: a start that fails in the middle and an end in order go the same way.
+ * What was set up, part by part, and how each part ends. They end in exactly the reverse order, once, however often and
+ * by whom that is asked: a start that fails in the middle and an end in order go the same way.
  *
  * ```
  *   add(a) ─ add(b) ─ add(c) ─► dispose(): c ends, then b, then a

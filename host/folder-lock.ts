@@ -1,22 +1,24 @@
 /**
- * A lock on a folder that several hosts share: one holder at a time, also on NFS, Lustre and what FUSE brings, and however
- * wrong the hosts' clocks are. The lock is a folder with one entry, whose name says who has it and counts heartbeats:
+ * A lock on a folder that several hosts share: one holder at a time, also on NFS, Lustre and what FUSE brings, and
+ * however wrong the hosts' clocks are. The lock is a folder with one entry, whose name says who has it and counts
+ * heartbeats:
  *
  *   lock/                          nobody has it where this is absent or empty
  *     8a3f…c2.17                   <token>.<heartbeats>; in it, as JSON: host, process, boot, command
  *
- *   take     make .lock.<token>.taking/ with <token>.0 in it, and rename it to lock/: a folder replaces an empty folder,
+ *   take     make .lock.<token>.taking/ with <token>.0 in it, and rename it to lock/: a folder replaces an empty one,
  *            never one with an entry (rename(2): ENOTEMPTY or EEXIST). Of many that try, the server lets one.
  *   hold     rename <token>.17 to <token>.18 every few seconds.
  *   assert   the same at once, before an effect: ENOENT says that another has taken over.
  *   release  remove the entry, then the folder, which stays if another's entry is in it by now.
- *   break    who has seen <token>.17 stand still for `stale_ms` removes <token>.17, and then takes the lock like anybody.
+ *   break    who has seen <token>.17 stand still for `stale_ms` removes <token>.17, then takes the lock like anybody.
  *
- * Each step names what it changes, down to the count, and the file server carries it out whole or not at all. So nothing
- * that a process saw before it stood still, or that a cache showed it, can do harm when it acts on it: a holder that has
- * counted on since is not removed (ENOENT), two that find the same holder dead remove the same entry once, and only one
- * of them gets its folder into the empty place. A holder of this host (same boot, same process namespace) needs no
- * waiting: its process is there or not, and a zombie is not. docs/architecture.md#locks compares other protocols.
+ * Each step names what it changes, down to the count, and the file server carries it out whole or not at all. So
+ * nothing that a process saw before it stood still, or that a cache showed it, can do harm when it acts on it: a holder
+ * that has counted on since is not removed (ENOENT), two that find the same holder dead remove the same entry once, and
+ * only one of them gets its folder into the empty place. A holder of this host (same boot, same process namespace)
+ * needs no waiting: its process is there or not, and a zombie is not. docs/architecture.md#locks compares other
+ * protocols.
  *
  * What no lock file can do: a process that is stopped after `assertHeld` and before its effect. Effects that must not
  * happen twice even then are looked up first (the comment of a Slurm job).
@@ -43,9 +45,9 @@ export interface LockTimes {
   /** Between two heartbeats. Lower: others see sooner that the holder lives; higher: less for the metadata server. */
   heartbeat_ms: number;
   /**
-   * A holder of another host whose count stands still for so long is dead: several heartbeats, and longer than its event
-   * loop or its host is ever busy. Lower: others go on sooner after a host died; higher: fewer that only slept are
-   * taken over, which costs them their work but is safe.
+   * A holder of another host whose count stands still for so long is dead: several heartbeats, and longer than its
+   * event loop or its host is ever busy. Lower: others go on sooner after a host died; higher: fewer that only slept
+   * are taken over, which costs them their work but is safe.
    */
   stale_ms: number;
 }
@@ -66,7 +68,10 @@ export interface FolderLockOptions {
   command: string;
   /** The Slurm job that it runs in. */
   job_id?: string | undefined;
-  /** How long to wait for a holder that lives. One of another host that shows no life is waited for until it is judged, ms. */
+  /**
+   * How long to wait for a holder that lives. One of another host that shows no life is waited for until it is judged,
+   * ms.
+   */
   timeout_ms: number;
   times: LockTimes;
   /** The error of who cannot have the lock, or has lost it. */
@@ -78,9 +83,14 @@ export interface FolderLockOptions {
 
 /** Between two looks of who waits. Lower: taken over sooner; higher: less for the metadata server. */
 const look_ms = 200;
-/** A longer time between two looks says nothing of the holder: this process stood still, or the filesystem did for both. */
+/**
+ * A longer time between two looks says nothing of the holder: this process stood still, or the filesystem did for both.
+ */
 const own_pause_ms = 1_000;
-/** What was found dead and cannot be removed for so long is held after all: something has it open, or a cache is that old. */
+/**
+ * What was found dead and cannot be removed for so long is held after all: something has it open, or a cache is that
+ * old.
+ */
 const remove_max_ms = 30_000;
 
 export class FolderLock {
@@ -100,7 +110,10 @@ export class FolderLock {
     this.#timer = setInterval(() => void this.#beat(), options.times.heartbeat_ms).unref();
   }
 
-  /** @throws what `options.error` makes of it where another holds the lock for longer than `timeout_ms`; the system's errors */
+  /**
+   * @throws what `options.error` makes of it where another holds the lock for longer than `timeout_ms`; the system's
+   * errors
+   */
   static async acquire(path: string, options: FolderLockOptions): Promise<FolderLock> {
     const { timeout_ms, times, signal } = options;
     const deadline_ms = performance.now() + timeout_ms;
@@ -143,8 +156,8 @@ export class FolderLock {
   }
 
   /**
-   * @returns whether the lock is ours. One count further is ours, too: a heartbeat on its way may have come first, or NFS
-   * has sent the request twice and heard the answer to the second.
+   * @returns whether the lock is ours. One count further is ours, too: a heartbeat on its way may have come first, or
+   * NFS has sent the request twice and heard the answer to the second.
    */
   #advance(): boolean {
     for (const count of [this.#count, this.#count + 1]) {

@@ -45,8 +45,9 @@ export class LockCandidate {
   }
 
   /**
-   * Takes the lock where nobody has it. The first heartbeat is part of it: it says that this entry is the one in the lock,
-   * whatever the answer to the rename was (NFS may send a request twice) and whoever cleared the folder away before.
+   * Takes the lock where nobody has it. The first heartbeat is part of it: it says that this entry is the one in the
+   * lock, whatever the answer to the rename was (NFS may send a request twice) and whoever cleared the folder away
+   * before.
    */
   take(): boolean {
     const folder = this.#folder ?? this.#make();

@@ -43,7 +43,9 @@ export interface LockState {
 
 /** How often a lock is listed again whose entry has another name before it is opened: a heartbeat came between. */
 const looks_max = 3;
-/** After so long without a heartbeat a lock of another host looks abandoned to those who only look; see `holderOf`, ms. */
+/**
+ * After so long without a heartbeat a lock of another host looks abandoned to those who only look; see `holderOf`, ms.
+ */
 const unseen_ms = 60_000;
 
 /** `<token>.<count of heartbeats>` */
@@ -69,8 +71,8 @@ export function readLock(path: string): LockState | undefined {
 }
 
 /**
- * A former release's lock is a file, and its heartbeat writes to the file or replaces it. Where that stands still, or its
- * process of this host is gone, it is removed like any other; so nothing blocks for ever after an upgrade.
+ * A former release's lock is a file, and its heartbeat writes to the file or replaces it. Where that stands still, or
+ * its process of this host is gone, it is removed like any other; so nothing blocks for ever after an upgrade.
  */
 function readFormerLock(path: string): LockState | undefined {
   try {
@@ -87,9 +89,9 @@ function readFormerLock(path: string): LockState | undefined {
 }
 
 /**
- * Whether the holder lives, where this can be known at once: it is of this host. Undefined where only its heartbeat tells:
- * on another host, in a container with processes of its own, or on this host's name before another boot, for a name
- * stands for one machine only where somebody takes care of it.
+ * Whether the holder lives, where this can be known at once: it is of this host. Undefined where only its heartbeat
+ * tells: on another host, in a container with processes of its own, or on this host's name before another boot, for a
+ * name stands for one machine only where somebody takes care of it.
  */
 export function livesHere(holder: LockHolder | undefined): boolean | undefined {
   if (holder?.host !== hostname() || holder.boot_id !== bootId()) return undefined;
@@ -98,8 +100,8 @@ export function livesHere(holder: LockHolder | undefined): boolean | undefined {
 }
 
 /**
- * Removes what a dead holder left, exactly as it was seen: whose heartbeat has gone on meanwhile is not touched, however
- * old the list of a cache was by which it seemed to stand still.
+ * Removes what a dead holder left, exactly as it was seen: whose heartbeat has gone on meanwhile is not touched,
+ * however old the list of a cache was by which it seemed to stand still.
  * @returns false where it had gone on
  */
 export function removeDead(path: string, { entries }: LockState): boolean {
@@ -156,9 +158,9 @@ export function removeIfEmpty(folder: string): void {
 }
 
 /**
- * Who holds a lock, as far as one look tells; undefined where nobody does, or the holder is gone. Of another host it is a
- * guess, by the age of the last heartbeat on the filesystem's clock. It serves those who show it or who start something
- * that takes the lock itself. Taking a lock never goes by a clock.
+ * Who holds a lock, as far as one look tells; undefined where nobody does, or the holder is gone. Of another host it is
+ * a guess, by the age of the last heartbeat on the filesystem's clock. It serves those who show it or who start
+ * something that takes the lock itself. Taking a lock never goes by a clock.
  */
 export function holderOf(path: string): LockHolder | undefined {
   const state = readLock(path);

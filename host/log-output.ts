@@ -18,7 +18,9 @@ export class LogOutput {
   #writing: Buffer | undefined;
   #retry: NodeJS.Timeout | undefined;
 
-  /** @param descriptor stays open, 1 for what the process was started with; what is left when it ends is tried once more */
+  /**
+   * @param descriptor stays open, 1 for what the process was started with; what is left when it ends is tried once more
+   */
   constructor(descriptor: number) {
     this.#descriptor = descriptor;
     process.once('exit', () => this.#flushSync());

@@ -1,4 +1,6 @@
-/** Renames that are not the end of a write: what is whole already gets another name. Within one filesystem, in one step. */
+/**
+ * Renames that are not the end of a write: what is whole already gets another name. Within one filesystem, in one step.
+ */
 import { renameSync } from 'node:fs';
 import { rename } from 'node:fs/promises';
 

@@ -1,5 +1,6 @@
 /**
- * The processors and the memory of this host, from /proc and /sys. `root` stands before both, for recorded hosts in tests.
+ * The processors and the memory of this host, from /proc and /sys. `root` stands before both, for recorded hosts in
+ * tests.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { totalmem } from 'node:os';

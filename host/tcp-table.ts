@@ -1,7 +1,7 @@
 /**
  * The TCP sockets of this host as the kernel lists them, in /proc/net/tcp and tcp6 (proc_net_tcp):
- * `sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode …`, numbers in hexadecimal but
- * the last three. So a process learns whose process it speaks with, and who has a port that it wants.
+ * `sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode …`, numbers in hexadecimal
+ * but the last three. So a process learns whose process it speaks with, and who has a port that it wants.
  */
 import { readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
@@ -12,7 +12,10 @@ const tables = ['/proc/net/tcp', '/proc/net/tcp6'];
 /** `0A` of the kernel's tcp_states.h. */
 const listening = '0A';
 
-/** 127.0.0.1 as the tables write it, in the order of the machine's bytes; in that of IPv6 as the end of ::ffff:127.0.0.1. */
+/**
+ * 127.0.0.1 as the tables write it, in the order of the machine's bytes; in that of IPv6 as the end of
+ * ::ffff:127.0.0.1.
+ */
 const localhost = endianness() === 'LE' ? '0100007F' : '7F000001';
 const mapped = endianness() === 'LE' ? '0000000000000000FFFF0000' : '00000000000000000000FFFF';
 
@@ -47,8 +50,8 @@ function listenersIn(table: string, port: number): number[] {
 
 /**
  * The user at the other end of a connection from 127.0.0.1:`client_port` to 127.0.0.1:`server_port`, by the row of that
- * end. Undefined as long as no process has accepted it, and the kernel names nobody. Whoever listens on the same port of
- * another address (127.0.0.2, ::1) is no matter.
+ * end. Undefined as long as no process has accepted it, and the kernel names nobody. Whoever listens on the same port
+ * of another address (127.0.0.2, ::1) is no matter.
  */
 export function parsePeer(text: string, server_port: number, client_port: number): number | undefined {
   const [server, client] = [server_port, client_port].map(

@@ -3,14 +3,14 @@
  *
  *   .tmp-<random>   made beside the target, for its owner alone unless `mode` says otherwise
  *        │ write, fsync         a full disk or quota is heard of here, while the old file is still in place
- *        │ rename(2)            readers see the old content or the new, never a part; of writers at the same time one wins
+ *        │ rename(2)            readers see the old content or the new, never a part; of several writers one wins
  *   target
  *        │ fsync of the folder  the new name outlives a crash of this machine
  *
  * On NFS and Lustre rename is one operation of the server, and fsync returns when the server has the bytes. A reader on
- * another host that opens the file after the rename gets the new one (close-to-open). One that has the old file open goes
- * on in the old one, or on NFS is told ESTALE. What fails leaves the old file as it was and no other file behind; only
- * whom SIGKILL meets in between leaves a `.tmp-` file.
+ * another host that opens the file after the rename gets the new one (close-to-open). One that has the old file open
+ * goes on in the old one, or on NFS is told ESTALE. What fails leaves the old file as it was and no other file behind;
+ * only whom SIGKILL meets in between leaves a `.tmp-` file.
  */
 import { closeSync, fsyncSync, openSync, readFileSync, renameSync, rmSync, writeSync } from 'node:fs';
 import { type FileHandle, open, rename, rm, symlink } from 'node:fs/promises';
@@ -20,8 +20,8 @@ import { spokenOf, temporaryBeside } from './temporary-name.ts';
 /**
  * What a crash of this machine right after the call may take away.
  * - `name`: nothing. For what nobody can find out again: deployments, keys, answers to who did what.
- * - `content`: the change, never the content: the old file or the new one is there, whole. For what is written again and
- *   again: states, measurements, records. Saves one fsync, which on a shared filesystem waits for its metadata server.
+ * - `content`: the change, never the content: the old file or the new one is there, whole. For what is written again
+ *   and again: states, measurements, records. Saves one fsync, which on a shared filesystem waits for its metadata server.
  * - `nothing`: the file may be there and empty. For caches whose readers take a damaged file for none. A full quota may
  *   be heard of by nobody.
  */
@@ -34,7 +34,9 @@ export interface WholeFileOptions {
   durability?: Durability;
 }
 
-/** Writes a new file and puts it in the place of the old one. @throws the system's error; the old file is as it was then */
+/**
+ * Writes a new file and puts it in the place of the old one. @throws the system's error; the old file is as it was then
+ */
 export function writeFileAtomically(
   path: string,
   content: string | Uint8Array,
@@ -58,7 +60,10 @@ export function writeFileAtomically(
   if (durability === 'name') syncFolder(dirname(path));
 }
 
-/** The same for processes that answer others meanwhile. @param finish is given the file before it gets its name: owner and group */
+/**
+ * The same for processes that answer others meanwhile. @param finish is given the file before it gets its name: owner
+ * and group
+ */
 export async function writeFileAtomicallyAsync(
   path: string,
   content: string | Uint8Array,

@@ -1,6 +1,6 @@
 /**
- * Whose session it is, as its record proves it: a provider's key signed a launch's key, and that signed the session's key.
- * The name of a provider is a label; its identity is the fingerprint of its key.
+ * Whose session it is, as its record proves it: a provider's key signed a launch's key, and that signed the session's
+ * key. The name of a provider is a label; its identity is the fingerprint of its key.
  */
 import { createHash, createPublicKey, type KeyObject, verify } from 'node:crypto';
 import { encode, rfc8949EncodeOptions } from 'cborg';
@@ -61,7 +61,9 @@ export function credentialList(credential: Credential): z.input<typeof credentia
   return [provider_key, launch_key, not_after_s, delegation, certificate];
 }
 
-/** The launch that sessions with this metadata belong to, or that they are gateways; undefined where they are neither. */
+/**
+ * The launch that sessions with this metadata belong to, or that they are gateways; undefined where they are neither.
+ */
 function scopeOf({ role, launch_id }: Pick<SessionMetadata, 'role' | 'launch_id'>): string | undefined {
   if (role === 'gateway') return gateway_scope;
   return launch_id === undefined ? undefined : launchScope(launch_id);
@@ -95,13 +97,17 @@ export function isDelegated(statement: DelegationStatement, signature: Uint8Arra
   return isSigned(delegationBytes(statement), statement.provider_key, signature);
 }
 
-/** Delegations that hold, by a digest of all that they say: every session of a launch shows the same one, in each version. */
+/**
+ * Delegations that hold, by a digest of all that they say: every session of a launch shows the same one, in each
+ * version.
+ */
 const delegated = new Set<string>();
 /** Higher: fewer signatures are verified again in large meshes; 100 bytes each. */
 const delegated_max = 256;
 
 /**
- * What a record's credential proves, by every check but that of time: who asks compares `proven_until_ms` with its clock.
+ * What a record's credential proves, by every check but that of time: who asks compares `proven_until_ms` with its
+ * clock.
  *
  * @param session_key SPKI DER of the record's signer
  * @returns undefined where the chain does not lead from the provider to this session

@@ -76,7 +76,8 @@ export function sealedEntry({ record, tombstone }: Entry): SealedEntry {
  * The merge of two entries of one session (LLMFabric §3, G-Map): of records the later lifecycle wins, then the
  * higher version; two different records of the same lifecycle and version (a defect of their writer) are ordered
  * by their bytes, so that every member chooses the same one; of tombstones the one wins that is about the later
- * record, and none is left where the record is later still. Commutative, associative, idempotent. Returns `a` itself where `b` adds nothing.
+ * record, and none is left where the record is later still. Commutative, associative, idempotent. Returns `a` itself
+ * where `b` adds nothing.
  */
 export function mergeRecords(a: Entry, b: Entry): Entry {
   if (a.session_id !== b.session_id) {

@@ -16,9 +16,9 @@ const renewals_ms = 600_000;
 export type CurrentDelegation = () => Delegation | undefined;
 
 /**
- * A session of this process: its key, its current record, and the publishing of every change. Where members of the gossip
- * take it for gone though it lives (its node was cut off for a while), a later record shows them that it does; where its
- * end stands in its folder, or it was stopped itself, it comes back under a new id.
+ * A session of this process: its key, its current record, and the publishing of every change. Where members of the
+ * gossip take it for gone though it lives (its node was cut off for a while), a later record shows them that it does;
+ * where its end stands in its folder, or it was stopped itself, it comes back under a new id.
  */
 export class LocalSession {
   readonly #registry: Registry;

@@ -78,7 +78,9 @@ export class MeshPeer {
     this.#timer.unref();
   }
 
-  /** Joins the gossip; own sessions of the registry name this peer from then on. @throws Error where it cannot listen */
+  /**
+   * Joins the gossip; own sessions of the registry name this peer from then on. @throws Error where it cannot listen
+   */
   static async join(registry: RendezvousRegistry, options: MeshPeerOptions): Promise<MeshPeer> {
     // Loaded here, since most commands need no network of members.
     const { Libp2pTransport } = await import('./libp2p/libp2p-transport.ts');

@@ -93,7 +93,8 @@ export async function readNetworkKey(meshFolder: string): Promise<Uint8Array | u
 const digestLabel = 'hpcserve network key, to be compared with that of another site\n';
 
 /**
- * What tells whether two meshes are one, and nothing of the key: a digest of 32 random bytes leads back to none of them.
+ * What tells whether two meshes are one, and nothing of the key: a digest of 32 random bytes leads back to none of
+ * them.
  * @returns undefined where the mesh has no key yet
  * @throws HpcserveError E_MESH_KEY as `readNetworkKey`
  */

@@ -30,8 +30,8 @@ export interface DelegationWish {
 }
 
 /**
- * The key that is a provider: of one user at one site. What it signed is that provider's, whatever else calls itself by the
- * same name. It stays in the state folder of the site; jobs get delegations.
+ * The key that is a provider: of one user at one site. What it signed is that provider's, whatever else calls itself by
+ * the same name. It stays in the state folder of the site; jobs get delegations.
  */
 export class ProviderKey {
   /** Fingerprint: what API keys trust. */

@@ -75,7 +75,9 @@ type EnvelopeKind = z.infer<typeof envelopeSchema>['kind'];
 
 const encodeOptions = { ...rfc8949EncodeOptions, ignoreUndefinedProperties: true };
 
-/** Deterministic CBOR of a record: equal records have equal bytes. What readers find out for themselves is not in it. */
+/**
+ * Deterministic CBOR of a record: equal records have equal bytes. What readers find out for themselves is not in it.
+ */
 export function encodeRecord(record: SessionRecord, credential?: Credential): Uint8Array {
   const { provider_id: _, proven_until_ms: __, ...said } = record;
   return encode(credential ? { ...said, credential: credentialList(credential) } : said, encodeOptions);

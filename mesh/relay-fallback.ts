@@ -1,7 +1,10 @@
 import type { Duplex } from 'node:stream';
 import type { SessionRecord } from '../spec/session-record.ts';
 
-/** How often a direct way is looked for again while the fallback is taken. Lower: found sooner; higher: fewer attempts in vain. */
+/**
+ * How often a direct way is looked for again while the fallback is taken. Lower: found sooner; higher: fewer attempts
+ * in vain.
+ */
 const look_again_ms_default = 60_000;
 /** Sessions whose way is remembered. */
 const remembered_max = 10_000;

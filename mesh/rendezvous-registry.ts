@@ -13,15 +13,24 @@ import { SessionIdentity } from './session-identity.ts';
 import { SessionTable } from './session-table.ts';
 
 export interface RendezvousOptions {
-  /** Makes folder and network key where there are none. False on compute nodes: a missing folder there means an unmounted filesystem. */
+  /**
+   * Makes folder and network key where there are none. False on compute nodes: a missing folder there means an
+   * unmounted filesystem.
+   */
   create: boolean;
-  /** Pause between looks. Lower: changes are seen sooner; higher: less load on the metadata server. One look is one stat while nothing changes. */
+  /**
+   * Pause between looks. Lower: changes are seen sooner; higher: less load on the metadata server. One look is one stat
+   * while nothing changes.
+   */
   poll_ms?: number;
   /** A look at every file at least this often, whatever the folder's mtime says. */
   thorough_ms?: number;
   /** Least time between looks that callers ask for (`refresh`): bounds what strangers can cause. */
   refresh_min_ms?: number;
-  /** How long a LEFT record is kept before any member removes its files. Higher: late readers learn why; lower: fewer files. */
+  /**
+   * How long a LEFT record is kept before any member removes its files. Higher: late readers learn why; lower: fewer
+   * files.
+   */
   compact_after_ms?: number;
   /** How long a session whose file vanished is kept. */
   forget_after_ms?: number;

@@ -67,7 +67,10 @@ export class SessionTable {
     return this.#rows.size;
   }
 
-  /** Of each bucket, the sum modulo 2^48 of fingerprints of the entries that are gossiped: tables with the same of these have equal ones. */
+  /**
+   * Of each bucket, the sum modulo 2^48 of fingerprints of the entries that are gossiped: tables with the same of these
+   * have equal ones.
+   */
   get sums(): readonly number[] {
     return this.#sums;
   }

@@ -1,7 +1,7 @@
 /**
- * How much others may bring into the table of a member. Who has the network key is let in, not trusted with all memory and
- * time: what a record's origin has in the table is bounded, and what a member brings a second, whoever made it, since
- * honest members pass on everybody's records.
+ * How much others may bring into the table of a member. Who has the network key is let in, not trusted with all memory
+ * and time: what a record's origin has in the table is bounded, and what a member brings a second, whoever made it,
+ * since honest members pass on everybody's records.
  */
 import type { Entry } from './entry.ts';
 import type { PeerName } from './gossip/messages.ts';
@@ -15,17 +15,22 @@ export interface Usage {
 
 export interface TableBounds {
   /**
-   * What names one member: its sessions, and those of the last ten minutes that left. Lower: nodes with many devices are cut
-   * short; higher: one member that makes up sessions costs more, `rows_max` links of a gateway.
+   * What names one member: its sessions, and those of the last ten minutes that left. Lower: nodes with many devices
+   * are cut short; higher: one member that makes up sessions costs more, `rows_max` links of a gateway.
    */
   member: Usage;
-  /** What proves one provider, or none: all nodes of a user at a site. Lower: large users are cut short; higher: one takes more of what is for all. */
+  /**
+   * What proves one provider, or none: all nodes of a user at a site. Lower: large users are cut short; higher: one
+   * takes more of what is for all.
+   */
   provider: Usage;
-  /** All that came by gossip. Lower: smaller meshes; higher: more memory, about 3 bytes for each byte of an envelope. */
+  /**
+   * All that came by gossip. Lower: smaller meshes; higher: more memory, about 3 bytes for each byte of an envelope.
+   */
   all: Usage;
   /**
-   * What one member may bring at once, and a second, that is new here. Lower: who joins has the whole table later, since the
-   * rest comes with later push-pulls (2 s, or 0.3 s); higher: longer without a pause, 0.1 ms for each KiB.
+   * What one member may bring at once, and a second, that is new here. Lower: who joins has the whole table later,
+   * since the rest comes with later push-pulls (2 s, or 0.3 s); higher: longer without a pause, 0.1 ms for each KiB.
    */
   relayed_burst_bytes: number;
   relayed_bytes_per_s: number;
@@ -34,7 +39,10 @@ export interface TableBounds {
 const KiB = 1024;
 const MiB = 1024 * KiB;
 
-/** A thousand nodes of one user with five sessions each, of 2 KB, have 5,000 rows and 10 MB; members that bring them, 1 MB a second. */
+/**
+ * A thousand nodes of one user with five sessions each, of 2 KB, have 5,000 rows and 10 MB; members that bring them, 1
+ * MB a second.
+ */
 export const defaultTableBounds: TableBounds = {
   member: { rows: 256, bytes: 2 * MiB },
   provider: { rows: 10_000, bytes: 32 * MiB },
@@ -80,7 +88,10 @@ export class TableAccounts {
     });
   }
 
-  /** Takes bytes that a member brings and that are new here off what it may bring. @returns whether they are still within it */
+  /**
+   * Takes bytes that a member brings and that are new here off what it may bring. @returns whether they are still
+   * within it
+   */
   takes(from: PeerName, bytes: number, now_ms: number): boolean {
     const { relayed_burst_bytes, relayed_bytes_per_s } = this.#bounds;
     const sender = this.#senders.get(from);
@@ -121,8 +132,8 @@ export class TableAccounts {
 }
 
 /**
- * Who is charged for an entry: the member that it names, and the provider that it proves. Those that prove none share what
- * is for one: nobody uses up another's by his name.
+ * Who is charged for an entry: the member that it names, and the provider that it proves. Those that prove none share
+ * what is for one: nobody uses up another's by his name.
  */
 function originsOf({ record }: Entry): [member: string, provider: string] {
   return [`member ${record?.value.metadata.peer?.id ?? ''}`, `provider ${record?.value.provider_id ?? ''}`];

@@ -1,7 +1,7 @@
 /**
- * Brings what a predecessor had in its pool into this node's page cache, the likeliest model first, so that a model which
- * is asked for later comes from memory. It is nobody's hurry: one small read at a time, none while a model is loaded,
- * and where answers are computed it rests most of the time.
+ * Brings what a predecessor had in its pool into this node's page cache, the likeliest model first, so that a model
+ * which is asked for later comes from memory. It is nobody's hurry: one small read at a time, none while a model is
+ * loaded, and where answers are computed it rests most of the time.
  */
 import { statSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
@@ -17,7 +17,9 @@ const piece_bytes = 1024 * 1024;
 const look_ms = 50;
 /** Beside answers it rests so many times as long as it read. Lower: done sooner; higher: answers are disturbed less. */
 const rest_factor = 3;
-/** Share of the memory that may still be had: the page cache of a job counts as the job's. Lower: others keep theirs. */
+/**
+ * Share of the memory that may still be had: the page cache of a job counts as the job's. Lower: others keep theirs.
+ */
 const memory_share = 0.5;
 
 export interface WarmSurroundings {

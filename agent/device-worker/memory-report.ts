@@ -32,8 +32,8 @@ const parts = {
 type Part = keyof typeof parts;
 
 /**
- * In about a millisecond. Other threads take and give memory meanwhile, and what is listed first and looked at later may be
- * something else by then: where much is left unexplained, the report with the least of it of a few.
+ * In about a millisecond. Other threads take and give memory meanwhile, and what is listed first and looked at later
+ * may be something else by then: where much is left unexplained, the report with the least of it of a few.
  */
 export function reportMemory(): MemoryReport {
   let best = lookOnce();
@@ -121,8 +121,9 @@ class MallocMemory {
   }
 
   /**
-   * Of a mapping's memory, what lies in no block that malloc mapped: each of those says at its head how long it is. Where
-   * something else lies behind the heap, malloc's first arena goes on in mappings of 1 MiB and more: piece after piece.
+   * Of a mapping's memory, what lies in no block that malloc mapped: each of those says at its head how long it is.
+   * Where something else lies behind the heap, malloc's first arena goes on in mappings of 1 MiB and more: piece after
+   * piece.
    */
   outsideBlocks({ begin, end, pss_bytes }: Mapping): { arena_bytes: number; other_bytes: number } {
     let arena_bytes = 0;

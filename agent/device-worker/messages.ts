@@ -46,7 +46,10 @@ export type ToWorker =
       step_ms_min?: number;
       /** Where what was learned of models on this device is kept; absent: nowhere. */
       cache_dir?: string;
-      /** What was in the pool is written here when the worker is told to drain, and brought into the page cache where it is found. */
+      /**
+       * What was in the pool is written here when the worker is told to drain, and brought into the page cache where it
+       * is found.
+       */
       manifest_file?: string;
       /** Unix socket on which the agent reaches peers that have tensors in memory; absent: all is read from files. */
       peers_socket?: string;

@@ -18,7 +18,10 @@ import type { OutputLengthStore } from './output-length-store.ts';
 import type { ProfileStore } from './profile-store.ts';
 import { type ModelText, ServedModel } from './served-model.ts';
 
-/** What is in the pool is written down at most this often while the worker serves. Lower: successors know more; higher: fewer writes. */
+/**
+ * What is in the pool is written down at most this often while the worker serves. Lower: successors know more; higher:
+ * fewer writes.
+ */
 const manifest_interval_ms = 60_000;
 
 /** Who submitted a sequence, and hears of it. After `refused`, `failed` or an output with `finish` nothing follows. */
@@ -416,7 +419,8 @@ export class Models {
     const wasFull = isFull(model.load);
     model.stats = step.stats;
     this.#metrics.step(step);
-    // Between two heartbeats gateways would go on sending requests to a batch that has no place, and leave others empty.
+    // Between two heartbeats gateways would go on sending requests to a batch that has no place, and leave others
+    // empty.
     if (isFull(model.load) !== wasFull) this.#tell({ type: 'load_report', models: this.loads });
     for (const output of step.outputs) {
       const live = this.#live.get(output.id);

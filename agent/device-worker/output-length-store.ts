@@ -15,9 +15,9 @@ const fileSchema = z.object({
 });
 
 /**
- * How long the answers of models became, kept between workers beside their profiles: one small file a model, whatever the
- * device. Where several workers serve a model, the history of the one that wrote last is what the next one begins with. A
- * file that is missing, broken or of another format means that history begins anew.
+ * How long the answers of models became, kept between workers beside their profiles: one small file a model, whatever
+ * the device. Where several workers serve a model, the history of the one that wrote last is what the next one begins
+ * with. A file that is missing, broken or of another format means that history begins anew.
  */
 export class OutputLengthStore {
   readonly #folder: string;

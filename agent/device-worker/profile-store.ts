@@ -22,8 +22,9 @@ const fileSchema = z.object({
 });
 
 /**
- * Profiles of models on devices, kept between workers: one small file each in the worker's cache folder. What is there is
- * only ever a faster start: a file that is missing, broken or of another format means that the model is measured again.
+ * Profiles of models on devices, kept between workers: one small file each in the worker's cache folder. What is there
+ * is only ever a faster start: a file that is missing, broken or of another format means that the model is measured
+ * again.
  */
 export class ProfileStore {
   readonly #folder: string;

@@ -3,7 +3,10 @@ import type { IterationPlan } from '../../spec/engine-contract.ts';
 import type { Sequence } from './sequence.ts';
 import type { BatchSegment } from './stage.ts';
 
-/** Prompt rows per iteration of a sequence whose every row needs logits: n_vocab floats each. Higher: faster, more memory. */
+/**
+ * Prompt rows per iteration of a sequence whose every row needs logits: n_vocab floats each. Higher: faster, more
+ * memory.
+ */
 const logprob_rows_max = 32;
 
 export interface PlannedSequence {

@@ -21,9 +21,10 @@ export function kernelChoice(ggml: Ggml): KernelChoice {
 }
 
 /**
- * Where each weight lies: in the special layout (AMX, CPU_REPACK) whose kernels are fastest, as libllama asks for it, if
- * those kernels were proved on this CPU; else in plain memory, whose kernels are proved as well. What was right once is
- * kept in the user's cache, by library, CPU and host; what was wrong is tried again by the next process, and told by each.
+ * Where each weight lies: in the special layout (AMX, CPU_REPACK) whose kernels are fastest, as libllama asks for it,
+ * if those kernels were proved on this CPU; else in plain memory, whose kernels are proved as well. What was right once
+ * is kept in the user's cache, by library, CPU and host; what was wrong is tried again by the next process, and told by
+ * each.
  */
 export class KernelChoice {
   readonly #ggml: Ggml;

@@ -1,11 +1,11 @@
 /**
  * A kernel is proved before it serves: for one layout, type, row length and use, a few rows of made-up numbers are
  * multiplied by it, and the result is held against sums in double precision over the same rows as the library itself
- * turns them into floats. Libraries are built for CPUs that nobody tried them on; a kernel that is wrong here would give
- * every request wrong tokens, or none.
+ * turns them into floats. Libraries are built for CPUs that nobody tried them on; a kernel that is wrong here would
+ * give every request wrong tokens, or none.
  *
- * One thread computes, and a layout is tried with as many rows as divide in the same way (see `row_group`), whole and as a
- * part that begins behind the first rows.
+ * One thread computes, and a layout is tried with as many rows as divide in the same way (see `row_group`), whole and
+ * as a part that begins behind the first rows.
  */
 import koffi from 'koffi';
 import { ggmlRowBytes, ggmlTypeByName } from '../../native/formats/ggml-types.ts';
@@ -44,8 +44,8 @@ const pool_row_elements = 256;
 const pool_rows = 64;
 const block_elements_min = 32;
 /**
- * Largest error of a row, and of all rows, as a share of the results' own size. Activations are rounded to 8 bits before
- * they meet quantized weights, which makes 0.006 to 0.01; a row in the wrong place makes 1.4.
+ * Largest error of a row, and of all rows, as a share of the results' own size. Activations are rounded to 8 bits
+ * before they meet quantized weights, which makes 0.006 to 0.01; a row in the wrong place makes 1.4.
  */
 const row_error_max = 0.1;
 const error_max = 0.03;

@@ -170,7 +170,9 @@ export class KvBlockAllocator {
     return rows;
   }
 
-  /** Remembers the content of a list's blocks: the first `count` of `tokens`, whose keys and values have been computed. */
+  /**
+   * Remembers the content of a list's blocks: the first `count` of `tokens`, whose keys and values have been computed.
+   */
   remember(list: BlockList, tokens: ArrayLike<number>, count: number): void {
     const full = Math.min(Math.floor(count / kv_block_tokens), list.blocks.length);
     if (list.remembered?.blocks !== full)

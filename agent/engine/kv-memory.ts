@@ -36,7 +36,8 @@ export class KvMemory {
   /**
    * @param layers indices of the attention layers of the stage
    * @param source absent: memory of its own, all of it taken at once
-   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_FULL, E_ENGINE_OPTIONS (a head does not fill whole blocks of the type)
+   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_FULL, E_ENGINE_OPTIONS (a head does not fill whole blocks of the
+   * type)
    */
   constructor(
     ggml: Ggml,

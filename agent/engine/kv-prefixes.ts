@@ -1,6 +1,9 @@
 import { kv_block_tokens } from './kv-storage.ts';
 
-/** Unique for ever: a prefix that is forgotten and computed again is another one. A text: no prefix, in a scope of that name. */
+/**
+ * Unique for ever: a prefix that is forgotten and computed again is another one. A text: no prefix, in a scope of that
+ * name.
+ */
 export type PrefixId = number | string;
 
 interface Prefix {
@@ -32,7 +35,8 @@ const compared_max = 32;
 /**
  * Which blocks hold which tokens, for as long as nothing else is written there: full blocks are found again by their
  * tokens and the prefix before them, and the beginning of any block by the tokens that it has in common with a prompt.
- * Prefixes begin in a scope, and are found in that alone: who asks in another one learns nothing of them, by time neither.
+ * Prefixes begin in a scope, and are found in that alone: who asks in another one learns nothing of them, by time
+ * neither.
  */
 export class KvPrefixes {
   readonly #prefixes = new Map<string, Prefix>();
@@ -104,7 +108,10 @@ export class KvPrefixes {
     return parent;
   }
 
-  /** Remembers that a block behind a prefix begins with so many of the tokens from `start` on, fewer than it has room for. */
+  /**
+   * Remembers that a block behind a prefix begins with so many of the tokens from `start` on, fewer than it has room
+   * for.
+   */
   rememberBeginning(
     block: number,
     parent: PrefixId,

@@ -60,7 +60,10 @@ export class KvSlabs implements KvUser {
     return this.#slabs[slab]!.committed;
   }
 
-  /** Slabs in use keep their memory: the budget is at least theirs, and at least one. What lies idle beyond it is given back. */
+  /**
+   * Slabs in use keep their memory: the budget is at least theirs, and at least one. What lies idle beyond it is given
+   * back.
+   */
   setBudget(slabs: number): void {
     this.#budget = Math.max(1, slabs);
     this.#releaseIdle(this.#committed - this.#inForce);

@@ -8,8 +8,8 @@ import type { PlannedWeight } from './weight-plan.ts';
 /**
  * Rows of a loaded matrix as a tensor of their own, for products that need only a part of a joined projection. A view
  * would not do: ggml places it by the row size of the file, and rows that were packed for a kernel may be longer (AMX:
- * Q8_0 by an eighth). So the part gets a tensor at the address where its packed rows begin, where the layout is known to
- * be made of groups of rows; where it is not, there is no such tensor and the whole product has to be taken.
+ * Q8_0 by an eighth). So the part gets a tensor at the address where its packed rows begin, where the layout is known
+ * to be made of groups of rows; where it is not, there is no such tensor and the whole product has to be taken.
  */
 export class MatrixRows {
   readonly #ggml: Ggml;

@@ -315,8 +315,8 @@ export class NativeEngine implements Engine {
   }
 
   /**
-   * A block for the next token of every sequence that decodes. The oldest may exceed the budget, so that something always
-   * ends. Sequences keep the blocks that they were given before one found none: each needs its own in any case.
+   * A block for the next token of every sequence that decodes. The oldest may exceed the budget, so that something
+   * always ends. Sequences keep the blocks that they were given before one found none: each needs its own in any case.
    */
   #reserve(): KvExhausted | undefined {
     const running = this.#running;

@@ -7,8 +7,8 @@ import { type Ggml, memoryAt } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 
 /**
- * Rows that are converted together, and where a part of a converted tensor may begin: special layouts interleave groups of
- * 4 to 32 rows (ggml's repack.cpp, amx).
+ * Rows that are converted together, and where a part of a converted tensor may begin: special layouts interleave groups
+ * of 4 to 32 rows (ggml's repack.cpp, amx).
  */
 export const row_group = 32;
 

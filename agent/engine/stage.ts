@@ -163,8 +163,8 @@ export class Stage {
   }
 
   /**
-   * What leaves the stage, padding left out. Before the head as well: a product with quantized weights rounds its input to
-   * whole numbers, and NaN comes out of that as some number.
+   * What leaves the stage, padding left out. Before the head as well: a product with quantized weights rounds its input
+   * to whole numbers, and NaN comes out of that as some number.
    */
   #requireNumbers(graph: KeptGraph, order: OutputOrder, shape: GraphShape): void {
     const { n_vocab, n_embd } = this.model;

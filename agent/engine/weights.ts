@@ -30,7 +30,8 @@ export interface WeightLoading {
   /**
    * Looks how far it is, and does a small share of the work itself where it is to help.
    * @returns the weights, once all of them are in their places
-   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_*, E_ENGINE_MODEL (the file shrank while it was read); then it is over
+   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_*, E_ENGINE_MODEL (the file shrank while it was read); then it is
+   * over
    */
   advance(help: boolean): LoadedWeights | undefined;
   /** Gives it up; what was in memory before stays there. */

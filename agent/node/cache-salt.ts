@@ -4,8 +4,8 @@ import { hash } from 'node:crypto';
 export const salted_paths: ReadonlySet<string> = new Set(['/v1/chat/completions', '/v1/completions']);
 
 /**
- * The body with a salt for the engine's prefix cache. It is the last of its members: where a client names one itself, the
- * last counts. Nobody can guess it who does not know the engine's key.
+ * The body with a salt for the engine's prefix cache. It is the last of its members: where a client names one itself,
+ * the last counts. Nobody can guess it who does not know the engine's key.
  */
 export function withCacheSalt(body: Buffer, scope: string, engine_key: string): Buffer {
   let end = body.length - 1;

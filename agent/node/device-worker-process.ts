@@ -41,8 +41,9 @@ const tick_ms_min = 1000;
 const silent_start_ticks_max = 300;
 
 /**
- * Size of V8's young generation, each of its two threads. Lower: less memory beside the model; higher: fewer collections,
- * which a thread that makes a few tokens a millisecond does not feel. With V8's own 16 a burst leaves 60 MB behind.
+ * Size of V8's young generation, each of its two threads. Lower: less memory beside the model; higher: fewer
+ * collections, which a thread that makes a few tokens a millisecond does not feel. With V8's own 16 a burst leaves 60
+ * MB behind.
  */
 const semi_space_mib = 2;
 

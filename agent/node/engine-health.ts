@@ -4,7 +4,9 @@
  * suspended as a whole, or a clock that jumps, is no hang.
  */
 
-/** Looks that must fail in a row. Lower: hangs are found sooner; higher: a server that is busy for a while is let be. */
+/**
+ * Looks that must fail in a row. Lower: hangs are found sooner; higher: a server that is busy for a while is let be.
+ */
 const failures_max = 3;
 
 export interface HealthBounds {
@@ -13,7 +15,9 @@ export interface HealthBounds {
    * the pause before it. Lower: requests fail over sooner; higher: tolerates servers that are held up by long requests.
    */
   health_s: number;
-  /** Until an engine that computes nothing, although requests run, is. Lower: sooner; higher: tolerates long prefills. */
+  /**
+   * Until an engine that computes nothing, although requests run, is. Lower: sooner; higher: tolerates long prefills.
+   */
   stall_s: number;
 }
 
@@ -59,7 +63,9 @@ export class EngineHealth {
   }
 }
 
-/** Whether requests run and nothing came of them. Of a request that is not streamed only the engine's own count tells. */
+/**
+ * Whether requests run and nothing came of them. Of a request that is not streamed only the engine's own count tells.
+ */
 function stands(before: HealthLook, now: HealthLook): boolean {
   if (now.in_flight === 0 || before.in_flight === 0) return false;
   if (now.answer_bytes !== before.answer_bytes) return false;

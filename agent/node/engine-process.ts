@@ -27,7 +27,10 @@ import { checkModelPath, pendingModel } from './model-path.ts';
 import { whyEnded } from './rank-rendezvous.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 
-/** How long an engine may take to become ready, s. Lower: hangs are found sooner; higher: huge models on slow disks load. */
+/**
+ * How long an engine may take to become ready, s. Lower: hangs are found sooner; higher: huge models on slow disks
+ * load.
+ */
 const ready_s_default = 3600;
 const probe_timeout_ms = 60_000;
 const ready_poll_ms = 250;
@@ -237,8 +240,8 @@ export class EngineProcess implements ServingProcess {
   }
 
   /**
-   * Whether it is run in a network namespace of its own: where it would answer some of its paths to anybody on the node.
-   * That its runtime (a container, say) starts in one is seen by asking it there for its version.
+   * Whether it is run in a network namespace of its own: where it would answer some of its paths to anybody on the
+   * node. That its runtime (a container, say) starts in one is seen by asking it there for its version.
    */
   async #runsApart(environment: NodeJS.ProcessEnv, probed: EngineProbe | undefined): Promise<boolean> {
     const { place, log } = this.#context;
@@ -340,7 +343,9 @@ export class EngineProcess implements ServingProcess {
     }
   }
 
-  /** Resolves where the engine lives and does not work. It is killed; one that hangs in the kernel may not end by that. */
+  /**
+   * Resolves where the engine lives and does not work. It is killed; one that hangs in the kernel may not end by that.
+   */
   async #untilHung(child: Child, upstream: Upstream): Promise<EngineEnd> {
     const { readiness_path } = this.#adapter;
     const health = new EngineHealth(this.#unit.model.timeouts);

@@ -77,7 +77,9 @@ export function connectionTo(
     : { agent: byPort, host: '127.0.0.1', port: upstream.port };
 }
 
-/** Status and text of a small request to an engine on this host. Rejects as `http.request` does, and after `timeout_ms`. */
+/**
+ * Status and text of a small request to an engine on this host. Rejects as `http.request` does, and after `timeout_ms`.
+ */
 export function fetchText(
   upstream: Upstream,
   path: string,

@@ -61,7 +61,10 @@ function readEnvironmentFiles(unit: UnitSpec): Record<string, string> {
   return result;
 }
 
-/** A port of this address that is free now, of the range if there is one. Another process may take it first: see `connectionTo`. */
+/**
+ * A port of this address that is free now, of the range if there is one. Another process may take it first: see
+ * `connectionTo`.
+ */
 export async function freePort(
   host: string,
   range: readonly [first: number, last: number] = [0, 0],

@@ -4,7 +4,10 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 
-/** Between two looks whether control has written it anew. Lower: one that was missing counts sooner; higher: less to read. */
+/**
+ * Between two looks whether control has written it anew. Lower: one that was missing counts sooner; higher: less to
+ * read.
+ */
 const look_ms = 300_000;
 /** It is said so long before the end that nothing will vouch for the sessions. */
 const warn_ms = 12 * 3600_000;

@@ -31,7 +31,9 @@ const mesh_retry_ms = 1000;
 const drain_s_default = 20;
 const stop_grace_ms = 5000;
 const final_write_ms = 5000;
-/** One request to stop comes by several ways within this time, ms: from the terminal, from Slurm, from who started it. */
+/**
+ * One request to stop comes by several ways within this time, ms: from the terminal, from Slurm, from who started it.
+ */
 const same_request_ms = 2000;
 
 /** One node of a job: finds devices, starts what serves on them, and stands for them in the mesh. */
@@ -92,7 +94,9 @@ export class NodeAgent {
     return this.#error?.exit_code ?? 0;
   }
 
-  /** Ends in order: no new requests, the running ones finish, LEFT. Asked again, and not in the same breath: at once. */
+  /**
+   * Ends in order: no new requests, the running ones finish, LEFT. Asked again, and not in the same breath: at once.
+   */
   stop(reason: string): void {
     this.#log.info({ reason }, 'asked to stop');
     const now_ms = performance.now();
@@ -385,7 +389,10 @@ export class NodeAgent {
     }
   }
 
-  /** @returns where device workers ask for tensors of other nodes; undefined where the site does not want it, or none runs */
+  /**
+   * @returns where device workers ask for tensors of other nodes; undefined where the site does not want it, or none
+   * runs
+   */
   async #listenForWeights(
     registry: Registry,
     runtime_folder: string,

@@ -14,9 +14,9 @@ const pool_share = 0.85;
 type PoolContext = Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planned_memory_bytes' | 'sharing'>;
 
 /**
- * What the plan gave the job (weights, KV, and a reserve for programs) or the site says, and no more than the devices have
- * and the job may use. A job that is limited to what the plan gave it has all of that but the reserve: as much as the plan
- * counted on. Devices that are only stood in for have no more memory than the host.
+ * What the plan gave the job (weights, KV, and a reserve for programs) or the site says, and no more than the devices
+ * have and the job may use. A job that is limited to what the plan gave it has all of that but the reserve: as much as
+ * the plan counted on. Devices that are only stood in for have no more memory than the host.
  * @param total_bytes of the host's memory
  */
 export function poolBytes(context: PoolContext, total_bytes = totalmem()): number {

@@ -1,4 +1,7 @@
-/** Passes OpenAI requests on to the engine of a unit and its answer back, unchanged, as fast as the slower side takes it. */
+/**
+ * Passes OpenAI requests on to the engine of a unit and its answer back, unchanged, as fast as the slower side takes
+ * it.
+ */
 import { type IncomingMessage, type OutgoingHttpHeaders, request, type ServerResponse } from 'node:http';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers as headerNames, limits, type OpenAiError } from '../../spec/wire.ts';
@@ -35,7 +38,10 @@ export interface ProxiedRequest {
   body?: Buffer;
   /** Headers added to the answer. */
   answer_headers: OutgoingHttpHeaders;
-  /** Tells when the engine's session is over, and why, whatever its connections say; returns the removal of the callback. */
+  /**
+   * Tells when the engine's session is over, and why, whatever its connections say; returns the removal of the
+   * callback.
+   */
   onSessionEnd(callback: (error: HpcserveError) => void): () => void;
   /** Tells when the answer is to end before its time; returns the removal of the callback. */
   onHandOver(callback: HandOver): () => void;

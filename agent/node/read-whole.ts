@@ -2,7 +2,10 @@ import type { IncomingMessage } from 'node:http';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { limits } from '../../spec/wire.ts';
 
-/** All of a request's body. @throws HpcserveError E_AGENT_REQUEST where it is too large; rejects where its sender goes away */
+/**
+ * All of a request's body. @throws HpcserveError E_AGENT_REQUEST where it is too large; rejects where its sender goes
+ * away
+ */
 export async function readWhole(request: IncomingMessage): Promise<Buffer> {
   if (Number(request.headers['content-length'] ?? 0) > limits.body_bytes) throw bodyTooLarge();
   const chunks: Buffer[] = [];

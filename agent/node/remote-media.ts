@@ -1,14 +1,17 @@
 /**
  * Images, sounds and films in requests that are named by where they lie: wrapped engines fetch them, from the compute
- * node and with what it reaches. Whoever asks must not choose that, so only hosts that the model allows pass; what is in
- * the request itself (`data:`) does.
+ * node and with what it reaches. Whoever asks must not choose that, so only hosts that the model allows pass; what is
+ * in the request itself (`data:`) does.
  */
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { jsonSize } from '../text/json-size.ts';
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 
-/** Of bodies that have to be read here: reading takes about 1 µs a value. Lower: shorter pauses; higher: longer requests. */
+/**
+ * Of bodies that have to be read here: reading takes about 1 µs a value. Lower: shorter pauses; higher: longer
+ * requests.
+ */
 const containers_max = 100_000;
 const strings_max = 300_000;
 const depth_max = 500;

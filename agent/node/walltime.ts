@@ -11,8 +11,8 @@ export interface WalltimeWarning {
 }
 
 /**
- * Time until the limit of a job that is being warned, ms. A warning that by this node's clock comes at another time than
- * Slurm's means that the clock is wrong: then the warning itself says how long there is at least.
+ * Time until the limit of a job that is being warned, ms. A warning that by this node's clock comes at another time
+ * than Slurm's means that the clock is wrong: then the warning itself says how long there is at least.
  */
 export function walltimeLeft_ms({ job_end_time_ms, warned_before_s = 0, now_ms }: WalltimeWarning): number {
   const warned_ms = warned_before_s * 1000;

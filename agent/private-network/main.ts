@@ -1,9 +1,10 @@
 /**
- * Runs a server that knows neither keys nor unix sockets where nobody else can reach it: in a network namespace that has
- * nothing but a loopback interface of its own. A unix socket in a 0700 folder, which is of no namespace, leads to it.
+ * Runs a server that knows neither keys nor unix sockets where nobody else can reach it: in a network namespace that
+ * has nothing but a loopback interface of its own. A unix socket in a 0700 folder, which is of no namespace, leads to
+ * it.
  *
- * `unshare --map-root-user --net -- node main.js PLAN.json`, with a `PrivateNetworkPlan` in the file. Ends as the server
- * does, and with 1 where the namespace or a command of `first` fails.
+ * `unshare --map-root-user --net -- node main.js PLAN.json`, with a `PrivateNetworkPlan` in the file. Ends as the
+ * server does, and with 1 where the namespace or a command of `first` fails.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';

@@ -1,4 +1,7 @@
-/** What goes wrong, and when: agents are killed or their jobs cancelled, one by one and many at once, and come back later. */
+/**
+ * What goes wrong, and when: agents are killed or their jobs cancelled, one by one and many at once, and come back
+ * later.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Stage } from './stage.ts';
 

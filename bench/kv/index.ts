@@ -1,4 +1,7 @@
-/** What on-demand KV costs a decode step, and how fast weights come into the pool: Tangram's Table 1 and Figure 11b here. */
+/**
+ * What on-demand KV costs a decode step, and how fast weights come into the pool: Tangram's Table 1 and Figure 11b
+ * here.
+ */
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { benchModels } from '../reuse/models.ts';
 import { type Decode, decode_setting, measureDecode } from './decode.ts';

@@ -1,4 +1,7 @@
-/** How fast weights come from the page cache into a pool whose memory is there, on one thread, beside the same bytes copied or converted. */
+/**
+ * How fast weights come from the page cache into a pool whose memory is there, on one thread, beside the same bytes
+ * copied or converted.
+ */
 import { DevicePool } from '../../agent/memory/device-pool.ts';
 import type { WeightLoad } from '../../agent/memory/pooled-loading.ts';
 import { GgmlType, loadGgml } from '../../native/ggml.ts';

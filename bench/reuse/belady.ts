@@ -1,6 +1,7 @@
 /**
- * What nobody can do better: the bytes that a pool of so many must load for a trace whose future is known. What is asked
- * for last goes first (Belady 1966), byte by byte, so that neither the size of tensors nor where they lie costs anything.
+ * What nobody can do better: the bytes that a pool of so many must load for a trace whose future is known. What is
+ * asked for last goes first (Belady 1966), byte by byte, so that neither the size of tensors nor where they lie costs
+ * anything.
  */
 export function beladyBytes(trace: readonly number[], sizes: readonly number[], pool_bytes: number): number {
   const resident = sizes.map(() => 0);

@@ -1,6 +1,6 @@
 /**
- * Loads of real model files into one pool, with what is left there of earlier loads and without: Tangram's Figures 8, 10
- * and 12a on this machine.
+ * Loads of real model files into one pool, with what is left there of earlier loads and without: Tangram's Figures 8,
+ * 10 and 12a on this machine.
  */
 import type { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../agent/memory/device-pool.ts';

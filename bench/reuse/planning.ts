@@ -1,4 +1,6 @@
-/** The planner alone, on pools of a thousand regions: how long it takes, and what it moves against merging everything. */
+/**
+ * The planner alone, on pools of a thousand regions: how long it takes, and what it moves against merging everything.
+ */
 import { planLoad } from '../../solver/reuse/load-plan.ts';
 import type { RegionView } from '../../solver/reuse/region-view.ts';
 import { seededRandom } from '../../solver/simulator/random.ts';
@@ -35,7 +37,9 @@ export function measurePlanning(seed: number): Planning {
   return { median_ms: times[rounds / 2]!, worst_ms: times.at(-1)!, moved_bytes, merged_bytes };
 }
 
-/** A pool of many models after churn: tensors of 0.1 to 64 MB, every eighth region free, a model of 60 tensors to come. */
+/**
+ * A pool of many models after churn: tensors of 0.1 to 64 MB, every eighth region free, a model of 60 tensors to come.
+ */
 function situation(random: () => number): { regions: RegionView[]; wanted: number[] } {
   const size = (): number => 64 * Math.ceil((1e5 * 640 ** random()) / 64);
   const models = Array.from({ length: 12 }, () => ({ probability: random(), bandwidth: 2e9 }));

@@ -1,6 +1,7 @@
 /**
- * Requests for models by locality, after Tangram §5.1: every model's requests arrive by a Gamma process of its own, whose
- * coefficient of variation says how much they come in bursts; runs of requests for one model are cut where the level says.
+ * Requests for models by locality, after Tangram §5.1: every model's requests arrive by a Gamma process of its own,
+ * whose coefficient of variation says how much they come in bursts; runs of requests for one model are cut where the
+ * level says.
  */
 import { seededRandom } from '../../solver/simulator/random.ts';
 

@@ -1,7 +1,7 @@
 /**
  * Many models on few devices, at LLM-Mesh's setting (§8.1, §8.2): 4 AMX nodes and 4 A100, 32, 64 and 128 copies of one
- * model, 30 minutes of serverless arrivals. The simulation runs the live decisions (`solver/sharing`) beside devices that
- * each belong to one instance, on the same requests; the paper's own figures stand beside both.
+ * model, 30 minutes of serverless arrivals. The simulation runs the live decisions (`solver/sharing`) beside devices
+ * that each belong to one instance, on the same requests; the paper's own figures stand beside both.
  */
 
 import {

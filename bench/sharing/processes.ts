@@ -1,7 +1,7 @@
 /**
- * The same at a small size on a real device worker: four models on one device, paced to a declared time per iteration so
- * that two cores measure the scheduling and not each other, beside the same worker when the device belongs to one model at
- * a time. Answers are timed where clients see them.
+ * The same at a small size on a real device worker: four models on one device, paced to a declared time per iteration
+ * so that two cores measure the scheduling and not each other, beside the same worker when the device belongs to one
+ * model at a time. Answers are timed where clients see them.
  */
 import { fork } from 'node:child_process';
 import { once } from 'node:events';

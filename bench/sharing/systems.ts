@@ -1,4 +1,6 @@
-/** The systems that are compared on the same requests and the same simulated devices, and the parts of ours one by one. */
+/**
+ * The systems that are compared on the same requests and the same simulated devices, and the parts of ours one by one.
+ */
 import { defaultSharingSettings, type SharingSettings } from '../../solver/sharing/settings.ts';
 import { ExclusiveServing } from '../../solver/sharing-simulator/exclusive-serving.ts';
 import { report, type SharingReport } from '../../solver/sharing-simulator/outcome.ts';

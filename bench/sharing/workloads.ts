@@ -51,8 +51,8 @@ interface PublishedFunction {
 const published_group = 8;
 
 /**
- * The requests of the paper itself: a JSON array of functions with `timestamps` (s), `input` and `output` lengths, as its
- * authors publish them for 128 functions.
+ * The requests of the paper itself: a JSON array of functions with `timestamps` (s), `input` and `output` lengths, as
+ * its authors publish them for 128 functions.
  */
 export function publishedWorkload(file: string): Workload {
   const functions = JSON.parse(readFileSync(file, 'utf8')) as PublishedFunction[];

@@ -1,6 +1,6 @@
 /**
- * From `sbatch` accepted to the first token, on an idle cluster with a gateway that runs. Slurm's own part is what passes
- * until the node agent's process exists; an ordinary job beside it shows the same part without us.
+ * From `sbatch` accepted to the first token, on an idle cluster with a gateway that runs. Slurm's own part is what
+ * passes until the node agent's process exists; an ordinary job beside it shows the same part without us.
  */
 import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';

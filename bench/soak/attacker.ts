@@ -1,7 +1,7 @@
 /**
  * A process of the soak that attacks until it is told to stop, a bounded number of acts a second:
- * `node attacker.js KIND ACTS_PER_S` with a `Target` as JSON on its standard input. When its input ends it stops, and prints
- * what came of its acts and the processor time that it took.
+ * `node attacker.js KIND ACTS_PER_S` with a `Target` as JSON on its standard input. When its input ends it stops, and
+ * prints what came of its acts and the processor time that it took.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Act, brokenActs, hugeActs, maliciousActs, strangerActs, type Target } from './attacks.ts';

@@ -1,4 +1,7 @@
-/** What the soak's broken, huge and malicious clients send: one function a kind, each one act of a few milliseconds to seconds. */
+/**
+ * What the soak's broken, huge and malicious clients send: one function a kind, each one act of a few milliseconds to
+ * seconds.
+ */
 import { randomBytes } from 'node:crypto';
 import { request as httpRequest } from 'node:http';
 import { connect } from 'node:net';

@@ -1,4 +1,7 @@
-/** Honest clients of the soak: they stream with OpenAI's client, know what they should be answered, and note how long it took. */
+/**
+ * Honest clients of the soak: they stream with OpenAI's client, know what they should be answered, and note how long it
+ * took.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 

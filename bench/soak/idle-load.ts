@@ -1,4 +1,6 @@
-/** `node idle-load.js SHARE`: takes a share of one core by computing nothing, in turns of 10 ms, until its input ends. */
+/**
+ * `node idle-load.js SHARE`: takes a share of one core by computing nothing, in turns of 10 ms, until its input ends.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const turn_ms = 10;

@@ -1,8 +1,8 @@
 /**
- * Ordinary, broken, huge and malicious clients together, against two gateways and four replicas on a real Slurm cluster:
- * nothing may end, nothing may grow, honest clients hardly notice, and the ledger has every answer once. What the attackers'
- * own programs take of the two cores is not held against the product: it is compared with a run in which idle loops take
- * the same share.
+ * Ordinary, broken, huge and malicious clients together, against two gateways and four replicas on a real Slurm
+ * cluster: nothing may end, nothing may grow, honest clients hardly notice, and the ledger has every answer once. What
+ * the attackers' own programs take of the two cores is not held against the product: it is compared with a run in which
+ * idle loops take the same share.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
@@ -231,7 +231,9 @@ async function until(at_ms: number): Promise<void> {
   await sleep(Math.max(0, at_ms - performance.now()));
 }
 
-/** Bytes of each process over a while, looked at twenty times: a heap between two collections is now full, now empty. */
+/**
+ * Bytes of each process over a while, looked at twenty times: a heap between two collections is now full, now empty.
+ */
 async function averagePss(
   processes: readonly OwnProcess[],
   from_ms: number,

@@ -75,7 +75,10 @@ Examples:
     });
 }
 
-/** What is said of a command means nothing without one, as where a variable that was to hold it is empty; and the reverse. */
+/**
+ * What is said of a command means nothing without one, as where a variable that was to hold it is empty; and the
+ * reverse.
+ */
 function refuseIdleOptions(self: Command, withCommand: boolean): void {
   const idle = withCommand ? ['tier'] : ['model', 'context', 'maxSequences', 'gpus'];
   const given = self.options.filter(

@@ -118,7 +118,9 @@ function describeClockLead(ahead_ms: number): string {
   return `${formatDuration(Math.abs(ahead_ms))} ${ahead_ms > 0 ? 'ahead of' : 'behind'}`;
 }
 
-/** Jobs and this machine must see the same state folder: what is written there over FirecREST is read here, and back. */
+/**
+ * Jobs and this machine must see the same state folder: what is written there over FirecREST is read here, and back.
+ */
 async function checkSharedState(
   { loaded, store }: Operations,
   firecrest: FirecrestClient,

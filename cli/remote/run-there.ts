@@ -1,4 +1,7 @@
-/** A command of a site over ssh runs on its login node, where all state is; this machine brings files and shows what is printed. */
+/**
+ * A command of a site over ssh runs on its login node, where all state is; this machine brings files and shows what is
+ * printed.
+ */
 import { writeFileSync } from 'node:fs';
 import { isAbsolute, resolve } from 'node:path';
 import type { Command } from 'commander';
@@ -73,8 +76,8 @@ interface There {
 }
 
 /**
- * The command line as it is to be there: files of this machine are brought, and those that it writes lie in a folder there
- * until they are fetched.
+ * The command line as it is to be there: files of this machine are brought, and those that it writes lie in a folder
+ * there until they are fetched.
  */
 async function translated(
   argv: readonly string[],

@@ -1,6 +1,6 @@
 /**
- * How a command is run at a site: on this machine as a process of its own, over ssh on the login node. The words, the answers
- * and the errors are the same.
+ * How a command is run at a site: on this machine as a process of its own, over ssh on the login node. The words, the
+ * answers and the errors are the same.
  */
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';

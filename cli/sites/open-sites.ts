@@ -16,7 +16,10 @@ export class SeveralSites implements Disposable {
     return this.#sites;
   }
 
-  /** One after the other: each may ask at the terminal. @throws HpcserveError of the first that cannot be reached, with its name */
+  /**
+   * One after the other: each may ask at the terminal. @throws HpcserveError of the first that cannot be reached, with
+   * its name
+   */
   static async open(context: CliContext, loaded: readonly LoadedSite[]): Promise<SeveralSites> {
     const sites: OpenSite[] = [];
     const several = new SeveralSites(sites);

@@ -13,7 +13,10 @@ import { connect, type TLSSocket } from 'node:tls';
 export interface GatewayAddress {
   /** Any URL of it. */
   url: string;
-  /** PEM file with the certificate that it shows, and no authority's. Absent: an authority that Node trusts vouches for it. */
+  /**
+   * PEM file with the certificate that it shows, and no authority's. Absent: an authority that Node trusts vouches for
+   * it.
+   */
   certificate_file?: string;
 }
 

@@ -120,7 +120,9 @@ async function inspectUntilRestarted(operations: Operations, layout: StateLayout
   return back ?? (await inspectWithJob(operations, layout));
 }
 
-/** A gateway that does not answer from here may still answer elsewhere, but not where its job is over or waits again. */
+/**
+ * A gateway that does not answer from here may still answer elsewhere, but not where its job is over or waits again.
+ */
 async function inspectWithJob({ slurm }: Operations, layout: StateLayout): Promise<GatewayStatus> {
   const status = await inspectGateway(layout);
   if (status.state !== 'elsewhere' || status.endpoint.job_id === undefined || !slurm) return status;

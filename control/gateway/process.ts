@@ -118,8 +118,8 @@ export interface WantedAddress {
 export const holderProgram = join(packageRoot, 'dist', 'gateway', 'holder', 'main.js');
 
 /**
- * Starts the gateway, with the holder of its port, as processes that outlive this command, and waits until it answers. The
- * caller holds the gateway lock of the site and has looked that none runs.
+ * Starts the gateway, with the holder of its port, as processes that outlive this command, and waits until it answers.
+ * The caller holds the gateway lock of the site and has looked that none runs.
  * @param within_ms how long that may take; a gateway that is later is ended
  * @throws E_GATEWAY_START with the last lines of its log. One that was not to run before is not to then.
  */

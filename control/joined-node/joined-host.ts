@@ -106,7 +106,8 @@ export class JoinedHost {
       }
       return 0;
     } finally {
-      // Where this process cannot go on, on a filesystem that is away, its agent has nobody either; then the node is free.
+      // Where this process cannot go on, on a filesystem that is away, its agent has nobody either; then the node is
+      // free.
       if (!this.#stopped.signal.aborted) this.#agent?.signal('SIGTERM');
       await this.#agent?.ended;
       lock?.release();

@@ -17,9 +17,10 @@ const settled_ms = 60_000;
 const renewal_pause_ms_default = 15_000;
 
 /**
- * The gateway as a child of the keeper, in a Slurm job of the two: where login nodes forbid processes that stay, nothing of
- * ours is left there. A gateway that dies is started again by the holder of its port; where both die, this starts them again.
- * Before the job's time limit its successor is submitted, so that it is in the queue already when this one ends.
+ * The gateway as a child of the keeper, in a Slurm job of the two: where login nodes forbid processes that stay,
+ * nothing of ours is left there. A gateway that dies is started again by the holder of its port; where both die, this
+ * starts them again. Before the job's time limit its successor is submitted, so that it is in the queue already when
+ * this one ends.
  */
 export class ColocatedGateway {
   readonly #config: string;

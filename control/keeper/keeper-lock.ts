@@ -15,8 +15,8 @@ export function withKeeperLock<T>(layout: StateLayout, command: string, work: ()
 }
 
 /**
- * Starts or ends the keeper while no other command does. Without it, of two commands that start one at once the second keeper
- * could come up when the first was ended already, and `stop` would leave a process behind.
+ * Starts or ends the keeper while no other command does. Without it, of two commands that start one at once the second
+ * keeper could come up when the first was ended already, and `stop` would leave a process behind.
  * @throws E_DEPLOYMENT_LOCKED
  */
 export async function withKeeperStartLock<T>(

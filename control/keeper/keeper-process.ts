@@ -34,7 +34,7 @@ export function inspectKeeper(layout: StateLayout): KeeperStatus {
  * login node.
  *
  *   deploy ──► ensureKeeper ─┐  start.lock: one after the other   ┌─ is one there? else start it, and wait for its lock
- *   stop ────► stopKeeper ───┘                                    └─ still not needed? end it, and wait until it is gone
+ *   stop ────► stopKeeper ───┘                                    └─ still not needed? end it, wait until it is gone
  *
  * A keeper that finds nothing to keep in its first round ends at once: its deployment was stopped while it came up.
  * @throws E_KEEPER_START with the last lines of its log; E_DEPLOYMENT_LOCKED
@@ -99,8 +99,8 @@ function keeperArguments({ path, layout }: LoadedSite): string[] {
 }
 
 /**
- * Ends the keeper of this host, where none is needed any more, and waits until it is gone. One on another host ends by itself
- * when nothing is left.
+ * Ends the keeper of this host, where none is needed any more, and waits until it is gone. One on another host ends by
+ * itself when nothing is left.
  */
 export async function stopKeeper(
   layout: StateLayout,

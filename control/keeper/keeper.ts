@@ -31,8 +31,8 @@ interface Kept {
 /** Between two looks at the state files of deployments, where nobody asks the scheduler that often, ms. */
 const tick_ms_max = 5_000;
 /**
- * Nothing has wanted to be kept for so long: the process ends, ms. Higher: fewer starts; lower: fewer idle processes. One that
- * never had anything to keep ends at once: `deploy` writes down what it wants before it starts a keeper.
+ * Nothing has wanted to be kept for so long: the process ends, ms. Higher: fewer starts; lower: fewer idle processes.
+ * One that never had anything to keep ends at once: `deploy` writes down what it wants before it starts a keeper.
  */
 const idle_ms = 10_000;
 

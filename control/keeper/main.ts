@@ -1,6 +1,6 @@
 /**
- * Entry of the keeper as a process of its own: `--site FILE --state-dir FOLDER [--gateway-config FILE]`. Its log is one JSON
- * object a line. With the last, it is in the gateway's job and starts the gateway beside itself.
+ * Entry of the keeper as a process of its own: `--site FILE --state-dir FOLDER [--gateway-config FILE]`. Its log is one
+ * JSON object a line. With the last, it is in the gateway's job and starts the gateway beside itself.
  */
 import { userInfo } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -25,7 +25,9 @@ const log = new LogOutput(1);
 const say = (line: object): void => log.write(`${JSON.stringify(line)}\n`);
 process.stderr.on('error', () => undefined);
 
-/** Another keeper, on a login node or in a job that was killed, may hold the lock for a while; a folder may be away, ms. */
+/**
+ * Another keeper, on a login node or in a job that was killed, may hold the lock for a while; a folder may be away, ms.
+ */
 const retry_ms = 15_000;
 
 async function main(): Promise<number> {

@@ -1,4 +1,7 @@
-/** The plan of one site as things are now: models are looked at, the cluster and its queue are asked, joined nodes counted in. */
+/**
+ * The plan of one site as things are now: models are looked at, the cluster and its queue are asked, joined nodes
+ * counted in.
+ */
 import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
 import type { PlacementModel, RunningReplicas } from '../../spec/plan.ts';
 import type { Operations } from '../runner/operations.ts';

@@ -153,8 +153,8 @@ export function observe(
 }
 
 /**
- * What an agent said before its job was put back into the queue: the next one has yet to speak. Slurm counts the runs, and
- * tells both; where it does not, times must do, of which the agent's are by the clock of its node.
+ * What an agent said before its job was put back into the queue: the next one has yet to speak. Slurm counts the runs,
+ * and tells both; where it does not, times must do, of which the agent's are by the clock of its node.
  */
 function isOfEarlierRun(
   { phase, updated_at_ms, restart_count }: AgentState,

@@ -100,8 +100,8 @@ export class Reconciler {
   }
 
   /**
-   * What is to be submitted now, each group by its first launch: those for which the site's limits have room, replacements
-   * of jobs that wait after all others.
+   * What is to be submitted now, each group by its first launch: those for which the site's limits have room,
+   * replacements of jobs that wait after all others.
    */
   async #dueSubmissions(
     record: LockedDeployment,

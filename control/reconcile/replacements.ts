@@ -1,13 +1,15 @@
 /**
- * A launch that waits in the queue may be given another place. It keeps its own until Slurm has taken all the launches that
- * are to replace it: where one is refused, it goes on waiting as if nothing had been tried. Pure.
+ * A launch that waits in the queue may be given another place. It keeps its own until Slurm has taken all the launches
+ * that are to replace it: where one is refused, it goes on waiting as if nothing had been tried. Pure.
  */
 import { type DeploymentState, replaceLaunches } from '../state/deployment-state.ts';
 import type { JobPhase } from '../state/job-snapshot.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
 import { superseded, tookPlace } from '../state/launch-transitions.ts';
 
-/** Whether the launch that a replacement is for still waits; where it runs or is gone, a replacement only costs a job. */
+/**
+ * Whether the launch that a replacement is for still waits; where it runs or is gone, a replacement only costs a job.
+ */
 export function isOfUse(
   { instead_of }: LaunchRecord,
   state: DeploymentState,

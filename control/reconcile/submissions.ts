@@ -36,8 +36,9 @@ export interface SubmissionsOptions {
 }
 
 /**
- * Hands launches to the runner, one by one or several as a job array: intent to disk, then the runner, then its answer to
- * disk. A submission whose answer gets lost leaves the intent; the next pass looks for its job before it submits another.
+ * Hands launches to the runner, one by one or several as a job array: intent to disk, then the runner, then its answer
+ * to disk. A submission whose answer gets lost leaves the intent; the next pass looks for its job before it submits
+ * another.
  */
 export class Submissions {
   readonly #options: SubmissionsOptions;

@@ -17,8 +17,8 @@ export interface PreparedLaunch {
 }
 
 /**
- * The script of a job, rendered once: what people are shown, what lies in the folder of the launch and what the scheduler
- * gets are this text.
+ * The script of a job, rendered once: what people are shown, what lies in the folder of the launch and what the
+ * scheduler gets are this text.
  *
  *   describeLaunch ──► render ──► RenderedScript ──┬──► `render` prints it
  *                                                  └──► written to <launch>/job.sh ──► submit: that file
@@ -77,7 +77,9 @@ export interface JobRunner {
   drainTime_s?(planned: PlannedLaunch): Promise<number | undefined>;
   /** One batched question for all ids; every id is answered. */
   poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>>;
-  /** What of these is told by files alone, so that a scheduler that is away keeps nobody from it; only that is answered. */
+  /**
+   * What of these is told by files alone, so that a scheduler that is away keeps nobody from it; only that is answered.
+   */
   pollFiles?(jobs: readonly { job_id: string }[]): Map<string, JobSnapshot>;
   /** Asks the job to end; returns once the request was accepted. Ended jobs are no error. */
   cancel(job: { job_id: string; launch_folder: string }, options?: { force?: boolean }): Promise<void>;
@@ -86,7 +88,8 @@ export interface JobRunner {
 /** Many small equal jobs as one: one submission, one entry in the queue while they wait, and each ends by itself. */
 export interface JobArrays {
   /**
-   * Which of these are best submitted together: groups of indexes into `planned`, in order. What is in none goes by itself.
+   * Which of these are best submitted together: groups of indexes into `planned`, in order. What is in none goes by
+   * itself.
    * @param offline the scheduler is not asked how large an array may be
    */
   groups(planned: readonly PlannedLaunch[], offline?: boolean): Promise<number[][]>;

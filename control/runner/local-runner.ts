@@ -214,7 +214,8 @@ function readExitCode(launchFolder: string): number | undefined {
 }
 
 function allAgentPids(launchId: string): number[] {
-  // The launch file's path ends in `<launch_id>/launch.json`; the id alone is matched so that symbolic links do not matter.
+  // The launch file's path ends in `<launch_id>/launch.json`; the id alone is matched so that symbolic links do not
+  // matter.
   return processesWithArgument((argument) => argument.endsWith(`/${launchId}/${launchFiles.launch}`));
 }
 

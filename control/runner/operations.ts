@@ -105,7 +105,10 @@ function slurmRunner(
   });
 }
 
-/** By service and client, in this process: `requests_per_s` is what all who ask have together, the keeper's deployments too. */
+/**
+ * By service and client, in this process: `requests_per_s` is what all who ask have together, the keeper's deployments
+ * too.
+ */
 const firecrestApis = new Map<string, FirecrestApi>();
 
 function openFirecrest(

@@ -115,7 +115,10 @@ function enginePrefix(site: SiteConfig, planned: PlannedLaunch): string[] {
   return first;
 }
 
-/** Writes the folder of a launch, with its script and what it proves its provider with. @throws E_STATE_FOLDER, E_PROVIDER_KEY */
+/**
+ * Writes the folder of a launch, with its script and what it proves its provider with. @throws E_STATE_FOLDER,
+ * E_PROVIDER_KEY
+ */
 export function prepareLaunch(
   state: DeploymentState,
   record: LaunchRecord,

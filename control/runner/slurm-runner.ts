@@ -187,8 +187,8 @@ export class SlurmRunner implements JobRunner {
   }
 
   /**
-   * A preempted job has the partition's GraceTime, a cancelled or timed-out one KillWait: two thirds of the shorter one,
-   * the rest is for stopping engines and saying LEFT.
+   * A preempted job has the partition's GraceTime, a cancelled or timed-out one KillWait: two thirds of the shorter
+   * one, the rest is for stopping engines and saying LEFT.
    */
   async drainTime_s({ tier, partitions }: PlannedLaunch): Promise<number> {
     const { client } = this.#options;
@@ -342,7 +342,10 @@ function installFolder(
     : expandSitePath(site.runtime.install_dir, environment);
 }
 
-/** Bounds of the time to drain, s. Lower: fewer answers end where they run; higher: nodes that others wait for stay taken longer. */
+/**
+ * Bounds of the time to drain, s. Lower: fewer answers end where they run; higher: nodes that others wait for stay
+ * taken longer.
+ */
 const drain_s_min = 1;
 const drain_s_max = 20;
 /** How long a job that sbatch got through may take to show in squeue, ms. */

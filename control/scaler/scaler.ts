@@ -32,8 +32,8 @@ const search_ms = 500;
 type Scaled = NonNullable<DeploymentState['scaled']>[string];
 
 /**
- * Gives models more or fewer replicas as they are asked for: looks at demand, lets `solver/scaling` decide, plans what is
- * to be added as `deploy` does, and writes it into the deployment's state. The reconciler submits and ends jobs.
+ * Gives models more or fewer replicas as they are asked for: looks at demand, lets `solver/scaling` decide, plans what
+ * is to be added as `deploy` does, and writes it into the deployment's state. The reconciler submits and ends jobs.
  */
 export class Scaler {
   readonly #operations: Operations;

@@ -1,6 +1,6 @@
 /**
- * What became of replicas on idle nodes: one entry for each time that a job ran, and how much was idle meanwhile. Kept in
- * the state folder, so that every round, whoever makes it, knows how often jobs are preempted.
+ * What became of replicas on idle nodes: one entry for each time that a job ran, and how much was idle meanwhile. Kept
+ * in the state folder, so that every round, whoever makes it, knows how often jobs are preempted.
  */
 import { join } from 'node:path';
 import { z } from 'zod';

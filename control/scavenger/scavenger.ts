@@ -67,8 +67,8 @@ const soon_ms = 90_000;
 
 /**
  * `hpcserve backfill`: puts replicas on idle preemptible nodes, beyond those that deployments have, and withdraws what
- * nobody wants any more. What to submit is decided by `solver/scavenging`; the reconciler submits, follows and ends it as
- * it does with any other launch.
+ * nobody wants any more. What to submit is decided by `solver/scavenging`; the reconciler submits, follows and ends it
+ * as it does with any other launch.
  */
 export class Scavenger {
   readonly #options: ScavengerOptions;

@@ -1,6 +1,6 @@
 /**
- * The jobs that could be submitted for idle nodes, planned for each preemptible node kind: one replica of a model, or as many
- * as a node holds where nodes are given whole.
+ * The jobs that could be submitted for idle nodes, planned for each preemptible node kind: one replica of a model, or
+ * as many as a node holds where nodes are given whole.
  */
 import type { ReplicaShape } from '../../solver/scavenging/scavenge.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';

@@ -1,6 +1,6 @@
 /**
- * A site as work over several sites sees it: by the commands that people type there. How one is run, as a process of this
- * machine or over ssh, is the caller's; the words, the answers and the errors are the same.
+ * A site as work over several sites sees it: by the commands that people type there. How one is run, as a process of
+ * this machine or over ssh, is the caller's; the words, the answers and the errors are the same.
  */
 
 import { HpcserveError } from '../../spec/errors/error.ts';

@@ -1,4 +1,7 @@
-/** One plan over several sites: from what each of them answered, one search decides. Pure but for the clock of the search. */
+/**
+ * One plan over several sites: from what each of them answered, one search decides. Pure but for the clock of the
+ * search.
+ */
 import { place } from '../../solver/placement/placement.ts';
 import { kindOfSite } from '../../solver/sites/kind-names.ts';
 import { mergeQuestions } from '../../solver/sites/merge-questions.ts';

@@ -9,8 +9,8 @@ import { providerName } from './provider-name.ts';
 
 const day_s = 86_400;
 /**
- * How long a job may wait in the queue while nobody looks after its launch. Lower: less time in which a stolen launch folder
- * is of use; higher: `keeper: none` and long queues go together.
+ * How long a job may wait in the queue while nobody looks after its launch. Lower: less time in which a stolen launch
+ * folder is of use; higher: `keeper: none` and long queues go together.
  */
 const queue_s = 30 * day_s;
 /** Clocks of nodes and gateways may be wrong by so much, and jobs may end so late. */
@@ -29,8 +29,8 @@ export function ownProvider(
 }
 
 /**
- * Until when a launch that is submitted or renewed now may prove its provider, Unix s: a wait in the queue, the whole time
- * limit, and the grace. Every renewal counts anew, so that a job which is requeued has its time, too.
+ * Until when a launch that is submitted or renewed now may prove its provider, Unix s: a wait in the queue, the whole
+ * time limit, and the grace. Every renewal counts anew, so that a job which is requeued has its time, too.
  */
 export function delegationEnd_s(now_ms: number, time_limit_s: number | undefined): number {
   const life_s = time_limit_s === undefined ? unlimited_s : queue_s + time_limit_s + grace_s;
@@ -50,8 +50,8 @@ export interface DelegatedLaunch {
 }
 
 /**
- * What the jobs of a user prove their provider with: written into the launch folder before a job is submitted, and renewed
- * for as long as control looks after the launch.
+ * What the jobs of a user prove their provider with: written into the launch folder before a job is submitted, and
+ * renewed for as long as control looks after the launch.
  */
 export class Delegations {
   readonly #layout: StateLayout;
@@ -65,7 +65,10 @@ export class Delegations {
     this.#name = providerName(site, user);
   }
 
-  /** Writes that of a launch whose folder is there, with a new key. @throws HpcserveError E_PROVIDER_KEY, or the system's error */
+  /**
+   * Writes that of a launch whose folder is there, with a new key. @throws HpcserveError E_PROVIDER_KEY, or the
+   * system's error
+   */
   write(launch: DelegatedLaunch, now_ms: number): void {
     this.#write(launch, now_ms, undefined);
   }

@@ -22,8 +22,9 @@ export interface Writer {
 }
 
 /**
- * How long to wait for another command that works on the same deployment, ms: a slow sbatch holds it. Services come round
- * again soon. Lower: news of a lock that is never given back sooner; higher: fewer commands that fail beside a slow scheduler.
+ * How long to wait for another command that works on the same deployment, ms: a slow sbatch holds it. Services come
+ * round again soon. Lower: news of a lock that is never given back sooner; higher: fewer commands that fail beside a
+ * slow scheduler.
  */
 export const lockWait_ms = { command: 120_000, service: 30_000 } as const;
 
@@ -68,8 +69,8 @@ export class LockedDeployment {
 }
 
 /**
- * Deployments on disk: `<state_dir>/<site>/deployments/<name>/`, see spec/state-layout.ts. A record changes in one way only,
- * under the lock of its folder, whoever changes it and from whichever host:
+ * Deployments on disk: `<state_dir>/<site>/deployments/<name>/`, see spec/state-layout.ts. A record changes in one way
+ * only, under the lock of its folder, whoever changes it and from whichever host:
  *
  *   update(name, writer, change):   lock ─► load ─► change(state) ─► check ─► write whole ─► unlock
  *                                                        └─ undefined: nothing is to be changed ─┘

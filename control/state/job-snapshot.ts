@@ -16,7 +16,9 @@ export type JobPhase = z.infer<typeof jobPhaseSchema>;
 
 export const jobSnapshotSchema = z.object({
   job_id: z.string(),
-  /** Slurm's own number, which srun wants: of a task of an array, whose `job_id` is `123_4`, and of a joined node's job. */
+  /**
+   * Slurm's own number, which srun wants: of a task of an array, whose `job_id` is `123_4`, and of a joined node's job.
+   */
   job_number: z.string().optional(),
   phase: jobPhaseSchema,
   /** It was taken for ended, for nobody answers for it any more: where it runs after all, it is to end. */

@@ -1,4 +1,7 @@
-/** Ids under which launches on joined nodes are followed: `joined.<node id>.<launch id>`. No scheduler has ids of this form. */
+/**
+ * Ids under which launches on joined nodes are followed: `joined.<node id>.<launch id>`. No scheduler has ids of this
+ * form.
+ */
 
 export function joinedJobId(node: string, launch_id: string): string {
   return `joined.${node}.${launch_id}`;

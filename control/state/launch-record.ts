@@ -1,6 +1,6 @@
 /**
- * What `deployment.json` holds of one launch: a record with other fields in each phase. What moves it from one phase to the
- * next is in `launch-transitions.ts`.
+ * What `deployment.json` holds of one launch: a record with other fields in each phase. What moves it from one phase to
+ * the next is in `launch-transitions.ts`.
  *
  *            submitting()              submitted(), adopted()           ended()
  *   planned ──────────────► submitting ──────────────────────► submitted ──────────► ended
@@ -10,8 +10,9 @@
  *     │                        │                                 cancelRequested(), … │
  *     └────────────────────────┴───── refused(); ended(): nobody wants it any more ───┘
  *
- * Beside the phase, whatever it is: `superseded` (on its way out: another one takes its place, or nobody wants it any more)
- * and `instead_of` (a replacement that has no place yet; `reconcile/replacements.ts` settles which of the two it gets).
+ * Beside the phase, whatever it is: `superseded` (on its way out: another one takes its place, or nobody wants it any
+ * more) and `instead_of` (a replacement that has no place yet; `reconcile/replacements.ts` settles which of the two it
+ * gets).
  */
 import { z } from 'zod';
 import { launchSchema } from '../../spec/launch.ts';
@@ -93,7 +94,9 @@ export type SubmittedLaunch = Phase<z.infer<typeof submittedSchema>>;
 export type EndedLaunch = Phase<Ended>;
 export type LaunchRecord = PlannedLaunchRecord | SubmittingLaunch | SubmittedLaunch | EndedLaunch;
 
-/** @throws where the launch is in another phase than the one it was decided on: a bug, for nobody else holds its lock */
+/**
+ * @throws where the launch is in another phase than the one it was decided on: a bug, for nobody else holds its lock
+ */
 export function inPhase<Phase extends LaunchRecord['phase']>(
   launch: LaunchRecord | undefined,
   ...phases: Phase[]

@@ -1,6 +1,7 @@
 /**
  * Process that starts a gateway and holds its listening sockets: `node dist/gateway/holder/main.js --config FILE`. With
- * `--adopt PID` it is a child of the gateway, whose first holder was killed. Logs JSON lines on stdout, as the gateway does.
+ * `--adopt PID` it is a child of the gateway, whose first holder was killed. Logs JSON lines on stdout, as the gateway
+ * does.
  */
 import { parseArgs } from 'node:util';
 import { LogOutput } from '../../host/log-output.ts';

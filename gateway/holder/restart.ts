@@ -2,7 +2,9 @@
 
 /** One that lived so long did not die at once, ms. Lower: what dies again and again is started more often. */
 const settled_ms = 60_000;
-/** Before the second of several quick ends, and at most, ms; doubled each time. Higher: kinder to a machine in trouble. */
+/**
+ * Before the second of several quick ends, and at most, ms; doubled each time. Higher: kinder to a machine in trouble.
+ */
 const pause_ms_first = 1000;
 const pause_ms_max = 30_000;
 /** Exit code of a gateway whose folder belongs to another one. */

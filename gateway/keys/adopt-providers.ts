@@ -3,8 +3,8 @@ import { providerIdPattern } from '../../spec/session-record.ts';
 import type { GatewayLog } from '../log.ts';
 
 /**
- * Keys from before providers had keys trust names. The own name is what its user meant: it becomes the own fingerprint. Other
- * names stay as they are, and requests of keys that trust nothing else are refused (E_KEY_PROVIDERS).
+ * Keys from before providers had keys trust names. The own name is what its user meant: it becomes the own fingerprint.
+ * Other names stay as they are, and requests of keys that trust nothing else are refused (E_KEY_PROVIDERS).
  *
  * @param own name and fingerprint of this gateway's provider
  * @throws HpcserveError E_KEY_FOLDER

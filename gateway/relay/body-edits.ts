@@ -1,4 +1,7 @@
-/** A request's body as it is sent: what was changed stands between parts of the client's own bytes, which are not copied. */
+/**
+ * A request's body as it is sent: what was changed stands between parts of the client's own bytes, which are not
+ * copied.
+ */
 export type BodyPieces = readonly Buffer[];
 
 /** Bytes [start, end) of a body are replaced. */

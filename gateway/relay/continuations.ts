@@ -9,9 +9,15 @@ import { TokenJournal } from './journal/token-journal.ts';
 import type { AttemptFailure } from './replica-refusal.ts';
 import type { ParsedRequest, StreamDialect } from './request-body.ts';
 
-/** How often one stream may change its replica. Lower: a poisonous stream does less harm; higher: long answers outlive more nodes. */
+/**
+ * How often one stream may change its replica. Lower: a poisonous stream does less harm; higher: long answers outlive
+ * more nodes.
+ */
 const continuations_max = 8;
-/** Replicas that may end in turn before one adds a word. Lower: a poisonous stream does less harm; higher: more losses at once are outlived. */
+/**
+ * Replicas that may end in turn before one adds a word. Lower: a poisonous stream does less harm; higher: more losses
+ * at once are outlived.
+ */
 const ended_max = 2;
 /** A replica is looked for so often while there is none. */
 const look_ms = 50;

@@ -1,6 +1,9 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
 
-/** Containers within each other. Lower: less memory at risk in engines; higher: stranger schemas pass. Python's own limit is about as high. */
+/**
+ * Containers within each other. Lower: less memory at risk in engines; higher: stranger schemas pass. Python's own
+ * limit is about as high.
+ */
 export const depth_max = 1000;
 /** Characters of one number. Higher: numbers that no engine reads hold the event loop. */
 const number_bytes_max = 1000;

@@ -9,7 +9,9 @@ const tail_bytes = 1024;
 const BACKSLASH = 92;
 const SMALL_U = 117;
 
-/** By which replicas that know the beginning of a request's prompt are found; undefined where it is short or no text. */
+/**
+ * By which replicas that know the beginning of a request's prompt are found; undefined where it is short or no text.
+ */
 export function promptKeysOf(scan: RequestScan): PromptKeys | undefined {
   const { parts, opening } = scan.promptParts;
   const texts: string[] = [];

@@ -267,7 +267,10 @@ export class ProxiedRequest {
     return true;
   }
 
-  /** The last replica took nothing of the request: it was ending, does not know this gateway any more, or has no room yet. */
+  /**
+   * The last replica took nothing of the request: it was ending, does not know this gateway any more, or has no room
+   * yet.
+   */
   #askAgain(replica: Replica<SessionLink>, error: ReplicaError): void {
     const accepted = !isMeshRefusal(error.status);
     const again = this.#search.sentAway ? this.#search.tried : accepted ? [] : [replica.session_id];
@@ -282,7 +285,10 @@ export class ProxiedRequest {
     else nobody();
   }
 
-  /** Has a smaller neighbour give way to it on one of the devices that refused it, where that one's requests are taken elsewhere. */
+  /**
+   * Has a smaller neighbour give way to it on one of the devices that refused it, where that one's requests are taken
+   * elsewhere.
+   */
   async #makeRoom(
     replica: Replica<SessionLink>,
     error: ReplicaError,

@@ -4,20 +4,28 @@ import type { RouteRequest, Router } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { AttemptFailure, ReplicaRefusal } from './replica-refusal.ts';
 
-/** Further replicas tried after the first that failed. Lower: failures show sooner; higher: a poisonous request does more harm. */
+/**
+ * Further replicas tried after the first that failed. Lower: failures show sooner; higher: a poisonous request does
+ * more harm.
+ */
 const retries_max = 2;
 /**
  * Replicas that may end under one request before they have a word of its answer. One may have been lost by chance;
- * of two the request is the likelier reason. Lower: a poisonous request does less harm; higher: two losses at once are outlived.
+ * of two the request is the likelier reason. Lower: a poisonous request does less harm; higher: two losses at once are
+ * outlived.
  */
 const ended_max = 2;
 /** Replicas asked at most, those included that are full: being asked in vain costs each a little. */
 const asked_max = 16;
-/** After so many that had no place it waits where the next one has none. Lower: fewer questions; higher: shorter waits. */
+/**
+ * After so many that had no place it waits where the next one has none. Lower: fewer questions; higher: shorter waits.
+ */
 const full_max = 4;
 /** Between two looks for a replica that is expected. */
 const look_ms = 100;
-/** A replica that did not accept this gateway may know its new session after so long; one that was full may have room. */
+/**
+ * A replica that did not accept this gateway may know its new session after so long; one that was full may have room.
+ */
 const again_ms = 500;
 
 /**
@@ -76,7 +84,9 @@ export class ReplicaSearch {
     return this.#waits || this.#full.length >= full_max;
   }
 
-  /** A replica broke it off to free its device: nobody is too full for it then, though some may have to be waited for. */
+  /**
+   * A replica broke it off to free its device: nobody is too full for it then, though some may have to be waited for.
+   */
   get sentAway(): boolean {
     return this.#sentAway;
   }

@@ -25,7 +25,10 @@ export interface ParsedRequest {
 /** Endpoints whose streams report usage only where `stream_options.include_usage` asks for it. */
 export type StreamDialect = 'completions' | 'responses' | 'none';
 
-/** Longest spelling of a model's name that is read, bytes: every character of the longest name that a session may have as an escape. */
+/**
+ * Longest spelling of a model's name that is read, bytes: every character of the longest name that a session may have
+ * as an escape.
+ */
 const model_bytes_max = 6 * 1024 + 2;
 /** The same of a number, a truth value, or a short word. */
 const scalar_bytes_max = 1024;

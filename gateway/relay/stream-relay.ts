@@ -25,7 +25,10 @@ export interface StreamRelayOptions {
   status: number;
   /** Runs once, before the first bytes go to the client. */
   writeHead: () => void;
-  /** Whether another replica may go on with it now. Then the client need not see an event in which this one says that it failed. */
+  /**
+   * Whether another replica may go on with it now. Then the client need not see an event in which this one says that it
+   * failed.
+   */
   isContinuable: () => boolean;
   /** Takes note of what goes to the client; absent where nobody could go on anyway. */
   journal?: StreamJournal | undefined;
@@ -103,7 +106,9 @@ export class StreamRelay {
     this.#replicaError = undefined;
   }
 
-  /** Takes bytes of the replica; false asks it to pause until the client's `drain`. Throws where an event is too large. */
+  /**
+   * Takes bytes of the replica; false asks it to pause until the client's `drain`. Throws where an event is too large.
+   */
   push(chunk: Buffer): boolean {
     if (this.#ending || this.#replicaError) return true;
     this.#from = this.#to = 0;
@@ -135,7 +140,10 @@ export class StreamRelay {
     this.#response.end(this.#ending);
   }
 
-  /** Ends a stream that cannot be completed. What is left of a half-sent event is dropped, so the client can read this one. */
+  /**
+   * Ends a stream that cannot be completed. What is left of a half-sent event is dropped, so the client can read this
+   * one.
+   */
   fail(errorEvent: string): void {
     this.#first();
     this.#response.end(errorEvent);

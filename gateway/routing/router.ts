@@ -76,7 +76,9 @@ export class Router {
     return route ? this.#of(route, filter) : [];
   }
 
-  /** When the last replica behind a name was lost, on the monotonic clock; undefined where there is one, or never was. */
+  /**
+   * When the last replica behind a name was lost, on the monotonic clock; undefined where there is one, or never was.
+   */
   lostAt_ms(name: string): number | undefined {
     return this.#parts.table.lostAt_ms(name);
   }

@@ -15,17 +15,18 @@ const move_ms = 5000;
 /** After a move views are out of date until replicas have said what they run now. Higher: fewer moves. */
 const rest_ms = 5000;
 /**
- * Between two looks for a neighbour that could give way: until what was moved has arrived, and since under overload many
- * are refused. Lower: room is found sooner; higher: less is asked of workers.
+ * Between two looks for a neighbour that could give way: until what was moved has arrived, and since under overload
+ * many are refused. Lower: room is found sooner; higher: less is asked of workers.
  */
 const between_rooms_ms = 1000;
 
 /**
- * Fragments of models on the devices of native replicas. Reactive (LLM-Mesh §7.2): where a smaller instance's requests all
- * fit, within their SLOs, onto larger ones, its worker breaks them off, this and other gateways have them continued there,
- * and the device is free for other models. Proactive (§7.1): a request that is refused where its model runs takes the place
- * of a smaller neighbour there, whose requests go on elsewhere in the same way. What is decided is pure (`solver/sharing`),
- * by views that workers give of themselves; whoever is asked to go on with a stream takes it in any case.
+ * Fragments of models on the devices of native replicas. Reactive (LLM-Mesh §7.2): where a smaller instance's requests
+ * all fit, within their SLOs, onto larger ones, its worker breaks them off, this and other gateways have them continued
+ * there, and the device is free for other models. Proactive (§7.1): a request that is refused where its model runs
+ * takes the place of a smaller neighbour there, whose requests go on elsewhere in the same way. What is decided is pure
+ * (`solver/sharing`), by views that workers give of themselves; whoever is asked to go on with a stream takes it in any
+ * case.
  */
 export class Defragmenter {
   readonly #table: RoutingTable<SessionLink>;
@@ -76,8 +77,8 @@ export class Defragmenter {
   }
 
   /**
-   * A request that is refused where its model runs: has a smaller neighbour give way, where all requests of that one are
-   * taken elsewhere within their SLOs. Who asks for the same model meanwhile shares what is found.
+   * A request that is refused where its model runs: has a smaller neighbour give way, where all requests of that one
+   * are taken elsewhere within their SLOs. Who asks for the same model meanwhile shares what is found.
    * @param asked sessions that refused it
    * @returns the one of them to ask again; undefined where nobody gives way
    */

@@ -19,7 +19,10 @@ export interface ConnectionOwner {
 
 /** Requests up to this size travel in one write together with their head; copying costs less than a second write. */
 const one_write_bytes_max = 32 * 1024;
-/** Of larger ones, so much is encrypted at a time. Lower: other requests wait less; higher: fewer turns of the event loop. */
+/**
+ * Of larger ones, so much is encrypted at a time. Lower: other requests wait less; higher: fewer turns of the event
+ * loop.
+ */
 const slice_bytes = 256 * 1024;
 
 /** One TLS connection to a session, and at most one request on it at a time. */
@@ -131,7 +134,9 @@ export class Connection implements AnswerEvents {
     receiver?.onEnd();
   }
 
-  /** @param bytes valid during the call: what receivers keep of them is kept as a copy, small ones out of a common pool */
+  /**
+   * @param bytes valid during the call: what receivers keep of them is kept as a copy, small ones out of a common pool
+   */
   read(bytes: Buffer): void {
     if (!this.#socket) {
       this.#early = true;

@@ -93,7 +93,10 @@ export class HttpAnswerParser {
     if (this.#expecting) throw new Error('the connection ended before the answer did');
   }
 
-  /** Works on what is at `at`; returns the offset behind it, or `at` where more bytes are needed. Clears `#expecting` at an answer's end. */
+  /**
+   * Works on what is at `at`; returns the offset behind it, or `at` where more bytes are needed. Clears `#expecting` at
+   * an answer's end.
+   */
   #step(bytes: Buffer, at: number): number {
     switch (this.#state) {
       case 'head':

@@ -37,7 +37,9 @@ export class Call implements AnswerReceiver {
     connection.send(this.head, this.body, this);
   }
 
-  /** Gives the request up; the receiver hears nothing more. The session sees its connection closed, and stops computing. */
+  /**
+   * Gives the request up; the receiver hears nothing more. The session sees its connection closed, and stops computing.
+   */
   abort(): void {
     if (this.#over) return;
     this.#over = true;

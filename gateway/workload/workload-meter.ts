@@ -22,7 +22,10 @@ const rateOver_s = 10;
 const modelsMax = 1000;
 /** Weight of the newest answer in what is expected of the next. Lower: steadier; higher: follows changes sooner. */
 const newestWeight = 0.02;
-/** Of answers so many are no longer than what is held for one that names no limit. Lower: keys get further with what they have; higher: budgets are kept more exactly. */
+/**
+ * Of answers so many are no longer than what is held for one that names no limit. Lower: keys get further with what
+ * they have; higher: budgets are kept more exactly.
+ */
 const longShare = 0.95;
 /** Before so many answers were measured, one is taken to be as long as this at least. */
 const measuredLeast = 20;

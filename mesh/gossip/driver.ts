@@ -3,7 +3,10 @@ import type { Clock, MeshTransport } from '../transport.ts';
 import type { GossipMember } from './member.ts';
 import { everyone, type Outgoing } from './messages.ts';
 
-/** Lets a member live: brings it messages and time, and sends what it says. The same for real members and simulated ones. */
+/**
+ * Lets a member live: brings it messages and time, and sends what it says. The same for real members and simulated
+ * ones.
+ */
 export class GossipDriver {
   readonly member: GossipMember;
   readonly transport: MeshTransport;

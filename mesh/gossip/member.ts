@@ -28,8 +28,8 @@ export interface GossipMemberOptions {
 }
 
 /**
- * `replayed`: of a session that is over and was compacted; `not_its_own`: a heartbeat for another's session; `unproven`:
- * that a session is gone, of one whose member lives.
+ * `replayed`: of a session that is over and was compacted; `not_its_own`: a heartbeat for another's session;
+ * `unproven`: that a session is gone, of one whose member lives.
  */
 export type GossipRejection = 'oversized' | 'flood' | 'replayed' | 'not_its_own' | 'unproven';
 
@@ -38,7 +38,9 @@ interface Heartbeat {
   load?: SessionLoad;
 }
 
-/** For how long after a pause of its own the word of others that it was gone counts. Lower: they have to say so at once. */
+/**
+ * For how long after a pause of its own the word of others that it was gone counts. Lower: they have to say so at once.
+ */
 const away_ms = 10_000;
 
 /**
@@ -47,9 +49,9 @@ const away_ms = 10_000;
  *
  * News is told to all at once (the transport spreads it) and what that misses is found by push-pulls. Each member is
  * watched over by the next few on the ring, to whom it sends heartbeats; one that falls silent is probed directly and
- * through others before a tombstone says that its sessions have left. Who is told so probes for himself before it counts, and
- * who lives shows it by a later record. After SWIM (Das et al., 2002), with fixed watchers instead
- * of random ones, so that silence is seen in a bounded time.
+ * through others before a tombstone says that its sessions have left. Who is told so probes for himself before it
+ * counts, and who lives shows it by a later record. After SWIM (Das et al., 2002), with fixed watchers instead of
+ * random ones, so that silence is seen in a bounded time.
  */
 export class GossipMember {
   readonly ring: PeerRing;
@@ -285,7 +287,8 @@ export class GossipMember {
       const entry = this.#table.entry(session_id);
       const peer = entry?.record?.value.metadata.peer?.id;
       if (peer === undefined) {
-        // It knows this member, and this one not it. What said that a session is over may be forgotten: it is said again.
+        // It knows this member, and this one not it. What said that a session is over may be forgotten: it is said
+        // again.
         if (!this.#table.isForgotten(session_id)) want.push(session_id);
         else tell.push(this.#tombstoneOf(session_id, 'it was over, and had been compacted'));
       } else if (peer !== from) this.rejected.not_its_own++;

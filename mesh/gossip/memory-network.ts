@@ -200,7 +200,9 @@ export class Host implements MeshTransport, Clock {
   }
 }
 
-/** The next 1024th of a millisecond: sums of such times are exact, so that nobody is woken a rounding error too early. */
+/**
+ * The next 1024th of a millisecond: sums of such times are exact, so that nobody is woken a rounding error too early.
+ */
 function onGrid(ms: number): number {
   return Math.ceil(ms * 1024) / 1024;
 }

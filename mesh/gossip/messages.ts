@@ -1,7 +1,10 @@
 /** What members of the gossip tell one another. */
 import type { Entry } from '../entry.ts';
 
-/** Name of a member: the process that speaks for one or several sessions. It stays when a session comes back under a new id. */
+/**
+ * Name of a member: the process that speaks for one or several sessions. It stays when a session comes back under a new
+ * id.
+ */
 export type PeerName = string;
 
 /** Load of a session, all its models together. */

@@ -1,4 +1,7 @@
-/** A push-pull: two members compare their tables, first by sums of buckets, then by marks of what is in those that differ. */
+/**
+ * A push-pull: two members compare their tables, first by sums of buckets, then by marks of what is in those that
+ * differ.
+ */
 import { type Entry, entryFingerprint, isGossiped } from '../entry.ts';
 import { bucket_count, bucketOf, type SessionTable } from '../session-table.ts';
 import type { Mark } from './messages.ts';

@@ -2,7 +2,9 @@ import type { Entry } from '../entry.ts';
 import type { PeerName } from './messages.ts';
 import type { GossipSettings } from './settings.ts';
 
-/** Members whose end is claimed and not looked into yet, and claims in all. What is above is told again by push-pulls. */
+/**
+ * Members whose end is claimed and not looked into yet, and claims in all. What is above is told again by push-pulls.
+ */
 const members_max = 4096;
 const claims_max = 8192;
 /** Members that were found alive are remembered for this long, so many of them. */

@@ -20,15 +20,17 @@ import { limits } from '../../spec/wire.ts';
 import { message_bytes_max } from '../gossip/codec.ts';
 import { NetworkProof } from './network-proof.ts';
 
-/** Connections at most. A member keeps about 2 · (3 + log2 n) of them; a gateway more, one a node that needs a relay. */
+/**
+ * Connections at most. A member keeps about 2 · (3 + log2 n) of them; a gateway more, one a node that needs a relay.
+ */
 const connections_max = 1024;
 /** For all handshakes of a connection that comes in. Lower: strangers are held for less long; higher: slow networks. */
 const upgrade_ms = 5000;
 /** Bytes under way on one stream: bounds what a slow reader costs. Higher: faster over long distances. */
 const window_bytes_max = 1024 * 1024;
 /**
- * Streams on one connection, each way: tunnels are as many as the port that they lead to takes connections, beside a few of
- * the gossip. What is above is refused, which clients would see as a 502.
+ * Streams on one connection, each way: tunnels are as many as the port that they lead to takes connections, beside a
+ * few of the gossip. What is above is refused, which clients would see as a 502.
  */
 const streams_max = limits.connections + 64;
 /** Members that one relay carries at most. */
@@ -80,8 +82,9 @@ export async function createNode(options: NodeOptions): Promise<MeshNode> {
       // An address that leads nowhere must leave time for the next, such as one through a relay; that one takes about
       // ten round trips, which may be 150 ms each.
       addressDialTimeout: 2000,
-      // Who has not proved to have the network key is bounded by NetworkProof, and ends to make room for the next one. These
-      // two would refuse the next one instead, who may be a member, and count members that share an address as one.
+      // Who has not proved to have the network key is bounded by NetworkProof, and ends to make room for the next one.
+      // These two would refuse the next one instead, who may be a member, and count members that share an address as
+      // one.
       maxIncomingPendingConnections: Number.POSITIVE_INFINITY,
       inboundConnectionThreshold: Number.POSITIVE_INFINITY,
       inboundUpgradeTimeout: upgrade_ms,

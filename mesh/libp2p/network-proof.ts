@@ -11,13 +11,16 @@ const nonce_bytes = 24;
 const proof_bytes = 32;
 /** Of a key and the first counter of AES-256-CTR. */
 const stream_key_bytes = 32 + 16;
-/** What may wait to be read of somebody who has proved nothing. Lower: less memory for strangers; what the socket gives at once must fit. */
+/**
+ * What may wait to be read of somebody who has proved nothing. Lower: less memory for strangers; what the socket gives
+ * at once must fit.
+ */
 const unproved_bytes_max = 128 * 1024;
 /**
  * Connections at most that have not proved the network key; of more, the oldest ends. Lower: less memory and fewer open
- * files that strangers can take; higher: a member that comes while `n` strangers come a second has longer to prove itself,
- * `unauthenticated_max / n` seconds, of which it needs one round trip. They are counted together and not by address: members
- * behind one tunnel share theirs.
+ * files that strangers can take; higher: a member that comes while `n` strangers come a second has longer to prove
+ * itself, `unauthenticated_max / n` seconds, of which it needs one round trip. They are counted together and not by
+ * address: members behind one tunnel share theirs.
  */
 const unauthenticated_max_default = 512;
 
@@ -34,13 +37,14 @@ export interface NetworkProofOptions {
 }
 
 /**
- * The first bytes of every connection of the mesh: both ends prove that they have the network key, and all that follows is
- * enciphered under it, as in libp2p's private networks (pnet). That noise hides and authenticates the rest is not enough: it
- * lets anybody in who has a key of his own.
+ * The first bytes of every connection of the mesh: both ends prove that they have the network key, and all that follows
+ * is enciphered under it, as in libp2p's private networks (pnet). That noise hides and authenticates the rest is not
+ * enough: it lets anybody in who has a key of his own.
  *
- * Each end sends 24 random bytes, and then an HMAC over those of both under the network key, with its part (who dialed, who
- * was dialed), so that nobody gets in by saying again what he heard. The keys of the two directions come from the same
- * bytes. The cipher is AES-256-CTR of Node's own OpenSSL: each connection has its own state, which is freed with it.
+ * Each end sends 24 random bytes, and then an HMAC over those of both under the network key, with its part (who dialed,
+ * who was dialed), so that nobody gets in by saying again what he heard. The keys of the two directions come from the
+ * same bytes. The cipher is AES-256-CTR of Node's own OpenSSL: each connection has its own state, which is freed with
+ * it.
  */
 export class NetworkProof implements ConnectionProtector {
   readonly #key: Uint8Array;
@@ -57,8 +61,8 @@ export class NetworkProof implements ConnectionProtector {
 
   /**
    * @returns the connection behind the cipher
-   * @throws Error where the other end does not have the key, or does not prove it before `options.signal` says so; libp2p
-   * then ends the connection
+   * @throws Error where the other end does not have the key, or does not prove it before `options.signal` says so;
+   * libp2p then ends the connection
    */
   async protect(connection: MessageStream, options?: AbortOptions): Promise<MessageStream> {
     const part: Part = connection.direction === 'inbound' ? 'listener' : 'dialer';

@@ -1,4 +1,7 @@
-/** `Promise.withResolvers` for Node 20, which libp2p calls; a part of the language from Node 22 on. Import it before libp2p. */
+/**
+ * `Promise.withResolvers` for Node 20, which libp2p calls; a part of the language from Node 22 on. Import it before
+ * libp2p.
+ */
 interface Resolvers<T> {
   promise: Promise<T>;
   resolve: (value: T | PromiseLike<T>) => void;

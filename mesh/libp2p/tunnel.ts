@@ -51,8 +51,8 @@ export function acceptTunnel(
 }
 
 /**
- * What one of them says goes to the other until both are done. A session that has said all and closes its port is heard to
- * the end, however slowly that is read; where one breaks off, so does the other.
+ * What one of them says goes to the other until both are done. A session that has said all and closes its port is heard
+ * to the end, however slowly that is read; where one breaks off, so does the other.
  */
 function join(duplex: Duplex, socket: Socket): void {
   socket.setNoDelay(true);

@@ -1,4 +1,7 @@
-/** Work of one turn of the event loop, ms. Lower: others wait for less long; higher: fewer turns where much comes at once. */
+/**
+ * Work of one turn of the event loop, ms. Lower: others wait for less long; higher: fewer turns where much comes at
+ * once.
+ */
 const turn_ms = 20;
 
 /** Does one piece of work after the other, and lets everything else of the process go on in between. */
@@ -8,7 +11,10 @@ export class Turns {
   #next: NodeJS.Immediate | undefined;
   #used_ms = 0;
 
-  /** @param waiting_max pieces that may wait. Lower: less memory for who sends faster than is read; higher: fewer that do not count. */
+  /**
+   * @param waiting_max pieces that may wait. Lower: less memory for who sends faster than is read; higher: fewer that
+   * do not count.
+   */
   constructor(waiting_max: number) {
     this.#waiting_max = waiting_max;
   }

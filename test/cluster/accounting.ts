@@ -1,4 +1,6 @@
-/** Accounting for the test cluster: a private MariaDB behind a private slurmdbd, with accounts and QoS to be refused by. */
+/**
+ * Accounting for the test cluster: a private MariaDB behind a private slurmdbd, with accounts and QoS to be refused by.
+ */
 import { execFile } from 'node:child_process';
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

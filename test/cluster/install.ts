@@ -1,4 +1,7 @@
-/** Makes sure that Slurm's programs are on this machine: as root on Debian by installing them, else by saying what is missing. */
+/**
+ * Makes sure that Slurm's programs are on this machine: as root on Debian by installing them, else by saying what is
+ * missing.
+ */
 import { execFile } from 'node:child_process';
 import { accessSync, constants } from 'node:fs';
 import { delimiter, join } from 'node:path';

@@ -1,4 +1,7 @@
-/** What the private cluster is made of: its folders, its nodes, its partitions. Sizes are made up; the code paths are real. */
+/**
+ * What the private cluster is made of: its folders, its nodes, its partitions. Sizes are made up; the code paths are
+ * real.
+ */
 import { userInfo } from 'node:os';
 import { join } from 'node:path';
 
@@ -63,7 +66,10 @@ export interface ClusterFolders {
   slurm_conf: string;
 }
 
-/** Folders of the cluster `name` of this user; in /tmp, because munge refuses world-writable parents without a sticky bit. */
+/**
+ * Folders of the cluster `name` of this user; in /tmp, because munge refuses world-writable parents without a sticky
+ * bit.
+ */
 export function clusterFolders(name: string): ClusterFolders {
   if (!/^[a-z0-9-]{1,32}$/.test(name))
     throw new Error(`cluster name ${JSON.stringify(name)}: lower-case letters, digits and "-" only`);

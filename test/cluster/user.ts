@@ -14,7 +14,10 @@ export interface ClusterUser {
 /** The name of the user that is made where the cluster runs as root. */
 const defaultClusterUser = 'hpcuser';
 
-/** As root: the user `name`, made with useradd if missing. Otherwise: ourselves, the only user slurmd could start jobs for. */
+/**
+ * As root: the user `name`, made with useradd if missing. Otherwise: ourselves, the only user slurmd could start jobs
+ * for.
+ */
 export function ensureClusterUser(name = defaultClusterUser): ClusterUser {
   if (process.getuid?.() !== 0) {
     const me = userInfo();

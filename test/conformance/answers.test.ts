@@ -124,7 +124,8 @@ describe('chat completions', () => {
   });
 
   it('response_format json_object and json_schema: what comes is valid, and the helper parses it', async () => {
-    // A model of random weights goes on inside a string for as long as the CPU's last bits have it: what ends things is likelier.
+    // A model of random weights goes on inside a string for as long as the CPU's last bits have it: what ends things is
+    // likelier.
     const logit_bias = stage.favouring('"}],');
     const whole = { logit_bias, max_completion_tokens: 300 };
     const object = await textOf({ ...whole, response_format: { type: 'json_object' } });

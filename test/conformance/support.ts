@@ -40,7 +40,10 @@ export interface Stage extends AsyncDisposable {
   favouring(characters: string): Record<string, number>;
 }
 
-/** Models `tiny` (alias `gpt-tiny`, llama), `tools` (qwen3), `thinker` (qwen3 that reasons), `foreign` (a wrapped engine). */
+/**
+ * Models `tiny` (alias `gpt-tiny`, llama), `tools` (qwen3), `thinker` (qwen3 that reasons), `foreign` (a wrapped
+ * engine).
+ */
 export async function openStage(): Promise<Stage> {
   const site = await Site.open();
   const llama = join(site.folder, 'llama.gguf');

@@ -1,4 +1,6 @@
-/** Where a shell can go, and what its command is told of the site; shells themselves are in slurm-deploy.e2e.test.ts. */
+/**
+ * Where a shell can go, and what its command is told of the site; shells themselves are in slurm-deploy.e2e.test.ts.
+ */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';

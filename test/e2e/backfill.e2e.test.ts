@@ -1,6 +1,7 @@
 /**
  * Replicas on idle nodes of a real Slurm cluster: they come, a job of higher priority takes their nodes while clients
- * stream from them, no answer changes, and they come back. On a cluster of its own, since the job takes whole node kinds.
+ * stream from them, no answer changes, and they come back. On a cluster of its own, since the job takes whole node
+ * kinds.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,6 @@
-/** Several gateways, keys with limits, and questions to the mesh, as people type them; real processes on this machine. */
+/**
+ * Several gateways, keys with limits, and questions to the mesh, as people type them; real processes on this machine.
+ */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

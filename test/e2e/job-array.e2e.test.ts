@@ -1,4 +1,7 @@
-/** Equal replicas as one job array on a real Slurm cluster: each task is a replica of its own, ended, requeued and replaced alone. */
+/**
+ * Equal replicas as one job array on a real Slurm cluster: each task is a replica of its own, ended, requeued and
+ * replaced alone.
+ */
 import { existsSync, readFileSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import OpenAI from 'openai';

@@ -91,7 +91,10 @@ function firstLine(child: ChildProcess): Promise<string> {
   });
 }
 
-/** Users and names of what is in the queue and works in the state folder: the cluster may be shared with another run of tests. */
+/**
+ * Users and names of what is in the queue and works in the state folder: the cluster may be shared with another run of
+ * tests.
+ */
 async function jobs(): Promise<string[]> {
   const argv = ['squeue', '--noheader', '--states=R,PD,CG', '--format=%u %j %Z'];
   const { code, stdout, stderr } = await cluster.runAs('user', argv);

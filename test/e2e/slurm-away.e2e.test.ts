@@ -1,4 +1,6 @@
-/** A controller that stops answering while a deployment starts, and answers again: nothing is lost, nothing is twice. */
+/**
+ * A controller that stops answering while a deployment starts, and answers again: nothing is lost, nothing is twice.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';

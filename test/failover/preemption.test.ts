@@ -1,6 +1,6 @@
 /**
- * A model that its neighbour on the device keeps from growing: where the neighbour's request fits elsewhere it goes there,
- * whoever reads its stream does not see it, and the newcomer is let in; where it does not fit, nobody is moved.
+ * A model that its neighbour on the device keeps from growing: where the neighbour's request fits elsewhere it goes
+ * there, whoever reads its stream does not see it, and the newcomer is let in; where it does not fit, nobody is moved.
  */
 import { join } from 'node:path';
 import { pino } from 'pino';
@@ -37,8 +37,8 @@ beforeAll(async () => {
     );
   };
   const [large, small] = await Promise.all([unit('large', 8), unit('small', 1)]);
-  // Weights of both (6.5 MiB), and KV for 5600 tokens: what `small` needs at least (2048), and two requests of `large` (two
-  // times 1556 to 1700), but not three; without `small` there is room for three.
+  // Weights of both (6.5 MiB), and KV for 5600 tokens: what `small` needs at least (2048), and two requests of `large`
+  // (two times 1556 to 1700), but not three; without `small` there is room for three.
   const pool_gb = (12 * 2 ** 20) / 1e9;
   const pace = { emulated_step_ms: 20 };
   await Promise.all([

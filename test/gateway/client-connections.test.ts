@@ -1,4 +1,7 @@
-/** Connections of those who have no key: they keep nobody out who has one. A real gateway, strangers in a process of their own. */
+/**
+ * Connections of those who have no key: they keep nobody out who has one. A real gateway, strangers in a process of
+ * their own.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, createServer, get, type IncomingMessage } from 'node:http';

@@ -1,4 +1,6 @@
-/** Batches that another gateway has filled: a request looks for a free place first, and waits only where there is none. */
+/**
+ * Batches that another gateway has filled: a request looks for a free place first, and waits only where there is none.
+ */
 import { describe, expect, it } from 'vitest';
 import { headers } from '../../spec/wire.ts';
 import { type Answer, chatAnswer, json, shareStage } from './support.ts';

@@ -1,4 +1,6 @@
-/** A request for a model that sleeps: it waits where that is worth it, and is told when to come back where it is not. */
+/**
+ * A request for a model that sleeps: it waits where that is worth it, and is told when to come back where it is not.
+ */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';

@@ -312,7 +312,10 @@ export interface SharedStage {
   session: Stage['session'];
 }
 
-/** Called at the top of a file: starts a gateway before its tests, and ends their sessions after each and itself at the end. */
+/**
+ * Called at the top of a file: starts a gateway before its tests, and ends their sessions after each and itself at the
+ * end.
+ */
 export function shareStage(...options: Parameters<typeof startStage>): SharedStage {
   let stage: Stage | undefined;
   const sessions: TestSession[] = [];

@@ -1,7 +1,7 @@
 /**
  * The folder lock on a network filesystem: one folder of an OpenSSH server, mounted twice by sshfs, as two hosts would.
- * sshfs keeps lists and attributes for 20 s without asking (here 4 s), which is longer than NFS does for a folder that is
- * opened, and than Lustre, which does not; and it knows no error for a folder that is not empty but EPERM.
+ * sshfs keeps lists and attributes for 20 s without asking (here 4 s), which is longer than NFS does for a folder that
+ * is opened, and than Lustre, which does not; and it knows no error for a folder that is not empty but EPERM.
  */
 import { execFileSync } from 'node:child_process';
 import {

@@ -1,4 +1,7 @@
-/** The folder lock on a local filesystem: by several processes, on several hosts by name; see folder-lock-network.test.ts. */
+/**
+ * The folder lock on a local filesystem: by several processes, on several hosts by name; see
+ * folder-lock-network.test.ts.
+ */
 import { spawn, spawnSync } from 'node:child_process';
 import {
   existsSync,

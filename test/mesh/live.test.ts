@@ -244,7 +244,8 @@ test('a member that brings more than it may is named, and keeps nobody waiting',
   const troubles: string[] = [];
   const a = await member([], key, troubles);
   const { transport, target } = await rogue(a);
-  // Each of another member that does not exist, with as many models as make 100 KB: together more than may come at once.
+  // Each of another member that does not exist, with as many models as make 100 KB: together more than may come at
+  // once.
   const models = Array.from({ length: 250 }, (_, at) => ({
     ...{ name: `${'model'.repeat(70)}-${at}`, aliases: [], state: 'serving' as const },
     ...{ precision: 'bf16', context_tokens: 4096 },

@@ -1,6 +1,6 @@
 /**
- * Nobody else has the port of a gateway while the gateway is meant to run, whatever becomes of its processes: real ones,
- * beside another user of the machine who tries to listen there.
+ * Nobody else has the port of a gateway while the gateway is meant to run, whatever becomes of its processes: real
+ * ones, beside another user of the machine who tries to listen there.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -31,7 +31,9 @@ import {
 import { site } from '../control/support.ts';
 
 const root = process.getuid?.() === 0;
-/** `nobody` where the test may say who asks, else the same user: the kernel makes no difference but in whom it tells. */
+/**
+ * `nobody` where the test may say who asks, else the same user: the kernel makes no difference but in whom it tells.
+ */
 const other = root ? { uid: 65_534, gid: 65_534 } : {};
 
 let folder: string;

@@ -1,6 +1,6 @@
 /**
- * A member of the mesh (it has network.key and a way to one gateway's port for members, and nothing else) bears the name of a
- * provider that others trust.
+ * A member of the mesh (it has network.key and a way to one gateway's port for members, and nothing else) bears the
+ * name of a provider that others trust.
  */
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

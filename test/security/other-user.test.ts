@@ -221,7 +221,8 @@ describe.skipIf(!root)('another user of the node', () => {
       seen += chunk.toString();
     });
     try {
-      // It comes to its port long after somebody is there: the agent, which looks all the time, sees the other one first.
+      // It comes to its port long after somebody is there: the agent, which looks all the time, sees the other one
+      // first.
       const waits = 'until grep -qi ":$(printf %04X "$3") " /proc/net/tcp; do sleep 0.1; done; sleep 30';
       const command = ['sh', '-c', `${waits}; exec "$0" "$1" "$3"`, process.execPath, fixtureEngine];
       const late = await site.start([

@@ -1,4 +1,7 @@
-/** Every template for every shipped site and every container form: whole text, bash -n, shellcheck, and a run with a recording srun. */
+/**
+ * Every template for every shipped site and every container form: whole text, bash -n, shellcheck, and a run with a
+ * recording srun.
+ */
 import { execFileSync, spawn } from 'node:child_process';
 import {
   chmodSync,

@@ -16,7 +16,10 @@ import type { WorkerModels } from './worker-models.ts';
 const noSignal = new Int32Array(new SharedArrayBuffer(4));
 /** How long the thread sleeps while others load. Lower: a loaded model serves sooner; higher: fewer wake-ups. */
 const load_wait_ms = 2;
-/** Integrity is checked at most this often, when nothing is to be done. Lower: a fault is found sooner; higher: less work. */
+/**
+ * Integrity is checked at most this often, when nothing is to be done. Lower: a fault is found sooner; higher: less
+ * work.
+ */
 const verify_interval_ms = 10_000;
 
 /** Who computes next. */
@@ -29,8 +32,8 @@ interface Chosen {
 
 /**
  * The compute thread's life: between iterations it takes messages and looks after models that come, then computes one
- * iteration of one busy engine, the one that the schedule chooses; where nothing is busy it sleeps until the main thread
- * wakes it. Everything here is synchronous.
+ * iteration of one busy engine, the one that the schedule chooses; where nothing is busy it sleeps until the main
+ * thread wakes it. Everything here is synchronous.
  *
  *     messages ──► choose ──► loads come on ──► profile a step ──► an iteration ──┐
  *        ▲                                                          │ or: sleep   │
@@ -243,8 +246,8 @@ export class ComputeLoop {
   }
 
   /**
-   * Intermediate results of graphs take memory of the pool that no budget counts, so that a request that was let in may find
-   * none: it is told when to ask again, and a gateway asks another replica at once.
+   * Intermediate results of graphs take memory of the pool that no budget counts, so that a request that was let in may
+   * find none: it is told when to ask again, and a gateway asks another replica at once.
    */
   #withoutRefused(model: string, outputs: TokenOutput[]): TokenOutput[] {
     return outputs.filter(({ id, error, short_of_memory }) => {

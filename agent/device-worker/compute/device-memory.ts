@@ -6,8 +6,8 @@ import type { DecisionLog } from './decision-log.ts';
 import { KvBudgets, type KvHolder } from './kv-budgets.ts';
 
 /**
- * The memory of a device's instances, live: what is promised to each for KV, and what others give up for it (LLM-Mesh §6).
- * Where the pool has room for all that was asked for, everybody has it; budgets move only where it has not.
+ * The memory of a device's instances, live: what is promised to each for KV, and what others give up for it (LLM-Mesh
+ * §6). Where the pool has room for all that was asked for, everybody has it; budgets move only where it has not.
  */
 export class DeviceMemory {
   readonly #device: DeviceView;
@@ -22,7 +22,10 @@ export class DeviceMemory {
     this.#decisions = decisions;
   }
 
-  /** An instance whose weights are in the pool; others give up what they do not need, where it has to have less than it may. */
+  /**
+   * An instance whose weights are in the pool; others give up what they do not need, where it has to have less than it
+   * may.
+   */
   add(instance: InstanceView & { kv_bytes_max: number }, engine: KvHolder, pool_bytes: number): void {
     this.#budgets ??= new KvBudgets(pool_bytes);
     const { recommended_bytes, required_bytes } = kvDemand(instance, this.#settings);
@@ -110,7 +113,10 @@ export class DeviceMemory {
     return true;
   }
 
-  /** Lowers others until so many bytes are not promised: first comfort, then what is only expected, then all that is unused. */
+  /**
+   * Lowers others until so many bytes are not promised: first comfort, then what is only expected, then all that is
+   * unused.
+   */
   #relieve(bytes: number, except?: InstanceView): void {
     const budgets = this.#budgets!;
     const floors: ((other: InstanceView) => number)[] = [

@@ -61,8 +61,8 @@ export interface ChosenIteration {
 }
 
 /**
- * Who computes next on this device, and who is let in: the live state behind the pure decisions of `solver/sharing`, kept
- * from what engines report after every iteration.
+ * Who computes next on this device, and who is let in: the live state behind the pure decisions of `solver/sharing`,
+ * kept from what engines report after every iteration.
  */
 export class DeviceSchedule {
   readonly decisions = new DecisionLog();
@@ -275,9 +275,9 @@ export class DeviceSchedule {
   }
 
   /**
-   * A sequence finds no KV for its next token, and its engine has stopped before the iteration (LLM-Mesh §6.4). Whatever is
-   * done here, the model has a larger budget or a running sequence less afterwards, here or elsewhere: its engine tries
-   * again as often as it must, and comes to its iteration.
+   * A sequence finds no KV for its next token, and its engine has stopped before the iteration (LLM-Mesh §6.4).
+   * Whatever is done here, the model has a larger budget or a running sequence less afterwards, here or elsewhere: its
+   * engine tries again as often as it must, and comes to its iteration.
    *
    *     budget of the model may rise ──yes──► it rises
    *        │ no
@@ -330,7 +330,10 @@ export class DeviceSchedule {
     return freed_bytes;
   }
 
-  /** Nothing else is left to run, and the most urgent of the parked finds no room: its engine sees to some, or says that there is none. */
+  /**
+   * Nothing else is left to run, and the most urgent of the parked finds no room: its engine sees to some, or says that
+   * there is none.
+   */
   #unpark(now_ms: number): void {
     const { instances } = this.#device;
     if (instances.some(({ requests }) => requests.length > 0)) return;

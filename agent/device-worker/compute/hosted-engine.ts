@@ -30,7 +30,10 @@ export class HostedEngine {
     this.#scratch = allocateCandidates(engine.info.n_vocab);
   }
 
-  /** @throws HpcserveError E_ENGINE_SEQUENCE, E_NATIVE_GRAMMAR, E_REQUEST_INVALID: the request's fault, nothing stays behind */
+  /**
+   * @throws HpcserveError E_ENGINE_SEQUENCE, E_NATIVE_GRAMMAR, E_REQUEST_INVALID: the request's fault, nothing stays
+   * behind
+   */
   add(submission: Submission): void {
     const { id, tokens, sampling, max_new_tokens, cache_scope, prompt_logprobs } = submission;
     const stop_tokens = new Set(submission.stop_tokens);

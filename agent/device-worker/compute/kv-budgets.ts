@@ -9,8 +9,9 @@ export interface KvHolder {
 }
 
 /**
- * KV budgets of the models on one device, over blocks that engines take on demand (LLM-Mesh §6.3): a reservation station
- * says at once what may be promised; a budget falls when the sequences that hold it let go, and only then another rises.
+ * KV budgets of the models on one device, over blocks that engines take on demand (LLM-Mesh §6.3): a reservation
+ * station says at once what may be promised; a budget falls when the sequences that hold it let go, and only then
+ * another rises.
  */
 export class KvBudgets {
   readonly pool_bytes: number;

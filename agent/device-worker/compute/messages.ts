@@ -130,7 +130,10 @@ export type FromCompute =
   | { type: 'unloaded'; name: string }
   /** What lies in the pool of each model that was loaded; told when it changed. */
   | { type: 'weights'; models: { name: string; weights: ModelWeights }[] }
-  /** What is known now of how fast a model is here, and how long its answers: after it was measured, now and then, and before it goes. */
+  /**
+   * What is known now of how fast a model is here, and how long its answers: after it was measured, now and then, and
+   * before it goes.
+   */
   | { type: 'profile'; name: string; profile: KeptProfile; too_slow: boolean; lengths?: KeptLengths }
   | { type: 'report'; id: number; report: ScheduleReport }
   | { type: 'manifest'; models: ManifestModel[] }

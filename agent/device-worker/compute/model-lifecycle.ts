@@ -15,7 +15,9 @@ import { WeightResidency } from './weight-residency.ts';
 import { type LoadMessage, WorkerModel } from './worker-model.ts';
 import { WorkerModels } from './worker-models.ts';
 
-/** Profiles are told to be kept at most this often while models compute. Higher: more is lost where a worker is killed. */
+/**
+ * Profiles are told to be kept at most this often while models compute. Higher: more is lost where a worker is killed.
+ */
 const profile_interval_ms = 60_000;
 
 /** What the life of models needs of the thread around it. */
@@ -100,7 +102,10 @@ export class ModelLifecycle {
     }
   }
 
-  /** Instances whose keep-alive is over are suspended (LLM-Mesh §4). @returns ms until the next one may; undefined where none waits */
+  /**
+   * Instances whose keep-alive is over are suspended (LLM-Mesh §4). @returns ms until the next one may; undefined where
+   * none waits
+   */
   recycle(): number | undefined {
     for (;;) {
       const next = this.#schedule.nextToRecycle();
@@ -229,7 +234,10 @@ export class ModelLifecycle {
     return true;
   }
 
-  /** A model that cannot come back now stays away, and its requests are told when to ask again; any other one has failed. */
+  /**
+   * A model that cannot come back now stays away, and its requests are told when to ask again; any other one has
+   * failed.
+   */
   #notLoaded(model: WorkerModel, error: HpcserveError): void {
     const { name, isAway } = model;
     const staysAway = isAway && error.code === 'E_POOL_FULL';

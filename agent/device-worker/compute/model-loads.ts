@@ -26,8 +26,9 @@ export interface LoadSurroundings {
 }
 
 /**
- * Brings in the weights of models that load, while the compute thread goes on with those that serve. One that does not fit
- * begins again at once where another model gives way; else it waits while others are about to serve, which may then do so.
+ * Brings in the weights of models that load, while the compute thread goes on with those that serve. One that does not
+ * fit begins again at once where another model gives way; else it waits while others are about to serve, which may then
+ * do so.
  */
 export class ModelLoads {
   readonly #pool: () => DevicePool;

@@ -17,8 +17,8 @@ export type ProfiledModel = { model: WorkerModel } & (
 );
 
 /**
- * Measures models whose weights are there and of which nothing is known yet: by single iterations, while the models that
- * serve can spare the time. The one that began first is measured first; then it serves too.
+ * Measures models whose weights are there and of which nothing is known yet: by single iterations, while the models
+ * that serve can spare the time. The one that began first is measured first; then it serves too.
  */
 export class ModelProfiler {
   readonly #models: WorkerModels;

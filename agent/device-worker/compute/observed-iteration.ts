@@ -2,8 +2,8 @@ import type { IterationPlan, StepReport } from '../../../spec/engine-contract.ts
 import type { ScheduledInstance } from './scheduled-instance.ts';
 
 /**
- * What an iteration took refreshes the profile of its model, before its requests are brought up to date. Pure iterations
- * only: of what rode along nobody knows which part took how long.
+ * What an iteration took refreshes the profile of its model, before its requests are brought up to date. Pure
+ * iterations only: of what rode along nobody knows which part took how long.
  */
 export function observeIteration(
   instance: ScheduledInstance,

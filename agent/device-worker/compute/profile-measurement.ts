@@ -27,8 +27,8 @@ export type ProfileMeasurement = Generator<NextIteration, GrowingProfile, void>;
 
 /**
  * Prompts by length and decode steps by batch and length, small ones first, until the time is up; at least one of each.
- * Sequences of a batch share their prompt's KV, so that it is computed once. Other models may compute between two of its
- * iterations: only its own time counts. Where it is broken off (`return`), its sequences are gone.
+ * Sequences of a batch share their prompt's KV, so that it is computed once. Other models may compute between two of
+ * its iterations: only its own time counts. Where it is broken off (`return`), its sequences are gone.
  * @param engine has no sequences, before and after
  * @param budget_ms an iteration that is expected to exceed what is left of it is not begun
  * @throws HpcserveError E_POOL_FULL where there is no KV for a single sequence; what the engine throws
@@ -89,7 +89,10 @@ class Measurement {
     this.#limits = limits;
   }
 
-  /** A prompt of so many tokens, and one more that followers compute. @returns ms of it; undefined where it finds no room */
+  /**
+   * A prompt of so many tokens, and one more that followers compute. @returns ms of it; undefined where it finds no
+   * room
+   */
   *begin(tokens: number, expected_ms: number): Generator<NextIteration, number | undefined, void> {
     const { n_vocab } = this.#engine.info;
     const start = -this.#next * 31;

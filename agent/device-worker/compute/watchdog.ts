@@ -11,7 +11,9 @@ export const pulse = {
 
 export const pulseStates = { idle: 0, computing: 1, loading: 2 } as const;
 
-/** A look at the compute thread every so often. Ticks of its own timer, so that a process that was stopped is no hang. */
+/**
+ * A look at the compute thread every so often. Ticks of its own timer, so that a process that was stopped is no hang.
+ */
 export const watch_ms = 1000;
 /** The longest iteration so far may be outdone so many times. Lower: found sooner; higher: tolerates uneven work. */
 const longest_factor = 20;

@@ -5,7 +5,9 @@ import type { WorkerModels } from './worker-models.ts';
 /** Told at most this often while models compute. Lower: gateways are nearer to the truth; higher: less work. */
 const interval_ms = 250;
 
-/** What is told of models' weights in the pool (Tangram §3.4): gateways choose by it where a suspended model comes back. */
+/**
+ * What is told of models' weights in the pool (Tangram §3.4): gateways choose by it where a suspended model comes back.
+ */
 export class WeightResidency {
   readonly #models: WorkerModels;
   /** Changes of the store when it was told last. */

@@ -45,7 +45,8 @@ type State =
 export type WorkerModelState = State['is'];
 
 /**
- * One model of a device worker as its compute thread has it: all that belongs to it lies in its state, and goes with it.
+ * One model of a device worker as its compute thread has it: all that belongs to it lies in its state, and goes with
+ * it.
  *
  *                   profile, where its speed is unknown
  *     new ──► loading ───────────────────────► profiling
@@ -57,8 +58,8 @@ export type WorkerModelState = State['is'];
  *               └────────────────── failed            fail: from loading, profiling and serving
  *                reload: asked for anew
  *
- * `ModelLoads` moves it while it loads (open, queue), `ModelProfiler` measures it, and `ModelLifecycle` decides the rest.
- * An unload disposes of it in any state. What a state does not allow is an error of this program, and throws.
+ * `ModelLoads` moves it while it loads (open, queue), `ModelProfiler` measures it, and `ModelLifecycle` decides the
+ * rest. An unload disposes of it in any state. What a state does not allow is an error of this program, and throws.
  */
 export class WorkerModel {
   readonly name: string;
@@ -118,7 +119,9 @@ export class WorkerModel {
     this.#loading('queued').queued = place;
   }
 
-  /** loading: its weights come on. @returns its engine once they are there: the caller's, until it profiles or serves */
+  /**
+   * loading: its weights come on. @returns its engine once they are there: the caller's, until it profiles or serves
+   */
   advance(help: boolean): Engine | undefined {
     const state = this.#loading('loaded');
     const { opening } = state;

@@ -12,8 +12,8 @@ import { invalid, type Json } from '../requests/body-reader.ts';
 const body_bytes_base = 8 * 1024 * 1024;
 const body_bytes_per_token = 64;
 /**
- * Values that a body may hold. Reading takes about 1 µs an object or text and 50 ns a number, while nobody's answer is written.
- * Lower: shorter pauses; higher: more messages, and more prompts of token ids.
+ * Values that a body may hold. Reading takes about 1 µs an object or text and 50 ns a number, while nobody's answer is
+ * written. Lower: shorter pauses; higher: more messages, and more prompts of token ids.
  */
 const containers_max = 100_000;
 const strings_max = 300_000;

@@ -19,7 +19,10 @@ import { bodyBytesMax, readJson } from './read-body.ts';
 import { sendError, sendJson } from './replies.ts';
 import { TensorAnswers } from './tensors.ts';
 
-/** A request's head and body must be complete within this. Lower: idle uploads are cut sooner; higher: slow uploads pass. */
+/**
+ * A request's head and body must be complete within this. Lower: idle uploads are cut sooner; higher: slow uploads
+ * pass.
+ */
 const request_timeout_ms = 120_000;
 /** Last words of answers must be taken within this when the worker ends; their readers are on this node. */
 const flush_ms = 500;
@@ -164,7 +167,8 @@ export class WorkerServer {
 
   /**
    * @param at_once who asks knows of other replicas: nothing waits here
-   * @throws HpcserveError E_WORKER_BUSY where the queue is too full, E_REQUEST_INVALID where it could never hold so many
+   * @throws HpcserveError E_WORKER_BUSY where the queue is too full, E_REQUEST_INVALID where it could never hold so
+   * many
    */
   #admit({ config }: ServedModel, sequences: number, at_once: boolean): void {
     const longest = config.max_sequences + this.#workerLimits.waiting_sequences;

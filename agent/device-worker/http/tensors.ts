@@ -8,7 +8,10 @@ import type { SharedTensors } from '../../memory/peers/shared-tensors.ts';
 import { bodyBytesMax, readJson } from './read-body.ts';
 import { sendJson } from './replies.ts';
 
-/** Ranges that are read at once. Lower: less noise beside answers of this node; higher: more nodes load at the same time. */
+/**
+ * Ranges that are read at once. Lower: less noise beside answers of this node; higher: more nodes load at the same
+ * time.
+ */
 const ranges_max = 8;
 const read_bytes = 1024 * 1024;
 

@@ -6,7 +6,10 @@ import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
 import { BodyReader, type Json } from './body-reader.ts';
 
-/** Answers of one request; each takes a place in the batch. Lower: less of a device for one request; higher: fewer requests. */
+/**
+ * Answers of one request; each takes a place in the batch. Lower: less of a device for one request; higher: fewer
+ * requests.
+ */
 const choices_max = 128;
 /** OpenAI allows 4. Lower: less work for hostile requests; higher: more, and longer, stop strings. */
 const stops_max = 16;

@@ -4,7 +4,9 @@ import { BodyReader, isObject, type Json } from './body-reader.ts';
 
 const roles = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
 
-/** Rendering takes about 20 µs a message. Lower: shorter pauses of everybody's answers; higher: longer conversations. */
+/**
+ * Rendering takes about 20 µs a message. Lower: shorter pauses of everybody's answers; higher: longer conversations.
+ */
 const messages_max = 10_000;
 
 /** @throws HpcserveError E_REQUEST_INVALID, E_REQUEST_UNSUPPORTED naming the message and its part */

@@ -5,7 +5,10 @@ import type { TokenUsage } from '../usage.ts';
 /** What to send to another replica so that it goes on with a stream. */
 export interface ContinuedRequest {
   body: BodyPieces;
-  /** Makes the events of the new replica those of the old stream; absent where they already are. An empty answer drops one. */
+  /**
+   * Makes the events of the new replica those of the old stream; absent where they already are. An empty answer drops
+   * one.
+   */
   rewrite?: EventRewriter;
 }
 

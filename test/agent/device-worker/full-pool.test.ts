@@ -38,7 +38,9 @@ describe('a request of maximal length on a nearly full pool', () => {
   const longest = () => ask('one', 9, context_tokens - 100, 100);
   const others = () => Array.from({ length: 6 }, (_, index) => ask('one', index, 300, 120));
 
-  /** Weights of 3.3 MiB, intermediate results, and KV for some 2600 tokens: one of maximal length and one of the others. */
+  /**
+   * Weights of 3.3 MiB, intermediate results, and KV for some 2600 tokens: one of maximal length and one of the others.
+   */
   async function start(
     kv_tokens: number,
     { step_ms_min = 0, ...more }: { step_ms_min?: number; slo?: { ttft_ms: number; tpot_ms: number } } = {},
@@ -92,7 +94,8 @@ describe('a request of maximal length on a nearly full pool', () => {
 
 it('where memory falls short after all, the KV of who can wait longest is parked, comes back, and no token changes', async () => {
   const model_path = await tinyModel(worker.folder, 'tiny-llama');
-  // An iteration takes 8 ms, so that restoring some hundred KiB is cheaper than computing them again, and all run together.
+  // An iteration takes 8 ms, so that restoring some hundred KiB is cheaper than computing them again, and all run
+  // together.
   await worker.configure({}, { step_ms_min: 8 });
   const shape = { model_path, context_tokens: 256, kv_tokens: 1024, max_sequences: 8 };
   await worker.load({ name: 'one', ...shape, batch_invariant: true });

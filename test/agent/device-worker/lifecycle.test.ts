@@ -6,7 +6,9 @@ import { tinyModel, WorkerHarness } from './support.ts';
 
 const messages = [{ role: 'user', content: 'Go on and on.' }];
 const endless = { model: 'm', messages, max_tokens: 900, ignore_eos: true, seed: 1 };
-/** Least time of an iteration where an answer must not be over before it is disturbed: 900 take seconds on any machine. */
+/**
+ * Least time of an iteration where an answer must not be over before it is disturbed: 900 take seconds on any machine.
+ */
 const step_ms_min = 5;
 
 describe('one worker', () => {

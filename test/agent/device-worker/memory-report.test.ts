@@ -40,7 +40,8 @@ describe('the report of a process’s memory', () => {
     const before_bytes = counted();
     const { pss_bytes, unexplained_bytes } = partsNow();
     const counts = [before_bytes, counted()];
-    // The look itself takes memory, since its code is compiled; what is shared with others counts less when more of them come.
+    // The look itself takes memory, since its code is compiled; what is shared with others counts less when more of
+    // them come.
     expect(pss_bytes).toBeGreaterThan(0.95 * Math.min(...counts));
     expect(pss_bytes).toBeLessThan(1.05 * Math.max(...counts));
     expect(unexplained_bytes! / pss_bytes!).toBeLessThan(0.01);

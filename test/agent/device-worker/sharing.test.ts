@@ -1,4 +1,6 @@
-/** One device, several models: promises are kept or refused, profiles are measured and kept, and all of it can be seen. */
+/**
+ * One device, several models: promises are kept or refused, profiles are measured and kept, and all of it can be seen.
+ */
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -217,7 +219,8 @@ describe('a device that is shared', () => {
 
   it('a model is measured between the steps of others', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');
-    // Slow iterations, and all of them: half of the measurement is longer than a moment in which the machine stands still.
+    // Slow iterations, and all of them: half of the measurement is longer than a moment in which the machine stands
+    // still.
     await worker.configure({ profile_ms: 10_000 }, { step_ms_min: slow_step_ms });
     await worker.load({
       name: 'promised',

@@ -1,6 +1,6 @@
 /**
- * Every CPU library of ggml that this machine can run, not only the best one: nodes differ, and what is right on the CPU at
- * hand may be wrong on another. `npm test` ends with the names of those that ran.
+ * Every CPU library of ggml that this machine can run, not only the best one: nodes differ, and what is right on the
+ * CPU at hand may be wrong on another. `npm test` ends with the names of those that ran.
  */
 import { execFile } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';

@@ -1,7 +1,7 @@
 /**
- * One CPU library of ggml in a process of its own, alone in its folder (`HPCSERVE_NATIVE_LIBRARIES`): every layout that it
- * offers is proved for every type, and an engine answers beside libllama on the same library.
- * `node cpu-library-child.js MODEL…` prints a `CpuLibraryReport`.
+ * One CPU library of ggml in a process of its own, alone in its folder (`HPCSERVE_NATIVE_LIBRARIES`): every layout that
+ * it offers is proved for every type, and an engine answers beside libllama on the same library. `node
+ * cpu-library-child.js MODEL…` prints a `CpuLibraryReport`.
  */
 import { basename } from 'node:path';
 import { kernelChoice } from '../../../agent/engine/kernel-choice.ts';
@@ -24,7 +24,10 @@ export interface CpuLibraryReport {
   layouts: string[];
   /** Kernels that are wrong. */
   left_out: string[];
-  /** Of each model: tokens that were compared, those chosen otherwise, and how near the two best of the reference were then. */
+  /**
+   * Of each model: tokens that were compared, those chosen otherwise, and how near the two best of the reference were
+   * then.
+   */
   models: { model: string; tokens: number; otherwise: number; gap_max: number; difference_max: number }[];
 }
 

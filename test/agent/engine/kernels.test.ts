@@ -1,4 +1,7 @@
-/** Kernels are proved before they serve, and what is wrong is left out; rows of a packed matrix are taken where they lie. */
+/**
+ * Kernels are proved before they serve, and what is wrong is left out; rows of a packed matrix are taken where they
+ * lie.
+ */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,15 +1,21 @@
 /**
- * A layout made up for the tests, as AMX has it on CPUs that few have: rows are longer in memory than in the file, by some
- * bytes behind each. It is plain memory of ggml whose functions for sizes and for writing are replaced, so that products
- * over it come out wrong: no kernel knows it.
+ * A layout made up for the tests, as AMX has it on CPUs that few have: rows are longer in memory than in the file, by
+ * some bytes behind each. It is plain memory of ggml whose functions for sizes and for writing are replaced, so that
+ * products over it come out wrong: no kernel knows it.
  */
 import koffi from 'koffi';
 import { type Ggml, memoryAt, tensorLayout } from '../../../native/ggml.ts';
 import type { Pointer } from '../../../native/signature.ts';
 
-/** `struct ggml_backend_buffer_type`: get_name, alloc_buffer, get_alignment, get_max_size, get_alloc_size, is_host, device, context. */
+/**
+ * `struct ggml_backend_buffer_type`: get_name, alloc_buffer, get_alignment, get_max_size, get_alloc_size, is_host,
+ * device, context.
+ */
 const typeFields = { get_name: 0, alloc_buffer: 1, get_alloc_size: 4, count: 8 } as const;
-/** `struct ggml_backend_buffer_i`, at the beginning of a buffer: free_buffer, get_base, init_tensor, memset_tensor, set_tensor, … */
+/**
+ * `struct ggml_backend_buffer_i`, at the beginning of a buffer: free_buffer, get_base, init_tensor, memset_tensor,
+ * set_tensor, …
+ */
 const set_tensor_field = 4;
 const buffer_fields_max = 16;
 

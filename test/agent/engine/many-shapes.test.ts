@@ -1,6 +1,6 @@
 /**
- * Graphs of many shapes take turns in one memory for intermediate results. ggml's allocator tells graphs apart by how many
- * tensors they have: one that was taken for another would be placed where the other's tensors lay.
+ * Graphs of many shapes take turns in one memory for intermediate results. ggml's allocator tells graphs apart by how
+ * many tensors they have: one that was taken for another would be placed where the other's tensors lay.
  */
 import { expect, test } from 'vitest';
 import { engineOptions, type Generated, generate, model, prompt, withEngine } from './support.ts';

@@ -24,7 +24,9 @@ import { tolerances } from './tolerances.ts';
 
 /** Two logits whose errors are of the tolerance's size may change places within this gap. */
 const epsilonOf = (type: string): number => 4 * tolerances[type]!;
-/** Which experts a token takes is an argmax, too: a near tie there changes a whole row, in so many of all rows at most. */
+/**
+ * Which experts a token takes is an argmax, too: a near tie there changes a whole row, in so many of all rows at most.
+ */
 const rerouted_share_max = 0.15;
 /** Tokens chosen otherwise than by the reference, all of them near ties. */
 const differing_share_max = 0.05;

@@ -124,7 +124,9 @@ export interface Asked {
   sampler?: GreedyRecorder | Replayer;
 }
 
-/** An iteration of an engine that nobody schedules: where KV is exhausted, the sequence that was begun last gives way. */
+/**
+ * An iteration of an engine that nobody schedules: where KV is exhausted, the sequence that was begun last gives way.
+ */
 export function stepAlone(engine: NativeEngine): StepReport {
   for (;;) {
     const report = engine.step();

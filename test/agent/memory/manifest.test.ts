@@ -1,4 +1,6 @@
-/** What a worker had in its pool is in the page cache of whoever takes its place, in the order of who is asked for most. */
+/**
+ * What a worker had in its pool is in the page cache of whoever takes its place, in the order of who is asked for most.
+ */
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it, test } from 'vitest';

@@ -153,7 +153,8 @@ describe('weights in a pool', () => {
       evicted += load.evicted_bytes;
       pool.verify();
       expectSame(engine, expected[index]![0]!);
-      // The model before is still there, and nothing of its answer has changed, whether its prompt is still known or not.
+      // The model before is still there, and nothing of its answer has changed, whether its prompt is still known or
+      // not.
       if (both) expect(expected[both.index]).toContainEqual(answer(both.engine));
       both?.engine.close();
       both = { engine, index };

@@ -1,4 +1,7 @@
-/** Three models on two workers of one core each, under load: the tokens that each gives alone, and memory that is explained. */
+/**
+ * Three models on two workers of one core each, under load: the tokens that each gives alone, and memory that is
+ * explained.
+ */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';

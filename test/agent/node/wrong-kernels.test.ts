@@ -1,4 +1,7 @@
-/** A real agent whose device worker finds a kernel wrong: it serves without, and its state says so, which `status` and `doctor` show. */
+/**
+ * A real agent whose device worker finds a kernel wrong: it serves without, and its state says so, which `status` and
+ * `doctor` show.
+ */
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';

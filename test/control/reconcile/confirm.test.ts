@@ -1,4 +1,7 @@
-/** What an agent says it was given, held against the plan: every way in which the two may differ, and names that mean the same. */
+/**
+ * What an agent says it was given, held against the plan: every way in which the two may differ, and names that mean
+ * the same.
+ */
 import { describe, expect, it } from 'vitest';
 import type { LiveFacts } from '../../../control/plan/live-facts.ts';
 import { kindsOfNodes } from '../../../control/plan/site-offers.ts';

@@ -1,4 +1,7 @@
-/** Where the runner of Slurm sites makes job arrays, by what the controller and the settings say, and how it counts them. */
+/**
+ * Where the runner of Slurm sites makes job arrays, by what the controller and the settings say, and how it counts
+ * them.
+ */
 import { expect, it } from 'vitest';
 import { SlurmRunner } from '../../../control/runner/slurm-runner.ts';
 import { SlurmCommandClient } from '../../../slurm/client.ts';

@@ -1,4 +1,7 @@
-/** What jobs prove their provider with: made before they are submitted, renewed while they are looked after, gone with them. */
+/**
+ * What jobs prove their provider with: made before they are submitted, renewed while they are looked after, gone with
+ * them.
+ */
 import { existsSync, mkdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';

@@ -1,6 +1,6 @@
 /**
- * A device worker at its plainest, for tests: real requests, one at a time through the live decisions, token by token, and
- * a note of everybody who was late.
+ * A device worker at its plainest, for tests: real requests, one at a time through the live decisions, token by token,
+ * and a note of everybody who was late.
  */
 import { admitTo } from '../../../solver/sharing/admission.ts';
 import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';

@@ -355,7 +355,9 @@ describe('the shares of a plan over several sites', () => {
   });
 });
 
-/** What GPUs a plan takes. With one model at a rate that one replica carries, fewest GPUs is all that `gpu-hours` asks. */
+/**
+ * What GPUs a plan takes. With one model at a rate that one replica carries, fewest GPUs is all that `gpu-hours` asks.
+ */
 function bestSplit(questions: readonly PlacementQuestion[], replicas: number): number {
   const [first, ...others] = questions as [PlacementQuestion, ...PlacementQuestion[]];
   let best = Number.POSITIVE_INFINITY;

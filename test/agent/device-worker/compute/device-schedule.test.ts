@@ -1,6 +1,6 @@
 /**
- * The schedule of a device, over engines whose memory is said by the test: who found none is not forgotten, whatever the
- * other models of the device do.
+ * The schedule of a device, over engines whose memory is said by the test: who found none is not forgotten, whatever
+ * the other models of the device do.
  */
 import { describe, expect, it } from 'vitest';
 import {

@@ -1,6 +1,6 @@
 /**
- * Models that come, go, grow and fall short on one device, in random interleavings: what is promised, what is counted as
- * held, and what engines really have may never exceed the pool.
+ * Models that come, go, grow and fall short on one device, in random interleavings: what is promised, what is counted
+ * as held, and what engines really have may never exceed the pool.
  */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';

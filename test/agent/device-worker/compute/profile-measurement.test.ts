@@ -1,4 +1,7 @@
-/** What is measured of a model before it serves, on the real engine, by a clock of the test: with and without a stall of the machine. */
+/**
+ * What is measured of a model before it serves, on the real engine, by a clock of the test: with and without a stall of
+ * the machine.
+ */
 import { describe, expect, it } from 'vitest';
 import { measureProfile } from '../../../../agent/device-worker/compute/profile-measurement.ts';
 import type { GrowingProfile } from '../../../../solver/sharing/growing-profile.ts';
