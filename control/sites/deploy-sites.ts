@@ -102,7 +102,8 @@ export async function deployDivision(
   const sites = work.map(({ commands }) => commands);
   if (request.detach) return { deployed, sites, left: request.stop_first ? [] : left };
   if (!request.stop_first) await endLeft(left, name, view);
-  await waitForOneMesh(sites[0]!, name, share, { ...clock, note: (line) => view.note(line) });
+  const { timeout_s } = request;
+  await waitForOneMesh(sites[0]!, name, share, { ...clock, timeout_s, note: (line) => view.note(line) });
   return { deployed, sites, left: [] };
 }
 
@@ -135,8 +136,8 @@ async function bringShare(
 }
 
 /**
- * What the whole plan has for a site, as a plan that the site carries out itself: made for the file of its share, as it is
- * there.
+ * What the whole plan has for a site, as a plan that the site carries out itself: made for the file of its share, as it
+ * is there.
  * @throws E_PLAN_STALE where the site says other things now than when it was asked for the whole
  */
 async function planOfShare(

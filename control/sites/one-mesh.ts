@@ -26,6 +26,8 @@ export interface WaitForMesh {
   now_ms: () => number;
   signal: AbortSignal;
   note: (line: string) => void;
+  /** What the person waits for at most; 0: as long as discovery takes. */
+  timeout_s: number;
 }
 
 /**
@@ -36,12 +38,13 @@ export async function waitForOneMesh(
   gateway: SiteCommands,
   name: string,
   share: Share,
-  { now_ms, signal, note }: WaitForMesh,
+  { now_ms, signal, note, timeout_s }: WaitForMesh,
 ): Promise<void> {
   const { sites } = share;
   if (sites.filter(({ models }) => models.length > 0).length < 2) return;
   const models = [...new Set(sites.flatMap((site) => site.models.map((model) => model.name)))];
-  const until_ms = now_ms() + discovery_ms;
+  const patience_ms = timeout_s > 0 ? Math.min(1000 * timeout_s, discovery_ms) : discovery_ms;
+  const until_ms = now_ms() + patience_ms;
   for (let told = false; ; told = true) {
     const reached: SeenNode[] = [];
     for (const model of models) {

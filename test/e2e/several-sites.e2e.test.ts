@@ -1,4 +1,7 @@
-/** Commands over several sites, as they are typed: sites of this machine, each with its state, its gateway and its keeper. */
+/**
+ * Commands over several sites, as they are typed: sites of this machine, each with its state, its gateway and its
+ * keeper.
+ */
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -259,7 +262,9 @@ it('a gateway that does not reach the other site is no success', async () => {
   writeSite('three', `mesh:\n  bootstrap: ["127.0.0.1:${await freePort()}"]\n`);
   writeFileSync(join(meshFolder('three'), 'network.key'), new Uint8Array(32).fill(7), { mode: 0o600 });
   writeModel({}, { devices: { node_kinds: ['one/this-machine', 'three/this-machine'] } });
-  const outcome = await home.run(['deploy', 'model.yaml', '--sites', 'one,three'], { timeout_ms: 150_000 });
+  const outcome = await home.run(['deploy', 'model.yaml', '--sites', 'one,three', '--timeout', '30s'], {
+    timeout_ms: 150_000,
+  });
   const stopped = await home.run(['stop', 'demo', '--sites', 'one,three']);
   expect(outcome.code, outcome.stderr).toBe(7);
   expect(outcome.stderr).toMatch(/warning: no address in mesh.bootstrap ends in the mesh.port/);
