@@ -14,7 +14,7 @@ import { agentPaths } from '../../../../spec/wire.ts';
 import { eventually } from '../../../mesh/support.ts';
 import { model } from '../../engine/support.ts';
 import { type RunningAgent, Site, unitOf } from '../../support.ts';
-import { forgetFile } from '../page-cache.ts';
+import { forgetFile, keepInMemory } from '../page-cache.ts';
 import { SlowReads } from './slow-reads.ts';
 
 const deadline_ms = 60_000;
@@ -77,7 +77,7 @@ function readBytes(pid: number): number {
   return Number(/^rchar: (\d+)$/m.exec(readFileSync(`/proc/${pid}/io`, 'utf8'))![1]);
 }
 
-interface Holding {
+interface Holding extends Disposable {
   holder: RunningAgent;
   first: SessionRecord;
   /** Of its model. */
@@ -100,7 +100,9 @@ async function holding(site: Site): Promise<Holding> {
   await learnContents(hashes, path);
   const holder = await site.start([native('first', path)], {}, environment);
   const first = await site.serving('first', deadline_ms);
-  return { holder, first, path, hashes, environment };
+  // Peers are offered what the page cache has.
+  const { [Symbol.dispose]: forget } = keepInMemory(path);
+  return { holder, first, path, hashes, environment, [Symbol.dispose]: forget };
 }
 
 /** Such a node, and the file of another one that has not. */
@@ -128,7 +130,8 @@ async function ended(agent: RunningAgent, slow: SlowReads): Promise<void> {
 suite('a node that loads from another’s memory', () => {
   test('tensors that another node has in memory come from there, and answers are the same', async () => {
     await using site = await Site.open();
-    const { first, copy, slow, environment } = await scene(site);
+    using held = await scene(site);
+    const { first, copy, slow, environment } = held;
     const text = await textOf(site, first, 'first');
     let load: string | undefined;
     // The first has its programs to read from the slow disk, too, maybe behind the whole file.
@@ -147,7 +150,8 @@ suite('a node that loads from another’s memory', () => {
 
   test('a node whose peer is killed in mid-load reads its file on, and serves', async () => {
     await using site = await Site.open();
-    const { holder, first, copy, slow, environment } = await scene(site);
+    using held = await scene(site);
+    const { holder, first, copy, slow, environment } = held;
     const text = await textOf(site, first, 'first');
     const { pid: worker } = await reportOf(site, first);
     const before = readBytes(worker);
@@ -179,7 +183,8 @@ suite('a node that loads from another’s memory', () => {
 
   test('where the site does not want it, the file alone is read', async () => {
     await using site = await Site.open();
-    const { copy, slow, environment } = await scene(site);
+    using held = await scene(site);
+    const { copy, slow, environment } = held;
     const loader = await site.start(
       [native('second', copy)],
       { sharing: { peer_loads: false } },
@@ -195,7 +200,8 @@ suite('a node that loads from another’s memory', () => {
 
 test('who is no member of the mesh is refused, and members get only what they can name', async () => {
   await using site = await Site.open();
-  const { first, path, hashes } = await holding(site);
+  using held = await holding(site);
+  const { first, path, hashes } = held;
   const pool = site.pool(first);
   const post = (contents: string[]) =>
     ({
