@@ -1,4 +1,5 @@
-import { type Ggml, GgmlType, memoryAt } from '../../native/ggml.ts';
+import { type Ggml, GgmlType } from '../../native/ggml.ts';
+import { moveMemory } from '../../native/memory-map.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvType } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -108,8 +109,8 @@ export class KvMemory {
     const bytes = rows * this.row_bytes;
     for (const { keys_address, values_address } of this.#layers.values())
       for (const base of [keys_address, values_address]) {
-        const at = (row: number): Uint8Array => memoryAt(BigInt(base + row * this.row_bytes), bytes);
-        at(to_row).set(at(from_row));
+        const at = (row: number): Pointer => BigInt(base + row * this.row_bytes);
+        moveMemory(at(to_row), at(from_row), bytes);
       }
   }
 

@@ -16,6 +16,6 @@ const poolOfDevice = (): DevicePool => {
   devicePool = DevicePool.largest(loadGgml(), options);
   return devicePool;
 };
-new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min).run();
+await new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min).run();
 await devicePool?.close();
 port.close();
