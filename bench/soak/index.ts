@@ -51,7 +51,7 @@ interface SoakOptions {
 interface SoakOutcome {
   minutes: number;
   ended: string[];
-  /** By process, in the minute after minute 10 of an hour and in its last minute, on average. */
+  /** By process, on average: from minute 10 to 15 of an hour, and in its last five. */
   memory: { what: string; early_bytes: number; late_bytes: number }[];
   attacked: HonestRecord;
   undisturbed: HonestRecord;
@@ -129,8 +129,8 @@ async function measure({ minutes, kinds }: SoakOptions, run: Run): Promise<SoakO
     attack(kind, { ...target, ...(keys.has(kind) && { key: keys.get(kind)! }) }),
   );
   const asking = ask(run, attacked, end_ms);
-  const early = await averagePss(processes, began_ms + 10_000 * minutes, 1000 * minutes);
-  const late = await averagePss(processes, end_ms - 1000 * minutes, 1000 * minutes);
+  const early = await averagePss(processes, began_ms + 10_000 * minutes, 5000 * minutes);
+  const late = await averagePss(processes, end_ms - 5000 * minutes, 5000 * minutes);
   await asking;
   const wall_s = (performance.now() - began_ms) / 1000;
   const ended = processes.filter((one) => !isAlive(one)).map(({ what, pid }) => `${what} ${pid}`);
@@ -232,14 +232,15 @@ async function until(at_ms: number): Promise<void> {
 }
 
 /**
- * Bytes of each process over a while, looked at twenty times: a heap between two collections is now full, now empty.
+ * Bytes of each process over a while, looked at many times: a heap between two collections is now full, now empty, and
+ * the large ones of the gateways are collected once in minutes.
  */
 async function averagePss(
   processes: readonly OwnProcess[],
   from_ms: number,
   span_ms: number,
 ): Promise<number[]> {
-  const samples = 20;
+  const samples = 60;
   const sums = processes.map(() => 0);
   for (let at = 0; at < samples; at++) {
     await until(from_ms + (at * span_ms) / samples);
