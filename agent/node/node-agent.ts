@@ -4,14 +4,14 @@ import { LocalSession, type Registry, RendezvousRegistry, SessionIdentity } from
 import type { AgentPhase, AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type LaunchSpec, type UnitSpec, unitsOnNode } from '../../spec/launch.ts';
-import type { SessionMetadata } from '../../spec/session-record.ts';
+import type { DeviceDescription, SessionMetadata } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
 import { AgentGossip } from './agent-gossip.ts';
 import { assignDevices, type DeviceAssignment, type UnitGroup } from './assign-devices.ts';
+import { describeAgent } from './describe-agent.ts';
 import { LaunchProvider } from './launch-provider.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
-import { oneLine } from './model-path.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
 import { OrphanGuard } from './orphan-guard.ts';
 import { PeerWeights } from './peer-weights.ts';
@@ -22,7 +22,7 @@ import { sessionRequestHandler } from './session-requests.ts';
 import { SessionServer } from './session-server.ts';
 import type { NodeIdentity } from './slurm-environment.ts';
 import { StateFile } from './state-file.ts';
-import { UnitSupervisor } from './unit-supervisor.ts';
+import { type SupervisorOptions, UnitSupervisor } from './unit-supervisor.ts';
 import { walltimeLeft_ms } from './walltime.ts';
 
 /** Pause between attempts to reach a mesh folder that is away at the start. */
@@ -35,6 +35,13 @@ const final_write_ms = 5000;
  * One request to stop comes by several ways within this time, ms: from the terminal, from Slurm, from who started it.
  */
 const same_request_ms = 2000;
+
+type UnitMetadata = Omit<SessionMetadata, 'role' | 'devices' | 'models'>;
+/** What a supervisor is told of that is not the launch's. */
+type UnitSurroundings = Pick<SupervisorOptions, 'registry' | 'metadata' | 'peers_socket' | 'runtime_folder'>;
+
+const descriptionsOf = ({ cpu, gpu, mig }: NodeDevices): DeviceDescription[] =>
+  [...cpu, ...gpu, ...mig].map(({ description }) => description);
 
 /** One node of a job: finds devices, starts what serves on them, and stands for them in the mesh. */
 export class NodeAgent {
@@ -146,65 +153,22 @@ export class NodeAgent {
   }
 
   state(): AgentState {
-    const devices = this.#devices;
-    const own = this.#session;
     const ended = this.#phase === 'stopped' || this.#phase === 'failed';
     const ofProcesses = ended ? [] : this.#supervisors.flatMap((supervisor) => supervisor.notices);
-    const notices = [...this.#notices.values(), ...ofProcesses];
-    return {
-      format: 1,
-      launch_id: this.#launch.launch_id,
-      deployment: this.#launch.deployment,
-      node: this.#identity.node,
-      hostname: this.#identity.hostname,
-      node_index: this.#identity.node_index,
-      pid: process.pid,
-      ...(this.#identity.job_id === undefined ? {} : { job_id: this.#identity.job_id }),
-      ...(this.#identity.restart_count === undefined ? {} : { restart_count: this.#identity.restart_count }),
+    return describeAgent({
+      launch: this.#launch,
+      identity: this.#identity,
       phase: this.#phase,
       started_at_ms: this.#started_at_ms,
-      updated_at_ms: Date.now(),
-      devices: devices
-        ? [...devices.cpu, ...devices.gpu, ...devices.mig].map((device) => device.description)
-        : [],
-      sessions: [
-        ...(own
-          ? [
-              {
-                session_id: own.id,
-                role: 'node-agent' as const,
-                engine: 'none',
-                pid: process.pid,
-                models: [],
-              },
-            ]
-          : []),
-        ...this.#supervisors.map((supervisor) => supervisor.state()),
-        ...(this.#assignment?.failed ?? []).map(({ unit, error }) => ({
-          session_id: '',
-          role: unit.engine === 'native' ? ('device-worker' as const) : ('engine' as const),
-          unit: unit.unit,
-          engine: unit.engine,
-          models: [
-            {
-              name: unit.model.name,
-              aliases: unit.model.aliases,
-              state: 'failed' as const,
-              precision: unit.model.precision,
-              context_tokens: unit.context_tokens,
-              error: oneLine(error.message),
-            },
-          ],
-          error: error.toJSON(),
-        })),
-      ],
-      ...(this.#error === undefined ? {} : { error: this.#error.toJSON() }),
-      ...(this.#exit_reason === undefined ? {} : { exit_reason: this.#exit_reason }),
-      ...(notices.length > 0 && { notices: notices.map((notice) => notice.toJSON()) }),
-      ...(this.#walltime_warning_at_ms === undefined
-        ? {}
-        : { walltime_warning_at_ms: this.#walltime_warning_at_ms }),
-    };
+      devices: this.#devices ? descriptionsOf(this.#devices) : [],
+      session_id: this.#session?.id,
+      units: this.#supervisors.map((supervisor) => supervisor.state()),
+      failed: this.#assignment?.failed ?? [],
+      error: this.#error,
+      exit_reason: this.#exit_reason,
+      notices: [...this.#notices.values(), ...ofProcesses],
+      walltime_warning_at_ms: this.#walltime_warning_at_ms,
+    });
   }
 
   async #start(): Promise<void> {
@@ -231,32 +195,10 @@ export class NodeAgent {
     await this.#retirePredecessors(registry);
     asked.throwIfAborted();
     const { choice, port } = await this.#listen(registry);
-    const addresses = choice.announced.map((host) => ({ host, port }));
-    const metadata: Omit<SessionMetadata, 'role' | 'devices' | 'models'> = {
-      deployment: launch.deployment,
-      launch_id: launch.launch_id,
-      ...(this.#identity.job_id === undefined ? {} : { job_id: this.#identity.job_id }),
-      node: this.#identity.node,
-      hostname: this.#identity.hostname,
-      site: launch.site,
-      provider: launch.provider,
-      ...(launch.region === undefined ? {} : { region: launch.region }),
-      tier: launch.tier,
-      ...(this.#identity.job_end_time_ms === undefined
-        ? {}
-        : { job_end_time_ms: this.#identity.job_end_time_ms }),
-      addresses,
-    };
+    const metadata = this.#metadata(choice, port);
     this.#session = await LocalSession.join(
       registry,
-      {
-        ...metadata,
-        role: 'node-agent',
-        devices: [...this.#devices.cpu, ...this.#devices.gpu, ...this.#devices.mig].map(
-          (device) => device.description,
-        ),
-        models: [],
-      },
+      { ...metadata, role: 'node-agent', devices: descriptionsOf(this.#devices), models: [] },
       () => this.#changed(),
       () => this.#provider?.delegation,
     );
@@ -264,33 +206,15 @@ export class NodeAgent {
     await this.#session.update({ lifecycle: 'SERVING' });
     const peers_socket = await this.#listenForWeights(registry, runtime_folder, units);
     asked.throwIfAborted();
-    this.#supervisors = this.#assignment.groups.map((group, index) => {
-      return new UnitSupervisor({
-        group,
-        place: placeOf(launch, group, this.#identity, choice.announced[0]!, this.#environment),
-        failure_file: join(launch.launch_folder, launchFiles.unitFailure(this.#identity.node, group.name)),
+    this.#supervisors = this.#assignment.groups.map((group, index) =>
+      this.#supervisorOf(group, {
         registry,
-        delegation: () => this.#provider?.delegation,
         metadata,
-        runtime_folder: join(runtime_folder, `u${index}`),
-        log_file: join(launch.launch_folder, launchFiles.unitLog(this.#identity.node, group.name)),
-        library_dir: launch.native_library_dir,
-        heartbeat_ms: launch.heartbeat_ms,
-        drain_ms: this.#drainMs(),
-        step_ms_min: launch.emulated_step_ms,
-        sharing: launch.sharing,
         peers_socket,
-        manifest_folder: launch.manifest_folder,
-        memory_limit_bytes: this.#devices?.host.memory_limit_bytes,
-        planned_memory_bytes: launch.memory_bytes_per_node,
-        engine_prefix: launch.engine_prefix,
-        guard: this.#guard!,
-        log: this.#log,
-        environment: this.#environment,
-        onChange: () => this.#changed(),
-        onDeviceFailed: (error) => this.#deviceFailed(group, error),
-      });
-    });
+        runtime_folder: join(runtime_folder, `u${index}`),
+        address: choice.announced[0]!,
+      }),
+    );
     this.#phase = 'loading';
     const started = Promise.all(this.#supervisors.map((supervisor) => supervisor.start()));
     this.#gossip = new AgentGossip({
@@ -305,6 +229,56 @@ export class NodeAgent {
       log: this.#log,
     });
     this.#changed();
+  }
+
+  /** What the records of all its sessions say. */
+  #metadata(choice: AddressChoice, port: number): UnitMetadata {
+    const launch = this.#launch;
+    const { job_id, job_end_time_ms, node, hostname } = this.#identity;
+    const metadata: UnitMetadata = {
+      deployment: launch.deployment,
+      launch_id: launch.launch_id,
+      node,
+      hostname,
+      site: launch.site,
+      provider: launch.provider,
+      tier: launch.tier,
+      addresses: choice.announced.map((host) => ({ host, port })),
+    };
+    if (job_id !== undefined) metadata.job_id = job_id;
+    if (launch.region !== undefined) metadata.region = launch.region;
+    if (job_end_time_ms !== undefined) metadata.job_end_time_ms = job_end_time_ms;
+    return metadata;
+  }
+
+  #supervisorOf(
+    group: UnitGroup,
+    { address, ...around }: UnitSurroundings & { address: string },
+  ): UnitSupervisor {
+    const launch = this.#launch;
+    const file = (name: string): string => join(launch.launch_folder, name);
+    return new UnitSupervisor({
+      ...around,
+      group,
+      place: placeOf(launch, group, this.#identity, address, this.#environment),
+      failure_file: file(launchFiles.unitFailure(this.#identity.node, group.name)),
+      delegation: () => this.#provider?.delegation,
+      log_file: file(launchFiles.unitLog(this.#identity.node, group.name)),
+      library_dir: launch.native_library_dir,
+      heartbeat_ms: launch.heartbeat_ms,
+      drain_ms: this.#drainMs(),
+      step_ms_min: launch.emulated_step_ms,
+      sharing: launch.sharing,
+      manifest_folder: launch.manifest_folder,
+      memory_limit_bytes: this.#devices?.host.memory_limit_bytes,
+      planned_memory_bytes: launch.memory_bytes_per_node,
+      engine_prefix: launch.engine_prefix,
+      guard: this.#guard!,
+      log: this.#log,
+      environment: this.#environment,
+      onChange: () => this.#changed(),
+      onDeviceFailed: (error) => this.#deviceFailed(group, error),
+    });
   }
 
   /** The mesh's registry; waits for a folder that is not there (yet), and says so meanwhile. */
