@@ -1,10 +1,11 @@
 /** The first step of `deploy`: what is wanted from now on is written down, and what runs and is unchanged is kept. */
 import { join } from 'node:path';
 import { copyPrivately } from '../host/copy-privately.ts';
+import { assumptions } from '../solver/keeping/replan.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { DeploymentSpec } from '../spec/model-yaml.ts';
 import { deploymentFiles } from '../spec/state-layout.ts';
-import { launchIds, type PlannedDeployment } from './plan/planning.ts';
+import { launchIds, loadsOf, type PlannedDeployment } from './plan/planning.ts';
 import { mergePlan } from './reconcile/decide.ts';
 import { previousOf } from './reconcile/roll-back.ts';
 import type { Operations } from './runner/operations.ts';
@@ -66,7 +67,7 @@ export async function acceptPlan(
 function nextState(
   { store, loaded, facts, now_ms }: Operations,
   { spec, spec_file }: AcceptRequest,
-  { plan, spec_digest, fingerprint }: PlannedDeployment,
+  { plan, question, spec_digest, fingerprint }: PlannedDeployment,
   before: DeploymentState | undefined,
 ): DeploymentState {
   const generation = (before?.generation ?? 0) + 1;
@@ -84,6 +85,7 @@ function nextState(
     created_at_ms: before?.created_at_ms ?? now_ms(),
     updated_at_ms: now_ms(),
     models: plan.models,
+    planning: assumptions(now_ms(), plan.offline ? undefined : question.node_kinds, loadsOf(plan.models)),
     previous: previousOf(before),
     launches: mergePlan(before?.launches ?? [], plan.launches, fingerprint, ids),
   };

@@ -101,6 +101,8 @@ export interface DeploymentReport extends Assessment {
   updated_at_ms: number;
   models: ModelReport[];
   launches: LaunchReport[];
+  /** When it was planned, since when cluster or load differ from that, and what came of planning it again last. */
+  planning?: Pick<NonNullable<DeploymentState['planning']>, 'planned_ms' | 'differs_since_ms' | 'last'>;
   /** Sites of the deployment that this is a share of, those without a replica left out. */
   shared_with?: string[];
 }
@@ -165,6 +167,7 @@ function reportDeployment(
     spec_file: state.spec_file,
     created_at_ms: state.created_at_ms,
     updated_at_ms: state.updated_at_ms,
+    planning: state.planning && planningReport(state.planning),
     shared_with: state.spec.share?.sites.flatMap(({ site, models }) => (models.length > 0 ? [site] : [])),
     ...assess(state, observation),
     models: state.models.map((model) => {
@@ -180,6 +183,14 @@ function reportDeployment(
     }),
     launches,
   };
+}
+
+function planningReport({
+  planned_ms,
+  differs_since_ms,
+  last,
+}: NonNullable<DeploymentState['planning']>): DeploymentReport['planning'] {
+  return { planned_ms, differs_since_ms, last };
 }
 
 function unitReport(

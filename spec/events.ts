@@ -3,6 +3,7 @@
  * JSON lines. Everything a person waits for has an event here.
  */
 import type { ErrorJson } from './errors/error.ts';
+import type { ReplanOutcome } from './replan.ts';
 
 export type ProgressEvent = { at_ms: number } & (
   | { kind: 'checking'; what: string }
@@ -40,6 +41,8 @@ export type ProgressEvent = { at_ms: number } & (
       launch_id: string;
       because: string;
     }
+  /** A deployment was planned again: what came of it. */
+  | ({ kind: 'replanned'; deployment: string } & ReplanOutcome)
   /** A model gets more or fewer replicas. */
   | {
       kind: 'scaled';

@@ -42,6 +42,39 @@ export const penaltiesSchema = z.strictObject({
 });
 export type PlacementPenalties = z.infer<typeof penaltiesSchema>;
 
+const replanSchema = z.strictObject({
+  interval_s: z
+    .number()
+    .min(0)
+    .default(600)
+    .describe(
+      'Seconds between two searches for a better plan. 0: none but for what is lost. Lower: follows load and cluster sooner; higher: fewer moves.',
+    ),
+  hold_s: z
+    .number()
+    .min(0)
+    .default(120)
+    .describe(
+      'Seconds for which load or nodes must differ from what the plan was made for. Lower: sooner; higher: a node that reboots and a burst move nothing.',
+    ),
+  load_factor: z
+    .number()
+    .min(1.1)
+    .max(100)
+    .default(1.5)
+    .describe(
+      'Requests differ when their rate or lengths are so many times what was planned for, or that part of it. Lower: smaller changes count; higher: only large ones do.',
+    ),
+  gain_min: z
+    .number()
+    .min(0)
+    .max(1)
+    .default(0.1)
+    .describe(
+      'Share of its cost that a new plan must save, its moves counted in. Lower: follows closely; higher: more stays where it is.',
+    ),
+});
+
 export const siteSchema = z
   .strictObject({
     name: z
@@ -123,6 +156,11 @@ export const siteSchema = z
           .default(120)
           .describe(
             'Seconds in the queue after which a job is submitted to nodes of another kind instead, where such that suit it are free. 0: never. Lower: less waiting; higher: fewer changes of mind.',
+          ),
+        replan: replanSchema
+          .prefault({})
+          .describe(
+            'When a deployment is planned again. A job that is over and has no node of its kind left is placed elsewhere at once, whatever stands here; see docs/lifetimes.md.',
           ),
       })
       .prefault({})

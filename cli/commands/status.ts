@@ -138,6 +138,7 @@ function render(
     );
     if (report.shared_with)
       lines.push(`  a share of what was deployed over ${report.shared_with.join(', ')}`);
+    lines.push(...replanLine(report, context.now_ms()));
     for (const reason of report.reasons)
       lines.push(`  ${style(phaseStyle[report.phase], '!', colour)} ${printable(reason)}`);
     const rows = report.launches.flatMap((launch) => rowsOf(context, launch));
@@ -154,6 +155,16 @@ function render(
     if (whole) lines.push(...expectationLines(report, textWidth(context)));
   }
   return lines;
+}
+
+/** Silent as long as the first plan stands and nobody had a reason to make it again. */
+function replanLine({ planning }: DeploymentReport, now_ms: number): string[] {
+  const last = planning?.last;
+  if (last === undefined) return [];
+  const outcome = last.changed ? last.what : `nothing moved: ${last.what}`;
+  return [
+    `  planned again ${formatDuration(now_ms - last.at_ms)} ago (${last.trigger}): ${printable(`${last.because}; ${outcome}`)}`,
+  ];
 }
 
 function rowsOf(context: CliContext, launch: LaunchReport): string[][] {

@@ -51,6 +51,8 @@ export function describeEvent(event: ProgressEvent): string {
       }[event.do];
       return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;
     }
+    case 'replanned':
+      return `${event.deployment} is planned again (${event.trigger}): ${event.because}; ${event.changed ? event.what : `nothing moves: ${event.what}`}`;
     case 'scaled':
       return `${event.deployment}: ${event.model} goes from ${event.from} to ${event.to} replica(s): ${event.because}`;
     case 'scavenged': {

@@ -16,6 +16,12 @@ export interface KeepingDeployment extends Writer {
   reconciler: Reconciler;
   settings: KeepSettings;
   emit: (event: ProgressEvent) => void;
+  /** Gives those of the launches that are over another place whose own is gone; with how many came to nothing. */
+  replaceLost: (
+    state: DeploymentState,
+    observation: Observation,
+    ended: ReadonlyMap<string, number>,
+  ) => Promise<boolean>;
 }
 
 export interface KeptRound {
@@ -39,6 +45,10 @@ export async function keepDeployment(keeping: KeepingDeployment, name: string): 
   const { next_at_ms } = decided;
   if (decided.actions.length === 0 && !first)
     return { kept: true, next_at_ms, seen: { state, observation, spent } };
+  const ended = decided.actions.flatMap((action) =>
+    action.do === 'replace' ? [[action.launch_id, action.tries] as const] : [],
+  );
+  if (ended.length > 0) await keeping.replaceLost(state, observation, new Map(ended));
   await write(keeping, name, observation);
   // What was decided is planned now; this submits it.
   const after = await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));

@@ -12,6 +12,7 @@ import { Scaler } from '../scaler/scaler.ts';
 import type { DeploymentState } from '../state/deployment-state.ts';
 import { keepDeployment } from './keep-deployment.ts';
 import { PendingJobMigrator } from './pending-job-migrator.ts';
+import { Replanner } from './replanner.ts';
 
 export interface KeeperOptions {
   input: Omit<OperationsInput, 'emit' | 'overrides' | 'overrideSource'>;
@@ -46,6 +47,7 @@ export class Keeper {
   readonly #operations: Operations;
   readonly #scaler: Scaler;
   readonly #migrator: PendingJobMigrator;
+  readonly #replanner: Replanner;
   readonly #kept = new Map<string, Kept>();
   readonly #said = new Map<string, string>();
 
@@ -54,6 +56,7 @@ export class Keeper {
     this.#operations = openOperations({ ...options.input, emit: options.emit });
     this.#scaler = new Scaler(this.#operations, options.emit);
     this.#migrator = new PendingJobMigrator(this.#operations, options.emit);
+    this.#replanner = new Replanner(this.#operations, options.emit);
   }
 
   /** Keeps until the signal aborts, or nothing is left to keep. */
@@ -116,12 +119,15 @@ export class Keeper {
     const { emit } = this.#options;
     const reconciler = this.#reconcilerOf(state);
     const settings = this.#settingsOf(state);
+    const replaceLost = this.#replanner.replaceLost.bind(this.#replanner);
     const { next_at_ms, seen } = await keepDeployment(
-      { store, reconciler, settings, command, now_ms, emit, signal },
+      { store, reconciler, settings, command, now_ms, emit, signal, replaceLost },
       state.name,
     );
     if (!seen) return next_at_ms;
     if (await this.#scaler.scale(seen.state, seen.observation, seen.spent)) await reconciler.pass(state.name);
+    else if (!seen.spent && (await this.#replanner.look(seen.state, seen.observation)))
+      await reconciler.pass(state.name);
     else if (await this.#migrator.move(seen.state, seen.observation)) {
       // What is submitted elsewhere, and then what waited until it was.
       await reconciler.pass(state.name);

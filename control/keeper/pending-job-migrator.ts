@@ -13,11 +13,10 @@ import { lockWait_ms } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
 import { newLaunch } from '../state/launch-transitions.ts';
+import { isSaidWhere, refused_ms } from './replanned-state.ts';
 
 /** After a plan that found no other place: until the next at most, ms. */
 const retry_ms_max = 60_000;
-/** A kind whose job Slurm refused is not asked for again so soon, ms: limits pass, rules do not. */
-const refused_ms = 15 * 60_000;
 /** A better plan of some replicas is not looked for any longer. */
 const search_ms = 500;
 
@@ -117,13 +116,6 @@ export class PendingJobMigrator {
     });
     return written !== undefined;
   }
-}
-
-/** Where jobs go was not left to the plan. */
-function isSaidWhere({ spec: { slurm } }: DeploymentState): boolean {
-  return [slurm.partition, slurm.reservation, slurm.constraint, slurm.nodelist].some(
-    (said) => said !== undefined,
-  );
 }
 
 function waitingLaunches(state: DeploymentState, { launches }: Observation): WaitingLaunch[] {

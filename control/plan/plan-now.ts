@@ -21,6 +21,8 @@ export interface PlanNowOptions {
   objective?: Objective;
   /** How long a better plan is looked for, ms. */
   search_ms?: number;
+  /** It is a plan made again: those kinds are not asked, such as where Slurm refused a job just now. */
+  without_kinds?: readonly string[];
 }
 
 /** The search for a better plan ends after this long unless told otherwise; most end by proof in a tenth of it. */
@@ -43,7 +45,7 @@ export async function planningInput(
   specFile: string,
   options: PlanNowOptions,
 ): Promise<PlanningInput> {
-  const { ask = 'must', objective } = options;
+  const { ask = 'must', objective, without_kinds } = options;
   const { loaded, facts, emit, now_ms, store } = operations;
   const checking = (what: string): void => emit({ at_ms: now_ms(), kind: 'checking', what });
   const inspect = async (model: ModelSpec, folder: string): Promise<PlacementModel> => {
@@ -70,7 +72,8 @@ export async function planningInput(
     spec,
     spec_file: specFile,
     site: loaded.site,
-    offers,
+    offers: offers.filter(({ node_kind }) => !without_kinds?.includes(node_kind)),
+    kinds_may_lack: without_kinds !== undefined,
     inspect,
     now_ms: now_ms(),
     offline,

@@ -45,8 +45,8 @@ export interface PlanningInput {
   measured?: ReadonlyMap<string, PlannedWorkload>;
   /** When the search for a better plan ends. */
   limits?: AllocationLimits;
-  /** The plan is made over several sites: that this one lacks a node kind is no mistake. */
-  one_of_several?: boolean;
+  /** That no such nodes are offered as model.yaml names is no mistake: other sites have them, or they are gone. */
+  kinds_may_lack?: boolean;
 }
 
 export interface PlannedDeployment {
@@ -74,7 +74,7 @@ export async function buildPlacementQuestion(input: PlanningInput): Promise<Aske
   checkModels(
     spec,
     site.name,
-    input.one_of_several ? undefined : [...new Set(input.offers.map((offer) => offer.node_kind))],
+    input.kinds_may_lack ? undefined : [...new Set(input.offers.map((offer) => offer.node_kind))],
     site.runtime.remote_media_domains,
   );
   const models: PlacementModel[] = [];
@@ -152,6 +152,11 @@ function workloadOf(
   measured: PlanningInput['measured'],
 ): PlannedWorkload | undefined {
   return workload ? { ...workload, source: 'given' } : measured?.get(name);
+}
+
+/** What a plan was made for, by model. */
+export function loadsOf(models: readonly PlannedModel[]): Record<string, PlannedWorkload> {
+  return Object.fromEntries(models.map(({ model, workload }) => [model, workload]));
 }
 
 function placementSettings(site: SiteConfig): PlacementQuestion['settings'] {

@@ -17,7 +17,7 @@ export async function questionNow(
   const input = await planningInput(operations, spec, specFile, options);
   const { question, inputs_digest, warnings } = await buildPlacementQuestion({
     ...input,
-    one_of_several: true,
+    kinds_may_lack: true,
   });
   const before = operations.store.load(spec.name);
   return {

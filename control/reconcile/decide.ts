@@ -61,7 +61,8 @@ export function decide(input: DecideInput): Action[] {
     // A joined node runs one launch at a time: its successor there would wait for it, and it for its successor.
     const inTheWay = node !== undefined && awaited.has(node);
     // What is replaced goes on as long as it serves and its successors do not.
-    const useless = launch.superseded && (allServe || inTheWay || (status?.serving_units.length ?? 0) === 0);
+    const ends = allServe || inTheWay || launch.yields === true;
+    const useless = launch.superseded && (ends || (status?.serving_units.length ?? 0) === 0);
     const pointless =
       launch.instead_of !== undefined &&
       !isOfUse(launch, state, (each) => (statuses.get(each.launch_id)?.job ?? each.last)?.phase);

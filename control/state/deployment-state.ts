@@ -5,10 +5,15 @@
 import { z } from 'zod';
 import type { ErrorJson } from '../../spec/errors/error.ts';
 import { deploymentSchema } from '../../spec/model-yaml.ts';
-import type { PlannedModel } from '../../spec/plan.ts';
+import type { PlannedModel, PlannedWorkload } from '../../spec/plan.ts';
+import { replanOutcomeSchema } from '../../spec/replan.ts';
 import { type EndedLaunch, type LaunchRecord, launchRecordSchema } from './launch-record.ts';
 
 const plannedModels = z.custom<PlannedModel[]>((value) => Array.isArray(value));
+
+const plannedWorkload = z.custom<PlannedWorkload>(
+  (value) => typeof value === 'object' && value !== null && 'rate_per_s' in value,
+);
 
 export const deploymentStateSchema = z.object({
   format: z.literal(1),
@@ -42,6 +47,18 @@ export const deploymentStateSchema = z.object({
     })
     .optional(),
   launches: z.array(launchRecordSchema),
+  /** What the plan was made for, and what came of making it again; absent where an earlier version planned. */
+  planning: z
+    .object({
+      planned_ms: z.number(),
+      /** Nodes that took jobs, by node kind. */
+      nodes: z.record(z.string(), z.number()),
+      loads: z.record(z.string(), plannedWorkload),
+      /** Since when cluster or load differ from this. */
+      differs_since_ms: z.number().optional(),
+      last: replanOutcomeSchema.extend({ at_ms: z.number() }).optional(),
+    })
+    .optional(),
   /** Models whose number of replicas follows demand. */
   scaled: z
     .record(

@@ -29,6 +29,8 @@ const common = {
   ),
   /** Replaced by launches of a later generation; cancelled once those serve. */
   superseded: z.boolean().default(false),
+  /** Superseded by what needs its devices: it goes before that serves. */
+  yields: z.literal(true).optional(),
   /** It is to take the place of this launch, which waits in the queue. Absent once it has. */
   instead_of: z.string().optional(),
   /** Launches in its place before it that came to nothing, one after the other. */

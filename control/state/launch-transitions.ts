@@ -102,9 +102,14 @@ export function superseded<Launch extends LaunchRecord>(launch: Launch): Launch 
   return { ...launch, superseded: true };
 }
 
+/** It is on its way out at once: what takes its place has no other room. */
+export function yielding<Launch extends LaunchRecord>(launch: Launch): Launch {
+  return { ...launch, superseded: true, yields: true };
+}
+
 /** It is wanted again: the change that would have replaced it failed. */
 export function wantedAgain<Launch extends LaunchRecord>(launch: Launch): Launch {
-  return { ...launch, superseded: false };
+  return { ...launch, superseded: false, yields: undefined };
 }
 
 /** A replacement got the place of the launch that waited. */

@@ -86,6 +86,21 @@ describe('decide', () => {
     ]);
   });
 
+  it('ends what makes room at once, though it serves and its successor does not', () => {
+    const old = launchRecord(1, {
+      phase: 'submitted',
+      job_id: '7',
+      superseded: true,
+      yields: true,
+      last: running,
+    });
+    const next = launchRecord(2, { phase: 'submitted', job_id: '8', last: { ...running, job_id: '8' } });
+    const statuses = { 1: { job: running, serving_units: ['m-1'] }, 2: { job: { ...running, job_id: '8' } } };
+    expect(act(deploymentState([next, old]), statuses)).toMatchObject([{ do: 'cancel', job_id: '7' }]);
+    const patient = { ...old, yields: undefined };
+    expect(act(deploymentState([next, patient]), statuses)).toEqual([]);
+  });
+
   it('keeps what is replaced as long as it serves and its successor does not', () => {
     const old = launchRecord(1, { phase: 'submitted', job_id: '7', superseded: true, last: running });
     const young = launchRecord(2, { phase: 'submitted', job_id: '8', last: { ...running, job_id: '8' } });
