@@ -17,7 +17,8 @@ import {
   type UnitStatus,
 } from './reconcile/observe.ts';
 import type { Operations } from './runner/operations.ts';
-import { type DeploymentState, liveLaunches } from './state/deployment-state.ts';
+import { guaranteesOf, type ModelGuarantee } from './scavenger/guarantees.ts';
+import { type DeploymentState, liveLaunches, wantedLaunches } from './state/deployment-state.ts';
 import type { DeploymentStore } from './state/deployment-store.ts';
 import type { JobSnapshot } from './state/job-snapshot.ts';
 import type { LaunchRecord } from './state/launch-record.ts';
@@ -103,6 +104,8 @@ export interface DeploymentReport extends Assessment {
   launches: LaunchReport[];
   /** When it was planned, since when cluster or load differ from that, and what came of planning it again last. */
   planning?: Pick<NonNullable<DeploymentState['planning']>, 'planned_ms' | 'differs_since_ms' | 'last'>;
+  /** What may be promised of its replicas on preemptible nodes. */
+  guarantees: ModelGuarantee[];
   /** Sites of the deployment that this is a share of, those without a replica left out. */
   shared_with?: string[];
 }
@@ -116,14 +119,30 @@ export async function reportDeployments(
   states: readonly DeploymentState[],
   nodeKinds?: NodeKinds,
 ): Promise<DeploymentReport[]> {
-  const { store, runner, now_ms } = operations;
+  const { store, runner, now_ms, loaded } = operations;
   const now = now_ms();
+  const guarantees = (state: DeploymentState): ModelGuarantee[] =>
+    state.desired !== 'serving'
+      ? []
+      : guaranteesOf(
+          {
+            deployment: state.name,
+            models: state.spec.models,
+            launches: wantedLaunches(state).map(({ planned }) => planned),
+          },
+          loaded.site,
+          store.layout,
+          now,
+        );
   const lives = states.some((state) => liveLaunches(state).length > 0);
   const [poll, kinds] = await Promise.all([
     pollJobsIfReachable(states, store, runner, now),
     lives ? nodeKinds?.() : undefined,
   ]);
-  return states.map((state) => reportDeployment(store, state, observe(state, store, poll, now), kinds));
+  return states.map((state) => ({
+    ...reportDeployment(store, state, observe(state, store, poll, now), kinds),
+    guarantees: guarantees(state),
+  }));
 }
 
 function reportDeployment(
@@ -131,7 +150,7 @@ function reportDeployment(
   state: DeploymentState,
   observation: Observation,
   kinds: Awaited<ReturnType<NodeKinds>>,
-): DeploymentReport {
+): Omit<DeploymentReport, 'guarantees'> {
   const launches = state.launches
     .filter((launch) => !launch.superseded || launch.phase !== 'ended')
     .map((launch): LaunchReport => {

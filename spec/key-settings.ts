@@ -18,6 +18,8 @@ export const keySettingsSchema = z.strictObject({
   providers: z.array(z.string().min(1).max(256)).min(1).max(64).optional(),
   /** Quality of service where a request asks for none: see docs/gateway.md. Terms of a request go first. */
   qos: z.string().max(1024).optional(),
+  /** Its requests can wait: they go to replicas on preemptible nodes, unless they or `qos` ask for a tier. */
+  batch: z.literal(true).optional(),
   requests_per_minute: perMinute.optional(),
   /** Requests of it that one gateway answers at a time. */
   concurrent_requests: z.number().int().min(1).max(1e6).optional(),
@@ -39,6 +41,7 @@ export const keyChangesSchema = z.strictObject({
   models: keySettingsSchema.shape.models.nullable(),
   providers: keySettingsSchema.shape.providers.nullable(),
   qos: keySettingsSchema.shape.qos.nullable(),
+  batch: keySettingsSchema.shape.batch.nullable(),
   requests_per_minute: keySettingsSchema.shape.requests_per_minute.nullable(),
   concurrent_requests: keySettingsSchema.shape.concurrent_requests.nullable(),
   body_bytes_max: keySettingsSchema.shape.body_bytes_max.nullable(),

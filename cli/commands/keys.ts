@@ -42,6 +42,7 @@ Examples:
   $ hpcserve keys create alice
   $ hpcserve keys create me --save
   $ hpcserve keys create course --models small --requests-per-minute 60 --budget 5000000/month
+  $ hpcserve keys create nightly --batch
   $ hpcserve keys create careful --providers alice@juelich --ask 'quantization>=8bit; tier=stable'`,
     )
     .action(async (name: string, options: SettingOptions & { save?: true }) => {
@@ -138,6 +139,7 @@ interface SettingOptions {
   models?: string[] | 'none';
   providers?: string[] | 'none';
   ask?: string;
+  batch?: true | 'none';
   requestsPerMinute?: number | 'none';
   concurrentRequests?: number | 'none';
   bodyMib?: number | 'none';
@@ -155,6 +157,11 @@ function addSettingOptions(command: Command): Command {
       orNone(parseNames),
     )
     .option('--ask <terms>', 'quality of service where a request asks for none', orNone(String))
+    .option(
+      '--batch [none]',
+      'its requests can wait: they go to replicas on preemptible nodes, unless they ask for a tier',
+      parseBatch,
+    )
     .option('--requests-per-minute <n>', 'requests a minute', orNone(parseAmount))
     .option('--concurrent-requests <n>', 'requests at a time, at each gateway', orNone(parseAmount))
     .option('--body-mib <n>', 'largest body of a request, in MiB', orNone(parseMib))
@@ -174,11 +181,12 @@ function addSettingOptions(command: Command): Command {
 function changesOf(options: SettingOptions): KeyChanges {
   const { models, providers, ask, requestsPerMinute, concurrentRequests, bodyMib, tokensPerMinute, budget } =
     options;
-  const { cacheGroup } = options;
+  const { cacheGroup, batch } = options;
   const named = {
     models,
     providers,
     qos: ask,
+    batch,
     requests_per_minute: requestsPerMinute,
     concurrent_requests: concurrentRequests,
     body_bytes_max: typeof bodyMib === 'number' ? bodyMib * 2 ** 20 : bodyMib,
@@ -195,6 +203,11 @@ function changesOf(options: SettingOptions): KeyChanges {
 
 function orNone<T>(parse: (text: string) => T): (text: string) => T | 'none' {
   return (text) => (text === 'none' ? 'none' : parse(text));
+}
+
+function parseBatch(text: string): 'none' {
+  if (text !== 'none') throw new InvalidArgumentError('nothing, or none.');
+  return text;
 }
 
 function parseNames(text: string): string[] {
@@ -231,11 +244,12 @@ function parseBudget(text: string): NonNullable<KeySettings['budget']> {
 
 function describeSettings(settings: KeySettings): string {
   const { models, providers, qos, requests_per_minute, tokens_per_minute, budget, cache_group } = settings;
-  const { concurrent_requests, body_bytes_max } = settings;
+  const { concurrent_requests, body_bytes_max, batch } = settings;
   return [
     models && `models ${models.join(',')}`,
     providers && `providers ${providers.join(',')}`,
     qos !== undefined && `ask ${qos}`,
+    batch && 'batch',
     requests_per_minute !== undefined && `${requests_per_minute} requests/min`,
     concurrent_requests !== undefined && `${concurrent_requests} requests at a time`,
     body_bytes_max !== undefined && `bodies up to ${body_bytes_max / 2 ** 20} MiB`,

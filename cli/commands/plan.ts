@@ -5,11 +5,14 @@ import { launchIds, type PlannedDeployment, requireFeasible } from '../../contro
 import { questionNow } from '../../control/plan/site-question.ts';
 import type { Operations } from '../../control/runner/operations.ts';
 import { describeLaunch } from '../../control/runner/prepare-launch.ts';
+import { guaranteesOf } from '../../control/scavenger/guarantees.ts';
 import { isJoinedKind } from '../../control/state/joined-nodes.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
+import { describeGuarantee } from '../format/guarantee.ts';
 import { printPlan } from '../format/plan-text.ts';
+import { textWidth, wrap } from '../format/wrap.ts';
 import { objectiveOption } from '../objective-option.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { formatWhen } from '../progress/describe-event.ts';
@@ -116,10 +119,19 @@ async function planFile(
   const { plan } = planned;
   const canAsk = plan.unplaced.length === 0 && !plan.offline;
   const estimates = canAsk ? await estimateStarts(operations, planned) : [];
+  const guarantees = guaranteesOf(
+    { deployment: plan.deployment, models: read.spec.models, launches: plan.launches },
+    operations.loaded.site,
+    operations.store.layout,
+    context.now_ms(),
+  );
   if (out !== undefined) writePlanFile(out, plan);
-  if (context.json) context.out(JSON.stringify({ ...plan, estimates }));
+  if (context.json) context.out(JSON.stringify({ ...plan, estimates, guarantees }));
   else {
     printPlan(context, plan, { explain: explain === true });
+    const canBeThere = plan.unplaced.length === 0 ? guarantees : [];
+    for (const line of canBeThere.flatMap((each) => wrap(describeGuarantee(each), textWidth(context))))
+      context.out(line);
     for (const line of estimateLines(estimates, context.now_ms())) context.out(line);
   }
   requireFeasible(plan);

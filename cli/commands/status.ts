@@ -15,10 +15,11 @@ import {
 } from '../../control/status.ts';
 import type { CliContext } from '../context.ts';
 import { confirmationLines, expectationLines } from '../format/confirmation.ts';
+import { describeGuarantee } from '../format/guarantee.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
 import { formatTable } from '../format/table.ts';
-import { textWidth } from '../format/wrap.ts';
+import { textWidth, wrap } from '../format/wrap.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { openSession } from '../site-session.ts';
 import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
@@ -139,6 +140,7 @@ function render(
     if (report.shared_with)
       lines.push(`  a share of what was deployed over ${report.shared_with.join(', ')}`);
     lines.push(...replanLine(report, context.now_ms()));
+    lines.push(...report.guarantees.flatMap((each) => wrap(describeGuarantee(each), textWidth(context), 2)));
     for (const reason of report.reasons)
       lines.push(`  ${style(phaseStyle[report.phase], '!', colour)} ${printable(reason)}`);
     const rows = report.launches.flatMap((launch) => rowsOf(context, launch));

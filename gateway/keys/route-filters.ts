@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from 'node:http';
 import { parseProviders, type RouteFilter } from '../../solver/routing/filter.ts';
-import { parseQos } from '../../solver/routing/qos.ts';
+import { parseQos, type Qos } from '../../solver/routing/qos.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
 import { providerIdPattern } from '../../spec/session-record.ts';
@@ -9,6 +9,9 @@ import type { KnownProviders } from './known-providers.ts';
 
 /** Filters kept; clients choose them. Lower: less memory; higher: fewer are made anew. */
 const filtersMax = 1000;
+
+/** What can wait leaves stable replicas to what cannot. */
+const batchQos: Qos = { tier: 'scavenger' };
 
 /** Makes one filter of what a key and a request ask for, and the same one for the same words. */
 export class RouteFilters {
@@ -34,7 +37,7 @@ export class RouteFilters {
       const asked = providers === undefined ? [] : this.#asked(String(providers));
       return this.#find(settings, qos, asked);
     }
-    if (!settings.providers && settings.qos === undefined) return undefined;
+    if (!settings.providers && settings.qos === undefined && !settings.batch) return undefined;
     let filter = this.#ofKeys.get(settings);
     if (!filter) {
       filter = this.#find(settings, undefined, []);
@@ -49,17 +52,19 @@ export class RouteFilters {
   }
 
   #find(
-    { providers, qos: usual }: KeySettings,
+    { providers, qos: usual, batch }: KeySettings,
     qos: IncomingHttpHeaders[string],
     asked: readonly string[],
   ): RouteFilter {
     const trusted = providers && trustedKeys(providers);
-    const words = JSON.stringify([trusted, usual, asked, qos]);
+    const words = JSON.stringify([trusted, usual, batch, asked, qos]);
     let filter = this.#filters.get(words);
     if (!filter) {
+      const said = { ...parseQos(usual ?? ''), ...parseQos(String(qos ?? '')) };
       filter = {
         providers: [trusted ?? [], asked].filter((list) => list.length > 0),
-        qos: { ...parseQos(usual ?? ''), ...parseQos(String(qos ?? '')) },
+        qos: batch ? { ...batchQos, ...said } : said,
+        can_wait: batch === true && said.tier === undefined,
       };
       if (this.#filters.size >= filtersMax) this.#filters.clear();
       this.#filters.set(words, filter);

@@ -119,6 +119,8 @@ export class Router {
     const candidates = this.#of(route, filter);
     if (candidates.length > 0) return this.#busy(model, candidates);
     const excluded = filter ? excludedBy([...route.candidates, ...route.others], filter) : undefined;
+    if (excluded && excluded.kept === 0 && filter?.can_wait)
+      return waitsForIdleNodes(model, excluded.reasons);
     if (excluded && excluded.kept === 0)
       return {
         error: new HpcserveError('E_MODEL_EXCLUDED', {
@@ -227,6 +229,21 @@ export class Router {
     };
   }
 }
+
+/** What can wait is told to come again, not that there is no such model. */
+function waitsForIdleNodes(model: string, reasons: readonly string[]): Refusal {
+  return {
+    error: new HpcserveError('E_MODEL_NO_REPLICA', {
+      what: `no replica of ${model} is on idle nodes now`,
+      because: ['the key is for batch work, which goes to replicas on preemptible nodes', ...reasons],
+      try: 'ask again later; a request that cannot wait says `x-hpcserve-qos: tier=stable`',
+    }),
+    retry_after_s: retryIdleNodes_s,
+  };
+}
+
+/** Idle nodes are looked for every minute, and a replica has to load. */
+const retryIdleNodes_s = 120;
 
 function excludedBy(
   replicas: readonly Link[],

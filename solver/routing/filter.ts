@@ -22,6 +22,8 @@ export interface RouteFilter {
   /** Fingerprints of trusted providers; each list must have the replica's, and no list is no condition. */
   providers: readonly (readonly string[])[];
   qos: Qos;
+  /** Nobody asked for the tier: the request is one that waits until idle nodes have a replica. */
+  can_wait?: boolean;
 }
 
 /** Which term of a filter leaves a replica out, and what the replica is in that respect. */

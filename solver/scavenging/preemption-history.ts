@@ -35,9 +35,13 @@ export function survivalOf(
   history: PreemptionHistory,
   seconds: number,
 ): number {
+  return shareAtLeast(least, replicas, survival(history, seconds));
+}
+
+/** Probability that of `replicas` independent ones, each there with probability `p`, at least `least` are there. */
+export function shareAtLeast(least: number, replicas: number, p: number): number {
   if (least <= 0) return 1;
   if (least > replicas) return 0;
-  const p = survival(history, seconds);
   // Binomial tail, term by term from none.
   let term = (1 - p) ** replicas;
   if (p === 1) return 1;

@@ -197,6 +197,22 @@ describe('filters', () => {
     expect(error.message).toContain('quantization excludes precision q4_0 (1 of 2)');
   });
 
+  it('of batch work wait for idle nodes, where no replica is on such', async () => {
+    await session({ node: 'good', precision: 'bf16', metadata: { devices: [gpu] } });
+    const { key } = await shared.stage.newKey({ batch: true });
+    const as = { authorization: `Bearer ${key}` };
+    await until(async () => (await table()).sessions.length === 1, 'the session to be known');
+    const answer = await shared.stage.post(path, chat, as);
+    expect(answer.status).toBe(503);
+    expect(Number(answer.headers.get('retry-after'))).toBe(120);
+    const { error } = (await answer.json()) as { error: { message: string; code: string } };
+    expect(error.message).toMatch(/no replica of .* is on idle nodes now/);
+    // Whoever asks for a tier means it.
+    const asked = await shared.stage.post(path, chat, { ...as, 'x-hpcserve-qos': 'tier=scavenger' });
+    expect(asked.status).toBe(404);
+    expect(await ask({ ...as, 'x-hpcserve-qos': 'tier=stable' })).toBe('good');
+  });
+
   it('of a key hold for all its requests; a request narrows providers and replaces terms', async () => {
     await three();
     const { key, id } = await shared.stage.newKey({
@@ -216,6 +232,14 @@ describe('filters', () => {
     expect(await changed.json()).toMatchObject({ id, settings: { qos: 'tier=scavenger' } });
     expect(await ask(as)).toBe('cheap');
     expect(await ask({ ...as, 'x-hpcserve-qos': 'tier=stable' })).toBe('good');
+    // Batch work leaves stable replicas to others, unless it says otherwise.
+    await shared.stage.admin(`/hpcserve/v1/keys/${id}`, {
+      method: 'PATCH',
+      body: { qos: null, batch: true },
+    });
+    for (let turn = 0; turn < 5; turn++) expect(await ask(as)).toBe('cheap');
+    expect(await ask({ ...as, 'x-hpcserve-qos': 'tier=stable' })).toBe('good');
+    expect(await ask({ ...as, 'x-hpcserve-qos': 'tier=stable; devices=tpu' })).toMatch(/^404/);
     const wrong = await shared.stage.admin(`/hpcserve/v1/keys/${id}`, {
       method: 'PATCH',
       body: { qos: 'teir=x' },
