@@ -4,6 +4,7 @@ import { cpus, totalmem } from 'node:os';
 import { packageRoot } from '../host/package-root.ts';
 import { nearest } from '../spec/nearest.ts';
 import { benches } from './list.ts';
+import { MissingNeed } from './need.ts';
 import type { BenchReport, BenchResult } from './result.ts';
 
 const [name, ...rest] = process.argv.slice(2);
@@ -22,7 +23,12 @@ async function main(): Promise<void> {
   const bench = await load();
   const log = (line: string): void => void process.stderr.write(`${line}\n`);
   log(`${bench.name}: ${bench.describe}`);
-  const results = await bench.run({ json, log, args: rest.filter((argument) => argument !== '--json') });
+  const args = rest.filter((argument) => argument !== '--json');
+  const results = await bench.run({ json, log, args }).catch((error: unknown) => {
+    if (!(error instanceof MissingNeed)) throw error;
+    log(`error: ${error.message}\n  try: ${error.how}`);
+    process.exit(1);
+  });
   const report: BenchReport = { bench: bench.name, commit: commit(), machine: machine(), results };
   process.stdout.write(json ? `${JSON.stringify(report)}\n` : table(report));
   process.exit(results.some((result) => result.holds === false) ? 1 : 0);

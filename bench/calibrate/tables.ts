@@ -2,11 +2,22 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
+import { MissingNeed } from '../need.ts';
 
 /** Where the tables lie: `HPCSERVE_TRUTH`, or `shared/truth` beside the project. */
 export function truthFolder(): string | undefined {
   const folder = process.env.HPCSERVE_TRUTH ?? join(packageRoot, '..', 'shared', 'truth');
   return existsSync(join(folder, 'silicon_agg_sample.csv')) ? folder : undefined;
+}
+
+/** The folder. @throws MissingNeed where it is not there */
+export function requireTruth(): string {
+  const folder = truthFolder();
+  if (folder !== undefined) return folder;
+  throw new MissingNeed(
+    'the measured tables that the simulator is judged by are not there',
+    'set HPCSERVE_TRUTH to a folder with them; docs/simulator.md says which they are and who publishes each',
+  );
 }
 
 /** One row of NVIDIA AIConfigurator's `silicon` data: a closed loop of `batch` requests. */

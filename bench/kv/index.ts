@@ -2,10 +2,11 @@
  * What on-demand KV costs a decode step, and how fast weights come into the pool: Tangram's Table 1 and Figure 11b
  * here.
  */
+import { availableParallelism } from 'node:os';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { benchModels } from '../reuse/models.ts';
 import { type Decode, decode_setting, measureDecode } from './decode.ts';
-import { type LoadRate, measureLoads } from './load-rate.ts';
+import { type LoadRate, type LoadRates, measureLoads } from './load-rate.ts';
 
 export const kvBench: Bench = {
   name: 'kv',
@@ -29,15 +30,15 @@ async function run({ log, args }: BenchOptions): Promise<BenchResult[]> {
   ]);
   try {
     const [quantized, plain] = models.paths as [string, string];
-    const rates = await measureLoads(plain, quantized);
+    const threads = availableParallelism();
+    const all = await measureLoads(plain, quantized, threads);
+    const one = await measureLoads(plain, quantized, 1);
     const { fresh, churned, churned_requests } = await measureDecode(quantized, log, churn_minutes);
     return [
       ...decodeResults(`decode step, ${decode_setting}`, fresh),
       ...decodeResults(`the same after ${churned_requests} requests that came and went`, churned),
-      rateResult('load of a plain layout on one thread', 'memory copy', rates.plain, 0.8),
-      ...(rates.converted
-        ? [rateResult('load of a repacked layout on one thread', 'repacking alone', rates.converted, 0.9)]
-        : []),
+      ...rateResults(`on all ${threads} cores`, all),
+      ...rateResults('on one thread', one),
     ];
   } finally {
     models.remove();
@@ -77,6 +78,15 @@ function decodeResults(what: string, decode: Decode): BenchResult[] {
       bar: '',
       holds: null,
     },
+  ];
+}
+
+function rateResults(where: string, { plain, converted }: LoadRates): BenchResult[] {
+  return [
+    rateResult(`load of a plain layout ${where}`, 'memory copy', plain, 0.8),
+    ...(converted
+      ? [rateResult(`load of a repacked layout ${where}`, 'repacking alone', converted, 0.9)]
+      : []),
   ];
 }
 

@@ -1,14 +1,14 @@
 /**
- * How fast weights come from the page cache into a pool whose memory is there, on one thread, beside the same bytes
- * copied or converted.
+ * How fast weights come from the page cache into a pool whose memory is there, on all cores and on one, beside the same
+ * bytes copied or converted by as many threads.
  */
+import { Worker } from 'node:worker_threads';
 import { DevicePool } from '../../agent/memory/device-pool.ts';
 import type { WeightLoad } from '../../agent/memory/pooled-loading.ts';
-import { GgmlType, loadGgml } from '../../native/ggml.ts';
-import { moveMemory, SharedMemory, unmap } from '../../native/memory-map.ts';
+import { loadGgml } from '../../native/ggml.ts';
+import type { PeerAnswer, PeerKind } from './peer-thread.ts';
 
 const attempts = 7;
-const mib = 2 ** 20;
 const gb = 1e9;
 
 export interface LoadRate {
@@ -24,40 +24,90 @@ export interface LoadRates {
   converted?: LoadRate;
 }
 
-export async function measureLoads(plain_path: string, quantized_path: string): Promise<LoadRates> {
-  const pool = new DevicePool(loadGgml(), { pool_bytes: 1.2e9, threads: 1, populate: true });
+/** @param threads of the load, and of what stands beside it */
+export async function measureLoads(
+  plain_path: string,
+  quantized_path: string,
+  threads: number,
+): Promise<LoadRates> {
+  const pool = new DevicePool(loadGgml(), { pool_bytes: 1.2e9, threads, populate: true });
   try {
-    load(pool, plain_path);
-    load(pool, quantized_path);
+    load(pool, plain_path, threads);
+    load(pool, quantized_path, threads);
     const special = pool.memory.layouts[1];
-    return {
-      plain: pairs(() => load(pool, plain_path), copyRate()),
-      ...(special && { converted: pairs(() => load(pool, quantized_path), conversionRate()) }),
-    };
+    const rates: LoadRates = { plain: await pairs(() => load(pool, plain_path, threads), 'copy', threads) };
+    if (special)
+      rates.converted = await pairs(() => load(pool, quantized_path, threads), 'conversion', threads);
+    return rates;
   } finally {
     await pool.close();
   }
 }
 
-function pairs(ours: () => number, peer: { rate: () => number; free: () => void }): LoadRate {
+async function pairs(ours: () => number, kind: PeerKind, threads: number): Promise<LoadRate> {
+  const peers = await Peers.start(kind, threads);
   const mine: number[] = [];
   const theirs: number[] = [];
-  for (let attempt = 0; attempt < attempts; attempt++) {
-    mine.push(ours());
-    theirs.push(peer.rate());
+  try {
+    for (let attempt = 0; attempt < attempts; attempt++) {
+      mine.push(ours());
+      theirs.push(await peers.rate());
+    }
+  } finally {
+    await peers.end();
   }
-  peer.free();
   const ratios = mine.map((rate, index) => rate / theirs[index]!);
   return { ours: median(mine), theirs: median(theirs), ratio: median(ratios) };
 }
 
+/** Threads that copy or convert memory of their own, all at once. */
+class Peers {
+  readonly #workers: Worker[];
+
+  private constructor(workers: Worker[]) {
+    this.#workers = workers;
+  }
+
+  static async start(kind: PeerKind, threads: number): Promise<Peers> {
+    const path = new URL('./peer-thread.js', import.meta.url);
+    const peers = new Peers(Array.from({ length: threads }, () => new Worker(path, { workerData: kind })));
+    // Pages are taken and code is compiled before anything counts.
+    await peers.rate();
+    return peers;
+  }
+
+  /** GB a second of all together, from the first that starts to the last that ends. */
+  async rate(): Promise<number> {
+    const answers = await Promise.all(this.#workers.map(askOnce));
+    const bytes = answers.reduce((sum, answer) => sum + answer.bytes, 0);
+    const started_ms = Math.min(...answers.map((answer) => answer.started_ms));
+    const ended_ms = Math.max(...answers.map((answer) => answer.ended_ms));
+    return bytes / gb / ((ended_ms - started_ms) / 1000);
+  }
+
+  async end(): Promise<void> {
+    await Promise.all(this.#workers.map((worker) => worker.terminate()));
+  }
+}
+
+function askOnce(worker: Worker): Promise<PeerAnswer> {
+  return new Promise((resolve, reject) => {
+    const failed = (error: Error): void => reject(error);
+    worker.once('error', failed).once('message', (answer: PeerAnswer) => {
+      worker.off('error', failed);
+      resolve(answer);
+    });
+    worker.postMessage('go');
+  });
+}
+
 /** @returns GB a second of the whole model, planning included */
-function load(pool: DevicePool, model_path: string): number {
+function load(pool: DevicePool, model_path: string, threads: number): number {
   pool.store.clear();
   let done: WeightLoad | undefined;
   const options = {
     model_path,
-    threads: 1,
+    threads,
     context_tokens: 64,
     max_sequences: 1,
     prefill_chunk_tokens: 16,
@@ -70,56 +120,6 @@ function load(pool: DevicePool, model_path: string): number {
   while (!engine) engine = opening.advance(true);
   engine.close();
   return done!.missing_bytes / gb / (done!.read_ms / 1000);
-}
-
-function copyRate(): { rate: () => number; free: () => void } {
-  const bytes = 256 * mib;
-  const memories = [0, 1].map(() => {
-    const memory = SharedMemory.create('bench', bytes);
-    return { memory, address: memory.map() };
-  });
-  const [to, from] = memories as [(typeof memories)[0], (typeof memories)[0]];
-  moveMemory(to.address, from.address, bytes);
-  moveMemory(from.address, to.address, bytes);
-  return {
-    rate: () => {
-      const started = performance.now();
-      moveMemory(to.address, from.address, bytes);
-      return bytes / gb / ((performance.now() - started) / 1000);
-    },
-    free: () => {
-      for (const { memory, address } of memories) {
-        unmap(address, bytes);
-        memory.close();
-      }
-    },
-  };
-}
-
-/** ggml's own conversion of a matrix that is in memory. */
-function conversionRate(): { rate: () => number; free: () => void } {
-  const ggml = loadGgml();
-  const [columns, rows] = [2048, 8192];
-  const bufferType = ggml.cpuExtraBufferTypes[0]!;
-  const context = ggml.ggml_init({ mem_size: 4096, mem_buffer: null, no_alloc: true })!;
-  const tensor = ggml.ggml_new_tensor_2d(context, GgmlType.Q4_0, columns, rows)!;
-  const bytes = Number(ggml.ggml_nbytes(tensor));
-  const buffer = ggml.ggml_backend_buft_alloc_buffer(bufferType, bytes + 64)!;
-  ggml.ggml_backend_tensor_alloc(buffer, tensor, ggml.ggml_backend_buffer_get_base(buffer));
-  const source = new Uint8Array(bytes).fill(0x35);
-  ggml.ggml_backend_tensor_set(tensor, source, 0, bytes);
-  const times = 16;
-  return {
-    rate: () => {
-      const started = performance.now();
-      for (let time = 0; time < times; time++) ggml.ggml_backend_tensor_set(tensor, source, 0, bytes);
-      return (times * bytes) / gb / ((performance.now() - started) / 1000);
-    },
-    free: () => {
-      ggml.ggml_backend_buffer_free(buffer);
-      ggml.ggml_free(context);
-    },
-  };
 }
 
 function median(values: readonly number[]): number {

@@ -5,6 +5,8 @@ import { GossipSimulation } from '../../mesh/gossip/simulation.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { bytesPerRecord } from './record-memory.ts';
 
+/** What is promised is an hour; `--minutes` of less are a look that nobody is judged by. */
+const peace_minutes = 60;
 const delay_ms = [0.2, 3] as const;
 
 export const meshBench: Bench = {
@@ -15,8 +17,7 @@ export const meshBench: Bench = {
       args: [...args],
       options: {
         members: { type: 'string', default: '1000' },
-        minutes: { type: 'string', default: '5' },
-        hour: { type: 'boolean', default: false },
+        minutes: { type: 'string', default: String(peace_minutes) },
         apart: { type: 'string', default: '10' },
         seed: { type: 'string', default: '1' },
       },
@@ -26,7 +27,7 @@ export const meshBench: Bench = {
       news(size, log),
       death(size, log),
       partition(size, Number(values.apart), log),
-      falseAlarms(size, values.hour ? 60 : Number(values.minutes), log),
+      falseAlarms(size, Number(values.minutes), log),
       await memory(size.members),
     ];
   },
@@ -96,7 +97,11 @@ function falseAlarms(size: Size, minutes: number, log: BenchOptions['log']): Ben
     `${minutes} min of peace: ${rate.toFixed(1)} messages a second and member, simulated in ${((performance.now() - start_ms) / 1000).toFixed(0)} s`,
   );
   const what = `${size.members} members, 1 % loss, ${minutes} min: members that live and were evicted`;
-  return row(what, evicted, '', '0', evicted === 0);
+  if (minutes >= peace_minutes) return row(what, evicted, '', '0', evicted === 0);
+  return {
+    ...row(what, evicted, '', `0 in ${peace_minutes} min`, evicted === 0),
+    holds: evicted === 0 ? null : false,
+  };
 }
 
 async function memory(records: number): Promise<BenchResult> {

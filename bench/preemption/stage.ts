@@ -5,7 +5,8 @@ import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync 
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import type { Cluster } from '../../test/cluster/cluster.ts';
-import { acquireCluster, type ClusterLease } from '../../test/cluster/shared.ts';
+import type { ClusterLease } from '../../test/cluster/shared.ts';
+import { benchCluster } from '../need.ts';
 
 export interface StageOptions {
   /** Name of the cluster and of the site. */
@@ -24,7 +25,7 @@ export class Stage {
   #backfill: ChildProcess | undefined;
 
   static async open(options: StageOptions): Promise<Stage> {
-    const stage = new Stage(await acquireCluster(options.name));
+    const stage = new Stage(await benchCluster(options.name));
     try {
       await stage.#prepare(options);
     } catch (error) {

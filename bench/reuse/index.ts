@@ -24,7 +24,7 @@ const mib = 2 ** 20;
 const beside_bytes = 64 * mib;
 
 interface Request {
-  /** The model was never here before: nothing of it could have been kept. Not counted in the means. */
+  /** The model was never here before: nothing of it could have been kept. */
   first: boolean;
   load_ms: number;
   ttft_ms: number;
@@ -172,55 +172,72 @@ function resultsOf(cell: Cell): BenchResult[] {
   ];
 }
 
-/** Over all cells of a level, as the paper's figure does over its models. */
+/** Of the paper's figures the smallest gains (Tangram, Figures 8 and 10): each level has to reach them. */
+const load_ratio_min = 1.8;
+const ttft_lower_min = 14;
+
+/** Over all cells of a level, as the paper's figure does over its models; every load counts. */
 function summary(cells: readonly Cell[]): BenchResult[] {
-  const over = (chosen: readonly Cell[], side: 'ours' | 'theirs', what: 'load_ms' | 'ttft_ms'): number =>
-    meanOf(
-      chosen.flatMap((cell) => cell[side]),
-      what,
-    );
-  const lower = (chosen: readonly Cell[]): number =>
-    100 * (1 - over(chosen, 'ours', 'ttft_ms') / over(chosen, 'theirs', 'ttft_ms'));
   const results = localities.flatMap((locality): BenchResult[] => {
     const chosen = cells.filter((cell) => cell.locality === locality);
-    const mine = over(chosen, 'ours', 'load_ms');
-    const whole = over(chosen, 'theirs', 'load_ms');
+    const over = (side: 'ours' | 'theirs', what: 'load_ms' | 'ttft_ms', again = false): number =>
+      mean(
+        chosen
+          .flatMap((cell) => cell[side])
+          .filter(({ first }) => !again || !first)
+          .map((request) => request[what]),
+      );
+    const loads = (again: boolean): [number, number] => [
+      over('ours', 'load_ms', again),
+      over('theirs', 'load_ms', again),
+    ];
+    const [mine, whole] = loads(false);
+    const [mineAgain, wholeAgain] = loads(true);
+    const lower = 100 * (1 - over('ours', 'ttft_ms') / over('theirs', 'ttft_ms'));
+    const where = `${locality}, all pools`;
     return [
       result(
-        `mean load time, ${locality}, all pools (the paper: 1.8 to 6.2×)`,
+        `mean load time, ${where} (the paper: 1.8 to 6.2×)`,
         'ms',
         mine,
         'without reuse',
         whole,
         whole / mine,
-        locality === 'L4' ? 'ratio ≥ 1.8, aim 10' : '',
-        locality === 'L4' ? whole / mine >= 1.8 : null,
+        `ratio ≥ ${load_ratio_min}`,
+        whole / mine >= load_ratio_min,
       ),
-      result(`TTFT of cold starts lower by, ${locality}, all pools`, '%', lower(chosen), '', null, null),
+      result(
+        `the same without each model's first load, which nothing could spare, ${where}`,
+        'ms',
+        mineAgain,
+        'without reuse',
+        wholeAgain,
+        wholeAgain / mineAgain,
+      ),
+      result(
+        `TTFT of cold starts lower by, ${where} (the paper: 14 to 60 %)`,
+        '%',
+        lower,
+        '',
+        null,
+        null,
+        `≥ ${ttft_lower_min} %`,
+        lower >= ttft_lower_min,
+      ),
     ];
   });
-  const load_ms = over(cells, 'theirs', 'load_ms');
-  const ttft_ms = over(cells, 'theirs', 'ttft_ms');
+  const all = (what: 'load_ms' | 'ttft_ms'): number =>
+    mean(cells.flatMap(({ theirs }) => theirs).map((request) => request[what]));
   return [
     ...results,
     // The rest is the prompt: what reuse could save at most.
     result(
       'share of loading in TTFT without reuse (the paper: up to 72 %)',
       '%',
-      (100 * load_ms) / ttft_ms,
+      (100 * all('load_ms')) / all('ttft_ms'),
       '',
       null,
       null,
-    ),
-    result(
-      'TTFT of cold starts lower by, all levels and pools (the paper: 14 to 60 %)',
-      '%',
-      lower(cells),
-      '',
-      null,
-      null,
-      '≥ 14 %',
-      lower(cells) >= 14,
     ),
   ];
 }
@@ -273,7 +290,7 @@ function describeCell(cell: Cell): string {
 }
 
 function meanOf(requests: readonly Request[], what: 'load_ms' | 'ttft_ms'): number {
-  return mean(requests.filter(({ first }) => !first).map((one) => one[what]));
+  return mean(requests.map((one) => one[what]));
 }
 
 function sum(values: readonly number[]): number {

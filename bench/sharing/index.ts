@@ -10,12 +10,12 @@ import {
 } from '../../solver/sharing-simulator/measured-iterations.ts';
 import type { SharingReport } from '../../solver/sharing-simulator/outcome.ts';
 import { replicaModels } from '../../solver/sharing-simulator/testbed.ts';
-import { iterationRows, truthFolder } from '../calibrate/tables.ts';
+import { iterationRows, requireTruth } from '../calibrate/tables.ts';
 import type { Bench, BenchResult } from '../result.ts';
 import { processBench } from './processes.ts';
 import { ablations, growthChoices, type System, systems } from './systems.ts';
 import { type ValidationSpeed, validationSpeed } from './validation-speed.ts';
-import { publishedWorkload, seededWorkload, type Workload } from './workloads.ts';
+import { publishedWorkload, quantileWorkload, seededWorkload, type Workload } from './workloads.ts';
 
 const bases = ['llama-3.2-3b', 'llama-2-7b', 'llama-2-13b'] as const;
 const model_counts = [32, 64, 128] as const;
@@ -36,12 +36,15 @@ export const sharingBench: Bench = {
   async run({ log, args }) {
     const at = args.indexOf('--published');
     const file = at < 0 ? undefined : args[at + 1];
-    const workload = file === undefined ? seededWorkload() : publishedWorkload(file);
+    const seeded = (): Workload => (args.includes('--quantiles') ? quantileWorkload() : seededWorkload());
+    const workload = file === undefined ? seeded() : publishedWorkload(file);
     log(`requests: ${workload.origin}`);
+    // What is missing is said before an hour has passed.
+    requireTruth();
     return [
       ...speeds(log),
       ...(await processBench(log)),
-      ...profiles(log),
+      ...profiles(),
       ...capacity(workload, log),
       ...(workload.seeded ? growthShares(workload, log) : []),
       ...mixed(workload, log),
@@ -81,15 +84,9 @@ function speeds(log: (line: string) => void): BenchResult[] {
   });
 }
 
-/** The shipped profiles are the measured tables, where these are at hand. */
-function profiles(log: (line: string) => void): BenchResult[] {
-  const folder = truthFolder();
-  if (folder === undefined) {
-    log(
-      'the measured tables are not there (set HPCSERVE_TRUTH): the shipped profiles are not held against them',
-    );
-    return [];
-  }
+/** The shipped profiles are the measured tables. */
+function profiles(): BenchResult[] {
+  const folder = requireTruth();
   const rows = iterationRows(folder).filter(
     ({ model, device }) =>
       (bases as readonly string[]).includes(model) &&

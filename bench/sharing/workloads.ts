@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import { drawWorkload, type WorkloadRequest } from '../../solver/sharing-simulator/workload.ts';
 import { parseTrace } from '../../solver/simulator/trace.ts';
+import { MissingNeed } from '../need.ts';
 
 const minutes = 30;
 const tokens_max = 4096;
@@ -16,19 +17,28 @@ export interface Workload {
   draw(models: number, seed: number): WorkloadRequest[];
 }
 
+/** Arrivals by seed, and lengths from the quantiles of Azure's conversations that the simulator brings. */
+export function quantileWorkload(): Workload {
+  return {
+    seeded: true,
+    origin: 'arrivals by seed, lengths from quantiles of Azure LLM 2023 conversations',
+    draw: (models, seed) => drawWorkload({ models, minutes, seed }),
+  };
+}
+
 /**
- * Arrivals by seed. Lengths from Azure's conversations of 2023, where `HPCSERVE_TRACES` (or `shared/traces` beside the
- * project) has `azure_llm_2023_conv.csv`; else from the quantiles of it that the simulator brings.
+ * Arrivals by seed. Lengths from Azure's conversations of 2023: `azure_llm_2023_conv.csv` in the folder
+ * `HPCSERVE_TRACES` (or `shared/traces` beside the project).
+ * @throws MissingNeed where it is not there
  */
 export function seededWorkload(): Workload {
   const folder = process.env.HPCSERVE_TRACES ?? join(packageRoot, '..', 'shared', 'traces');
   const file = join(folder, 'azure_llm_2023_conv.csv');
   if (!existsSync(file))
-    return {
-      seeded: true,
-      origin: 'arrivals by seed, lengths from quantiles of Azure LLM 2023 conversations',
-      draw: (models, seed) => drawWorkload({ models, minutes, seed }),
-    };
+    throw new MissingNeed(
+      `the lengths of Azure's conversations are not there: ${file}`,
+      'set HPCSERVE_TRACES to a folder with azure_llm_2023_conv.csv (AzureLLMInferenceTrace_conv.csv of the Azure Public Dataset, CC-BY), or take the quantiles of it with --quantiles',
+    );
   const { input_tokens, output_tokens } = parseTrace(readFileSync(file, 'utf8'), file);
   const lengths = Array.from(input_tokens, (input, at) => ({
     input_tokens: input,

@@ -22,9 +22,9 @@ import {
   operatorRows,
   type RecordedRequest,
   recordedRun,
+  requireTruth,
   type SiliconRow,
   siliconRows,
-  truthFolder,
 } from '../calibrate/tables.ts';
 import type { Bench, BenchResult } from '../result.ts';
 import { paperCase } from './paper-case.ts';
@@ -35,15 +35,15 @@ export const simulatorBench: Bench = {
   describe:
     'serving simulator: error on measurements kept out of its calibration, speed, the paper’s own case',
   async run({ log }) {
-    const folder = truthFolder();
-    const results: BenchResult[] = [];
-    if (folder === undefined)
-      log(
-        'the measured tables are not there (set HPCSERVE_TRUTH): errors are not judged, only speed and the paper’s case',
-      );
-    else results.push(...silicon(folder, log), ...recorded(folder), ...iterations(folder), operators(folder));
-    results.push(speed(), ...paperCase(log));
-    return results;
+    const folder = requireTruth();
+    return [
+      ...silicon(folder, log),
+      ...recorded(folder),
+      ...iterations(folder),
+      operators(folder),
+      speed(),
+      ...paperCase(log),
+    ];
   },
 };
 
@@ -86,44 +86,30 @@ function silicon(folder: string, log: (line: string) => void): BenchResult[] {
     which: 'ours' | 'raw',
     keep: (entry: Entry) => boolean,
   ): Pair[] => rows.filter(keep).map((entry) => [entry[which][metric], entry.row[metric]]);
-  const both = (name: string, keep: (entry: Entry) => boolean, bars: boolean): BenchResult[] => [
-    error(
-      `TPOT, ${name}`,
-      pairs('tpot_ms', 'ours', keep),
-      pairs('tpot_ms', 'raw', keep),
-      bars ? 10 : undefined,
-    ),
-    error(
-      `TTFT, ${name}`,
-      pairs('ttft_ms', 'ours', keep),
-      pairs('ttft_ms', 'raw', keep),
-      bars ? 20 : undefined,
-    ),
+  const both = (name: string, keep: (entry: Entry) => boolean): BenchResult[] => [
+    error(`TPOT, ${name}`, pairs('tpot_ms', 'ours', keep), pairs('tpot_ms', 'raw', keep), 10),
+    error(`TTFT, ${name}`, pairs('ttft_ms', 'ours', keep), pairs('ttft_ms', 'raw', keep), 20),
   ];
   const of = (test: (row: SiliconRow) => boolean) => (entry: Entry) => test(entry.row) && !entry.saturated;
   return [
-    ...both('all kept out', () => true, true),
+    ...both('all kept out', () => true),
     ...both(
       'vLLM on H200, a GPU kept out',
       of((row) => row.backend === 'vllm' && row.system === 'h200_sxm'),
-      true,
     ),
     ...both(
       'TP 1 and 4, kept out',
       of((row) => row.tp === 1 || row.tp === 4),
-      true,
     ),
     ...both(
       'batches 8, 32, 128, kept out',
       of((row) => [8, 32, 128].includes(row.batch)),
-      true,
     ),
     ...both(
       'mixture of experts (gpt-oss-120b)',
       of((row) => row.model.includes('gpt-oss')),
-      true,
     ),
-    ...both('KV cache full: the table does not tell its precision', (entry) => entry.saturated, false),
+    ...both('KV cache full: the table does not tell its precision', (entry) => entry.saturated),
   ];
 }
 

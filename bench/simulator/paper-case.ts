@@ -2,17 +2,16 @@
  * LLMFabric §5, Table 1: three models on 32 GH200 and 24 A100. The paper tells arrival rates and gives lengths
  * as ranges of means (in 600 to 1170, out 64 to 530) without saying which model has which; it does not tell
  * TP degrees, nodes or durations. Here: nodes of four GPUs (Alps), TP up to four, normal lengths with a
- * deviation of a quarter of the mean, and three choices of means. Each plan gets its best TP by the same
- * search, so that plans are compared and not their tuning.
+ * deviation of a quarter of the mean, and three choices of means. Ours is the plan that the product's `place`
+ * makes of it, TP included; the others get the best TP of each kind.
  */
-import type { AssignmentOption } from '../../solver/assignment/problem.ts';
-import { solveAssignment } from '../../solver/assignment/solve.ts';
 import { findDevice } from '../../solver/catalog/devices.ts';
 import { findModel } from '../../solver/catalog/known-models.ts';
 import { LatencyModel } from '../../solver/simulator/latency.ts';
 import { type ReplicaGroup, simulateServing } from '../../solver/simulator/simulate.ts';
 import { drawRequests } from '../../solver/simulator/workload.ts';
 import type { BenchResult } from '../result.ts';
+import { productPlan } from './product-plan.ts';
 
 const models = [
   { name: 'llama-2-13b', rate_per_s: 110 },
@@ -21,6 +20,8 @@ const models = [
 ] as const;
 const kinds = ['GH200', 'A100'] as const;
 const available = [32, 24] as const;
+/** Of each node. */
+const devices_per_node = 4;
 
 /** Devices of each kind, by model. */
 type Allocation = readonly (readonly [gh200: number, a100: number])[];
@@ -79,16 +80,20 @@ interface Choice {
 
 const requests_simulated = 6000;
 
+/** Replicas of one model that are alike. */
+interface Part {
+  kind: (typeof kinds)[number];
+  tp: number;
+  dp: number;
+}
+
 export function paperCase(log: (line: string) => void): BenchResult[] {
   return scenarios.flatMap((scenario) => {
     const tables = models.map((_, index) => capacities(index, scenario));
-    const ours = best(tables, log);
-    const all: Record<string, Allocation> = { ...plans, ours };
-    const outcomes = Object.entries(all).map(([name, allocation]) => ({
-      name,
-      allocation,
-      ...run(allocation, tables, scenario),
-    }));
+    const all: Record<string, Part[][]> = { ours: ours(scenario, log) };
+    for (const [name, allocation] of Object.entries(plans))
+      all[name] = allocation.map((devices, index) => partsOf(tables[index]!.get(devices.join(','))!));
+    const outcomes = Object.entries(all).map(([name, parts]) => ({ name, parts, ...run(parts, scenario) }));
     log('');
     log(
       `${scenario.name}: ${models.map(({ name }, i) => `${name} ${scenario.lengths[i]!.join('→')}`).join(', ')}`,
@@ -98,7 +103,7 @@ export function paperCase(log: (line: string) => void): BenchResult[] {
     );
     for (const outcome of outcomes)
       log(
-        `${outcome.name.padEnd(7)}${outcome.allocation.map((devices, i) => describe(devices, tables[i]!).padEnd(28)).join('')}${outcome.tokens_per_s.toFixed(0).padStart(15)}${outcome.e2e_mean_s.toFixed(2).padStart(13)}${outcome.e2e_p95_s.toFixed(2).padStart(12)}`,
+        `${outcome.name.padEnd(7)}${outcome.parts.map((own) => describe(own).padEnd(28)).join('')}${outcome.tokens_per_s.toFixed(0).padStart(15)}${outcome.e2e_mean_s.toFixed(2).padStart(13)}${outcome.e2e_p95_s.toFixed(2).padStart(12)}`,
       );
     const of = (name: string): (typeof outcomes)[number] =>
       outcomes.find((outcome) => outcome.name === name)!;
@@ -166,55 +171,47 @@ function latency(name: string, device: string, tp: number): LatencyModel {
   return new LatencyModel({ model: findModel(name), device: findDevice(device), engine: 'vllm', tp, pp: 1 });
 }
 
-/** Shares of a model's traffic are dealt in so many units. */
-const share_units = 20;
-/** Seconds over which arrivals are looked at: the span that is simulated. */
-const span_s = requests_simulated / models.reduce((sum, { rate_per_s }) => sum + rate_per_s, 0);
-
-/**
- * Our plan by the placement solver. An option runs a share s of a model's requests on d devices of one kind;
- * it costs, per request, half the backlog that the span leaves there, span/2 · (s·λ/c − 1) with c what the
- * devices sustain: at these rates no plan keeps up with every model, so latency is what stays behind.
- */
-function best(tables: readonly Map<string, Choice>[], log: (line: string) => void): Allocation {
-  const options = models.map(({ rate_per_s }, model): AssignmentOption[] =>
-    kinds.flatMap((_, type) =>
-      Array.from({ length: available[type]! }, (_, index) => index + 1).flatMap((devices) => {
-        const sustained = tables[model]!.get(type === 0 ? `${devices},0` : `0,${devices}`)!.capacity;
-        if (sustained === 0) return [];
-        return Array.from({ length: share_units }, (_, units) => {
-          const rate = (rate_per_s * (units + 1)) / share_units;
-          // The second term prefers, of two that keep up, the one with more room.
-          const wait_s = (span_s / 2) * Math.max(0, rate / sustained - 1) + 0.1 * (rate / sustained);
-          return { type, devices, share: units + 1, cost: Math.round(rate * wait_s * 1000) };
-        });
-      }),
-    ),
-  );
-  const { status, choice } = solveAssignment({ counts: available, shares: share_units, options });
-  if (choice === undefined) throw new Error(`the solver found no plan: ${status}`);
-  log(`(our plan: ${status})`);
-  return choice.map((chosen, model) => {
-    const devices: [number, number] = [0, 0];
-    for (const index of chosen) {
-      const option = options[model]![index]!;
-      devices[option.type] = option.devices;
-    }
-    return devices;
+/** What the product plans for these rates and lengths, by model. */
+function ours({ lengths }: Scenario, log: (line: string) => void): Part[][] {
+  const asked = models.map(({ name, rate_per_s }, index) => {
+    const [input_tokens, output_tokens] = lengths[index]!;
+    return { name, rate_per_s, input_tokens, output_tokens };
   });
+  const { groups, search } = productPlan(
+    asked,
+    kinds.map((device, at) => ({
+      device,
+      nodes: available[at]! / devices_per_node,
+      per_node: devices_per_node,
+    })),
+  );
+  log(`(our plan: ${search.status}${search.gap === undefined ? '' : `, gap ${percent(search.gap)}`})`);
+  return groups.map((own) =>
+    own.map(({ device, tensor, replicas }) => ({
+      kind: kinds.find((kind) => device.startsWith(kind))!,
+      tp: tensor,
+      dp: replicas,
+    })),
+  );
+}
+
+const percent = (share: number): string => `${(100 * share).toFixed(1)} %`;
+
+function partsOf({ devices, tp }: Choice): Part[] {
+  return kinds.flatMap((kind, at): Part[] =>
+    tp[at] === 0 ? [] : [{ kind, tp: tp[at]!, dp: Math.floor(devices[at]! / tp[at]!) }],
+  );
 }
 
 /** The whole plan through the simulator: every model's requests on its devices, for the same span of time. */
 function run(
-  allocation: Allocation,
-  tables: readonly Map<string, Choice>[],
+  parts: readonly (readonly Part[])[],
   scenario: Scenario,
 ): { tokens_per_s: number; e2e_mean_s: number; e2e_p95_s: number } {
   const total = models.reduce((sum, { rate_per_s }) => sum + rate_per_s, 0);
   let tokens = 0;
   const latencies: number[] = [];
   for (const [index, { name, rate_per_s }] of models.entries()) {
-    const choice = tables[index]!.get(allocation[index]!.join(','))!;
     const [input, output] = scenario.lengths[index]!;
     const requests = drawRequests({
       rate_per_s,
@@ -224,21 +221,17 @@ function run(
       output: { kind: 'normal', mean: output, deviation: output / 4 },
       seed: 7 + index,
     });
-    const groups = kinds.flatMap((kind, at): ReplicaGroup[] => {
-      const tp = choice.tp[at]!;
-      if (tp === 0) return [];
-      return [
-        {
-          model: findModel(name),
-          device: findDevice(kind),
-          engine: 'vllm',
-          tp,
-          pp: 1,
-          dp: Math.floor(choice.devices[at]! / tp),
-          weight: latency(name, kind, tp).maxRate({ input_tokens: input, output_tokens: output }),
-        },
-      ];
-    });
+    const groups = parts[index]!.map(
+      ({ kind, tp, dp }): ReplicaGroup => ({
+        model: findModel(name),
+        device: findDevice(kind),
+        engine: 'vllm',
+        tp,
+        pp: 1,
+        dp,
+        weight: latency(name, kind, tp).maxRate({ input_tokens: input, output_tokens: output }),
+      }),
+    );
     const { report, e2e_s } = simulateServing(groups, requests);
     tokens += report.output_tokens_per_s;
     latencies.push(...e2e_s);
@@ -251,9 +244,6 @@ function run(
   };
 }
 
-function describe(devices: readonly [number, number], table: Map<string, Choice>): string {
-  const { tp } = table.get(devices.join(','))!;
-  return kinds
-    .flatMap((kind, at) => (devices[at]! > 0 ? [`${devices[at]}×${kind}/tp${tp[at]}`] : []))
-    .join('+');
+function describe(parts: readonly Part[]): string {
+  return parts.map(({ kind, tp, dp }) => `${tp * dp}×${kind}/tp${tp}`).join('+');
 }

@@ -1,9 +1,10 @@
 /**
  * Our optimiser beside CP-SAT with one worker, native HiGHS and HiGHS from npm: the same formulation, one
  * thread each, in turns in one run. Our time is everything from the options to the proof; theirs is the
- * solver's own call, without building the model. Arguments: `--folder DIR` with instances, `--rounds N` (default
- * 3), `--limit-s N` (default 30), `--seed N` of the fresh instances (default 1), `--instances N` seeded ones
- * (default 120; `all`: 1,000, which take some minutes).
+ * solver's own call, without building the model. Arguments: `--folder DIR` with instances (or
+ * `HPCSERVE_INSTANCES`), `--generated` for some by seed instead, `--rounds N` (default 3), `--limit-s N` (default 30),
+ * `--seed N` of the fresh instances (default 1), `--instances N` seeded ones (default 120; `all`: 1,000, which take
+ * some minutes).
  */
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
@@ -13,6 +14,7 @@ import { packageRoot } from '../../host/package-root.ts';
 import { solveAssignment } from '../../solver/assignment/solve.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { generateInstance } from './generate.ts';
+import { generatedInstances, loadInstances } from './instances.ts';
 import { gapTo, runOurs } from './our-run.ts';
 import { median, row } from './rows.ts';
 import { seeded, seeded_all, seeded_few } from './seeded.ts';
@@ -34,7 +36,8 @@ function fresh(seed: number, limit_s: number, log: BenchOptions['log']): BenchRe
       for (const kind of ['roofline', 'uniform'] as const)
         for (const each of [seed, seed + 1]) {
           const run = runOurs(generateInstance({ models, types: 5, mode, kind, seed: each }), limit_s);
-          worst_gap = Math.max(worst_gap, gapTo(run.cost ?? run.bound, run.cost_at_1_s));
+          // The optimum where it was proved, else what no plan can be below: never our own word.
+          worst_gap = Math.max(worst_gap, gapTo(run.bound, run.cost_at_1_s));
           slowest_s = Math.max(slowest_s, run.solve.wall_s);
           proved += run.proved ? 1 : 0;
           runs++;
@@ -44,7 +47,7 @@ function fresh(seed: number, limit_s: number, log: BenchOptions['log']): BenchRe
     );
     results.push(
       row(
-        `fresh, M=${models}: worst gap at 1 s to the final cost`,
+        `fresh, M=${models}: worst gap at 1 s to the proved bound`,
         100 * worst_gap,
         '%',
         '≤ 1 %',
@@ -94,11 +97,11 @@ function replans(seed: number): BenchResult[] {
         }
     }
   const rows: [what: string, ms: number][] = [
-    ['median to proof', median(proofs)],
+    ['slowest to proof', Math.max(...proofs)],
     ['slowest to a plan within 1 % of the best', Math.max(...goods)],
   ];
-  const slowest: [what: string, ms: number][] = [
-    ['slowest to proof', Math.max(...proofs)],
+  const stated: [what: string, ms: number][] = [
+    ['median to proof', median(proofs)],
     ['95th percentile to proof', proofs.sort((x, y) => x - y)[Math.floor(0.95 * proofs.length)]!],
   ];
   const what = `re-plan after 4 devices left or joined, M=16, of ${proofs.length}`;
@@ -106,7 +109,7 @@ function replans(seed: number): BenchResult[] {
     ...rows.map(([words, ms]) =>
       row(`${what}: ${words}`, ms, 'ms', `≤ ${replan_bar_ms} ms`, ms <= replan_bar_ms),
     ),
-    ...slowest.map(([words, ms]) => row(`${what}: ${words}`, ms, 'ms', '', null)),
+    ...stated.map(([words, ms]) => row(`${what}: ${words}`, ms, 'ms', '', null)),
   ];
 }
 
@@ -129,7 +132,11 @@ export const solverBench: Bench = {
     const { values } = parseArgs({
       args: [...args],
       options: {
-        folder: { type: 'string', default: join(packageRoot, '..', 'shared', 'solver') },
+        folder: {
+          type: 'string',
+          default: process.env.HPCSERVE_INSTANCES ?? join(packageRoot, '..', 'shared', 'solver'),
+        },
+        generated: { type: 'boolean', default: false },
         instances: { type: 'string', default: String(seeded_few) },
         rounds: { type: 'string', default: '3' },
         'limit-s': { type: 'string', default: '30' },
@@ -146,8 +153,9 @@ export const solverBench: Bench = {
       for (const kind of ['roofline', 'uniform'] as const)
         for (const models of [8, 16, 32])
           solveAssignment(generateInstance({ models, types: 5, mode, kind, seed: 99 }));
+    const chosen = values.generated ? generatedInstances() : loadInstances(values.folder);
     return [
-      ...(await sideBySide(values.folder, Number(values.rounds), limit_s, log)),
+      ...(await sideBySide(chosen, Number(values.rounds), limit_s, log)),
       ...fresh(seed, limit_s, log),
       ...replans(seed),
       ...(await seeded(instances, log)),

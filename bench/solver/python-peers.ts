@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { packageRoot } from '../../host/package-root.ts';
 import type { AssignmentProblem } from '../../solver/assignment/problem.ts';
+import { MissingNeed } from '../need.ts';
 
 export interface PeerAnswer {
   status: string;
@@ -38,8 +39,8 @@ export class PythonPeer {
     this.#answers = createInterface({ input: this.#process.stdout! })[Symbol.asyncIterator]();
   }
 
-  /** Undefined, with a line that says so, where pip does not have it. */
-  static start(solver: PythonSolver, log: (line: string) => void): PythonPeer | undefined {
+  /** Installed into build/solver-peers by pip where it is not there yet. @throws MissingNeed where that fails */
+  static start(solver: PythonSolver, log: (line: string) => void): PythonPeer {
     const environment = join(packageRoot, 'build', 'solver-peers');
     const python = join(environment, 'bin', 'python');
     const module = modules[solver];
@@ -48,12 +49,13 @@ export class PythonPeer {
       if (!existsSync(python)) execFileSync('python3', ['-m', 'venv', environment], quiet);
       if (spawnSync(python, ['-c', `import ${module}`]).status !== 0) {
         log(`installing ${module} into build/solver-peers (pip) …`);
-        const options = ['--quiet', '--timeout', '5', '--retries', '0'];
-        execFileSync(python, ['-m', 'pip', 'install', ...options, module], quiet);
+        execFileSync(python, ['-m', 'pip', 'install', '--quiet', '--timeout', '30', module], quiet);
       }
     } catch (error) {
-      log(`${module} is left out: ${(error as Error).message}`);
-      return undefined;
+      throw new MissingNeed(
+        `${module}, which stands beside us, is not there and cannot be installed: ${(error as Error).message}`,
+        `python3 -m venv build/solver-peers && build/solver-peers/bin/pip install ortools highspy, with Python 3's venv and a package index`,
+      );
     }
     return new PythonPeer(solver, python);
   }

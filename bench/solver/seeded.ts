@@ -1,6 +1,6 @@
 /**
  * Many instances by seed, each of which has a plan: whether one is found, how soon, how good it is, and whether it
- * is proved. Some of them are put to CP-SAT too, where Python has it, so that no optimum is only our word.
+ * is proved. Some of them are put to CP-SAT too, so that no optimum is only our word.
  */
 import type { BenchOptions, BenchResult } from '../result.ts';
 import { generateInstance, seededShape, shapeName } from './generate.ts';

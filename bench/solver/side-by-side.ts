@@ -1,7 +1,7 @@
 /** Our solver and its peers on the same instances, in turns. */
 import type { AssignmentProblem } from '../../solver/assignment/problem.ts';
 import type { BenchOptions, BenchResult } from '../result.ts';
-import { type Instance, loadInstances } from './instances.ts';
+import type { Instance } from './instances.ts';
 import { solveWithNpmHighs } from './npm-highs.ts';
 import { type OurRun, runOurs } from './our-run.ts';
 import { type PeerAnswer, PythonPeer, type PythonSolver } from './python-peers.ts';
@@ -24,19 +24,16 @@ interface Contest {
 }
 
 export async function sideBySide(
-  folder: string,
+  instances: readonly Instance[],
   rounds: number,
   limit_s: number,
   log: BenchOptions['log'],
 ): Promise<BenchResult[]> {
-  const python = new Map<Peer, PythonPeer>();
-  for (const solver of ['cp-sat', 'highs'] satisfies PythonSolver[]) {
-    const peer = PythonPeer.start(solver, log);
-    if (peer) python.set(solver, peer);
-  }
+  const solvers = ['cp-sat', 'highs'] satisfies PythonSolver[];
+  const python = new Map<Peer, PythonPeer>(solvers.map((solver) => [solver, PythonPeer.start(solver, log)]));
   const peers: Peers = { python, all: [...python.keys(), 'npm-highs'] };
   const contests: Contest[] = [];
-  for (const instance of loadInstances(folder, log)) {
+  for (const instance of instances) {
     const contest = await compete(instance, peers, rounds, limit_s);
     log(describe(contest));
     contests.push(contest);

@@ -42,6 +42,8 @@ const utilization_wanted = 0.85;
 const counts_max = 64;
 /** Devices of one kind the optimiser counts at most: a site config alone may not say how many there are. */
 const devices_max = 1_000_000;
+/** Numbers of replicas listed for an option and a share of requests where devices do not suffice. */
+const counts_short = 24;
 /** Costs become whole numbers: so many make the sum of every model's cheapest choice. */
 const cost_resolution = 200_000;
 const cost_max = 2 ** 38;
@@ -96,6 +98,8 @@ export interface AllocationQuestion {
   counts?: readonly number[];
   /** Native models may share devices. */
   sharing?: boolean;
+  /** Devices do not suffice for all load: models with `replicas: auto` may get fewer than they need. */
+  short?: boolean;
 }
 
 /** What the optimiser takes for one type of devices: a node kind, or all kinds of one pool. */
@@ -196,7 +200,7 @@ function numbersUpTo(most: number): number[] {
 /** For each share of the requests: the fewest replicas that keep up, and some more that answer faster. */
 function byWorkload(
   option: PlacementOption,
-  { question, estimator, counts }: AllocationQuestion,
+  { question, estimator, counts, short = false }: AllocationQuestion,
 ): Candidate[] {
   const types = deviceTypes(question);
   const type = deviceTypeIndex(option.offer, types);
@@ -215,9 +219,10 @@ function byWorkload(
     const share = units / share_units;
     const needed =
       sustained === undefined ? 1 : Math.ceil((rate_per_s * share) / (utilization_wanted * sustained));
-    const from = Math.max(1, Math.min(most, needed));
-    const to = Math.min(most, Math.ceil(1.5 * from) + 2);
-    const step = Math.max(1, Math.floor((to - from) / 8));
+    const enough = Math.max(1, Math.min(most, needed));
+    const from = short ? 1 : enough;
+    const to = short ? enough : Math.min(most, Math.ceil(1.5 * from) + 2);
+    const step = Math.max(1, Math.floor((to - from) / (short ? counts_short : 8)));
     for (let replicas = from; replicas <= to; replicas += step)
       candidates.push({ option, replicas, share, units });
   }

@@ -150,11 +150,19 @@ function optimise(
   const demands = competing.map(({ demand }) => demand);
   let nodes = 0;
   let repairs: number | undefined;
-  for (const sharing of [false, true]) {
+  // Each with devices of its own; then models that follow their load fall short of it; then devices are shared.
+  const mayFallShort = demands.some(({ replicas }) => replicas === 'auto');
+  const ways = ['own', 'short', 'shared'] as const;
+  for (const way of ways.filter((each) => each !== 'short' || mayFallShort)) {
+    const sharing = way === 'shared';
     const types = deviceTypes(inputs.question);
     const counts = types.map(({ count }) => count);
     for (let round = 0; round < packing_rounds; round++) {
-      const result = chooseAllocation(demands, { ...inputs, counts, sharing }, limits);
+      const result = chooseAllocation(
+        demands,
+        { ...inputs, counts, sharing, short: way === 'short' },
+        limits,
+      );
       nodes += result.nodes;
       if (!('allocation' in result)) {
         if (result.status === 'unknown') repairs = (repairs ?? 0) + result.repairs;

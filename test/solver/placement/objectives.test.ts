@@ -191,6 +191,19 @@ describe('replicas: auto', () => {
     expect(plan.warnings.join()).toMatch(/200 requests\/s is more than the replicas take/);
   });
 
+  it('leaves no model without a replica where all of them together want more than there is', () => {
+    const models = (['8b', '13b', '70b'] as const).map((size) =>
+      llama(size, size, { replicas: 'auto', workload: { ...heavy, rate_per_s: 150 } }),
+    );
+    for (const objective of ['slo', 'latency'] as const) {
+      const plan = place(ask(models, [gpus('A100-80GB', 80, 3), gpus('GH200', 96, 3)], { objective }));
+      expect(plan.unplaced).toEqual([]);
+      expect(plan.search.status).not.toBe('first_fit');
+      for (const { spec } of models) expect(planOf(plan, spec.name).replicas).toBeGreaterThan(0);
+      expect(plan.warnings.join()).toMatch(/150 requests\/s is more than the replicas take/);
+    }
+  });
+
   it('is one where nothing is known of the workload', () => {
     const plan = place(ask([llama('m', '8b', { replicas: 'auto' })], kinds()));
     expect(planOf(plan, 'm')).toMatchObject({ replicas: 1, workload: { source: 'assumed' } });
