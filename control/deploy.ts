@@ -5,7 +5,7 @@ import type { Objective } from '../spec/model-yaml.ts';
 import type { Plan } from '../spec/plan.ts';
 import type { GatewayEndpoint } from '../spec/state-layout.ts';
 import { type AcceptRequest, acceptPlan } from './accept-plan.ts';
-import { ensureGateway, ensureKey, waitForModels } from './gateway/gateway.ts';
+import { ensureGatewayAndKey, waitForModels } from './gateway/gateway.ts';
 import { baseUrl, type GatewayWays, waysOf } from './gateway/url.ts';
 import { warningLines } from './gateway/warnings.ts';
 import { ensureKeeper } from './keeper/keeper-process.ts';
@@ -52,13 +52,15 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   const { spec } = request;
   const { emit, now_ms } = operations;
   const objective = request.plan?.objective ?? request.objective;
-  const made = await planNow(operations, spec, request.spec_file, { objective });
-  const planned = request.plan ? useFresh(request.plan, made) : made;
-  requireFeasible(planned.plan);
-  for (const message of planned.plan.warnings) emit({ at_ms: now_ms(), kind: 'warning', message });
-
-  const deployment = await DeploymentInProgress.open(operations, request);
-  await deployment.accept(planned);
+  const deployment = await operations.store.whilePlanning(operations, async () => {
+    const made = await planNow(operations, spec, request.spec_file, { objective });
+    const planned = request.plan ? useFresh(request.plan, made) : made;
+    requireFeasible(planned.plan);
+    for (const message of planned.plan.warnings) emit({ at_ms: now_ms(), kind: 'warning', message });
+    const opened = await DeploymentInProgress.open(operations, request);
+    await opened.accept(planned);
+    return opened;
+  });
   const { result, endpoint } = await deployment.openGateway();
   const deadline_ms = request.timeout_ms > 0 ? now_ms() + request.timeout_ms : Number.POSITIVE_INFINITY;
   await deployment.submit(deadline_ms);
@@ -122,10 +124,11 @@ class DeploymentInProgress {
     const { spec, credentials } = this.#request;
     const { emit, now_ms, loaded, store } = this.#operations;
     // Nothing was submitted yet: no deployment is left behind that says it wants to serve.
-    const { endpoint, started } = await this.#orAbandon(() => ensureGateway(this.#operations));
+    const { endpoint, started, key } = await this.#orAbandon(() =>
+      ensureGatewayAndKey(this.#operations, credentials),
+    );
     const url = baseUrl(endpoint);
     if (started) emit({ at_ms: now_ms(), kind: 'gateway_up', url });
-    const key = await ensureKey(this.#operations, endpoint, credentials);
     for (const message of await warningLines(loaded.site, store.layout, endpoint))
       emit({ at_ms: now_ms(), kind: 'warning', message });
     const models = spec.models.map((model) => model.name);

@@ -26,9 +26,6 @@ export interface Losses {
   cancelled: number;
 }
 
-/** How often a deploy is typed until its failure counts. */
-const deploys_max = 4;
-
 /** Takes replicas away and deploys each again. Resolves when it is over and all came back. */
 export async function disturb(options: DisturbanceOptions): Promise<Losses> {
   const disturbance = new Disturbance(options);
@@ -109,10 +106,8 @@ class Disturbance {
   async #comeBack(name: string, rest_ms: number): Promise<void> {
     const { stage, log } = this.#options;
     await sleep(rest_ms);
-    const deploy = ['deploy', stage.deploymentFile(name), '--yes', '--timeout', '60s'];
-    // A deploy whose gateway is killed meanwhile fails: it is typed again, as a person would.
-    for (let tries = 1; tries < deploys_max && (await stage.hpcserve(...deploy)).code !== 0; tries++);
-    await stage.must(...deploy);
+    // Typed once: gateways that are killed meanwhile, and others that deploy at the same moment, are its own matter.
+    await stage.must('deploy', stage.deploymentFile(name), '--yes', '--timeout', '60s');
     this.#away.delete(name);
     log(`${name}: serves again`);
   }

@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import type { Cluster } from '../../test/cluster/cluster.ts';
-import { acquireCluster, type ClusterLease, testClusterName } from '../../test/cluster/shared.ts';
+import { type ClusterLease, testClusterName } from '../../test/cluster/shared.ts';
+import { benchCluster } from '../need.ts';
 
 export const model = 'toy';
 export const max_sequences = 2;
@@ -26,7 +27,7 @@ export class Stage {
   readonly #lease: ClusterLease;
 
   static async open(options: StageOptions): Promise<Stage> {
-    const lease = await acquireCluster(testClusterName('chaos'));
+    const lease = await benchCluster(testClusterName('chaos'));
     const stage = new Stage(lease, options);
     try {
       await stage.#prepare();
@@ -105,7 +106,7 @@ export class Stage {
         .replaceAll(/^( +)emulated: cpu$/gm, `$1emulated: cpu\n$1emulated_step_ms: ${this.options.step_ms}`),
     );
     await this.must('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
-    for (const [index, name] of this.deployments.entries())
+    for (const name of this.deployments)
       this.#write(
         this.deploymentFile(name),
         JSON.stringify({
@@ -118,8 +119,7 @@ export class Stage {
               context_tokens: 512,
               max_sequences: this.options.max_sequences ?? max_sequences,
               batch_invariant: true,
-              // Half on each kind: deploys at the same moment do not plan for the same device.
-              devices: { kind: 'gpu', node_kinds: [index % 2 === 0 ? 'a100' : 'gh200'] },
+              devices: { kind: 'gpu' },
               tier: 'stable',
             },
           ],

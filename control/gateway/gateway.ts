@@ -1,5 +1,6 @@
 /** The gateway of a site as deployments see it: there is one when something is served, with a key to use it. */
 import { hostname } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { waitUntil } from '../../host/wait-until.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { GatewayEndpoint, StateLayout } from '../../spec/state-layout.ts';
@@ -178,7 +179,7 @@ export function isGatewayNeeded(store: DeploymentStore): boolean {
 }
 
 /** The person's key for this gateway: the kept one if it still works, else a new one, which is kept. */
-export async function ensureKey(
+async function ensureKey(
   operations: Operations,
   endpoint: GatewayEndpoint,
   credentials: CredentialFile,
@@ -201,6 +202,35 @@ export async function ensureKey(
     created_at_ms: operations.now_ms(),
   });
   return made.key;
+}
+
+/**
+ * Both: a gateway that is lost between the two is started again, by whoever holds its port or by this command.
+ * @throws as `ensureGateway`; E_GATEWAY_UNREACHABLE where it does not answer for `restart_ms`
+ */
+export async function ensureGatewayAndKey(
+  operations: Operations,
+  credentials: CredentialFile,
+): Promise<{ endpoint: GatewayEndpoint; started: boolean; key: string }> {
+  const { signal } = operations;
+  const deadline_ms = performance.now() + restart_ms;
+  for (let started = false; ; ) {
+    const gateway = await ensureGateway(operations);
+    started ||= gateway.started;
+    try {
+      return { ...gateway, started, key: await ensureKey(operations, gateway.endpoint, credentials) };
+    } catch (error) {
+      if (!isAway(error) || performance.now() >= deadline_ms) throw error;
+      await sleep(away_pause_ms, undefined, { signal });
+    }
+  }
+}
+
+/** Between two tries to reach a gateway that was lost a moment ago, ms. */
+const away_pause_ms = 250;
+
+function isAway(error: unknown): boolean {
+  return error instanceof HpcserveError && error.code === 'E_GATEWAY_UNREACHABLE';
 }
 
 async function isAccepted(gateway: GatewayAddress, key: string): Promise<boolean> {
@@ -231,7 +261,12 @@ export async function waitForModels(
   await waitUntil(
     async () => {
       const gateway = { ...endpoint, url: baseUrl(endpoint) };
-      const listed = new Set((await listModels(gateway, key, signal)).map((model) => model.id));
+      const entries = await listModels(gateway, key, signal).catch((error: unknown) => {
+        // It is being started again; nothing of the deployment depends on that.
+        if (isAway(error) && !signal.aborted) return [];
+        throw error;
+      });
+      const listed = new Set(entries.map((model) => model.id));
       missing = names.filter((name) => !listed.has(name));
       return missing.length === 0 ? true : undefined;
     },

@@ -2,8 +2,9 @@
  * The plan of one site as things are now: models are looked at, the cluster and its queue are asked, joined nodes
  * counted in.
  */
+import { withoutExpected } from '../../solver/keeping/expected-launches.ts';
 import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
-import type { PlacementModel, RunningReplicas } from '../../spec/plan.ts';
+import type { PlacementModel, PlannedLaunch, RunningReplicas } from '../../spec/plan.ts';
 import type { Operations } from '../runner/operations.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
 import { inspectModel } from './inspect-model.ts';
@@ -64,8 +65,9 @@ export async function planningInput(
   const offered = offersOf(loaded.site, live, facts.environment);
   const before = store.load(spec.name);
   const own = new Set(before?.launches.map(({ launch_id }) => launch_id));
+  const expected = withoutExpected(offered, expectedLaunches(operations, spec.name));
   const offers = [
-    ...(offline ? offered : await withQueueWaits(operations, offered)),
+    ...(offline ? offered : await withQueueWaits(operations, expected)),
     ...joinedOffers(loaded.site, loaded.layout, facts.environment, own, now_ms()),
   ];
   return {
@@ -82,6 +84,24 @@ export async function planningInput(
     ...(objective ? { objective } : {}),
     ...(before?.desired === 'serving' ? { running: runningOf(before) } : {}),
   };
+}
+
+/**
+ * Launches of the other deployments that have no nodes yet: what is free for them is not free for this one. One that
+ * was handed over a moment ago may have its nodes already; then what is free counts twice as taken, until it is polled.
+ */
+function expectedLaunches({ store }: Operations, name: string): PlannedLaunch[] {
+  return store
+    .list()
+    .filter((other) => other !== name)
+    .flatMap((other) => {
+      const state = store.load(other);
+      if (state?.desired !== 'serving') return [];
+      const waiting = wantedLaunches(state).filter(
+        ({ phase, last }) => phase !== 'ended' && (last === undefined || last.phase === 'pending'),
+      );
+      return waiting.map(({ planned }) => planned);
+    });
 }
 
 /** Replicas of a deployment that run or are on their way, by where they are. */

@@ -224,6 +224,32 @@ export class DeploymentStore {
     rmSync(this.folder(name), { recursive: true, force: true });
   }
 
+  /**
+   * Plans and writes the plan down while no other command of the site does: two at one moment would count on the same
+   * free nodes. Where another one takes long (a person is asked), this one goes on beside it.
+   */
+  async whilePlanning<T>(
+    { command, signal }: Pick<Writer, 'command' | 'signal'>,
+    work: () => Promise<T>,
+  ): Promise<T> {
+    // Nothing is made before there is a plan; whoever is the first here is alone.
+    if (!existsSync(this.layout.deployments_folder)) return work();
+    const path = join(this.layout.deployments_folder, planLockName);
+    const asked = aroundChange({ command, signal, timeout_ms: planLockWait_ms });
+    const lock = await FolderLock.acquire(path, asked).catch((error: unknown) => {
+      const isTaken = error instanceof HpcserveError && error.code === 'E_DEPLOYMENT_LOCKED';
+      // A full disk: what is written next says so in words.
+      const isUnwritable = !(error instanceof HpcserveError) && systemCode(error) !== undefined;
+      if (signal?.aborted || !(isTaken || isUnwritable)) throw error;
+      return undefined;
+    });
+    try {
+      return await work();
+    } finally {
+      lock?.release();
+    }
+  }
+
   /** Starts or ends gateways of the site while nobody else does. @throws E_DEPLOYMENT_LOCKED, and what `work` does */
   async withGatewayLock<T>(
     { command, signal, lock_wait_ms = gatewayLockWait_ms }: Omit<Writer, 'now_ms'>,
@@ -239,6 +265,10 @@ export class DeploymentStore {
   }
 }
 
+/** Beside the folders of deployments, whose names begin with a letter or a digit. */
+const planLockName = '.planning.lock';
+/** How long to wait for another command that plans, ms. Lower: sooner; higher: fewer plans for the same nodes. */
+const planLockWait_ms = 15_000;
 /** How long to wait for another command that starts or ends a gateway of the site, ms. */
 const gatewayLockWait_ms = 90_000;
 

@@ -21,6 +21,27 @@ beforeEach(() => {
 });
 afterEach(() => place.dispose());
 
+describe('planning', () => {
+  it('is done by one command at a time', async () => {
+    let planning = 0;
+    let most = 0;
+    const plan = async (): Promise<void> => {
+      most = Math.max(most, ++planning);
+      await new Promise((done) => setTimeout(done, 20));
+      planning--;
+    };
+    await Promise.all([1, 2, 3].map(() => place.store.whilePlanning(writer, plan)));
+    expect(most).toBe(1);
+    expect(place.store.list()).toEqual([]);
+  });
+
+  it('gives the lock back where it fails', async () => {
+    const failing = place.store.whilePlanning(writer, () => Promise.reject(new Error('no plan')));
+    await expect(failing).rejects.toThrow('no plan');
+    expect(await place.store.whilePlanning(writer, async () => 'planned')).toBe('planned');
+  });
+});
+
 describe('update', () => {
   beforeEach(() => place.store.write(deploymentState([launchRecord(1)])));
 

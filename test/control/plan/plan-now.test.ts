@@ -1,0 +1,128 @@
+/** A plan counts on nodes that nobody else is about to take. */
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { planNow } from '../../../control/plan/plan-now.ts';
+import { type Operations, openOperations } from '../../../control/runner/operations.ts';
+import type { LoadedSite } from '../../../control/state/site-files.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
+import { synthesize } from '../../../native/synth/synthesize.ts';
+import type { SlurmClient } from '../../../slurm/client.ts';
+import { type NodeGroup, parseGres } from '../../../slurm/cluster-facts.ts';
+import { deploymentSchema } from '../../../spec/model-yaml.ts';
+import { siteSchema } from '../../../spec/site.ts';
+import { stateLayout } from '../../../spec/state-layout.ts';
+import {
+  deploymentState,
+  type LaunchFacts,
+  launchRecord,
+  site as local,
+  temporaryStore,
+} from '../support.ts';
+
+const device = { kind: 'gpu', memory_gb: 2, cores: 1, emulated: 'cpu' };
+const site = siteSchema.parse({
+  name: 'local',
+  kind: 'slurm',
+  node_kinds: ['gh200', 'a100'].map((name) => ({
+    name,
+    partition: name,
+    gres_type: name,
+    cpus: 4,
+    memory_gb: 30,
+    devices: [{ ...device, model: name.toUpperCase(), count: 1 }],
+  })),
+});
+const node = (kind: string): NodeGroup => ({
+  partition: kind,
+  node_list: kind,
+  nodes: [kind],
+  states: ['idle'],
+  features: [],
+  gres: parseGres(`gpu:${kind}:1`),
+  gres_used: parseGres(`gpu:${kind}:0`),
+  cpus: 4,
+  sockets: 1,
+  cores_per_socket: 4,
+  threads_per_core: 1,
+  memory_mb: 30_000,
+  cpu_counts: { allocated: 0, idle: 4, other: 0, total: 4 },
+});
+const slurm = {
+  nodeGroups: async () => [node('gh200'), node('a100')],
+  partitions: async () => [],
+} as unknown as SlurmClient;
+
+let place: ReturnType<typeof temporaryStore>;
+let operations: Operations;
+beforeEach(async () => {
+  place = temporaryStore();
+  const { folder, store } = place;
+  const loaded = (of: typeof site): LoadedSite => ({
+    site: of,
+    path: '/site.yaml',
+    layout: stateLayout(folder, 'local'),
+    provenance: () => undefined,
+  });
+  const common = {
+    facts: { user: 'someone', environment: {} },
+    command: 'test',
+    now_ms: () => 1_000_000,
+    emit: () => undefined,
+    signal: new AbortController().signal,
+  };
+  operations = {
+    ...openOperations({ ...common, loaded: loaded(local) }),
+    store,
+    loaded: loaded(site),
+    slurm,
+  };
+  const shape = synthPresets['tiny-llama']!;
+  await synthesize({ path: join(folder, 'tiny.gguf'), shape, quantization: 'F16', seed: 1 });
+});
+afterEach(() => place.dispose());
+
+async function kindPlanned(name: string): Promise<string> {
+  const source = join(place.folder, 'tiny.gguf');
+  const models = [{ name, source, context_tokens: 512, max_sequences: 2, devices: { kind: 'gpu' } }];
+  const { plan } = await planNow(operations, deploymentSchema.parse({ name, models }), '/model.yaml');
+  return plan.launches[0]!.node_kind;
+}
+
+/** Another deployment with one launch on the kind that was planned first. */
+function other(node_kind: string, facts: LaunchFacts, desired: 'serving' | 'stopped' = 'serving'): void {
+  const launch = launchRecord(1, facts);
+  const model = node_kind.toUpperCase();
+  const planned = {
+    ...launch.planned,
+    node_kind,
+    devices_per_node: { kind: 'gpu' as const, model, count: 1, memory_bytes: 2e9 },
+  };
+  place.store.prepareDeployment('other');
+  place.store.write(deploymentState([{ ...launch, planned }], { name: 'other', desired }));
+}
+
+it('goes elsewhere where another deployment is about to take the nodes', async () => {
+  const first = await kindPlanned('demo');
+  for (const facts of [
+    { phase: 'planned' },
+    { phase: 'submitting' },
+    { phase: 'submitted', last: { job_id: '1', phase: 'pending', state: 'PENDING' } },
+  ] satisfies LaunchFacts[]) {
+    other(first, facts);
+    expect(await kindPlanned('demo'), facts.phase).not.toBe(first);
+  }
+});
+
+it('is as before where the other has its nodes, or wants them no more', async () => {
+  const first = await kindPlanned('demo');
+  // What Slurm says is free is without them.
+  other(first, { phase: 'submitted', last: { job_id: '1', phase: 'running', state: 'RUNNING' } });
+  expect(await kindPlanned('demo')).toBe(first);
+  other(first, { phase: 'ended' });
+  expect(await kindPlanned('demo')).toBe(first);
+  other(first, { phase: 'planned' }, 'stopped');
+  expect(await kindPlanned('demo')).toBe(first);
+  // Its own are what it plans for.
+  other(first, { phase: 'planned' });
+  expect(await kindPlanned('other')).toBe(first);
+});
