@@ -23,7 +23,7 @@ export interface JobScriptInput extends DirectiveInput {
   task_file?: string;
   /** Environment of this job beside the site's; never secrets. */
   environment_of_job?: Readonly<Record<string, string>>;
-  /** Folders that must be visible inside a container. */
+  /** Folders and files that must be visible inside a container, besides that of caches. */
   visible_folders?: readonly string[];
   /** Folder for caches, expanded; absent: caches stay where their programs put them. */
   cache_dir?: string;
@@ -99,7 +99,11 @@ export function buildJobScript(input: JobScriptInput): JobScript {
   const forEngines = input.role === 'agent';
   const container = containerLaunch({
     container: forEngines ? runtime.container : noContainer,
-    folders: input.visible_folders ?? [],
+    folders: [
+      ...(input.visible_folders ?? []),
+      // Engines are told to keep their caches there.
+      ...(input.cache_dir === undefined ? [] : [input.cache_dir]),
+    ],
     environment_names: environment.map(([name]) => name),
   });
   const srun = [

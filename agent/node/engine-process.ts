@@ -19,10 +19,11 @@ import { adapterOf } from '../adapters/index.ts';
 import { inPrivateNetwork, withPrivateNetwork } from '../private-network/plan.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { emptyLoad } from './device-worker-process.ts';
+import { EngineContainer } from './engine-container.ts';
 import { EngineHealth } from './engine-health.ts';
 import { fetchText } from './engine-request.ts';
 import { EngineSleep } from './engine-sleep.ts';
-import { engineEnvironment, freePort, prepareFiles } from './engine-start.ts';
+import { engineEnvironment, freePort, prepareFiles, variablesOf } from './engine-start.ts';
 import { checkModelPath, pendingModel } from './model-path.ts';
 import { whyEnded } from './rank-rendezvous.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
@@ -164,8 +165,11 @@ export class EngineProcess implements ServingProcess {
 
   async #start(): Promise<{ child: Child; upstream: Upstream; key: string; sleep?: SleepPaths }> {
     const { group, engine_prefix, runtime_folder } = this.#context;
-    const environment = engineEnvironment(this.#unit, this.#context);
+    const container = new EngineContainer(engine_prefix, this.#unit, runtime_folder);
+    const around = engineEnvironment(this.#unit, this.#context);
+    const environment = { ...around, ...container.environment(around) };
     this.#update({ state: 'loading' });
+    await container.check(environment, this.#stopped.signal, this.#context.log);
     const probed = await this.#probe(environment, []);
     this.engine_version = probed?.version;
     const apart = await this.#runsApart(environment, probed);
@@ -175,13 +179,15 @@ export class EngineProcess implements ServingProcess {
       port: await freePort('127.0.0.1'),
       key,
       ...(await this.#meet(key)),
-      engine_prefix,
+      engine_prefix: container.prefix,
       ...(probed === undefined ? {} : { probed }),
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
     });
-    if (probed) checkEngineOptions(this.#unit, probed, own.argv.slice(engine_prefix.length));
+    if (probed) checkEngineOptions(this.#unit, probed, own.argv.slice(container.prefix.length));
     this.#program = own.argv[0];
-    const line = apart ? withPrivateNetwork(own, runtime_folder) : own;
+    const names = [...Object.keys(own.env), ...variablesOf(this.#unit, this.#context)];
+    const inside = { ...own, argv: container.withVariables(own.argv, names) };
+    const line = apart ? withPrivateNetwork(inside, runtime_folder) : inside;
     this.#stopped.signal.throwIfAborted();
     prepareFiles(line);
     const child = new Child({

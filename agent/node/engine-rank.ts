@@ -5,7 +5,8 @@ import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { Child } from './child.ts';
-import { engineEnvironment, freePort, prepareFiles } from './engine-start.ts';
+import { EngineContainer } from './engine-container.ts';
+import { engineEnvironment, freePort, prepareFiles, variablesOf } from './engine-start.ts';
 import { checkModelPath } from './model-path.ts';
 import { type Meeting, type RankPlace, whyEnded } from './rank-rendezvous.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess } from './serving-process.ts';
@@ -142,19 +143,26 @@ export class EngineRank implements ServingProcess {
     const leader = { address: leader_address, port: leader_port };
     const unit = this.#unit;
     if (unit.engine === 'native') throw new TypeError('the native engine runs on one node');
+    const container = new EngineContainer(engine_prefix, unit, runtime_folder);
+    const around = engineEnvironment(unit, this.#context);
+    const environment = { ...around, ...container.environment(around) };
+    await container.check(environment, this.#stopped.signal, log);
     const line = adapterOf(unit.engine).commandLine(unit, {
       runtime_folder,
       port: await freePort('127.0.0.1'),
       key,
-      engine_prefix,
+      engine_prefix: container.prefix,
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
       place: { rank, nodes, own_address: address, leader },
     });
     this.#stopped.signal.throwIfAborted();
     prepareFiles(line);
     const child = new Child({
-      argv: line.argv,
-      env: { ...engineEnvironment(unit, this.#context), ...line.env },
+      argv: container.withVariables(line.argv, [
+        ...Object.keys(line.env),
+        ...variablesOf(unit, this.#context),
+      ]),
+      env: { ...environment, ...line.env },
       ...(line.cwd === undefined ? {} : { cwd: line.cwd }),
       log_file: this.log_file,
       guard,

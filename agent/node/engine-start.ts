@@ -21,6 +21,14 @@ export function engineEnvironment(
   });
 }
 
+/**
+ * Names of variables that a container has to be told to hand on: those of devices, and what the model and its files set.
+ */
+export function variablesOf(unit: UnitSpec, { group }: Pick<ProcessContext, 'group'>): string[] {
+  const own = { ...readEnvironmentFiles(unit), ...unit.model.environment };
+  return [...new Set([...Object.keys(environmentFor(group.devices, {})), ...Object.keys(own)])];
+}
+
 /** Writes and links what its command line refers to. */
 export function prepareFiles(line: CommandLine): void {
   for (const { path, content } of line.files) writeFileSync(path, content, { mode: 0o600, flag: 'wx' });

@@ -1,18 +1,36 @@
 import { accessSync, constants } from 'node:fs';
 import { hostname } from 'node:os';
+import { brokenLinks } from '../../host/unit-paths.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
 
-/** @throws HpcserveError E_AGENT_MODEL_PATH where this node cannot read the unit's model */
+/**
+ * What an engine would find out after minutes, or never say.
+ * @throws HpcserveError E_AGENT_MODEL_PATH where this node cannot read the unit's model or chat template
+ */
 export function checkModelPath(unit: UnitSpec): void {
+  checkReadable(unit, unit.model_path, 'the model');
+  if (unit.model.chat_template !== undefined)
+    checkReadable(unit, unit.model.chat_template, 'the chat template');
+  const [broken, ...more] = brokenLinks(unit.model_path);
+  if (broken === undefined) return;
+  throw new HpcserveError('E_AGENT_MODEL_PATH', {
+    what: `node ${hostname()} sees no whole model in ${unit.model_path}, for unit ${unit.unit}`,
+    because: `${broken.link} leads to ${broken.target}, which is not there${more.length > 0 ? `, and ${more.length} more links lead nowhere` : ''}`,
+    try: 'download the model again; where jobs run in a container, bind the folder that holds these files (runtime.container.binds)',
+    details: { path: unit.model_path, unit: unit.unit },
+  });
+}
+
+function checkReadable(unit: UnitSpec, path: string, role: string): void {
   try {
-    accessSync(unit.model_path, constants.R_OK);
+    accessSync(path, constants.R_OK);
   } catch (error) {
     throw new HpcserveError('E_AGENT_MODEL_PATH', {
-      what: `node ${hostname()} cannot read ${unit.model_path}, the model of unit ${unit.unit}`,
+      what: `node ${hostname()} cannot read ${path}, ${role} of unit ${unit.unit}`,
       because: (error as Error).message,
-      details: { path: unit.model_path, unit: unit.unit },
+      details: { path, unit: unit.unit },
       cause: error,
     });
   }

@@ -193,6 +193,8 @@ function writeLaunchFile(
   delegate: Delegate,
 ): void {
   makeFolders(launch_folder);
+  // A container cannot be given a folder that is not there yet.
+  if (launch.manifest_folder !== undefined) makeFolders(launch.manifest_folder);
   const { time_limit_s } = planned;
   delegate({ launch_id: launch.launch_id, launch_folder, time_limit_s });
   writeFileAtomically(launch_file, `${JSON.stringify(launch, null, 2)}\n`);

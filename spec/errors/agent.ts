@@ -69,6 +69,13 @@ export const agentErrors = defineErrors({
     http_status: 500,
     exit_code: 4,
   },
+  E_AGENT_ENGINE_PATHS: {
+    cause:
+      'Where the site starts the engine, in a container mostly, something is not visible: the folder of its socket, its model, or a file that its command names.',
+    fix: 'bind it in the prefix of `runtime.engines` in the site config; what apptainer, podman and enroot take is added by itself',
+    http_status: 500,
+    exit_code: 4,
+  },
   E_AGENT_PORT: {
     cause: 'No port for the node agent is free on the node.',
     fix: 'widen `port_range` in the site config, or remove it to take any free port',

@@ -1,4 +1,7 @@
-/** A deployment whose node agents run in rootless podman containers, on a real Slurm cluster. */
+/**
+ * Podman: a deployment whose node agents run in rootless containers, on a real Slurm cluster; and an engine alone in one,
+ * behind a prefix.
+ */
 import { spawnSync } from 'node:child_process';
 import {
   chmodSync,
@@ -8,6 +11,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
@@ -15,6 +19,7 @@ import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { packageRoot } from '../../host/package-root.ts';
+import { fixtureUnit, Site } from '../agent/support.ts';
 import { findProgram } from '../cluster/install.ts';
 import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
 import { hpcserveProgram } from '../cluster/user-home.ts';
@@ -97,9 +102,21 @@ describe.skipIf(lacking.length > 0)(
     }
 
     it('serve, are inside with what the site config says, and leave nothing behind', async () => {
+      // As the Hugging Face cache has it: a folder of links, to files that lie elsewhere.
+      const cache = join(folder, 'hub/models--a--b');
+      const moved = await as([
+        ...[
+          'sh',
+          '-ec',
+          'mkdir -p "$1/blobs" "$1/snapshots/7c"; mv toy.gguf "$1/blobs/0f"; cd "$1/snapshots/7c"',
+        ],
+        ...['sh', cache],
+      ]);
+      expect(moved.code, moved.stderr).toBe(0);
+      symlinkSync('../../blobs/0f', join(cache, 'snapshots/7c/toy.gguf'));
       const model = {
         name: 'boxed',
-        source: './toy.gguf',
+        source: './hub/models--a--b/snapshots/7c/toy.gguf',
         cpu_threads: 1,
         context_tokens: 512,
         tier: 'stable',
@@ -144,5 +161,35 @@ describe.skipIf(lacking.length > 0)(
       ]);
       expect(JSON.parse((await as(['podman', 'ps', '--all', '--format=json'])).stdout)).toEqual([]);
     }, 150_000);
+
+    it.skipIf(process.getuid?.() !== 0)(
+      'hold an engine alone, which is given its socket, its model and its key',
+      async () => {
+        const storage = ['--root', join(folder, 'root'), '--runroot', join(folder, 'runroot')];
+        const podman = [
+          'podman',
+          ...storage,
+          '--storage-driver=vfs',
+          '--runtime=runc',
+          '--cgroup-manager=cgroupfs',
+        ];
+        expect(
+          spawnSync(podman[0]!, [...podman.slice(1), 'import', join(folder, 'empty.tar'), image]).status,
+        ).toBe(0);
+        await using site = await Site.open();
+        const engine_prefix = [
+          ...[...podman, 'run', '--rm', '--network=host'],
+          ...[...fromNode.map((bind) => `--volume=${bind}`), image],
+        ];
+        await site.start([fixtureUnit('m', [], { model_path: join(folder, 'empty.tar') })], {
+          engine_prefix,
+        });
+        const session = await site.serving('m', 60_000);
+        const answer = await site.ask(session, 'count 1');
+        expect(answer.statusCode).toBe(200);
+        expect(await answer.body.text()).toContain('[DONE]');
+      },
+      120_000,
+    );
   },
 );

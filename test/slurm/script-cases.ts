@@ -44,7 +44,26 @@ export function allScriptCases(): ScriptCase[] {
       name: 'test-cluster.agent.scavenge-gh200.array',
       script: caseScript(site, 'agent', 'scavenge-gh200', 4),
     },
+    ...containerCases(),
   ];
+}
+
+/** Node agents in each kind of container that takes binds, with those of the site, and a folder for caches. */
+function containerCases(): ScriptCase[] {
+  const site = shippedSite('generic-slurm');
+  const containers: SiteConfig['runtime']['container'][] = [
+    { runtime: 'apptainer', image: '/images/vllm.sif', binds: ['/opt/cray:/opt/cray:ro'], flags: ['--nv'] },
+    { runtime: 'enroot-pyxis', image: 'nvcr.io#nvidia/vllm:25.09-py3', binds: ['/opt/cray'], flags: [] },
+    { runtime: 'podman', image: 'localhost/vllm:1', binds: [], flags: ['--device=nvidia.com/gpu=all'] },
+  ];
+  return containers.map((container) => ({
+    name: `generic-slurm.agent.gpu.${container.runtime}`,
+    script: caseScript(
+      { ...site, scratch_dir: '/scratch/ada', runtime: { ...site.runtime, container } },
+      'agent',
+      'gpu',
+    ),
+  }));
 }
 
 /** One agent script for each node kind of a Slurm site, and its gateway script. */

@@ -71,6 +71,7 @@ srun \
   exec \
   --bind=/home/ada/hpcserve:/home/ada/hpcserve \
   --bind=/home/ada/.hpcserve:/home/ada/.hpcserve \
+  --bind=/scratch/project_465000001/ada/hpcserve/cache:/scratch/project_465000001/ada/hpcserve/cache \
   --rocm \
   /home/ada/hpcserve-rocm.sif \
   /home/ada/hpcserve/bin/node \
