@@ -318,8 +318,9 @@ export class SlurmCommandClient implements SlurmClient {
     for (const id of job_ids) {
       const argv = ['scontrol', '--oneliner', 'show', 'job', id];
       const result = await this.#run([...utcPrefix, ...argv]);
-      // That an array has no such task any more is said on stdout.
-      const gone = isGoneMessage(result.stderr) || /^Job \S+ not found$/m.test(result.stdout);
+      // That an array has no such task any more is said on stdout, and in 26.05 on stderr.
+      const said = `${result.stdout}\n${result.stderr}`;
+      const gone = isGoneMessage(result.stderr) || /^(scontrol: )?(error: )?Job \S+ not found$/m.test(said);
       if (result.code !== 0 && !gone) throw commandFailed(argv, result);
       if (result.code === 0)
         found.push(

@@ -68,6 +68,12 @@ export function parseSqueue(output: string): JobInfo[] {
   });
 }
 
+/**
+ * No signal: what slurmstepd reports since 23.02 where it cannot make the log or enter the working folder, which until
+ * then was the reason JobLaunchFailure.
+ */
+const not_started_signal = 53;
+
 /** One line of `scontrol --oneliner show job`. */
 export function parseScontrolJob(line: string): JobInfo {
   const pairs = parseScontrolLine(line);
@@ -181,6 +187,7 @@ function jobInfo(raw: RawJob): JobInfo {
   const [het_base = base, het_offset] = base.split('+', 2);
   const node_list = raw.node_list === '(null)' || raw.node_list.startsWith('None') ? '' : raw.node_list;
   const start_time_ms = parseUtcTime_ms(raw.start);
+  const notStarted = raw.state === 'FAILED' && raw.exit.exit_signal === not_started_signal;
   const end_time_ms = phase === 'waiting' ? undefined : parseUtcTime_ms(raw.end);
   return {
     job_id: raw.job_id,
@@ -189,7 +196,7 @@ function jobInfo(raw: RawJob): JobInfo {
     ...defined('het_offset', het_offset === undefined ? undefined : Number(het_offset)),
     state: raw.state,
     phase,
-    ...defined('reason', present(raw.reason)),
+    ...defined('reason', present(notStarted ? 'JobLaunchFailure' : raw.reason)),
     name: raw.name,
     user: raw.user,
     ...defined('account', present(raw.account)),
@@ -204,7 +211,7 @@ function jobInfo(raw: RawJob): JobInfo {
     ...defined('end_time_ms', end_time_ms),
     ...defined('time_limit_s', raw.time_limit_s),
     ...defined('restart_count', /^\d+$/.test(raw.restart_count) ? Number(raw.restart_count) : undefined),
-    ...raw.exit,
+    ...(notStarted ? {} : raw.exit),
     source: raw.source,
   };
 }

@@ -84,6 +84,11 @@ const exact: Readonly<Record<string, Entry>> = {
     'check your quota (quota -s), and that state_dir is on a filesystem that compute nodes see',
     'stuck',
   ],
+  // All that 20.11 says in both cases.
+  NonZeroExitCode: [
+    'it failed; where it left no log, it could not be started: the log folder is missing on the node, or full (a quota)',
+    'read the log of the job; where there is none: check your quota (quota -s), and that compute nodes see state_dir',
+  ],
   Prolog: ['the site’s prolog still prepares the nodes'],
   ProlongedCleanup: ['its last run is still being cleaned up'],
   'launch failed requeued held': [

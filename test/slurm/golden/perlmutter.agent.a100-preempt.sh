@@ -98,6 +98,8 @@ case $hpcserve_job in
       scontrol requeue "$SLURM_JOB_ID" || true
     else
       echo 'hpcserve: preempted too often; another job takes its place' >&2
+      # Newer versions of Slurm put it back by themselves, also where it ended within the grace time.
+      scontrol update JobId="$SLURM_JOB_ID" Requeue=0 || true
     fi
     ;;
 esac

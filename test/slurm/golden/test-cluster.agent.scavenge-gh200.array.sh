@@ -88,6 +88,8 @@ case $hpcserve_job in
       scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" || true
     else
       echo 'hpcserve: preempted too often; another job takes its place' >&2
+      # Newer versions of Slurm put it back by themselves, also where it ended within the grace time.
+      scontrol update JobId="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" Requeue=0 || true
     fi
     ;;
 esac
