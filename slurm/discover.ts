@@ -77,7 +77,7 @@ export async function discoverSite(client: SlurmClient, host: HostFacts): Promis
     slurm: {
       poll_interval_s: 30,
       defaults: defaults(host, permissions, notes),
-      gpu_request: gpuRequest(classes),
+      gpu_request: gpuRequest(classes, config, notes),
       signal_s: 120,
       requeue: 'scavenger',
     },
@@ -289,9 +289,17 @@ function siteName(cluster: string): string {
 
 function gpuRequest(
   classes: readonly NodeClass[],
+  config: ControllerConfig,
+  notes: Map<string, string[]>,
 ): NonNullable<NonNullable<SiteInput['slurm']>['gpu_request']> {
   const gpus = classes.flatMap(({ sample }) => gpuGres(sample));
   if (gpus.length === 0) return { form: 'none' };
+  if (config.select_type === 'select/linear') {
+    notes.set('slurm.gpu_request', [
+      'select/linear gives whole nodes; srun of a job that asked for GPUs is refused there ("Invalid generic resource").',
+    ]);
+    return { form: 'none' };
+  }
   return { form: 'gres', with_type: gpus.every((gres) => gres.type !== undefined) };
 }
 

@@ -135,6 +135,34 @@ export function checkPermissions(directives: readonly Directive[], permissions: 
   }
 }
 
+/**
+ * A refusal of the account with what Slurm knows for this user, where the script named none: sites that charge every job
+ * to a project refuse it so, and so does Slurm itself where the user is in no project.
+ */
+export function withKnownAccounts(
+  error: HpcserveError,
+  directives: readonly Directive[],
+  { associations }: Permissions,
+): HpcserveError {
+  if (associations === undefined || directives.some(({ name }) => name === 'account')) return error;
+  const accounts = unique(associations.map(({ account }) => account));
+  const none = accounts.length === 0;
+  return new HpcserveError(error.code, {
+    what: error.message,
+    because: [
+      ...error.because,
+      none
+        ? 'Slurm knows no account of yours on this cluster'
+        : `no account was named; yours are: ${accounts.join(', ')}`,
+    ],
+    try: none
+      ? 'ask the operators of the cluster to add you to a project'
+      : `name the one to charge: --account=${accounts[0]}, slurm.account in model.yaml, or slurm.defaults.account in the site config`,
+    details: { ...error.details, known: accounts },
+    cause: error.cause,
+  });
+}
+
 function unknown(
   code: ErrorCode,
   what: string,

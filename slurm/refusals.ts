@@ -168,7 +168,9 @@ export function refusalLines(stderr: string): string[] {
         .replace(/^allocation failure:\s*/, ''),
     )
     .filter((line) => line !== '' && !/^Try "sbatch --help"/.test(line));
-  return [...new Set(words)];
+  // A policy of the site (job_submit) that refuses in its own words has no error of Slurm's.
+  const told = words.filter((line) => !/^unspecified error$/i.test(line));
+  return [...new Set(told.length > 0 ? told : words)];
 }
 
 function optionsNamedIn(text: string): string[] {

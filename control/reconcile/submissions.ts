@@ -4,7 +4,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { SiteConfig } from '../../spec/site.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
-import type { JobArrays, JobRunner } from '../runner/job-runner.ts';
+import type { JobArrays, JobRunner, SubmittedArray } from '../runner/job-runner.ts';
 import { type PrepareFacts, prepareArray, prepareLaunch } from '../runner/prepare-launch.ts';
 import type { DelegatedLaunch, Delegations } from '../state/delegations.ts';
 import { type DeploymentState, replaceLaunches, withLaunches } from '../state/deployment-state.ts';
@@ -45,6 +45,7 @@ export class Submissions {
   /** Launches that were refused as an array: they go one by one. */
   readonly #apart = new Set<string>();
   #saidApart = false;
+  readonly #passedOn = new Set<string>();
 
   constructor(options: SubmissionsOptions) {
     this.#options = options;
@@ -78,7 +79,7 @@ export class Submissions {
       submitting(launch, now_ms(), array_id === undefined ? undefined : { array_id, task }),
     );
     record.save(replaceLaunches(record.state, intents));
-    let answer: { job_ids: string[]; where: string };
+    let answer: SubmittedArray;
     try {
       answer = await handOver();
     } catch (thrown) {
@@ -89,11 +90,21 @@ export class Submissions {
         return this.#takeApart(record, intents, array_id, error);
       return this.refuse(record, of, error);
     }
-    const { job_ids, where } = answer;
+    const { job_ids, where, said = [] } = answer;
     const launches = intents.map((launch, index) => submitted(launch, job_ids[index]!, where));
     record.save(settleReplacements(replaceLaunches(record.state, launches)));
     for (const { launch_id, job_id } of launches)
       emit({ at_ms: now_ms(), kind: 'submitted', launch_id, job_id, where });
+    this.#passOn(said);
+  }
+
+  /** What a policy of the site says to jobs that it takes, each once. */
+  #passOn(said: readonly string[]): void {
+    const { now_ms, emit } = this.#options;
+    for (const words of said.filter((line) => !this.#passedOn.has(line))) {
+      this.#passedOn.add(words);
+      emit({ at_ms: now_ms(), kind: 'warning', message: `Slurm says: ${words}` });
+    }
   }
 
   /** Everything is on disk but the intent; `handOver` hands it to the runner. */
@@ -101,15 +112,15 @@ export class Submissions {
     state: DeploymentState,
     group: readonly Submittable[],
     drain_s: number | undefined,
-  ): { array_id?: string; handOver: () => Promise<{ job_ids: string[]; where: string }> } {
+  ): { array_id?: string; handOver: () => Promise<SubmittedArray> } {
     const { site, store, runner, facts, delegations, now_ms } = this.#options;
     const delegate = (launch: DelegatedLaunch): void => delegations.write(launch, now_ms());
     const [first, ...others] = group as [LaunchRecord, ...LaunchRecord[]];
     if (others.length === 0) {
       const launch = prepareLaunch(state, first, site, store, runner, facts, delegate, drain_s);
-      const handOver = async (): Promise<{ job_ids: string[]; where: string }> => {
-        const { job_id, where } = await runner.submit(launch.prepared, launch.script);
-        return { job_ids: [job_id], where };
+      const handOver = async (): Promise<SubmittedArray> => {
+        const { job_id, ...answer } = await runner.submit(launch.prepared, launch.script);
+        return { job_ids: [job_id], ...answer };
       };
       return { handOver };
     }

@@ -39,6 +39,15 @@ export interface PreparedArray {
   launches: readonly PreparedLaunch[];
 }
 
+/** What the scheduler answered to a submission. */
+export interface Submitted {
+  job_id: string;
+  /** Where it went (partition, host), for people. */
+  where: string;
+  /** What it said besides: a site's policy that lets a job in with a word of warning. */
+  said?: readonly string[];
+}
+
 export interface JobRunner {
   /** `local` or `slurm`; shown to people. */
   readonly kind: 'local' | 'slurm';
@@ -60,10 +69,9 @@ export interface JobRunner {
   /**
    * Starts the job once.
    * @param script as it lies in the folder of the launch
-   * @returns its id and where it went (partition, host), for people.
    * @throws HpcserveError in the scheduler's own words; then nothing is left behind.
    */
-  submit(prepared: PreparedLaunch, script: RenderedScript): Promise<{ job_id: string; where: string }>;
+  submit(prepared: PreparedLaunch, script: RenderedScript): Promise<Submitted>;
   /**
    * Jobs that carry this launch id and were submitted since then, running or ended: found after a crash
    * between submit and writing down.
@@ -100,5 +108,7 @@ export interface JobArrays {
    * @returns their ids, in the order of the launches.
    * @throws as `JobRunner.submit`; E_SLURM_ARRAY, E_SLURM_LIMIT where they may be taken one by one.
    */
-  submit(array: PreparedArray, script: RenderedScript): Promise<{ job_ids: string[]; where: string }>;
+  submit(array: PreparedArray, script: RenderedScript): Promise<SubmittedArray>;
 }
+
+export type SubmittedArray = Omit<Submitted, 'job_id'> & { job_ids: string[] };

@@ -14,7 +14,7 @@ import {
   readOrderStatus,
 } from '../state/joined-nodes.ts';
 import { describeAgentExit } from './agent-end.ts';
-import type { JobArrays, JobRunner, PreparedLaunch, RenderedScript } from './job-runner.ts';
+import type { JobArrays, JobRunner, PreparedLaunch, RenderedScript, Submitted } from './job-runner.ts';
 
 /**
  * Launches that were planned onto a joined node go to that node; all others to the runner of the site. A joined node
@@ -70,7 +70,7 @@ export class JoinedNodeRunner implements JobRunner {
     );
   }
 
-  async submit(prepared: PreparedLaunch, script: RenderedScript): Promise<{ job_id: string; where: string }> {
+  async submit(prepared: PreparedLaunch, script: RenderedScript): Promise<Submitted> {
     const { node_kind } = prepared.planned;
     if (!isJoinedKind(node_kind)) return this.#site.submit(prepared, script);
     const found = this.#nodes().find(({ node, there }) => there && node.node_kind === node_kind);

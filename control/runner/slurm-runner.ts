@@ -1,6 +1,7 @@
 import { dirname, join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import { processesWithArgument } from '../../host/process-identity.ts';
+import { pathsOfUnit } from '../../host/unit-paths.ts';
 import { version } from '../../host/version.ts';
 import { holdsTask, parseJobNumber, taskId, tasksIn, tellsOf } from '../../slurm/array-tasks.ts';
 import type { SlurmClient } from '../../slurm/client.ts';
@@ -12,7 +13,7 @@ import {
   type JobScriptInput,
   renderJobScript,
 } from '../../slurm/job-script.ts';
-import { checkPermissions, type Permissions } from '../../slurm/permissions.ts';
+import { checkPermissions, type Permissions, withKnownAccounts } from '../../slurm/permissions.ts';
 import { explainReason } from '../../slurm/reasons.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
@@ -26,7 +27,14 @@ import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 import type { LoadedSite } from '../state/site-files.ts';
 import { describeAgentExit } from './agent-end.ts';
 import { arrayGroups } from './array-groups.ts';
-import type { JobArrays, JobRunner, PreparedArray, PreparedLaunch, RenderedScript } from './job-runner.ts';
+import type {
+  JobArrays,
+  JobRunner,
+  PreparedArray,
+  PreparedLaunch,
+  RenderedScript,
+  Submitted,
+} from './job-runner.ts';
 import type { SubmissionPace } from './submission-pace.ts';
 
 export interface SlurmRunnerOptions {
@@ -93,16 +101,19 @@ export class SlurmRunner implements JobRunner {
     return pace.take(count);
   }
 
-  submit(prepared: PreparedLaunch, script: RenderedScript): Promise<{ job_id: string; where: string }> {
+  submit(prepared: PreparedLaunch, script: RenderedScript): Promise<Submitted> {
     return this.#submit(script, prepared.launch_folder);
   }
 
-  async #submit({ directives }: RenderedScript, folder: string): Promise<{ job_id: string; where: string }> {
+  async #submit({ directives }: RenderedScript, folder: string): Promise<Submitted> {
     await this.#checkPermissions(directives);
     const path = join(folder, launchFiles.script);
-    const { job_id } = await this.#options.client.submit({ path }, directives);
+    const { job_id, warnings } = await this.#withAccounts(directives, (client) =>
+      client.submit({ path }, directives),
+    );
     const partition = directives.find(({ name }) => name === 'partition')?.value;
-    return { job_id, where: partition === undefined ? 'the default partition' : `partition ${partition}` };
+    const where = partition === undefined ? 'the default partition' : `partition ${partition}`;
+    return { job_id, where, said: warnings };
   }
 
   readonly arrays: JobArrays = {
@@ -115,8 +126,8 @@ export class SlurmRunner implements JobRunner {
     },
     render: (array) => rendered(this.#arrayScript(array)),
     submit: async (array, script) => {
-      const { job_id, where } = await this.#submit(script, array.folder);
-      return { job_ids: array.launches.map((_, task) => taskId(job_id, task)), where };
+      const { job_id, ...answer } = await this.#submit(script, array.folder);
+      return { job_ids: array.launches.map((_, task) => taskId(job_id, task)), ...answer };
     },
   };
 
@@ -132,7 +143,22 @@ export class SlurmRunner implements JobRunner {
   async estimateStart(prepared: PreparedLaunch): Promise<{ start_time_ms: number; node_list: string }> {
     const { text, directives } = this.render(prepared);
     await this.#checkPermissions(directives);
-    return this.#options.client.estimateStart({ text }, directives);
+    return this.#withAccounts(directives, (client) => client.estimateStart({ text }, directives));
+  }
+
+  /** Where Slurm misses an account, the error says which there are. */
+  async #withAccounts<T>(
+    directives: readonly Directive[],
+    ask: (client: SlurmClient) => Promise<T>,
+  ): Promise<T> {
+    const { client } = this.#options;
+    try {
+      return await ask(client);
+    } catch (thrown) {
+      const error = HpcserveError.from(thrown);
+      if (error.code !== 'E_SLURM_ACCOUNT') throw error;
+      throw withKnownAccounts(error, directives, await client.permissions());
+    }
   }
 
   /**
@@ -267,7 +293,6 @@ export class SlurmRunner implements JobRunner {
     const { site: loaded, environment, overrides, overrideSource } = this.#options;
     const { launch, planned } = launches[0]!;
     const node_kind = loaded.site.node_kinds.find((kind) => kind.name === launch.node_kind);
-    const models = launches.flatMap((each) => each.launch.units.map((unit) => dirname(unit.model_path)));
     return {
       ...commonScriptInput(loaded, environment),
       role: 'agent',
@@ -278,12 +303,25 @@ export class SlurmRunner implements JobRunner {
         launches.length === 1 ? launch.launch_folder : dirname(launch.launch_folder),
         launch.mesh_folder,
         installFolder(loaded, environment),
-        ...new Set(models),
+        ...pathsOfLaunches(launches),
       ],
       overrides: overrides && planned.scavenged ? whereverItIs(overrides) : overrides,
       locateOverrides: overrideSource,
     };
   }
+}
+
+/** What node agents and engines read and write beside the folders of their launch, the mesh and hpcserve. */
+function pathsOfLaunches(launches: readonly PreparedLaunch[]): string[] {
+  const { manifest_folder, native_library_dir } = launches[0]!.launch;
+  const units = launches.flatMap(({ launch }) => launch.units);
+  return [
+    ...new Set([
+      ...(manifest_folder === undefined ? [] : [manifest_folder]),
+      ...(native_library_dir === undefined ? [] : [native_library_dir]),
+      ...units.flatMap((unit) => [...pathsOfUnit(unit), ...unit.model.environment_files]),
+    ]),
+  ];
 }
 
 function rendered(script: JobScript): RenderedScript {

@@ -105,6 +105,17 @@ describe('node kinds', () => {
     expect(unknown.warnings.join('\n')).toContain('how much memory');
   });
 
+  test('select/linear gives whole nodes: GPUs are not asked for, and the draft says why', async () => {
+    const config = 'SelectType = select/linear';
+    const { site, text } = await discovered(
+      [group('gpu', ['n1'], 'gpu:a100:4', [])],
+      [partition('gpu')],
+      config,
+    );
+    expect(site.slurm?.gpu_request.form).toBe('none');
+    expect(text).toMatch(/select\/linear gives whole nodes/);
+  });
+
   test('whole-node partitions ask for exclusive nodes; preemption by QoS makes no scavenger tier', async () => {
     const { site } = await discovered(
       [group('all', ['n1'], '(null)', ['avx512_bf16', 'amx_bf16'])],

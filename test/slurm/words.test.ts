@@ -1,5 +1,6 @@
 /** Slurm's words in plain ones: reasons and refusals. */
 import { describe, expect, test } from 'vitest';
+import { withKnownAccounts } from '../../slurm/permissions.ts';
 import { explainReason } from '../../slurm/reasons.ts';
 import { refusalError } from '../../slurm/refusals.ts';
 
@@ -99,6 +100,34 @@ describe('refusals in words of several versions', () => {
       '--partition=gpu was set by site.yaml:3:5 slurm.defaults.partition',
     ]);
     expect(error.details).toMatchObject({ retryable: false });
+  });
+
+  test('a policy of the site has the word, not the error that Slurm has for it', () => {
+    const policy = 'Jobs on gh200 are for at most 20 minutes: lower --time';
+    const stderr = `sbatch: error: ${policy}\nsbatch: error: Batch job submission failed: Unspecified error\n`;
+    const error = refusalError(stderr, [{ name: 'time', value: '30', source: 'model.yaml:3:5' }]);
+    expect(error.because).toEqual([policy, '--time=30 was set by model.yaml:3:5']);
+    const mute = 'sbatch: error: Batch job submission failed: Unspecified error\n';
+    expect(refusalError(mute, []).because).toEqual(['Unspecified error']);
+  });
+
+  test('a refused account comes with those there are, where none was named', () => {
+    const error = refusalError(
+      'sbatch: error: Invalid account or account/partition combination specified',
+      [],
+    );
+    const enforced = { associations: true, qos: true };
+    const association = { cluster: 'c', account: 'chat', qos: [], is_default: false };
+    const known = withKnownAccounts(error, [], { enforced, associations: [association] });
+    expect(known).toMatchObject({ code: 'E_SLURM_ACCOUNT', details: { known: ['chat'] } });
+    expect(known.because.at(-1)).toBe('no account was named; yours are: chat');
+    expect(known.try[0]).toContain('--account=chat');
+    const none = withKnownAccounts(error, [], { enforced, associations: [] });
+    expect(none.because.at(-1)).toMatch(/no account of yours/);
+    // Where it cannot be asked, and where one was named, Slurm's words are all there is.
+    expect(withKnownAccounts(error, [], { enforced })).toBe(error);
+    const named = [{ name: 'account', value: 'x', source: '--account' }];
+    expect(withKnownAccounts(error, named, { enforced, associations: [association] })).toBe(error);
   });
 
   test('silence is said to be silence', () => {

@@ -19,6 +19,7 @@ class ArrayRunner extends ScriptedRunner {
   readonly submittedArrays: PreparedArray[] = [];
   refuse: HpcserveError | undefined;
   loseAnswer = false;
+  says: string[] = [];
 
   readonly arrays: JobArrays = {
     groups: async (planned) => arrayGroups(planned, 1001),
@@ -37,7 +38,11 @@ class ArrayRunner extends ScriptedRunner {
           what: 'the connection broke',
           details: { may_have_been_submitted: true },
         });
-      return { job_ids: array.launches.map((_, task) => `${base}_${task}`), where: 'somewhere' };
+      return {
+        job_ids: array.launches.map((_, task) => `${base}_${task}`),
+        where: 'somewhere',
+        said: this.says,
+      };
     },
   };
 
@@ -189,4 +194,11 @@ it('records another refusal as the end of all of them', async () => {
     'REFUSED',
   ]);
   expect(failure?.code).toBe('E_SLURM_ACCOUNT');
+});
+
+it('what Slurm says to a job that it takes is a warning, once', async () => {
+  runner.says = ['Partition a100 is closed from Friday on'];
+  await reconciler().pass('demo');
+  const warnings = events.flatMap((event) => (event.kind === 'warning' ? event.message : []));
+  expect(warnings).toEqual(['Slurm says: Partition a100 is closed from Friday on']);
 });
