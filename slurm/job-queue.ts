@@ -69,8 +69,8 @@ export function parseSqueue(output: string): JobInfo[] {
 }
 
 /**
- * No signal: what slurmstepd reports since 23.02 where it cannot make the log or enter the working folder, which until
- * then was the reason JobLaunchFailure.
+ * No signal: what 24.11 and 26.05 report where slurmstepd cannot make the log, which was the reason JobLaunchFailure in
+ * 22.05.
  */
 const not_started_signal = 53;
 
@@ -188,6 +188,7 @@ function jobInfo(raw: RawJob): JobInfo {
   const node_list = raw.node_list === '(null)' || raw.node_list.startsWith('None') ? '' : raw.node_list;
   const start_time_ms = parseUtcTime_ms(raw.start);
   const notStarted = raw.state === 'FAILED' && raw.exit.exit_signal === not_started_signal;
+  const exit = notStarted ? undefined : raw.exit;
   const end_time_ms = phase === 'waiting' ? undefined : parseUtcTime_ms(raw.end);
   return {
     job_id: raw.job_id,
@@ -211,7 +212,7 @@ function jobInfo(raw: RawJob): JobInfo {
     ...defined('end_time_ms', end_time_ms),
     ...defined('time_limit_s', raw.time_limit_s),
     ...defined('restart_count', /^\d+$/.test(raw.restart_count) ? Number(raw.restart_count) : undefined),
-    ...(notStarted ? {} : raw.exit),
+    ...exit,
     source: raw.source,
   };
 }

@@ -136,8 +136,8 @@ export function checkPermissions(directives: readonly Directive[], permissions: 
 }
 
 /**
- * A refusal of the account with what Slurm knows for this user, where the script named none: sites that charge every job
- * to a project refuse it so, and so does Slurm itself where the user is in no project.
+ * A refusal of the account with what Slurm knows for this user, where the script named none: sites that charge every
+ * job to a project refuse it so, and so does Slurm itself where the user is in no project.
  */
 export function withKnownAccounts(
   error: HpcserveError,

@@ -93,8 +93,8 @@ export class EngineContainer {
   }
 
   /**
-   * Tries whether all of it is seen behind the prefix. A prefix that does not even start a shell is no answer: the engine
-   * is started, and says itself what is wrong.
+   * Tries whether all of it is seen behind the prefix. A prefix that does not even start a shell is no answer: the
+   * engine is started, and says itself what is wrong.
    * @param environment with that of `environment`
    * @throws HpcserveError E_AGENT_ENGINE_PATHS
    */

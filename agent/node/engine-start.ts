@@ -22,7 +22,8 @@ export function engineEnvironment(
 }
 
 /**
- * Names of variables that a container has to be told to hand on: those of devices, and what the model and its files set.
+ * Names of variables that a container has to be told to hand on: those of devices, and what the model and its files
+ * set.
  */
 export function variablesOf(unit: UnitSpec, { group }: Pick<ProcessContext, 'group'>): string[] {
   const own = { ...readEnvironmentFiles(unit), ...unit.model.environment };

@@ -166,7 +166,7 @@ test('a job that was preempted as often as the site allows does not go back', as
   await submit('sleep 10', { kind: 'gh200', nodes: 1, gpus: 4 });
   await until('ended', async () => (await job(job_id)).phase === 'ended', log);
   expect(text(log)).toContain('preempted too often');
-  // Since 23.02 Slurm says that it was preempted, also where it ended by itself within the grace time.
+  // 24.11 and later say that it was preempted, also where it ended by itself within the grace time.
   const state = expect.stringMatching(/^(COMPLETED|PREEMPTED)$/);
   expect(await job(job_id)).toMatchObject({ state, restart_count: 0 });
 });
