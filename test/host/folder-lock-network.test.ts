@@ -4,36 +4,17 @@
  * is opened, and than Lustre, which does not; and it knows no error for a folder that is not empty but EPERM.
  */
 import { execFileSync } from 'node:child_process';
-import {
-  accessSync,
-  constants,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { filesystemOf } from '../../host/filesystem.ts';
-import { installPrograms } from '../cluster/install.ts';
+import { sshfsArguments, sshfsLacking } from '../cluster/network-folder.ts';
 import { type SshServer, startSshServer } from '../slurm/ssh/server.ts';
-import { contend, isRoot, LockProcess } from './lock-support.ts';
+import { contend, LockProcess } from './lock-support.ts';
 
-async function whatIsLacking(): Promise<string> {
-  if (!isRoot) return ' [skipped: needs root]';
-  try {
-    accessSync('/dev/fuse', constants.R_OK | constants.W_OK);
-  } catch {
-    return ' [skipped: /dev/fuse is not there]';
-  }
-  const ready = await installPrograms(['sshfs', 'fusermount3'], ['sshfs', 'fuse3']);
-  return ready.ready ? '' : ` [skipped: ${ready.missing}]`;
-}
-
-const lacking = await whatIsLacking();
+const missing = await sshfsLacking();
+const lacking = missing === '' ? '' : ` [skipped: ${missing}]`;
 const times = { heartbeat_ms: 100, stale_ms: 1000 };
 const cached_ms = 4000;
 
@@ -54,12 +35,7 @@ describe.skipIf(lacking !== '').each([
     for (const folder of ['data', 'here', 'there']) mkdirSync(join(base, folder));
     [here, there] = [join(base, 'here'), join(base, 'there')];
     for (const mount of [here, there])
-      execFileSync('sshfs', [
-        ...['-p', String(server.port), '-o', `IdentityFile=${server.identity_file}`],
-        ...['-o', `UserKnownHostsFile=${server.known_hosts_file}`, '-o', 'HostKeyAlgorithms=ssh-ed25519'],
-        ...options,
-        ...[`${server.user}@127.0.0.1:${join(base, 'data')}`, mount],
-      ]);
+      execFileSync('sshfs', sshfsArguments(server, join(base, 'data'), mount, options));
   }, 60_000);
   afterAll(async () => {
     for (const mount of [here, there]) if (mount) execFileSync('fusermount3', ['-u', '-z', mount]);

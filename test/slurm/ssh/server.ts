@@ -19,6 +19,8 @@ export interface SshServer {
   known_hosts_file: string;
   /** Ends the processes of all connections, as a network that breaks would. */
   dropConnections(): void;
+  /** Stops and continues them (SIGSTOP, SIGCONT), as a network does that is away for a while. */
+  signalConnections(signal: NodeJS.Signals): void;
   stop(): Promise<void>;
 }
 
@@ -88,9 +90,10 @@ export async function startSshServer(
     identity_file: path('id'),
     authority_file: path('authority'),
     known_hosts_file: path('known_hosts'),
-    dropConnections: () => killChildren(daemon.pid!),
+    dropConnections: () => signalChildren(daemon.pid!, 'SIGKILL'),
+    signalConnections: (signal) => signalChildren(daemon.pid!, signal),
     stop: async () => {
-      killChildren(daemon.pid!);
+      signalChildren(daemon.pid!, 'SIGKILL');
       const ended = new Promise((resolve) => daemon.once('exit', resolve));
       daemon.kill('SIGTERM');
       await ended;
@@ -100,10 +103,10 @@ export async function startSshServer(
 }
 
 /** A child may end by itself, with its parent, before its turn comes. */
-function killChildren(parent: number): void {
+function signalChildren(parent: number, signal: NodeJS.Signals): void {
   for (const pid of childrenOf(parent))
     try {
-      process.kill(pid, 'SIGKILL');
+      process.kill(pid, signal);
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
     }
