@@ -61,9 +61,9 @@ function ensureInstalled() {
   if (existsSync(installStamp) && readFileSync(installStamp, 'utf8') === wanted) return;
   note('installing dependencies (npm ci); native addons may be compiled, which takes a minute or two …');
   const env = { ...process.env };
-  // Debian and some sites ship Node's headers with Node: compile against them instead of downloading.
-  if (!env.npm_config_nodedir && existsSync('/usr/include/node/node_version.h') && headersMatch())
-    env.npm_config_nodedir = '/usr';
+  // Headers come with Node mostly, in its own folder or that of the system: compile against them instead of downloading.
+  const headers = [dirname(dirname(process.execPath)), '/usr'].find(headersMatch);
+  if (!env.npm_config_nodedir && headers !== undefined) env.npm_config_nodedir = headers;
   const started = Date.now();
   const result = spawnSync('npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error'], {
     cwd: root,
@@ -80,9 +80,9 @@ function ensureInstalled() {
   note(`installed in ${seconds(started)}`);
 }
 
-function headersMatch() {
-  const text = readFileSync('/usr/include/node/node_version.h', 'utf8');
-  return text.includes(`#define NODE_MAJOR_VERSION ${major}\n`);
+function headersMatch(folder) {
+  const file = join(folder, 'include/node/node_version.h');
+  return existsSync(file) && readFileSync(file, 'utf8').includes(`#define NODE_MAJOR_VERSION ${major}\n`);
 }
 
 function ensureBuilt() {

@@ -30,20 +30,22 @@ const notEndToEnd = '**/!(*.e2e).test.ts';
 const excluding = (patterns: readonly string[]): string[] =>
   patterns.flatMap((pattern) => ['--exclude', pattern]);
 
+export const endToEndLane: Lane = {
+  title: 'end to end',
+  options: [
+    `--maxWorkers=${laneWorkers.end_to_end}`,
+    // What is polled here is a command mostly, which takes more of a core than what it asks about.
+    '--expect.poll.interval=250',
+    ...excluding([notEndToEnd, ...Object.keys(alone)]),
+  ],
+};
+
 export const lanesSideBySide: readonly Lane[] = [
   {
     title: 'units',
     options: [`--maxWorkers=${laneWorkers.units}`, ...excluding([endToEnd, ...Object.keys(alone)])],
   },
-  {
-    title: 'end to end',
-    options: [
-      `--maxWorkers=${laneWorkers.end_to_end}`,
-      // What is polled here is a command mostly, which takes more of a core than what it asks about.
-      '--expect.poll.interval=250',
-      ...excluding([notEndToEnd, ...Object.keys(alone)]),
-    ],
-  },
+  endToEndLane,
 ];
 
 export const laneAlone: Lane = { title: 'alone', options: ['--no-file-parallelism'] };

@@ -9,17 +9,26 @@ import { packageRoot } from '../host/package-root.ts';
 import type { Lane } from './lanes.ts';
 import type { TestReport } from './reporter.ts';
 
-/** @param prefixed where another run writes to the same terminal: each line then begins with the title */
+interface VitestOptions {
+  /** Where another run writes to the same terminal: each line then begins with the title. */
+  prefixed?: boolean;
+  /** Added to that of this process. */
+  environment?: Readonly<Record<string, string>>;
+}
+
 export async function runVitest(
   { title, options }: Lane,
   files: readonly string[],
-  { prefixed = false } = {},
+  { prefixed = false, environment = {} }: VitestOptions = {},
 ): Promise<TestReport> {
   if (!prefixed) console.log(`\n── ${title} ──`);
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-test-'));
   const reportFile = join(folder, 'report.json');
   try {
-    const ended = await start(title, [...options, ...files], reportFile, prefixed);
+    const ended = await start(title, [...options, ...files], prefixed, {
+      ...environment,
+      HPCSERVE_TEST_REPORT: reportFile,
+    });
     const report = JSON.parse(readFileSync(reportFile, 'utf8')) as TestReport;
     if (ended !== 0 && report.failures.length === 0)
       report.failures.push({
@@ -36,14 +45,14 @@ export async function runVitest(
 function start(
   title: string,
   argv: readonly string[],
-  reportFile: string,
   prefixed: boolean,
+  environment: Readonly<Record<string, string>>,
 ): Promise<number | NodeJS.Signals | null> {
   const vitest = join(packageRoot, 'node_modules/vitest/vitest.mjs');
   const config = join(packageRoot, 'test/vitest.config.ts');
   const reporters = ['--reporter=default', `--reporter=${join(packageRoot, 'test/reporter.ts')}`];
   const output = prefixed ? 'pipe' : 'inherit';
-  const env: NodeJS.ProcessEnv = { ...process.env, HPCSERVE_TEST_REPORT: reportFile };
+  const env: NodeJS.ProcessEnv = { ...process.env, ...environment };
   // Behind a pipe, vitest would see no terminal.
   if (process.stdout.isTTY) env.FORCE_COLOR = '1';
   const child = spawn(

@@ -1,7 +1,10 @@
 /**
- * `npm test [-- FILTER…]`: installs what the suites need, runs them (`test/lanes.ts` says which beside which), and ends
- * with what could not run and what failed. In CI a skipped test is a failure unless `test/may-skip.json` names it with
- * the hardware or program that it needs.
+ * `npm test [-- [--slurm RELEASES] [--node MAJOR] FILTER…]`: installs what the suites need, runs them (`test/lanes.ts`
+ * says which beside which), and ends with what could not run and what failed. In CI a skipped test is a failure unless
+ * `test/may-skip.json` names it with the hardware or program that it needs.
+ *
+ * `--slurm 20.11,24.11` runs the end-to-end suites on these releases instead, and writes what came of it into
+ * docs/slurm.md. `--node 22` runs all of it on another Node.
  *
  * Many suites start real processes. To tell a test that depends on what runs beside it from one that is simply
  * broken, files that failed are run once more, alone, and what came of it is said; the run has failed either way.
@@ -10,11 +13,14 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../host/package-root.ts';
 import { loadGgml } from '../native/ggml.ts';
+import { parseTestArguments, type TestArguments } from './arguments.ts';
 import { ensureShellcheckInstalled, ensureSlurmInstalled } from './cluster/install.ts';
 import { acquireCluster, type ClusterLease, testClusterName } from './cluster/shared.ts';
 import { aloneOf, laneAlone, lanesSideBySide, laneWorkers } from './lanes.ts';
+import { runOnNode } from './other-node.ts';
 import type { TestReport } from './reporter.ts';
 import { runVitest } from './run-vitest.ts';
+import { runOnReleases } from './slurm-runs.ts';
 
 interface MaySkip {
   suite: string;
@@ -28,12 +34,17 @@ const slowestShown = 5;
 /** So many files that failed are tried once more. */
 const retriedFiles = 3;
 
-const filters = process.argv.slice(2);
+const { filters, releases, node } = argumentsOrUsage();
 const inCi = process.env.CI === 'true' || process.env.CI === '1';
 const say = (line: string): void => console.error(line);
+if (node !== undefined) {
+  const slurms = releases.length > 0 ? [`--slurm=${releases.join(',')}`] : [];
+  process.exit(runOnNode(node, [...slurms, ...filters], say));
+}
 const slurm = await ensureSlurmInstalled(say);
 const shellcheck = await ensureShellcheckInstalled();
 const missing = [slurm, shellcheck].flatMap((answer) => (answer.ready ? [] : [answer.missing]));
+if (releases.length > 0) process.exit(await runOnReleases(releases, filters, say));
 
 const leases = slurm.ready ? await leaseClusters() : [];
 let report: TestReport;
@@ -83,6 +94,17 @@ console.log(`\n${passed} passed, ${failures.length} failed, ${skipped.length} sk
 const ranNothing = tests.length + failures.length === 0;
 if (ranNothing) console.log(`no test matches ${filters.join(' ')}`);
 process.exit(failures.length > 0 || ranNothing || (inCi && unlisted.length > 0) ? 1 : 0);
+
+function argumentsOrUsage(): TestArguments {
+  try {
+    return parseTestArguments(process.argv.slice(2));
+  } catch (error) {
+    console.error(
+      `${(error as Error).message}\nusage: npm test -- [--slurm RELEASE,…] [--node MAJOR] [FILTER…]`,
+    );
+    return process.exit(2);
+  }
+}
 
 /** What the engine was tried on: this CPU, and each library of ggml for another one that it can run. */
 function instructionSets(): string[] {

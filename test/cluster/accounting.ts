@@ -8,6 +8,7 @@ import { promisify } from 'node:util';
 import { findProgram, type Installation, installPrograms, pathWithSbin } from './install.ts';
 import type { ClusterFolders } from './layout.ts';
 import { waitUntil } from './processes.ts';
+import { atLeastRelease, type SlurmPrograms } from './slurm-folder.ts';
 
 const run = promisify(execFile);
 
@@ -18,6 +19,7 @@ export interface AccountingInput {
   daemon_user: string;
   /** The ordinary user, who gets account `chat` and the QoS below. */
   user: string;
+  programs: SlurmPrograms;
   /** Starts a daemon of the cluster with further environment. */
   startDaemon(name: string, argv: string[], env?: Record<string, string>): void;
 }
@@ -65,7 +67,7 @@ export async function startAccounting(input: AccountingInput): Promise<void> {
   writeFileSync(join(folders.run, 'slurmdbd.conf'), slurmdbdConf(input), { mode: 0o600 });
   input.startDaemon('slurmdbd', ['slurmdbd', '-D'], { MYSQL_UNIX_PORT: socket });
   const sacctmgr = (...args: string[]): Promise<unknown> =>
-    run('sacctmgr', ['--immediate', ...args], {
+    run(input.programs.find('sacctmgr') ?? 'sacctmgr', ['--immediate', ...args], {
       env: { SLURM_CONF: folders.slurm_conf, PATH: pathWithSbin() },
       timeout: 20_000,
     });
@@ -97,7 +99,7 @@ export async function startAccounting(input: AccountingInput): Promise<void> {
 }
 
 /** Lines for slurm.conf. */
-export function accountingConf(port: number, mungeSocket: string): string[] {
+export function accountingConf(port: number, mungeSocket: string, version: string): string[] {
   return [
     'AccountingStorageType=accounting_storage/slurmdbd',
     'AccountingStorageHost=127.0.0.1',
@@ -105,8 +107,9 @@ export function accountingConf(port: number, mungeSocket: string): string[] {
     // Under this name clients of slurmdbd look for munge's socket.
     `AccountingStoragePass=${mungeSocket}`,
     'AccountingStorageEnforce=associations,limits,qos',
-    'AccountingStoreFlags=job_comment',
-    'JobAcctGatherType=jobacct_gather/none',
+    atLeastRelease(version, '21.08') ? 'AccountingStoreFlags=job_comment' : 'AccountingStoreJobComment=YES',
+    // Newer ones take the absence for it.
+    ...(atLeastRelease(version, '23.11') ? [] : ['JobAcctGatherType=jobacct_gather/none']),
   ];
 }
 
@@ -125,6 +128,7 @@ function slurmdbdConf(input: AccountingInput): string {
     'StorageHost=localhost',
     `StorageUser=${input.daemon_user}`,
     'StorageLoc=slurm_acct_db',
+    ...(input.programs.plugins === undefined ? [] : [`PluginDir=${input.programs.plugins}`]),
     '',
   ].join('\n');
 }

@@ -20,9 +20,10 @@ import { createServer } from 'node:net';
 import { userInfo } from 'node:os';
 import { basename, delimiter, dirname, join } from 'node:path';
 import { startAccounting } from './accounting.ts';
-import { findProgram, missingPrograms, pathWithSbin } from './install.ts';
+import { missingPrograms, pathWithSbin } from './install.ts';
 import {
   type ClusterFolders,
+  type ClusterShape,
   clusterFolders,
   clusterNodeKinds,
   clusterNodeNames,
@@ -36,9 +37,18 @@ import {
   type FoundProcess,
   isAlive,
   jobProcesses,
+  unmountBelow,
   waitUntil,
 } from './processes.ts';
-import { type ClusterPorts, cgroupConf, gresConf, slurmConf } from './slurm-conf.ts';
+import {
+  type ClusterConfInput,
+  type ClusterPorts,
+  cgroupConf,
+  gresConf,
+  shapeFiles,
+  slurmConf,
+} from './slurm-conf.ts';
+import { type SlurmPrograms, type SlurmRelease, slurmPrograms, slurmRelease } from './slurm-folder.ts';
 import { argvAsUser, type ClusterUser, ensureClusterUser } from './user.ts';
 
 /** `state.json`: how to reach the cluster, for people, tests and other processes. */
@@ -50,6 +60,9 @@ export interface ClusterState {
   env: { SLURM_CONF: string; PATH: string };
   user: ClusterUser;
   ports: ClusterPorts;
+  /** The Slurm it runs; absent: that of this machine. */
+  slurm?: SlurmRelease;
+  shape?: ClusterShape;
   daemons: { name: string; pid: number }[];
 }
 
@@ -86,6 +99,10 @@ export interface Cluster {
 export interface ClusterOptions {
   /** With slurmdbd: sacct, accounts, QoS and their limits. Takes some seconds more to start. */
   accounting?: boolean;
+  /** Which Slurm it runs; absent: what `HPCSERVE_TEST_SLURM` names, else that of this machine. */
+  slurm?: SlurmRelease;
+  /** Another kind of site than the usual one. */
+  shape?: ClusterShape;
 }
 
 /** What a stop found that should not have been there. */
@@ -102,19 +119,19 @@ const lock_timeout_ms = 120_000;
 
 /** Starts the cluster `name`, or attaches to it when it is already up and well. */
 export async function startCluster(name = 'default', options: ClusterOptions = {}): Promise<Cluster> {
-  const folders = prepareBase(name);
+  const folders = prepareBase(name, options.shape);
   return withLock(folders.lock, lock_timeout_ms, () => startLocked(name, folders, options));
 }
 
 /** Stops the cluster `name`, whatever state it is in; does nothing when it is not there. */
-export async function stopCluster(name = 'default'): Promise<StopReport> {
-  const folders = prepareBase(name);
+export async function stopCluster(name = 'default', shape?: ClusterShape): Promise<StopReport> {
+  const folders = prepareBase(name, shape);
   return withLock(folders.lock, lock_timeout_ms, () => stopLocked(folders));
 }
 
 /** Makes the base folder and proves that it is ours: names in /tmp can be taken by anyone. */
-export function prepareBase(name: string): ClusterFolders {
-  const folders = clusterFolders(name);
+export function prepareBase(name: string, shape?: ClusterShape): ClusterFolders {
+  const folders = clusterFolders(name, shape);
   mkdirSync(folders.base, { recursive: true, mode: 0o755 });
   const facts = lstatSync(folders.base);
   if (!facts.isDirectory() || facts.uid !== userInfo().uid)
@@ -137,30 +154,37 @@ export async function startLocked(
   options: ClusterOptions = {},
 ): Promise<Cluster> {
   const running = readState(folders);
+  const slurm = options.slurm ?? releaseOfRun();
   if (running !== undefined) {
     const cluster = attach(running, folders);
-    const fits = (running.ports.slurmdbd !== undefined) === (options.accounting === true);
+    const fits =
+      (running.ports.slurmdbd !== undefined) === (options.accounting === true) &&
+      running.slurm === slurm &&
+      running.shape === options.shape;
     const lives = running.daemons.every((daemon) => isAlive(daemon.pid));
     if (fits && lives && (await allNodesUp(cluster))) return cluster;
   }
   await stopLocked(folders);
   const missing = missingPrograms();
   if (missing.length > 0) throw new Error(`cannot start a Slurm cluster: missing ${missing.join(', ')}`);
+  const programs = slurmPrograms(slurm);
   const user = ensureClusterUser();
   const ports = await freePorts(options.accounting === true);
-  writeFiles(name, folders, ports);
   const state: ClusterState = {
     format: 1,
     name,
     folder: folders.run,
-    env: { SLURM_CONF: folders.slurm_conf, PATH: userPath() },
+    env: { SLURM_CONF: folders.slurm_conf, PATH: userPath(programs) },
     user,
     ports,
     daemons: [],
   };
+  if (slurm !== undefined) state.slurm = slurm;
+  if (options.shape !== undefined) state.shape = options.shape;
+  writeFiles(state, folders, programs);
   const cluster = attach(state, folders);
   try {
-    await startDaemons(state, folders);
+    await startDaemons(state, folders, programs);
     if (!(await waitUntil(() => allNodesUp(cluster), start_timeout_ms, command_interval_ms)))
       throw new Error(`the nodes were not idle within ${start_timeout_ms} ms`);
   } catch (error) {
@@ -207,6 +231,7 @@ export async function stopLocked(folders: ClusterFolders): Promise<StopReport> {
   );
   killed.push(...rest);
   rmSync(folders.state, { force: true });
+  unmountBelow(folders.run);
   rmSync(folders.run, { recursive: true, force: true });
   return { was_up: state !== undefined, killed };
 }
@@ -216,9 +241,17 @@ function clusterName(name: string): string {
   return `hpcserve-${name}`;
 }
 
+/** The Slurm that this run of the tests is about (`npm test -- --slurm 24.11`); undefined: that of this machine. */
+function releaseOfRun(): SlurmRelease | undefined {
+  const named = process.env.HPCSERVE_TEST_SLURM;
+  return named === undefined || named === '' ? undefined : slurmRelease(named);
+}
+
 /** PATH of the ordinary user: nothing of ours but where this Node and Slurm's commands are. */
-function userPath(): string {
-  const folders = [dirname(process.execPath), dirname(findProgram('sbatch') ?? '/usr/bin/sbatch')];
+function userPath({ commands, release }: SlurmPrograms): string {
+  const node = dirname(process.execPath);
+  // Node may lie where this machine has a Slurm of its own.
+  const folders = release === undefined ? [node, commands] : [commands, node];
   return pathWithSbin([...new Set(folders)].join(delimiter));
 }
 
@@ -284,7 +317,11 @@ async function allNodesUp(cluster: Cluster): Promise<boolean> {
   );
 }
 
-function writeFiles(name: string, folders: ClusterFolders, ports: ClusterPorts): void {
+function writeFiles(
+  { name, ports, shape }: ClusterState,
+  folders: ClusterFolders,
+  programs: SlurmPrograms,
+): void {
   const { run } = folders;
   for (const folder of ['', 'state', 'log', 'spool', 'dev', 'munge'])
     mkdirSync(join(run, folder), { recursive: true, mode: 0o755 });
@@ -293,19 +330,31 @@ function writeFiles(name: string, folders: ClusterFolders, ports: ClusterPorts):
   for (let index = 0; index < most_gpus; index++)
     symlinkSync('/dev/null', join(run, 'dev', `nvidia${index}`));
   writeFileSync(join(run, 'munge', 'key'), randomBytes(1024), { mode: 0o600 });
-  const daemon_user = userInfo().username;
-  writeFileSync(
-    folders.slurm_conf,
-    slurmConf({ cluster_name: clusterName(name), folders, ports, daemon_user }),
-  );
+  const input: ClusterConfInput = {
+    cluster_name: clusterName(name),
+    folders,
+    ports,
+    daemon_user: userInfo().username,
+    version: programs.version,
+    plugins: programs.plugins,
+    shape,
+  };
+  writeFileSync(folders.slurm_conf, slurmConf(input));
   writeFileSync(join(run, 'gres.conf'), gresConf(folders));
-  writeFileSync(join(run, 'cgroup.conf'), cgroupConf);
+  writeFileSync(join(run, 'cgroup.conf'), cgroupConf(input));
+  for (const [file, text] of Object.entries(shapeFiles(input))) writeFileSync(join(run, file), text);
 }
 
-async function startDaemons(state: ClusterState, folders: ClusterFolders): Promise<void> {
+async function startDaemons(
+  state: ClusterState,
+  folders: ClusterFolders,
+  programs: SlurmPrograms,
+): Promise<void> {
+  const start = (name: string, argv: string[], environment?: Record<string, string>): void =>
+    startDaemon(state, folders, programs, name, argv, environment);
   const munge = join(folders.run, 'munge');
   const socket = join(munge, 'socket');
-  startDaemon(state, folders, 'munged', [
+  start('munged', [
     'munged',
     '--foreground',
     `--key-file=${join(munge, 'key')}`,
@@ -322,23 +371,25 @@ async function startDaemons(state: ClusterState, folders: ClusterFolders): Promi
       cluster_name: clusterName(state.name),
       daemon_user: userInfo().username,
       user: state.user.name,
-      startDaemon: (name, argv, env) => startDaemon(state, folders, name, argv, env),
+      programs,
+      startDaemon: start,
     });
-  startDaemon(state, folders, 'slurmctld', ['slurmctld', '-D']);
-  for (const node of clusterNodeNames)
-    startDaemon(state, folders, `slurmd-${node}`, ['slurmd', '-D', '-N', node]);
+  start('slurmctld', ['slurmctld', '-D']);
+  const stepDaemon = programs.step_daemon === undefined ? [] : ['-d', programs.step_daemon];
+  for (const node of clusterNodeNames) start(`slurmd-${node}`, ['slurmd', '-D', ...stepDaemon, '-N', node]);
 }
 
 function startDaemon(
   state: ClusterState,
   folders: ClusterFolders,
+  programs: SlurmPrograms,
   name: string,
   argv: string[],
   environment: Record<string, string> = {},
 ): void {
   const [program = '', ...args] = argv;
   const output = openSync(join(folders.run, 'log', `${name}.out`), 'a');
-  const child = spawn(findProgram(program) ?? program, args, {
+  const child = spawn(programs.find(program) ?? program, args, {
     cwd: folders.run,
     detached: true,
     stdio: ['ignore', output, output],

@@ -56,6 +56,15 @@ export const scavenge_grace_s = 5;
 /** Seconds between a cancelled or timed-out job's SIGTERM and SIGKILL. */
 export const kill_wait_s = 3;
 
+/** Kinds of sites that the cluster can be, beside the usual one, which gives jobs a part of a node. */
+export const clusterShapes = ['linear', 'exclusive', 'job-submit', 'private-tmp', 'cgroup'] as const;
+/**
+ * `linear`: select/linear, whole nodes · `exclusive`: partitions with OverSubscribe=EXCLUSIVE · `job-submit`: a Lua
+ * policy that refuses with words · `private-tmp`: job_container/tmpfs, each job with a /tmp and a /dev/shm of its own ·
+ * `cgroup`: proctrack/cgroup and task/cgroup, which limit memory.
+ */
+export type ClusterShape = (typeof clusterShapes)[number];
+
 /** Where one cluster keeps its files. `base` outlives the cluster (lock, leases), `run` does not. */
 export interface ClusterFolders {
   base: string;
@@ -67,13 +76,18 @@ export interface ClusterFolders {
 }
 
 /**
- * Folders of the cluster `name` of this user; in /tmp, because munge refuses world-writable parents without a sticky
- * bit.
+ * A folder with a sticky bit, for munge refuses other world-writable parents; one that jobs see, who may have a /tmp of
+ * their own.
  */
-export function clusterFolders(name: string): ClusterFolders {
+export function sharedTemporaryFolder(shape?: ClusterShape): string {
+  return shape === 'private-tmp' ? '/var/tmp' : '/tmp';
+}
+
+/** Folders of the cluster `name` of this user. */
+export function clusterFolders(name: string, shape?: ClusterShape): ClusterFolders {
   if (!/^[a-z0-9-]{1,32}$/.test(name))
     throw new Error(`cluster name ${JSON.stringify(name)}: lower-case letters, digits and "-" only`);
-  const base = join('/tmp', `hpcserve-cluster-${userInfo().uid}-${name}`);
+  const base = join(sharedTemporaryFolder(shape), `hpcserve-cluster-${userInfo().uid}-${name}`);
   return {
     base,
     lock: join(base, 'lock'),

@@ -1,36 +1,73 @@
 /** `npm run cluster -- up|down|status|shell`: the private Slurm cluster of the tests, for people. */
 import { spawn } from 'node:child_process';
-import { prepareBase, readState, startCluster, stopCluster } from './cluster.ts';
+import { parseArgs } from 'node:util';
+import { type ClusterOptions, prepareBase, readState, startCluster, stopCluster } from './cluster.ts';
 import { ensureSlurmInstalled } from './install.ts';
+import { type ClusterShape, clusterShapes } from './layout.ts';
 import { isAlive } from './processes.ts';
+import { ensureSlurmRelease, slurmRelease, slurmReleases } from './slurm-folder.ts';
 
-const usage = `usage: npm run cluster -- up|down|status|shell [--name NAME]
+const usage = `usage: npm run cluster -- up|down|status|shell [--name NAME] [--slurm RELEASE] [--shape SHAPE]
 
   up      install Slurm if it is missing (Debian, root), start the cluster, print how to reach it as JSON
   status  print the same JSON and whether each daemon lives; exit code 1 when the cluster is not up
   shell   open a shell of the ordinary user on the cluster's login node (starts the cluster if needed)
   down    cancel all jobs and stop every process of the cluster
+
+  --slurm RELEASE  another Slurm than that of this machine: ${slurmReleases.join(', ')}; taken from Debian by debootstrap (root)
+  --shape SHAPE    another kind of site: ${clusterShapes.join(', ')}
 `;
 
 const say = (line: string): void => {
   process.stderr.write(`${line}\n`);
 };
 
-async function main(argv: readonly string[]): Promise<number> {
-  const at = argv.indexOf('--name');
-  const name = at < 0 ? 'default' : (argv[at + 1] ?? '');
-  const [command, ...rest] = at < 0 ? argv : argv.filter((_, index) => index !== at && index !== at + 1);
-  if (command === undefined || rest.length > 0) return wrongUsage();
+interface Asked {
+  command: string | undefined;
+  name: string;
+  options: ClusterOptions;
+}
+
+/** @throws Error where something was typed that is none of it */
+function parse(argv: string[]): Asked {
+  const { values, positionals } = parseArgs({
+    args: argv,
+    options: { name: { type: 'string' }, slurm: { type: 'string' }, shape: { type: 'string' } },
+    allowPositionals: true,
+  });
+  const [command, ...rest] = positionals;
+  if (rest.length > 0) throw new Error(`unexpected: ${rest.join(' ')}`);
+  const options: ClusterOptions = {};
+  if (values.slurm !== undefined) options.slurm = slurmRelease(values.slurm);
+  if (values.shape !== undefined) options.shape = shapeNamed(values.shape);
+  return { command, name: values.name ?? 'default', options };
+}
+
+function shapeNamed(text: string): ClusterShape {
+  const known = clusterShapes.find((shape) => shape === text);
+  if (known === undefined) throw new Error(`no shape ${text}; there are ${clusterShapes.join(', ')}`);
+  return known;
+}
+
+async function main(argv: string[]): Promise<number> {
+  let asked: Asked;
+  try {
+    asked = parse(argv);
+  } catch (error) {
+    say((error as Error).message);
+    return wrongUsage();
+  }
+  const { command, name, options } = asked;
   switch (command) {
     case 'up': {
-      if (!(await install())) return 12;
-      const cluster = await startCluster(name);
+      if (!(await install(options))) return 12;
+      const cluster = await startCluster(name, options);
       process.stdout.write(`${JSON.stringify(cluster.state, null, 2)}\n`);
-      say(`up: a shell on it: npm run cluster -- shell${at < 0 ? '' : ` --name ${name}`}`);
+      say(`up: a shell on it: npm run cluster -- shell ${argv.slice(1).join(' ')}`.trim());
       return 0;
     }
     case 'status': {
-      const state = readState(prepareBase(name));
+      const state = readState(prepareBase(name, options.shape));
       if (state === undefined) {
         say(`cluster ${name} is not up`);
         return 1;
@@ -40,8 +77,8 @@ async function main(argv: readonly string[]): Promise<number> {
       return daemons.every((daemon) => daemon.alive) ? 0 : 1;
     }
     case 'shell': {
-      if (!(await install())) return 12;
-      const cluster = await startCluster(name);
+      if (!(await install(options))) return 12;
+      const cluster = await startCluster(name, options);
       say(`a shell of ${cluster.user.name} on cluster ${name}; try sinfo. The cluster stays up afterwards.`);
       const [program = '', ...args] = cluster.argvAsUser(['/bin/bash', '--login']);
       const env = { ...cluster.env, TERM: process.env.TERM ?? 'dumb' };
@@ -49,7 +86,7 @@ async function main(argv: readonly string[]): Promise<number> {
       return new Promise((resolve) => child.once('exit', (code) => resolve(code ?? 1)));
     }
     case 'down': {
-      const report = await stopCluster(name);
+      const report = await stopCluster(name, options.shape);
       for (const found of report.killed) say(`had to kill ${found.pid}: ${found.command}`);
       say(report.was_up ? `cluster ${name} is down` : `cluster ${name} was not up`);
       return 0;
@@ -64,8 +101,10 @@ function wrongUsage(): number {
   return 2;
 }
 
-async function install(): Promise<boolean> {
-  const installation = await ensureSlurmInstalled(say);
+async function install({ slurm }: ClusterOptions): Promise<boolean> {
+  // Munge, and whatever else is not Slurm itself, is that of this machine.
+  const own = await ensureSlurmInstalled(say);
+  const installation = own.ready && slurm !== undefined ? await ensureSlurmRelease(slurm, say) : own;
   if (!installation.ready) say(installation.missing);
   return installation.ready;
 }

@@ -1,4 +1,5 @@
 /** Finding, waiting for and ending the processes of a private cluster, by /proc. */
+import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 
@@ -92,6 +93,15 @@ function signal(pid: number, name: NodeJS.Signals): void {
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
   }
+}
+
+/** Takes away what is mounted in a folder, the innermost first: slurmd leaves its private folders mounted. */
+export function unmountBelow(folder: string): void {
+  const mounted = readFileSync('/proc/self/mountinfo', 'utf8')
+    .split('\n')
+    .map((line) => line.split(' ')[4] ?? '')
+    .filter((path) => path.startsWith(`${folder}/`));
+  for (const path of mounted.reverse()) execFileSync('umount', ['--lazy', path]);
 }
 
 /** Asks for `condition` again and again until it holds (true) or `timeout_ms` have passed (false). */

@@ -45,7 +45,7 @@ export async function acquireCluster(
   name = testClusterName(),
   options: ClusterOptions = {},
 ): Promise<ClusterLease> {
-  const folders = prepareBase(name);
+  const folders = prepareBase(name, options.shape);
   const lease = join(folders.leases, `${process.pid}-${randomUUID()}`);
   const cluster = await withLock(folders.lock, lock_timeout_ms, async () => {
     const started = await startLocked(name, folders, options);

@@ -4,10 +4,13 @@ import { accountingConf } from './accounting.ts';
 import {
   type ClusterFolders,
   type ClusterNodeKind,
+  type ClusterShape,
   clusterNodeKinds,
+  clusterNodeNames,
   kill_wait_s,
   scavenge_grace_s,
 } from './layout.ts';
+import { atLeastRelease } from './slurm-folder.ts';
 
 export interface ClusterPorts {
   slurmctld: number;
@@ -23,6 +26,11 @@ export interface ClusterConfInput {
   ports: ClusterPorts;
   /** The user that runs the daemons: root where we are root, else ourselves (who then can run only our own jobs). */
   daemon_user: string;
+  /** Of Slurm: `22.05.8`. */
+  version: string;
+  /** Folder of its plugins; undefined: where it was compiled to find them. */
+  plugins: string | undefined;
+  shape: ClusterShape | undefined;
 }
 
 /**
@@ -32,11 +40,16 @@ export interface ClusterConfInput {
  */
 export function slurmConf(input: ClusterConfInput): string {
   const { run } = input.folders;
-  const all = clusterNodeKinds.flatMap((kind) => kind.nodes).join(',');
+  const { shape, version } = input;
+  const all = clusterNodeNames.join(',');
+  const whole = shape === 'exclusive' ? ' OverSubscribe=EXCLUSIVE' : '';
+  const memory = shape === 'linear' ? 'DefMemPerNode=4096' : 'DefMemPerCPU=1024';
   return [
     `ClusterName=${input.cluster_name}`,
     'SlurmctldHost=localhost(127.0.0.1)',
     `SlurmctldPort=${input.ports.slurmctld}`,
+    'AuthType=auth/munge',
+    ...(input.plugins === undefined ? [] : [`PluginDir=${input.plugins}`]),
     `AuthInfo=socket=${join(run, 'munge', 'socket')}`,
     `SlurmUser=${input.daemon_user}`,
     `SlurmdUser=${input.daemon_user}`,
@@ -47,14 +60,17 @@ export function slurmConf(input: ClusterConfInput): string {
     `SlurmctldLogFile=${join(run, 'log', 'slurmctld.log')}`,
     `SlurmdLogFile=${join(run, 'log', 'slurmd-%n.log')}`,
     'SlurmdParameters=config_overrides',
-    'ProctrackType=proctrack/linuxproc',
-    'TaskPlugin=task/none',
+    `ProctrackType=proctrack/${shape === 'cgroup' ? 'cgroup' : 'linuxproc'}`,
+    ...taskPlugin(input),
     'MpiDefault=none',
     'MailProg=/bin/true',
     'ReturnToService=2',
     'GresTypes=gpu',
-    'SelectType=select/cons_tres',
-    'SelectTypeParameters=CR_Core_Memory',
+    ...(shape === 'linear'
+      ? ['SelectType=select/linear', 'SelectTypeParameters=CR_Memory']
+      : ['SelectType=select/cons_tres', 'SelectTypeParameters=CR_Core_Memory']),
+    ...(shape === 'job-submit' ? ['JobSubmitPlugins=lua'] : []),
+    ...(shape === 'private-tmp' ? ['JobContainerType=job_container/tmpfs', 'PrologFlags=Contain'] : []),
     'PreemptType=preempt/partition_prio',
     'PreemptMode=REQUEUE',
     'EnforcePartLimits=ALL',
@@ -63,18 +79,18 @@ export function slurmConf(input: ClusterConfInput): string {
     'MinJobAge=3600',
     ...(input.ports.slurmdbd === undefined
       ? []
-      : accountingConf(input.ports.slurmdbd, join(run, 'munge', 'socket'))),
+      : accountingConf(input.ports.slurmdbd, join(run, 'munge', 'socket'), version)),
     ...clusterNodeKinds.flatMap((kind) => kind.nodes.map((node) => nodeLine(kind, node, input.ports))),
     ...clusterNodeKinds.map(
       (kind, index) =>
         `PartitionName=${kind.name} Nodes=${kind.nodes.join(',')} Default=${index === 0 ? 'YES' : 'NO'} ` +
-        'DefaultTime=01:00:00 MaxTime=1-00:00:00 DefMemPerCPU=1024 PriorityTier=10 PreemptMode=OFF',
+        `DefaultTime=01:00:00 MaxTime=1-00:00:00 ${memory} PriorityTier=10 PreemptMode=OFF${whole}`,
     ),
-    `PartitionName=debug Nodes=${all} DefaultTime=00:01:00 MaxTime=00:05:00 DefMemPerCPU=1024 PriorityTier=20 PreemptMode=OFF`,
-    `PartitionName=scavenge Nodes=${all} DefaultTime=01:00:00 MaxTime=04:00:00 DefMemPerCPU=1024 PriorityTier=1 PreemptMode=REQUEUE GraceTime=${scavenge_grace_s}`,
+    `PartitionName=debug Nodes=${all} DefaultTime=00:01:00 MaxTime=00:05:00 ${memory} PriorityTier=20 PreemptMode=OFF`,
+    `PartitionName=scavenge Nodes=${all} DefaultTime=01:00:00 MaxTime=04:00:00 ${memory} PriorityTier=1 PreemptMode=REQUEUE GraceTime=${scavenge_grace_s}${whole}`,
     // The last two exist to be refused by.
-    `PartitionName=staff Nodes=${all} MaxTime=01:00:00 DefMemPerCPU=1024 PriorityTier=10 PreemptMode=OFF AllowGroups=adm`,
-    `PartitionName=closed Nodes=${all} MaxTime=01:00:00 DefMemPerCPU=1024 PriorityTier=10 PreemptMode=OFF State=DOWN`,
+    `PartitionName=staff Nodes=${all} MaxTime=01:00:00 ${memory} PriorityTier=10 PreemptMode=OFF AllowGroups=adm`,
+    `PartitionName=closed Nodes=${all} MaxTime=01:00:00 ${memory} PriorityTier=10 PreemptMode=OFF State=DOWN`,
     '',
   ].join('\n');
 }
@@ -101,5 +117,66 @@ export function gresConf(folders: ClusterFolders): string {
 }
 
 /** cgroup.conf: none of its controls; containers and virtual machines often do not allow them. */
-export const cgroupConf =
-  'CgroupAutomount=no\nConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n';
+export function cgroupConf({ shape, version }: ClusterConfInput): string {
+  const shaped = shape === 'cgroup';
+  const words = (yes: boolean): string => (yes ? 'yes' : 'no');
+  return [
+    // Cores and devices are made up: a job could have none of those that it was given.
+    'ConstrainCores=no',
+    'ConstrainDevices=no',
+    `ConstrainRAMSpace=${words(shaped)}`,
+    ...(atLeastRelease(version, '23.11') ? [] : ['CgroupAutomount=no']),
+    ...(atLeastRelease(version, '24.05') && !shaped ? ['CgroupPlugin=disabled'] : []),
+    ...(atLeastRelease(version, '22.05') && shaped ? ['IgnoreSystemd=yes'] : []),
+    '',
+  ].join('\n');
+}
+
+/** Since 23.11 nothing is said where there is none. */
+function taskPlugin({ shape, version }: ClusterConfInput): string[] {
+  if (shape === 'cgroup') return ['TaskPlugin=task/cgroup'];
+  return atLeastRelease(version, '23.11') ? [] : ['TaskPlugin=task/none'];
+}
+
+/** What the policy of the shape `job-submit` says to a job that it refuses, and to one that it lets in. */
+export const policyWords = {
+  refused: 'Jobs on gh200 are for at most 20 minutes: lower --time, or write to help@example.org',
+  accepted: 'Partition a100 is closed from Friday on',
+} as const;
+
+/** Further files that a shape needs beside slurm.conf, by name. */
+export function shapeFiles({ shape, folders }: ClusterConfInput): Record<string, string> {
+  switch (shape) {
+    case 'job-submit':
+      return { 'job_submit.lua': jobSubmitPolicy };
+    case 'private-tmp':
+      // The nodes share one host: each has its own.
+      return {
+        'job_container.conf': clusterNodeNames
+          .map(
+            (node) => `NodeName=${node} AutoBasePath=true BasePath=${join(folders.run, 'private', node)}\n`,
+          )
+          .join(''),
+      };
+    default:
+      return {};
+  }
+}
+
+/** https://slurm.schedmd.com/job_submit_plugins.html: time limits are minutes. */
+const jobSubmitPolicy = `
+function slurm_job_submit(job, partitions, uid)
+  if job.partition == "gh200" and (job.time_limit == nil or job.time_limit > 20) then
+    slurm.log_user("${policyWords.refused}")
+    return slurm.ERROR
+  end
+  if job.partition == "a100" then slurm.log_user("${policyWords.accepted}") end
+  return slurm.SUCCESS
+end
+
+function slurm_job_modify(job, record, partitions, uid)
+  return slurm.SUCCESS
+end
+
+return slurm.SUCCESS
+`;

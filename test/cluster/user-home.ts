@@ -3,12 +3,17 @@ import { join } from 'node:path';
 import { expect } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
-import type { Cluster } from './cluster.ts';
+import type { Cluster, ClusterOptions } from './cluster.ts';
+import { type ClusterShape, sharedTemporaryFolder } from './layout.ts';
 import { acquireCluster, type ClusterLease, testClusterName } from './shared.ts';
 
 export interface UserHomeOptions {
   /** What a cluster beside that of this test worker is for; see `testClusterName`. */
   cluster?: string;
+  /** The kind of site that this cluster is. */
+  shape?: ClusterShape;
+  /** With slurmdbd, as `ClusterOptions` has it. */
+  accounting?: boolean;
   /** Makes a site of the shipped `test-cluster`, in `site.yaml`; absent: the shipped one. */
   site?: (shipped: string) => string;
   /** A command that takes longer is ended; absent: 120 s. */
@@ -29,11 +34,11 @@ export class UserHome {
   readonly #lease: ClusterLease;
   readonly #command_timeout_ms: number;
 
-  private constructor(lease: ClusterLease, { site, command_timeout_ms = 120_000 }: UserHomeOptions) {
+  private constructor(lease: ClusterLease, { site, shape, command_timeout_ms = 120_000 }: UserHomeOptions) {
     this.#lease = lease;
     this.#command_timeout_ms = command_timeout_ms;
     this.cluster = lease.cluster;
-    this.folder = mkdtempSync('/tmp/hpcserve-e2e-');
+    this.folder = mkdtempSync(join(sharedTemporaryFolder(shape), 'hpcserve-e2e-'));
     this.own(this.folder);
     chmodSync(this.folder, 0o700);
     const shipped = join(packageRoot, 'site-configs/test-cluster.yaml');
@@ -45,7 +50,12 @@ export class UserHome {
 
   /** With the model `toy.gguf` in it. */
   static async open(options: UserHomeOptions = {}): Promise<UserHome> {
-    const home = new UserHome(await acquireCluster(testClusterName(options.cluster)), options);
+    const { accounting = false, shape } = options;
+    const cluster = options.cluster ?? shape ?? (accounting ? 'accounting' : undefined);
+    const wanted: ClusterOptions = { accounting };
+    if (shape !== undefined) wanted.shape = shape;
+    const lease = await acquireCluster(testClusterName(cluster), wanted);
+    const home = new UserHome(lease, options);
     const made = await home.hpcserve('model', 'synth', 'toy.gguf', '--preset', 'tiny-llama', '--seed', '1');
     expect(made.code, made.stderr).toBe(0);
     return home;

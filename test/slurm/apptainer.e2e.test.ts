@@ -1,4 +1,4 @@
-/** Apptainer: a deployment whose node agents run in containers that see nothing but what is bound, on a real Slurm cluster. */
+/** Apptainer: a deployment whose node agents see nothing but what is bound, on a real Slurm cluster. */
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

@@ -1,6 +1,6 @@
 /**
- * Podman: a deployment whose node agents run in rootless containers, on a real Slurm cluster; and an engine alone in one,
- * behind a prefix.
+ * Podman: a deployment whose node agents run in rootless containers, on a real Slurm cluster; and an engine alone in
+ * one, behind a prefix.
  */
 import { spawnSync } from 'node:child_process';
 import {
@@ -177,8 +177,10 @@ describe.skipIf(lacking.length > 0)(
           spawnSync(podman[0]!, [...podman.slice(1), 'import', join(folder, 'empty.tar'), image]).status,
         ).toBe(0);
         await using site = await Site.open();
+        // Its own default is more than root may set where it lacks a capability.
+        const limits = ['--ulimit=nofile=1024:1024', '--ulimit=nproc=1024:1024'];
         const engine_prefix = [
-          ...[...podman, 'run', '--rm', '--network=host'],
+          ...[...podman, 'run', '--rm', '--network=host', ...limits],
           ...[...fromNode.map((bind) => `--volume=${bind}`), image],
         ];
         await site.start([fixtureUnit('m', [], { model_path: join(folder, 'empty.tar') })], {

@@ -1,0 +1,89 @@
+/** Runs on other releases of Slurm: what is typed, what the page says afterwards, what slurm.conf has for which. */
+import { describe, expect, it } from 'vitest';
+import { parseTestArguments } from '../arguments.ts';
+import { type SlurmRun, withSlurmRun } from '../slurm-table.ts';
+import { type ClusterShape, clusterFolders } from './layout.ts';
+import { cgroupConf, slurmConf } from './slurm-conf.ts';
+import { atLeastRelease } from './slurm-folder.ts';
+
+describe('npm test --', () => {
+  it('takes releases, a Node and words of paths, in any order', () => {
+    expect(parseTestArguments(['quote', '--slurm', '20.11,24.11', '--slurm=26.05', 'reconcile'])).toEqual({
+      filters: ['quote', 'reconcile'],
+      releases: ['20.11', '24.11', '26.05'],
+      node: undefined,
+    });
+    expect(parseTestArguments(['--node', '22'])).toMatchObject({ node: '22', releases: [] });
+  });
+
+  it('says what it does not know', () => {
+    expect(() => parseTestArguments(['--slurm', '19.05'])).toThrow(/19\.05; it can run 20\.11, 22\.05/);
+    expect(() => parseTestArguments(['--node', 'latest'])).toThrow(/major version/);
+    expect(() => parseTestArguments(['--slrum', '20.11'])).toThrow(/--slrum/);
+  });
+});
+
+describe('the table of runs', () => {
+  const empty =
+    'before\n<!-- written by npm test -- --slurm: begin -->\n<!-- written by npm test -- --slurm: end -->\nafter\n';
+  const run: SlurmRun = {
+    version: '24.11.5',
+    suite: 'trixie',
+    passed: 90,
+    failed: 1,
+    skipped: 2,
+    date: '2026-11-22',
+  };
+  const rows = (page: string): string[] => page.split('\n').filter((line) => /^\| \d/.test(line));
+
+  it('has a row for a release and its suites, the last one of each', () => {
+    const first = withSlurmRun(empty, run);
+    expect(rows(first)).toEqual(['| 24.11.5 | trixie | all | 90 | 1 | 2 | 2026-11-22 |']);
+    const some = withSlurmRun(first, { ...run, files: ['test/slurm/client.e2e.test.ts'], passed: 9 });
+    const other = withSlurmRun(some, { ...run, version: '20.11.7', suite: 'bullseye' });
+    const again = withSlurmRun(other, { ...run, version: '24.11.6', failed: 0 });
+    expect(rows(again)).toEqual([
+      '| 20.11.7 | bullseye | all | 90 | 1 | 2 | 2026-11-22 |',
+      '| 24.11.5 | trixie | `slurm/client` | 9 | 1 | 2 | 2026-11-22 |',
+      '| 24.11.6 | trixie | all | 90 | 0 | 2 | 2026-11-22 |',
+    ]);
+    expect(again).toMatch(/^before\n<!--[\s\S]*-->\nafter\n$/);
+  });
+
+  it('is never put where there is no place for it', () => {
+    expect(() => withSlurmRun('a page', run)).toThrow(/has no lines/);
+  });
+});
+
+describe('slurm.conf', () => {
+  const input = (version: string, shape?: ClusterShape) => ({
+    cluster_name: 'c',
+    folders: clusterFolders('c', shape),
+    ports: { slurmctld: 1, slurmd: {} },
+    daemon_user: 'root',
+    version,
+    plugins: undefined,
+    shape,
+  });
+
+  it('has what a release knows', () => {
+    expect(['20.11.7', '22.05.8', '24.11.5'].map((version) => atLeastRelease(version, '22.05'))).toEqual([
+      false,
+      true,
+      true,
+    ]);
+    expect(slurmConf(input('20.11.7'))).toContain('TaskPlugin=task/none\n');
+    expect(slurmConf(input('24.11.5'))).not.toContain('TaskPlugin');
+    expect(cgroupConf(input('20.11.7'))).not.toContain('CgroupPlugin');
+    expect(slurmConf({ ...input('24.11.5'), plugins: '/p' })).toContain('PluginDir=/p\n');
+  });
+
+  it('is that of the shape, whose files jobs can see', () => {
+    expect(slurmConf(input('22.05.8', 'linear'))).toMatch(/SelectType=select\/linear\n[\s\S]*DefMemPerNode/);
+    expect(slurmConf(input('22.05.8', 'exclusive'))).toMatch(
+      /^PartitionName=a100 .*OverSubscribe=EXCLUSIVE$/m,
+    );
+    expect(cgroupConf(input('22.05.8', 'cgroup'))).toContain('ConstrainRAMSpace=yes');
+    expect(clusterFolders('c', 'private-tmp').base).toMatch(/^\/var\/tmp\//);
+  });
+});
