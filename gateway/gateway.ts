@@ -27,6 +27,7 @@ import type { GatewayLog } from './log.ts';
 import { GatewayMetrics } from './metrics.ts';
 import { bearerOf, OpenAiHandler } from './openai-handler.ts';
 import { JournalMemory } from './relay/journal/journal-memory.ts';
+import { WaitingRoom } from './relay/waiting-room.ts';
 import { Router } from './routing/router.ts';
 import { ServiceTimes } from './routing/service-times.ts';
 import { Sessions } from './sessions.ts';
@@ -47,6 +48,14 @@ export interface GatewayTimes extends FrontPortTimes {
    * How long a stream whose replica broke waits for another. Lower: errors show sooner; higher: restarts are outlived.
    */
   continue_ms: number;
+  /**
+   * The same where a replica of its model is loading, and for requests that wait for that; as long as a model's
+   * `timeouts.first_token_s` is where nobody sets it. Lower: errors show sooner; higher: larger models may be loaded
+   * meanwhile.
+   */
+  load_wait_ms: number;
+  /** A stream that waits says so as often. Lower: more to send; higher: what lies between may give it up. */
+  comment_ms: number;
   /** Between two looks for models that are split over devices; see `Defragmenter`. */
   defragment_ms: number;
 }
@@ -61,6 +70,8 @@ const defaultTimes: GatewayTimes = {
   keys_ms: 2000,
   limits_ms: 1000,
   continue_ms: 10_000,
+  load_wait_ms: 600_000,
+  comment_ms: 15_000,
   defragment_ms: 2000,
 };
 
@@ -296,7 +307,7 @@ async function openFront(
     log,
     journals: new JournalMemory(),
     wake_wait_s: services.wait_max_s,
-    continue_ms: times.continue_ms,
+    waiting: { ...times, room: new WaitingRoom(limits.queue_length) },
   });
   const tls = config.tls ? await ClientTls.open({ ...config, tls: config.tls }, log) : undefined;
   parts.add(tls, () => tls?.close());

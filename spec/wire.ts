@@ -11,6 +11,8 @@ export const agentPaths = {
   sharing: '/hpcserve/v1/sharing',
   /** The same: a `MoveAway`, by which the requests of a model go on elsewhere and its instance rests. */
   move: '/hpcserve/v1/move',
+  /** Of a wrapped engine's session, for POST: the text of `tokens`, as the engine's own path for it answers. */
+  detokenize: '/hpcserve/v1/detokenize',
   /** The same: which of the tensors that are asked for it has in memory; below it, ranges of one of them. */
   tensors: '/hpcserve/v1/tensors',
 } as const;

@@ -89,6 +89,11 @@ export interface EngineAdapter {
   readonly open_paths?: readonly string[];
   /** Its prefix cache keeps requests with another `cache_salt` apart. */
   readonly takes_cache_salt?: true;
+  /**
+   * For POST with `model` and `tokens`: answers with the text of the tokens, as `prompt` or `text`. Absent: it spells no
+   * tokens.
+   */
+  readonly detokenize_path?: string;
   /** Answers 2xx when, and only when, requests are served. */
   readonly readiness_path: string;
   /** Prometheus text with the engine's load; absent: the agent counts requests itself. */

@@ -27,6 +27,7 @@ export const sglang: EngineAdapter = {
   name: 'sglang',
   readiness_path: '/health',
   metrics_path: '/metrics',
+  detokenize_path: '/detokenize',
   // Versions that do not know it pay no heed to it.
   takes_cache_salt: true,
 

@@ -34,6 +34,8 @@ export interface ProxiedRequest {
   deadlines: RequestDeadlines;
   /** What came of this and other answers, for whoever watches the engine. */
   traffic: Traffic;
+  /** Of the engine, where that is another than the request's. */
+  path?: string | undefined;
   /** What to pass on in place of the body; absent: the body as it comes. */
   body?: Buffer;
   /** Headers added to the answer. */
@@ -68,7 +70,7 @@ export function proxyRequest(proxied: ProxiedRequest): void {
   const passed = request({
     ...connectionTo(upstream),
     method: incoming.method,
-    path: incoming.url,
+    path: proxied.path ?? incoming.url,
     headers: {
       ...passedOn(incoming.headers),
       host: 'localhost',

@@ -64,6 +64,12 @@ export function sessionRequestHandler(agent: SessionRequests) {
     else if (isTensorPath(path) && unit?.state().engine === 'native') passOn(unit, request, response);
     else if (path === agentPaths.move && request.method === 'POST' && unit?.state().engine === 'native')
       serve(agent, sessionId, unit, request, response);
+    else if (
+      path === agentPaths.detokenize &&
+      request.method === 'POST' &&
+      unit?.detokenize_path !== undefined
+    )
+      serve(agent, sessionId, unit, request, response, unit.detokenize_path);
     else if (isOpenAiPath(path) && unit) serve(agent, sessionId, unit, request, response);
     else if (isOpenAiPath(path)) {
       // On a connection from before its end: the request is not to blame, another replica may answer it.
@@ -124,12 +130,14 @@ function isOpenAiPath(path: string): boolean {
   return path.startsWith('/v1/') && !segments.some((segment) => /^(\.|%2e){1,2}$/i.test(segment));
 }
 
+/** @param enginePath where its engine is asked; absent: at the path of the request */
 function serve(
   agent: SessionRequests,
   sessionId: string,
   unit: UnitSupervisor,
   request: IncomingMessage,
   response: ServerResponse,
+  enginePath?: string,
 ): void {
   // Names may hold any character, header fields may not: gateways encode them as in a URI.
   const name = request.headers[headers.model];
@@ -161,6 +169,7 @@ function serve(
   const pass = (body?: Buffer): void =>
     proxyRequest({
       ...(body === undefined ? {} : { body }),
+      path: enginePath,
       incoming: request,
       outgoing: response,
       upstream,

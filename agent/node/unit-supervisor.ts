@@ -181,6 +181,12 @@ export class UnitSupervisor {
     };
   }
 
+  /** Where its engine spells tokens; undefined where it does not. */
+  get detokenize_path(): string | undefined {
+    const { engine } = this.#options.group;
+    return engine === 'native' ? undefined : adapterOf(engine).detokenize_path;
+  }
+
   /** Undefined where its engine gets bodies as they come: the native one reads them itself. */
   bodyRules(name: string): BodyRules | undefined {
     const { engine, model } = this.#options.group.units.find((unit) => unit.model.name === name)!;

@@ -11,8 +11,8 @@ import type { AttemptFailure, ReplicaRefusal } from './replica-refusal.ts';
  * | the client has     | the answer is whole       | the replica failed                        |
  * |--------------------|---------------------------|-------------------------------------------|
  * | nothing            | `answered`, `refused`     | `lost`: may be asked elsewhere            |
- * | a part of a stream | `streamed`,`stream_error` | `broken_stream`: may go on elsewhere;     |
- * |                    |                           | `unreadable_stream`: must not             |
+ * | a part of a stream | `streamed`,`stream_error`,| `broken_stream`: may go on elsewhere;     |
+ * |                    | `part_streamed`           | `unreadable_stream`: must not             |
  * | a part of JSON     | `answered`                | `broken_answer`: the connection ends      |
  */
 export type AttemptResult =
@@ -20,6 +20,8 @@ export type AttemptResult =
   | { kind: 'answered'; status: number; answer: JsonRelay }
   /** The stream has its ending. */
   | { kind: 'streamed' }
+  /** All has come that was asked for, which was a part of the stream: the rest is asked for anew. */
+  | { kind: 'part_streamed' }
   /** The engine said in an event what is wrong, and ended its stream with that; the client has the event. */
   | { kind: 'stream_error'; error: StreamError }
   /** The replica answered with an error that is held: another may do better, else it passes as it came. */

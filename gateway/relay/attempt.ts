@@ -50,7 +50,7 @@ export interface AttemptTask {
  * client as it comes; how the attempt ended is said once, and it decides nothing.
  *
  * ```
- *   send ─► head ─┬─ an event stream ─► StreamRelay ─┬─ its ending ───────────► streamed
+ *   send ─► head ─┬─ an event stream ─► StreamRelay ─┬─ its ending ───────────► streamed, part_streamed
  *                 │                                  └─ an event says it failed, a break, an end too early
  *                 │                                     ├─ the client has some of it ─► broken_stream, stream_error
  *                 │                                     └─ it has nothing ────────────► lost, refused
@@ -92,7 +92,8 @@ export class Attempt implements AnswerReceiver {
     // Another gateway may have filled the batch since the replica last said how full it is.
     this.#atOnce = !may_wait && !continues && hasFreePlace(replica);
     replica.unreported++;
-    this.#call = link.requests.send(requestHead(of, replica, body, this.#atOnce), body, this);
+    const path = continues?.request.path ?? of.endpoint.path;
+    this.#call = link.requests.send(requestHead(of, replica, path, body, this.#atOnce), body, this);
   }
 
   /** Gives it up without a result. */
@@ -154,6 +155,7 @@ export class Attempt implements AnswerReceiver {
       return true;
     }
     if (stream.ended) this.#end({ kind: 'streamed' });
+    else if (stream.partEnded) this.#end({ kind: 'part_streamed' });
     else if (stream.replicaError) this.#replicaFailed(stream.replicaError);
     return flowing;
   }
@@ -240,6 +242,7 @@ export class Attempt implements AnswerReceiver {
 function requestHead(
   { parsed, endpoint, request, request_id, key }: AcceptedRequest,
   { session, modelField }: Replica<SessionLink>,
+  path: string,
   body: BodyPieces,
   atOnce: boolean,
 ): string {
@@ -247,7 +250,7 @@ function requestHead(
   const { traceparent } = request.headers;
   const asksTokens = parsed.stream && endpoint.dialect === 'completions' && session.facts.engine === 'native';
   return (
-    `POST ${endpoint.path} HTTP/1.1\r\nhost: ${session.host}\r\ncontent-type: application/json\r\n` +
+    `POST ${path} HTTP/1.1\r\nhost: ${session.host}\r\ncontent-type: application/json\r\n` +
     `content-length: ${bytesOf(body)}\r\n${headers.request_id}: ${request_id}\r\n` +
     `${headers.model}: ${modelField}\r\n` +
     `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +

@@ -1,11 +1,12 @@
 import type { Replica } from '../routing/replica.ts';
 import type { RouteRequest, Router } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
+import { continuingReplica } from './continuing-replica.ts';
 import type { ContinuedRequest, StreamJournal } from './journal/journal.ts';
 import type { JournalMemory } from './journal/journal-memory.ts';
 import { type CompletionsPath, continuesText } from './journal/text-continuation.ts';
-import { TextJournal } from './journal/text-journal.ts';
 import { TokenJournal } from './journal/token-journal.ts';
+import { WrappedJournal } from './journal/wrapped-journal.ts';
 import type { AttemptFailure } from './replica-refusal.ts';
 import type { ParsedRequest, StreamDialect } from './request-body.ts';
 
@@ -39,12 +40,13 @@ interface Stream {
 interface Services {
   journals: JournalMemory;
   router: Router;
-  /** How long to wait for a replica that can go on. */
+  /** How long to wait for a replica that can go on, and for one that loads. */
   wait_ms: number;
+  load_wait_ms: number;
 }
 
 /** Who goes on, and with what. */
-interface Continuation {
+export interface Continuation {
   replica: Replica<SessionLink>;
   request: ContinuedRequest;
 }
@@ -64,6 +66,7 @@ export class Continuations {
   #failed: string[] = [];
   #broke_ms = 0;
   #failed_ms = 0;
+  #released = false;
 
   constructor(stream: Stream, services: Services) {
     this.#stream = stream;
@@ -110,37 +113,66 @@ export class Continuations {
       return;
     }
     this.#used++;
-    const request = this.journal.continued(this.#stream.parsed);
-    if (typeof request === 'string') found(request);
-    else this.#look(request, found);
+    this.#look(found);
+  }
+
+  /** The same for the rest of a stream of which a part was asked for, and has come: nobody failed. */
+  rest(found: (continuation: Continuation | string) => void): void {
+    this.#failed = [];
+    this.#broke_ms = performance.now();
+    this.#look(found);
   }
 
   /** Gives the journal's memory back, and stops looking. */
   release(): void {
+    this.#released = true;
     clearTimeout(this.#timer);
     this.journal?.release();
   }
 
-  #look(request: ContinuedRequest, found: (continuation: Continuation | string) => void): void {
-    const { wait_ms } = this.#services;
+  #look(found: (continuation: Continuation | string) => void): void {
     const now_ms = performance.now();
+    const waited_ms = now_ms - this.#broke_ms;
+    const { wait_ms } = this.#services;
     const replica =
       this.#choose(this.#failed) ?? (now_ms - this.#failed_ms > again_ms ? this.#choose([]) : undefined);
-    if (replica) found({ replica, request });
-    else if (now_ms - this.#broke_ms >= wait_ms)
-      found(`none was there within ${Math.round(wait_ms / 1000)} s`);
-    else this.#timer = setTimeout(() => this.#look(request, found), look_ms);
+    if (replica) void this.#prepare(replica, found);
+    else if (waited_ms < wait_ms || this.#waitsForLoad(waited_ms))
+      this.#timer = setTimeout(() => this.#look(found), look_ms);
+    else found(`none was there within ${Math.round(waited_ms / 1000)} s`);
+  }
+
+  async #prepare(
+    replica: Replica<SessionLink>,
+    found: (continuation: Continuation | string) => void,
+  ): Promise<void> {
+    let request: ContinuedRequest | string;
+    try {
+      request = await this.journal!.continued(this.#stream.parsed, continuingReplica(replica));
+    } catch (error) {
+      // Engines say what they like: what cannot be made sense of ends this stream, and not the gateway.
+      request = `what it was sent cannot be read: ${(error as Error).message}`;
+    }
+    if (this.#released) return;
+    found(typeof request === 'string' ? request : { replica, request });
   }
 
   #choose(failed: readonly string[]): Replica<SessionLink> | undefined {
     const { replica, route } = this.#stream;
-    return this.#services.router.chooseToContinue(
-      route,
-      replica.served.name,
-      ({ session, served }) => this.journal!.accepts(session.facts.engine, served.precision),
-      failed,
-    );
+    return this.#services.router.chooseToContinue(route, replica.served.name, this.#accepts, failed);
   }
+
+  /** One that can go on is loading its weights; what that takes is nothing that this stream could hurry. */
+  #waitsForLoad(waited_ms: number): boolean {
+    if (waited_ms >= this.#services.load_wait_ms) return false;
+    const { replica, route } = this.#stream;
+    return this.#services.router
+      .coming(route)
+      .some((candidate) => candidate.served.name === replica.served.name && this.#accepts(candidate));
+  }
+
+  readonly #accepts = ({ session, served }: Replica<SessionLink>): boolean =>
+    this.journal!.accepts(session.facts.engine, served.precision);
 
   #newJournal(): StreamJournal | undefined {
     const { replica, path, dialect } = this.#stream;
@@ -148,6 +180,8 @@ export class Continuations {
     if (dialect !== 'completions') return undefined;
     if (engine === 'native') return new TokenJournal(this.#services.journals, replica.served.precision);
     const of = path as CompletionsPath;
-    return continuesText(engine, of) ? new TextJournal(this.#services.journals, of) : undefined;
+    if (!continuesText(engine, of)) return undefined;
+    const began = { engine: engine!, precision: replica.served.precision };
+    return new WrappedJournal(this.#services.journals, of, this.#stream.parsed, began);
   }
 }

@@ -1,51 +1,26 @@
-import type { Ledger, RequestRecord } from '../../ledger/index.ts';
+import type { RequestRecord } from '../../ledger/index.ts';
 import { scopedKeys } from '../../solver/routing/prompt-keys.ts';
 import type { RefusedRequest } from '../../spec/device-view.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { printableName } from '../../spec/printable-name.ts';
 import { errorEvent } from '../http-error.ts';
 import { cacheScopeOf } from '../keys/cache-scope.ts';
-import type { KeyLimits } from '../keys/key-limits.ts';
-import type { GatewayLog } from '../log.ts';
-import type { GatewayMetrics } from '../metrics.ts';
 import type { Replica } from '../routing/replica.ts';
-import type { RouteRequest, Router } from '../routing/router.ts';
-import type { ServiceTimes } from '../routing/service-times.ts';
+import type { RouteRequest } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
-import type { Defragmenter } from '../sharing/defragmenter.ts';
-import type { DemandMeter } from '../workload/demand-meter.ts';
-import type { WorkloadMeter } from '../workload/workload-meter.ts';
 import type { AcceptedRequest, Outcome } from './accepted-request.ts';
 import { Attempt } from './attempt.ts';
 import type { AttemptResult } from './attempt-result.ts';
 import { ClientAnswer, type PassedHead } from './client-answer.ts';
-import { Continuations } from './continuations.ts';
+import { type Continuation, Continuations } from './continuations.ts';
 import type { ContinuedRequest } from './journal/journal.ts';
-import type { JournalMemory } from './journal/journal-memory.ts';
+import type { ProxyServices } from './proxy-services.ts';
 import { midStreamError, passedError, type ReplicaError } from './replica-error.ts';
 import { type AttemptFailure, isMeshRefusal } from './replica-refusal.ts';
 import { ReplicaSearch } from './replica-search.ts';
 import { asksContinuousUsage } from './request-body.ts';
 import { StreamRelay } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
-
-/** What the requests of one gateway share. */
-export interface ProxyServices {
-  router: Router;
-  ledger: Ledger;
-  metrics: GatewayMetrics;
-  log: GatewayLog;
-  journals: JournalMemory;
-  serviceTimes: ServiceTimes;
-  workload: WorkloadMeter;
-  keyLimits: KeyLimits;
-  demand: DemandMeter;
-  defragmenter: Defragmenter;
-  /** How long a request may wait for a model that sleeps. */
-  wake_wait_s: number;
-  /** How long a broken stream waits for a replica that can go on with it. */
-  continue_ms: number;
-}
 
 type Result<K extends AttemptResult['kind']> = Extract<AttemptResult, { kind: K }>;
 
@@ -66,7 +41,7 @@ const retryAfterFailure_s = 2;
  *             │      │ one AttemptResult
  *             │      ▼
  *  elsewhere ─┴── refused, lost            nobody left: the refusal as it came, or an error
- *  goes on ◄───── broken_stream            Continuations find who; nobody: the stream ends with an error event
+ *  goes on ◄───── broken_stream, part_…    Continuations find who; nobody: the stream ends with an error event
  *  done ◄──────── answered, streamed, stream_error, unreadable_stream, broken_answer, or the client is gone
  *    │
  *    └─► decide, once: metrics, measured load, the key's budget, ledger ─ committed ─► last bytes to the client
@@ -87,6 +62,8 @@ export class ProxiedRequest {
   #demanded: string | undefined;
   /** Others were asked to give way to it: once is enough. */
   #askedForRoom = false;
+  /** While nobody goes on with the stream. */
+  #comments: NodeJS.Timeout | undefined;
   /** An outcome is decided: being recorded, or sent. */
   #decided = false;
 
@@ -101,7 +78,7 @@ export class ProxiedRequest {
       names: key.settings.models,
     };
     this.#client = new ClientAnswer(of);
-    this.#search = new ReplicaSearch(services.router, this.#route, services.continue_ms);
+    this.#search = new ReplicaSearch(services.router, this.#route, services.waiting);
   }
 
   start(): void {
@@ -135,11 +112,11 @@ export class ProxiedRequest {
 
   #openStream(replica: Replica<SessionLink>, head: PassedHead): StreamRelay {
     const { response, parsed, endpoint } = this.#of;
-    const { journals, router, continue_ms } = this.#services;
+    const { journals, router, waiting } = this.#services;
     this.#continuations?.release();
     const continuations = new Continuations(
       { replica, parsed, route: this.#route, path: endpoint.path, dialect: endpoint.dialect },
-      { journals, router, wait_ms: continue_ms },
+      { journals, router, wait_ms: waiting.continue_ms, load_wait_ms: waiting.load_wait_ms },
     );
     this.#continuations = continuations;
     this.#stream = new StreamRelay(response, {
@@ -164,6 +141,10 @@ export class ProxiedRequest {
       case 'streamed':
         this.#streamed(attempt, this.#stream!);
         break;
+      case 'part_streamed':
+        attempt.cancelSoon();
+        this.#continuations!.rest(this.#goOnFrom(attempt, new Error('it had sent what it was asked for')));
+        break;
       case 'stream_error':
         this.#streamEndedWith(result, this.#stream!);
         break;
@@ -177,7 +158,7 @@ export class ProxiedRequest {
         this.#streamBroke(attempt, result);
         break;
       case 'unreadable_stream':
-        this.#failStream(attempt, result.reason, 'what it sent could not be read');
+        this.#failStream(attempt, result.reason, 'what it sent could not be used');
         break;
       case 'broken_answer':
         this.#breakOff(attempt.replica, result);
@@ -355,19 +336,28 @@ export class ProxiedRequest {
       { request_id: this.#of.request_id, session: replica.session_id, events_sent, reason: reason.message },
       'replica failed in the middle of its stream',
     );
+    const goOn = this.#goOnFrom(attempt, reason);
     this.#continuations!.next(replica, failure, events_sent, (found) => {
+      if (typeof found !== 'string' && !this.#decided) this.#services.metrics.continued(replica.served.name);
+      goOn(found);
+    });
+  }
+
+  /** What follows when it is known who goes on with the stream; until then the client is told that it lives. */
+  #goOnFrom(attempt: Attempt, reason: Error): (found: Continuation | string) => void {
+    const { waiting, log } = this.#services;
+    this.#comments = setInterval(() => this.#stream!.keepAlive(), waiting.comment_ms);
+    return (found) => {
+      clearInterval(this.#comments);
       if (this.#decided) return;
       if (typeof found === 'string') {
         this.#failStream(attempt, reason, found);
         return;
       }
-      this.#services.metrics.continued(replica.served.name);
-      this.#services.log.info(
-        { request_id: this.#of.request_id, session: found.replica.session_id },
-        'another replica goes on with the stream',
-      );
+      const { session_id } = found.replica;
+      log.info({ request_id: this.#of.request_id, session: session_id }, 'a replica goes on with the stream');
       this.#begin(found.replica, found.request);
-    });
+    };
   }
 
   #failStream(attempt: Attempt, reason: Error, why: string): void {
@@ -423,6 +413,7 @@ export class ProxiedRequest {
     if (this.#decided) return;
     this.#decided = true;
     this.#search.end();
+    clearInterval(this.#comments);
     this.#client.endStall();
     const { ledger, metrics, serviceTimes, workload, keyLimits, demand } = this.#services;
     const record = this.#record(outcome);

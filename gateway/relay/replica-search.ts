@@ -2,6 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Replica } from '../routing/replica.ts';
 import type { RouteRequest, Router } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
+import type { Waiting } from './proxy-services.ts';
 import type { AttemptFailure, ReplicaRefusal } from './replica-refusal.ts';
 
 /**
@@ -44,7 +45,7 @@ const again_ms = 500;
 export class ReplicaSearch {
   readonly #router: Router;
   readonly #route: RouteRequest;
-  readonly #continue_ms: number;
+  readonly #waiting: Waiting;
   /** Sessions that are not asked again. */
   #tried: string[] = [];
   #asked = 0;
@@ -54,15 +55,14 @@ export class ReplicaSearch {
   #failures = 0;
   #ended = 0;
   #sentAway = false;
-  /** Until when it waits for a replica in place of the last one, which was lost; on the monotonic clock. */
-  #waits_until_ms: number | undefined;
+  /** Since when it waits for a replica in place of the last one, which was lost; on the monotonic clock. */
+  #waits_since_ms: number | undefined;
   #over = false;
 
-  /** @param continue_ms how long it waits for a replica in the place of one that was lost */
-  constructor(router: Router, route: RouteRequest, continue_ms: number) {
+  constructor(router: Router, route: RouteRequest, waiting: Waiting) {
     this.#router = router;
     this.#route = route;
-    this.#continue_ms = continue_ms;
+    this.#waiting = waiting;
   }
 
   /** Replicas that were asked. */
@@ -102,8 +102,7 @@ export class ReplicaSearch {
 
   /** The best replica not yet tried; undefined where there is none, or none may be tried. */
   next(): Replica<SessionLink> | undefined {
-    if (this.#failures > retries_max || this.stopsReplicas || this.#asked >= asked_max) return undefined;
-    return this.#router.choose(this.#route, this.#tried);
+    return this.#mayAsk ? this.#router.choose(this.#route, this.#tried) : undefined;
   }
 
   /** Where all batches were full: one of them, in whose queue it waits. */
@@ -148,7 +147,7 @@ export class ReplicaSearch {
 
   /**
    * Waits for a replica in place of one that was lost and has computed nothing of the request: workers are started
-   * again, jobs come back. Streams that broke wait as long.
+   * again, jobs come back, weights are loaded. Streams that broke wait as long.
    * @param since_ms on the monotonic clock
    * @param again sessions that may be asked once more after a while
    * @returns undefined where nobody came, or the search ended
@@ -157,15 +156,33 @@ export class ReplicaSearch {
     since_ms: number,
     again: readonly string[] = [],
   ): Promise<Replica<SessionLink> | undefined> {
-    this.#waits_until_ms ??= since_ms + this.#continue_ms;
+    const { continue_ms, load_wait_ms, room } = this.#waiting;
+    this.#waits_since_ms ??= since_ms;
     const began_ms = performance.now();
+    const leave = room.enter();
     while (!this.#over) {
-      if (performance.now() - began_ms > again_ms) this.mayBeAsked(again);
+      const now_ms = performance.now();
+      if (now_ms - began_ms > again_ms) this.mayBeAsked(again);
       const next = this.next();
-      if (next || performance.now() > this.#waits_until_ms) return next;
+      const waited_ms = now_ms - this.#waits_since_ms;
+      const waits_ms = leave && this.#comes ? load_wait_ms : continue_ms;
+      if (next || waited_ms > waits_ms) {
+        leave?.();
+        return next;
+      }
       await delay(look_ms);
     }
+    leave?.();
     return undefined;
+  }
+
+  /** A replica loads that it may be sent to. */
+  get #comes(): boolean {
+    return this.#mayAsk && this.#router.coming(this.#route).length > 0;
+  }
+
+  get #mayAsk(): boolean {
+    return this.#failures <= retries_max && !this.stopsReplicas && this.#asked < asked_max;
   }
 
   /**

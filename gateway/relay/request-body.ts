@@ -104,6 +104,29 @@ export function usageEdits(parsed: ParsedRequest, engine: string | undefined): B
   return edits;
 }
 
+/**
+ * Whether the ids of prompt and answer are asked of a replica with this engine, though the client did not ask for them:
+ * with these another one can go on with a stream. vLLM gives them since 0.10.2, SGLang in completions since 2026-07;
+ * earlier versions of both pay no heed to the member. SGLang refuses it in streamed chats, with `echo` vLLM would leave
+ * out the prompt's text, and a prompt of embeddings has no ids.
+ */
+export function asksTokenIds({ scan, asksUsage }: ParsedRequest, engine: string | undefined): boolean {
+  const tells = engine === 'vllm' || (engine === 'sglang' && !scan.members.has('messages'));
+  if (!tells || !asksUsage || wantsTokenIds(scan)) return false;
+  return scalarOf(scan, 'echo') !== true && !scan.members.has('prompt_embeds');
+}
+
+/** Whether the client itself asks for token ids. */
+export function wantsTokenIds(scan: RequestScan): boolean {
+  return scalarOf(scan, 'return_token_ids') === true;
+}
+
+/** The member has this value, whether the client named it or not. */
+export function setMember(scan: RequestScan, member: Member, text: string): BodyEdit {
+  const span = scan.members.get(member);
+  return span ? { ...span, text } : memberEdit(scan, `"${member}":${text}`);
+}
+
 /** Whether usage in every chunk is asked of a replica with this engine, though the client did not ask for it. */
 export function asksContinuousUsage(
   { asksUsage, wantsContinuousUsage }: ParsedRequest,
@@ -117,9 +140,11 @@ export function memberEdit({ close }: RequestScan, text: string): BodyEdit {
   return { start: close, end: close, text: `,${text}` };
 }
 
-/** What travels to a replica: the client's own bytes, or those with usage asked for. */
+/** What travels to a replica: the client's own bytes, or those with usage and token ids asked for. */
 export function bodyFor(parsed: ParsedRequest, engine: string | undefined): BodyPieces {
-  return spliced(parsed.scan.bytes, usageEdits(parsed, engine));
+  const edits = usageEdits(parsed, engine);
+  if (asksTokenIds(parsed, engine)) edits.push(setMember(parsed.scan, 'return_token_ids', 'true'));
+  return spliced(parsed.scan.bytes, edits);
 }
 
 function modelOf(scan: RequestScan): string {

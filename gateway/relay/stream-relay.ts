@@ -66,6 +66,8 @@ export class StreamRelay {
   #usageText: string | undefined;
   /** An error event that went to the client. */
   error: StreamError | undefined;
+  /** The replica has sent all that it was asked for, which was a part of the stream. */
+  partEnded = false;
 
   constructor(response: ServerResponse, options: StreamRelayOptions) {
     this.#response = response;
@@ -104,13 +106,14 @@ export class StreamRelay {
     this.#splitter = this.#newSplitter();
     this.#rewrite = rewrite;
     this.#replicaError = undefined;
+    this.partEnded = false;
   }
 
   /**
    * Takes bytes of the replica; false asks it to pause until the client's `drain`. Throws where an event is too large.
    */
   push(chunk: Buffer): boolean {
-    if (this.#ending || this.#replicaError) return true;
+    if (this.#ending || this.#replicaError || this.partEnded) return true;
     this.#from = this.#to = 0;
     this.#ok = true;
     // A partial event is scanned again with its rest: offsets below are of the joined buffer.
@@ -134,6 +137,12 @@ export class StreamRelay {
     return 'broken';
   }
 
+  /** Says to whatever lies between here and the client that the stream lives, though nothing of it comes. */
+  keepAlive(): void {
+    if (this.#response.headersSent && !this.#ending)
+      this.#response.write(': it goes on as soon as a replica is there\n\n');
+  }
+
   /** Sends the ending; the request is in the ledger by now. */
   finish(): void {
     this.#first();
@@ -154,8 +163,13 @@ export class StreamRelay {
   }
 
   #event(bytes: Buffer, start: number, end: number): void {
-    if (this.#ending || this.#replicaError) return;
-    if (!this.#rewrite || this.#isEnding(bytes, start, end)) {
+    if (this.#ending || this.#replicaError || this.partEnded) return;
+    const isEnding = this.#rewrite !== undefined && this.#isEnding(bytes, start, end);
+    if (isEnding && this.#rewrite!.more?.() === true) {
+      this.partEnded = true;
+      return;
+    }
+    if (!this.#rewrite || isEnding) {
       this.#take(bytes, start, end);
       return;
     }
@@ -189,6 +203,14 @@ export class StreamRelay {
       this.#keep(bytes, start, end);
       return;
     }
+    const begin = this.#options.journal?.see?.(bytes, start, end) ?? start;
+    if (begin === end) return;
+    // What follows the part that was taken out stays where it was, what stood before it has moved.
+    if (begin !== start) this.#usageAt = -2;
+    this.#takeChunk(bytes, begin, end);
+  }
+
+  #takeChunk(bytes: Buffer, start: number, end: number): void {
     let begin = start;
     if (this.#usageAt === -2) this.#usageAt = bytes.indexOf(usageKey, start);
     if (this.#usageAt !== -1 && this.#usageAt < end) {

@@ -76,6 +76,12 @@ export class Router {
     return route ? this.#of(route, filter) : [];
   }
 
+  /** Replicas that load and that the request may go to once they answer. */
+  coming({ model, filter }: RouteRequest): readonly Link[] {
+    const coming = this.#parts.table.find(model)?.coming ?? [];
+    return filter ? filtered(coming, ({ facts }) => facts, filter).kept : coming;
+  }
+
   /**
    * When the last replica behind a name was lost, on the monotonic clock; undefined where there is one, or never was.
    */

@@ -1,5 +1,5 @@
 import type { ModelLoad } from '../../spec/agent-state.ts';
-import type { SessionRecord } from '../../spec/session-record.ts';
+import type { ModelState, SessionRecord } from '../../spec/session-record.ts';
 import { Replica } from './replica.ts';
 
 /** Where requests for one name may go. */
@@ -10,6 +10,8 @@ export interface Route<T> {
   readonly candidates: readonly Replica<T>[];
   /** Those that cannot: weights loading, failed, session unreachable or ending. */
   readonly others: readonly Replica<T>[];
+  /** Of these, the ones that load: they will answer. */
+  readonly coming: readonly Replica<T>[];
   /** Names of the models behind it: several where they share an alias. */
   readonly models: readonly string[];
 }
@@ -22,7 +24,7 @@ interface Entry<T> {
   replicas: Replica<T>[];
 }
 
-/** Losses are of interest for so long. */
+/** Losses are of interest for so long, and as long as another replica loads. */
 const forgotten_ms = 60_000;
 
 /** Every session that serves models, and from that, names to replicas. Rebuilt on change, read on every request. */
@@ -91,31 +93,33 @@ export class RoutingTable<T> {
   }
 
   #rebuild(): void {
-    const byName = new Map<string, { candidates: Replica<T>[]; others: Replica<T>[]; own: boolean }>();
-    const add = (name: string, replica: Replica<T>, answers: boolean, own: boolean): void => {
+    const byName = new Map<string, { lists: Record<Readiness, Replica<T>[]>; own: boolean }>();
+    const add = (name: string, replica: Replica<T>, readiness: Readiness, own: boolean): void => {
       let route = byName.get(name);
       if (!route || (own && !route.own)) {
         // A model's own name is no other's alias, whoever gave it.
-        route = { candidates: [], others: [], own };
+        route = { lists: { answers: [], comes: [], cannot: [] }, own };
         byName.set(name, route);
       } else if (route.own && !own) return;
-      const list = answers ? route.candidates : route.others;
+      const list = route.lists[readiness];
       // An alias may be listed twice.
       if (list.at(-1) !== replica) list.push(replica);
     };
-    for (const { record, reachable, replicas } of this.#entries.values()) {
-      for (const replica of replicas) {
-        const answers = reachable && record.lifecycle === 'SERVING' && replica.state === 'serving';
+    for (const entry of this.#entries.values()) {
+      for (const replica of entry.replicas) {
+        const readiness = readinessOf(entry, replica.state);
         const { name, aliases } = replica.served;
-        add(name, replica, answers, true);
-        for (const alias of aliases) add(alias, replica, answers, false);
+        add(name, replica, readiness, true);
+        for (const alias of aliases) add(alias, replica, readiness, false);
       }
     }
     const before = this.#routes;
     this.#routes = new Map(
-      [...byName].map(([name, { candidates, others }]) => {
+      [...byName].map(([name, { lists }]) => {
+        const { answers: candidates, comes: coming, cannot } = lists;
+        const others = [...coming, ...cannot];
         const models = [...new Set([...candidates, ...others].map(({ served }) => served.name))].sort();
-        return [name, { name, candidates, others, models }];
+        return [name, { name, candidates, others, coming, models }];
       }),
     );
     this.#noteLosses(before);
@@ -126,7 +130,23 @@ export class RoutingTable<T> {
     const now_ms = performance.now();
     for (const [name, route] of before)
       if (answers(route) && !answers(this.#routes.get(name))) this.#lost_ms.set(name, now_ms);
-    for (const [name, lost_ms] of this.#lost_ms)
-      if (answers(this.#routes.get(name)) || now_ms - lost_ms > forgotten_ms) this.#lost_ms.delete(name);
+    for (const [name, lost_ms] of this.#lost_ms) {
+      const route = this.#routes.get(name);
+      const forgotten = now_ms - lost_ms > forgotten_ms && (route?.coming.length ?? 0) === 0;
+      if (answers(route) || forgotten) this.#lost_ms.delete(name);
+    }
   }
+}
+
+/** What can be expected of a replica. */
+type Readiness = 'answers' | 'comes' | 'cannot';
+
+function readinessOf(
+  { record: { lifecycle }, reachable }: Pick<Entry<unknown>, 'record' | 'reachable'>,
+  state: ModelState,
+): Readiness {
+  if (!reachable) return 'cannot';
+  if (lifecycle === 'SERVING' && state === 'serving') return 'answers';
+  const loads = state === 'pending' || state === 'loading';
+  return loads && (lifecycle === 'JOIN' || lifecycle === 'SERVING') ? 'comes' : 'cannot';
 }

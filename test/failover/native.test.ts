@@ -220,8 +220,11 @@ async function replaceAgents(): Promise<void> {
 /** Streams of the user `corrupted` are continued from a last token that is not the one the client has. */
 function corruptContinuations(): void {
   const original = TokenJournal.prototype.continued;
-  vi.spyOn(TokenJournal.prototype, 'continued').mockImplementation(function (this: TokenJournal, parsed) {
-    const request = original.call(this, parsed);
+  vi.spyOn(TokenJournal.prototype, 'continued').mockImplementation(async function (
+    this: TokenJournal,
+    parsed,
+  ) {
+    const request = await original.call(this, parsed);
     if (typeof request === 'string' || !parsed.scan.bytes.includes('"user":"corrupted"')) return request;
     const whole = Buffer.concat([...request.body]).toString();
     const altered = whole.replace(/("token_ids":\[[\d,]*?)(\d+)\]/, (_, before, id) => {

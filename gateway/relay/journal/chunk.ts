@@ -5,6 +5,8 @@ export interface Chunk {
   model?: string;
   choices?: ChunkChoice[];
   usage?: Record<string, unknown> | null;
+  /** Of a chat, in its first chunks, where they were asked for. */
+  prompt_token_ids?: number[] | null;
   [more: string]: unknown;
 }
 
@@ -14,6 +16,11 @@ export interface ChunkChoice {
   delta?: Record<string, unknown>;
   logprobs?: Record<string, unknown> | null;
   finish_reason?: string | null;
+  stop_reason?: string | number | null;
+  /** Those that the chunk carries, where they were asked for. */
+  token_ids?: number[] | null;
+  /** Of a text completion, in the first chunk of a choice. */
+  prompt_token_ids?: number[] | null;
   [more: string]: unknown;
 }
 

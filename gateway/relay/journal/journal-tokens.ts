@@ -24,6 +24,11 @@ export class JournalTokens {
     return this.length <= this.#ids.length;
   }
 
+  /** Forgets all behind the first so many. */
+  truncate(length: number): void {
+    this.length = Math.min(this.length, length);
+  }
+
   toArray(): number[] {
     return Array.from(this.#ids.subarray(0, this.length));
   }

@@ -4,10 +4,9 @@ import type { EventRewriter } from './journal.ts';
 /** What the client has of an answer. */
 export interface TextSoFar {
   text: string;
-  /** Events that carried some of it: an estimate of its tokens. */
-  text_events: number;
+  tokens: number;
   /** Members that all chunks of an answer share. */
-  head?: { id: string | undefined; created: number | undefined; model: string | undefined };
+  head?: Pick<Chunk, 'id' | 'created' | 'model'> | undefined;
 }
 
 const dropped = Buffer.alloc(0);
@@ -16,8 +15,8 @@ const dropped = Buffer.alloc(0);
  * Chunks of an engine that goes on behind a text become chunks of the answer that was begun: its identity, no
  * second role, offsets from its start, and usage of the whole: what the engine counts as prompt was in part answer.
  */
-export function rewriteChunks({ text, text_events, head }: TextSoFar): EventRewriter {
-  const before = { characters: text.length, tokens: text_events };
+export function rewriteChunks({ text, tokens, head }: TextSoFar): EventRewriter {
+  const before = { characters: text.length, tokens };
   const shared = Object.fromEntries(Object.entries(head ?? {}).filter(([, value]) => value !== undefined));
   return (bytes, start, end) => {
     const chunk = chunkOf(bytes.toString('utf8', start, end));
@@ -31,7 +30,7 @@ export function rewriteChunks({ text, text_events, head }: TextSoFar): EventRewr
 }
 
 /** A chunk that only says whose turn it is. */
-function isOpening({ delta, finish_reason, logprobs }: ChunkChoice): boolean {
+export function isOpening({ delta, finish_reason, logprobs }: ChunkChoice): boolean {
   if (!delta?.role || finish_reason || logprobs) return false;
   return Object.entries(delta).every(
     ([name, value]) => name === 'role' || value === '' || value === null || isEmptyList(value),

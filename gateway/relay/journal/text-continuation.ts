@@ -1,7 +1,9 @@
-import { type BodyEdit, type BodyPieces, spliced } from '../body-edits.ts';
-import { bodyFor, memberEdit, type ParsedRequest, scalarOf, usageEdits } from '../request-body.ts';
+import { type BodyEdit, spliced } from '../body-edits.ts';
+import { bodyFor, type ParsedRequest, scalarOf, setMember, usageEdits } from '../request-body.ts';
 import { bindingMembers, type Member, type RequestScan, type Span } from '../request-scan.ts';
-import type { TextSoFar } from './rewrite-chunks.ts';
+import type { AnswerSoFar, ChoiceSoFar } from './answer-so-far.ts';
+import type { ContinuedRequest, EventRewriter } from './journal.ts';
+import { rewriteChunks, type TextSoFar } from './rewrite-chunks.ts';
 
 export type CompletionsPath = '/v1/chat/completions' | '/v1/completions';
 
@@ -16,6 +18,12 @@ const engines: Record<CompletionsPath, ReadonlySet<string>> = {
 };
 /** A `response_format` of more bytes is taken for a schema without being read. */
 const format_bytes_max = 4096;
+/** Where a text completion names no limit (OpenAI's API; vLLM and SGLang keep to it). */
+const default_completion_tokens = 16;
+/** The first that is there counts. */
+const chatLimits = ['max_completion_tokens', 'max_tokens'] as const;
+/** What engines say in the place of bytes that are no UTF-8. */
+export const replacement = '\ufffd';
 const QUOTE = 34;
 const OPEN_BRACKET = 91;
 const OPEN_BRACE = 123;
@@ -24,26 +32,67 @@ export function continuesText(engine: string | undefined, path: CompletionsPath)
   return engine !== undefined && engines[path].has(engine);
 }
 
-/** The request with which an engine goes on behind a text, or why that is impossible. */
+/** The whole request, where the client has nothing of the answer but perhaps who speaks. */
+export function requestAnew(
+  parsed: ParsedRequest,
+  answer: AnswerSoFar,
+  engine: string | undefined,
+): ContinuedRequest {
+  const { head } = answer;
+  answer.forgetTokens();
+  return { body: bodyFor(parsed, engine), rewrite: rewriteChunks({ text: '', tokens: 0, head }) };
+}
+
+/**
+ * The request with which an engine goes on behind a text, or why that is impossible.
+ * @param engine undefined: not to be asked for more than OpenAI's API has
+ */
 export function requestFromText(
   parsed: ParsedRequest,
   path: CompletionsPath,
-  so_far: TextSoFar,
-): BodyPieces | string {
-  // Who goes on with a chat tells usage as it goes, as who began it did; of completions that is not known.
-  const engine = path === '/v1/chat/completions' ? 'vllm' : undefined;
-  // Nothing of the text is out: the whole request is asked again.
-  if (so_far.text === '') return bodyFor(parsed, engine);
+  answer: AnswerSoFar,
+  engine: string | undefined,
+): ContinuedRequest | string {
   const { scan } = parsed;
-  const why = obstacle(scan);
+  const [choice] = answer.choices;
+  const why = obstacle(scan) ?? (choice ? obstacleInAnswer(answer, choice) : 'nothing of it is known');
   if (why !== undefined) return why;
+  const { content: text, tokens } = choice!;
+  const so_far: TextSoFar = { text, tokens, head: answer.head };
   const edits = path === '/v1/completions' ? longerPrompt(scan, so_far) : longerChat(scan, so_far);
   if (typeof edits === 'string') return edits;
-  return spliced(scan.bytes, [
-    ...usageEdits(parsed, engine),
-    ...edits,
-    ...fewerTokens(scan, so_far.text_events),
-  ]);
+  const limits = fewerTokens(scan, path, engine, tokens);
+  if (typeof limits === 'string') return limits;
+  const rewritten = rewriteChunks(so_far);
+  const rewrite: EventRewriter = (bytes, start, end) => {
+    // What follows is of a prompt that was made from text: its ids are not those of this answer any more.
+    choice!.ids_known = false;
+    return rewritten(bytes, start, end);
+  };
+  return { body: spliced(scan.bytes, [...usageEdits(parsed, engine), ...edits, ...limits]), rewrite };
+}
+
+function obstacleInAnswer({ choices }: AnswerSoFar, choice: ChoiceSoFar): string | undefined {
+  if (choices.length > 1) return 'it has several choices';
+  if (choice.finished) return 'its last token is out already';
+  if (choice.calls.size > 0) return 'it is in the middle of a tool call';
+  if (choice.reasoning !== '') return 'its engine cannot go on behind a reasoning';
+  // What is no character is one to the client only; to go on from that would be to go on from something else.
+  return choice.content.includes(replacement) ? 'its text has bytes that are no characters' : undefined;
+}
+
+/** Why no engine goes on in the middle of this request's answer. */
+export function boundObstacle(scan: RequestScan): string | undefined {
+  const bound = [...bindingMembers, 'response_format' as const].find((member) => isBinding(scan, member));
+  if (bound !== undefined) return `its engine cannot go on in the middle of a grammar (${bound})`;
+  const penalty = (['presence_penalty', 'frequency_penalty'] as const).find((member) => {
+    const value = scalarOf(scan, member);
+    return typeof value === 'number' && value !== 0;
+  });
+  // Of sampled answers each continuation is one of many; of greedy ones only one is right.
+  if (penalty !== undefined && scalarOf(scan, 'temperature') === 0)
+    return `its engine would count what is there already anew (${penalty})`;
+  return undefined;
 }
 
 function obstacle(scan: RequestScan): string | undefined {
@@ -52,8 +101,8 @@ function obstacle(scan: RequestScan): string | undefined {
     return typeof value === 'number' && value > 1;
   };
   if (severalOf('n') || severalOf('best_of')) return 'it has several choices';
-  const bound = [...bindingMembers, 'response_format' as const].find((member) => isBinding(scan, member));
-  if (bound !== undefined) return `its engine cannot go on in the middle of a grammar (${bound})`;
+  const bound = boundObstacle(scan);
+  if (bound !== undefined) return bound;
   const choice = scan.members.get('tool_choice');
   if (choice && (scan.bytes[choice.start] === OPEN_BRACE || scalarOf(scan, 'tool_choice') === 'required'))
     return 'its engine cannot go on in the middle of a tool call';
@@ -99,31 +148,45 @@ function longerChat(scan: RequestScan, { text }: TextSoFar): BodyEdit[] | string
   if (scalarOf(scan, 'continue_final_message') === true) {
     // The client itself had a message of the assistant continued.
     if (!scan.last_content) return 'the message it continues is not one text';
-    return [insideEnd(scan.last_content, text), setTo(scan, 'add_generation_prompt', 'false')];
+    return [insideEnd(scan.last_content, text), setMember(scan, 'add_generation_prompt', 'false')];
   }
   const at = messages.end - 1;
   const before = isEmptyList(scan.bytes, messages) ? '' : ',';
   return [
     { start: at, end: at, text: `${before}{"role":"assistant","content":${JSON.stringify(text)}}` },
-    setTo(scan, 'continue_final_message', 'true'),
-    setTo(scan, 'add_generation_prompt', 'false'),
+    setMember(scan, 'continue_final_message', 'true'),
+    setMember(scan, 'add_generation_prompt', 'false'),
   ];
 }
 
-/** What is left of the request's limits. */
-function fewerTokens(scan: RequestScan, tokens: number): BodyEdit[] {
-  return (['max_tokens', 'max_completion_tokens', 'min_tokens'] as const).flatMap((member) => {
+/** What is left of the request's limits, or that nothing is. */
+function fewerTokens(
+  scan: RequestScan,
+  path: CompletionsPath,
+  engine: string | undefined,
+  tokens: number,
+): BodyEdit[] | string {
+  const limit = limitOf(scan, path);
+  if (limit !== undefined && tokens >= limit) return 'it has all the tokens that were asked for';
+  const edits: BodyEdit[] = [];
+  for (const member of ['max_tokens', 'max_completion_tokens', 'min_tokens'] as const) {
     const value = scalarOf(scan, member);
-    if (typeof value !== 'number') return [];
-    // The engine ends with its next token where the limit is reached already.
-    const least = member === 'min_tokens' ? 0 : 1;
-    return [setTo(scan, member, String(Math.max(least, value - tokens)))];
-  });
+    if (typeof value === 'number')
+      edits.push(setMember(scan, member, String(Math.max(member === 'min_tokens' ? 0 : 1, value - tokens))));
+  }
+  const unlimited = engine === undefined || edits.length > 0;
+  if (limit !== undefined && !unlimited) edits.push(setMember(scan, 'max_tokens', String(limit - tokens)));
+  return edits;
 }
 
-function setTo(scan: RequestScan, member: Member, text: string): BodyEdit {
-  const span = scan.members.get(member);
-  return span ? { ...span, text } : memberEdit(scan, `"${member}":${text}`);
+/** Tokens that each choice may have; undefined: as many as the context holds. */
+export function limitOf(scan: RequestScan, path: CompletionsPath): number | undefined {
+  const names = path === '/v1/completions' ? (['max_tokens'] as const) : chatLimits;
+  for (const name of names) {
+    const value = scalarOf(scan, name);
+    if (typeof value === 'number') return value;
+  }
+  return path === '/v1/completions' ? default_completion_tokens : undefined;
 }
 
 /** Adds to the end of a string in the body. */

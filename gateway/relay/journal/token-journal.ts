@@ -70,7 +70,7 @@ export class TokenJournal implements StreamJournal {
     return { prompt_tokens: this.#beginning.prompt_tokens, completion_tokens };
   }
 
-  continued(parsed: ParsedRequest): ContinuedRequest | string {
+  async continued(parsed: ParsedRequest): Promise<ContinuedRequest | string> {
     if (this.#why !== undefined) return this.#why;
     const beginning = this.#beginning;
     if (!beginning) return 'its replica did not tell its tokens';

@@ -1,8 +1,9 @@
 #!/usr/bin/env node
 // Stands in for `vllm serve` on machines without it: answers by the rules that vLLM documents for its key and for sleep mode
 // (docs/features/sleep_mode.md there), and writes what happens to it to stdout, one word a line. A model named `deep` does
-// not wake; one named `mute` sleeps and answers that it failed.
+// not wake; one named `mute` sleeps and answers that it failed. Streams are as `vllm-protocol.mjs` has them.
 import { createServer } from 'node:http';
+import { VllmProtocol } from './vllm-protocol.mjs';
 
 const argv = process.argv.slice(2);
 const where = argv.includes('--uds')
@@ -13,6 +14,7 @@ const say = (word) => process.stdout.write(`${word}\n`);
 // Both are needed for the paths to be there.
 const canSleep = process.env.VLLM_SERVER_DEV_MODE === '1' && argv.includes('--enable-sleep-mode');
 let asleep = false;
+const protocol = new VllmProtocol({});
 
 createServer(async (request, response) => {
   const { pathname, searchParams } = new URL(request.url, 'http://vllm');
@@ -39,9 +41,12 @@ createServer(async (request, response) => {
     asleep = false;
     return response.writeHead(200).end();
   }
+  if (asked === 'POST /detokenize' || (asked === 'POST /v1/completions' && JSON.parse(body).stream))
+    return protocol.answer({ path: pathname, body }, response);
   if (asked !== 'POST /v1/chat/completions') return answer(404, { detail: 'Not Found' });
   say(asleep ? 'asked asleep' : 'asked');
   if (asleep) return answer(503, { error: { message: 'the model is sleeping' } });
-  const { cache_salt } = JSON.parse(body);
+  const { cache_salt, stream } = JSON.parse(body);
+  if (stream) return protocol.answer({ path: pathname, body }, response);
   answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }], cache_salt });
 }).listen(where, () => say('listening'));

@@ -6,7 +6,8 @@ import { describe, expect, test } from 'vitest';
 import { withCacheSalt } from '../../../agent/node/cache-salt.ts';
 import { checkRemoteMedia } from '../../../agent/node/remote-media.ts';
 import type { ModelSpec } from '../../../spec/model-yaml.ts';
-import { headers } from '../../../spec/wire.ts';
+import type { SessionRecord } from '../../../spec/session-record.ts';
+import { agentPaths, headers } from '../../../spec/wire.ts';
 import { fixtureEngine, Site, unitOf } from '../support.ts';
 
 const user = (content: unknown) => ({ model: 'm', messages: [{ role: 'user', content }] });
@@ -146,6 +147,18 @@ test('a salt is the last member, whatever the client says, and another in each s
   expect(withCacheSalt(Buffer.from('[1]'), 'a', 'k').toString()).toBe('[1]');
 });
 
+/** A stand-in for vLLM behind an agent. */
+async function serveVllm(site: Site): Promise<SessionRecord> {
+  const folder = join(site.folder, 'installed');
+  await mkdir(join(folder, 'bin'), { recursive: true });
+  const rules = fileURLToPath(new URL('../adapters/vllm-rules.mjs', import.meta.url));
+  await writeFile(join(folder, 'bin/vllm'), `#!/bin/sh\nexec '${process.execPath}' '${rules}' "$@"\n`);
+  await chmod(join(folder, 'bin/vllm'), 0o755);
+  const environment = { PATH: `${join(folder, 'bin')}${delimiter}${process.env.PATH}` };
+  await site.start([unitOf({ name: 'm' }, { engine: 'vllm' })], {}, environment);
+  return site.serving('m', 30_000);
+}
+
 describe('behind a real agent', () => {
   const asking = (body: unknown, more: Record<string, string> = {}) => ({
     method: 'POST' as const,
@@ -187,17 +200,7 @@ describe('behind a real agent', () => {
 
   test('vLLM gets a salt where the gateway names a scope, and the body as it was where it names none', async () => {
     await using site = await Site.open();
-    const folder = join(site.folder, 'installed');
-    await mkdir(join(folder, 'bin'), { recursive: true });
-    const rules = fileURLToPath(new URL('../adapters/vllm-rules.mjs', import.meta.url));
-    await writeFile(join(folder, 'bin/vllm'), `#!/bin/sh\nexec '${process.execPath}' '${rules}' "$@"\n`);
-    await chmod(join(folder, 'bin/vllm'), 0o755);
-    await site.start(
-      [unitOf({ name: 'm' }, { engine: 'vllm' })],
-      {},
-      { PATH: `${join(folder, 'bin')}${delimiter}${process.env.PATH}` },
-    );
-    const record = await site.serving('m', 30_000);
+    const record = await serveVllm(site);
     const saltOf = async (scope: string | undefined): Promise<unknown> => {
       const more: Record<string, string> = scope === undefined ? {} : { [headers.cache_scope]: scope };
       const { body } = await site.pool(record).request(asking({ ...user('hi'), cache_salt: 'own' }, more));
@@ -208,5 +211,34 @@ describe('behind a real agent', () => {
     expect(await saltOf('a')).toBe(salt);
     expect(await saltOf('b')).not.toBe(salt);
     expect(await saltOf(undefined)).toBe('own');
+  });
+
+  test('vLLM spells tokens, and goes on behind ids, as a stream that moves asks for it', async () => {
+    await using site = await Site.open();
+    const record = await serveVllm(site);
+    const pool = site.pool(record);
+    const post = (path: string, body: object) =>
+      pool.request({ method: 'POST', path, headers: { [headers.model]: 'm' }, body: JSON.stringify(body) });
+    const spelled = await post(agentPaths.detokenize, { model: 'm', tokens: [...Buffer.from('für')] });
+    expect([spelled.statusCode, await spelled.body.json()]).toEqual([200, { prompt: 'für' }]);
+    const answer = await post('/v1/completions', {
+      model: 'm',
+      prompt: [102, 195],
+      max_tokens: 3,
+      stream: true,
+      return_token_ids: true,
+    });
+    expect((await answer.body.text()).match(/"token_ids":\[\d+\]/g)).toHaveLength(3);
+  });
+
+  test('an engine that spells no tokens is not asked to', async () => {
+    await using site = await Site.open();
+    await site.start([unitOf({ name: 'm', command: [process.execPath, fixtureEngine, '{socket}'] })]);
+    const record = await site.serving('m');
+    const { statusCode, body } = await site
+      .pool(record)
+      .request({ method: 'POST', path: agentPaths.detokenize, body: '{}' });
+    await body.dump();
+    expect(statusCode).toBe(404);
   });
 });

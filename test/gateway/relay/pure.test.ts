@@ -175,8 +175,8 @@ describe('usage and finish reason', () => {
   });
 });
 
-describe('asking for usage', () => {
-  it('changes nothing of a request but stream_options', () => {
+describe('asking for usage and ids', () => {
+  it('changes nothing else of a request', () => {
     const options = fc.option(fc.dictionary(fc.string(), fc.jsonValue(), { maxKeys: 3 }), { nil: undefined });
     fc.assert(
       fc.property(
@@ -203,9 +203,25 @@ describe('asking for usage', () => {
               include_usage: true,
               ...(engine === 'vllm' ? { continuous_usage_stats: true } : {}),
             },
+            ...(engine === 'vllm' ? { return_token_ids: true } : {}),
           });
         },
       ),
     );
+  });
+
+  it('asks for ids where they are given, and not where the client does or they would change what it gets', () => {
+    const asks = (body: object, engine: string): unknown => {
+      const bytes = Buffer.from(JSON.stringify({ model: 'm', stream: true, ...body }));
+      const parsed = parseRequest(new RequestScan(bytes).finish(), 'completions');
+      return JSON.parse(Buffer.concat([...bodyFor(parsed, engine)]).toString()).return_token_ids;
+    };
+    expect(asks({ messages: [] }, 'vllm')).toBe(true);
+    expect(asks({ prompt: 'x', return_token_ids: false }, 'vllm')).toBe(true);
+    expect(asks({ prompt: 'x' }, 'sglang')).toBe(true);
+    expect(asks({ messages: [] }, 'sglang')).toBeUndefined();
+    expect(asks({ prompt: 'x', echo: true }, 'vllm')).toBeUndefined();
+    expect(asks({ prompt: 'x' }, 'llama.cpp')).toBeUndefined();
+    expect(asks({ prompt: 'x', stream: false }, 'vllm')).toBeUndefined();
   });
 });

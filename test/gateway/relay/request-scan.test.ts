@@ -260,7 +260,8 @@ describe('what is asked for', () => {
     const scan = scanned('{"model":"m","stream":true}');
     const pieces = bodyFor(parseRequest(scan, 'completions'), 'vllm');
     expect(Buffer.concat([...pieces]).toString()).toBe(
-      '{"model":"m","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}',
+      '{"model":"m","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},' +
+        '"return_token_ids":true}',
     );
     expect(pieces[0]!.buffer).toBe(scan.bytes.buffer);
   });

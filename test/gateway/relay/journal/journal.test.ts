@@ -2,9 +2,10 @@
 import type { ServerResponse } from 'node:http';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import type { ContinuingReplica } from '../../../../gateway/relay/journal/journal.ts';
 import { JournalMemory } from '../../../../gateway/relay/journal/journal-memory.ts';
-import { TextJournal } from '../../../../gateway/relay/journal/text-journal.ts';
 import { TokenJournal } from '../../../../gateway/relay/journal/token-journal.ts';
+import { WrappedJournal } from '../../../../gateway/relay/journal/wrapped-journal.ts';
 import { type ParsedRequest, parseRequest } from '../../../../gateway/relay/request-body.ts';
 import { RequestScan } from '../../../../gateway/relay/request-scan.ts';
 import { StreamRelay } from '../../../../gateway/relay/stream-relay.ts';
@@ -60,12 +61,12 @@ const said = fc.record({
 });
 
 describe('the journal of tokens', () => {
-  it('cuts its part out and leaves every other byte, however the stream is cut into pieces', () => {
-    fc.assert(
-      fc.property(
+  it('cuts its part out and leaves every other byte, however the stream is cut into pieces', async () => {
+    await fc.assert(
+      fc.asyncProperty(
         fc.array(said, { minLength: 1, maxLength: 12 }),
         fc.array(fc.integer({ min: 1, max: 400 }), { maxLength: 30 }),
-        (list, cuts) => {
+        async (list, cuts) => {
           const chunks = list.map((one, index) => chunk(one, index === 0));
           const memory = new JournalMemory();
           const journal = new TokenJournal(memory, 'f16');
@@ -87,7 +88,7 @@ describe('the journal of tokens', () => {
           }
           expect(written()).toBe(chunks.map(({ plain }) => plain).join(''));
 
-          const continued = journal.continued(asked('{"model":"m","seed":1,"n":3}'));
+          const continued = await journal.continued(asked('{"model":"m","seed":1,"n":3}'));
           if (typeof continued === 'string') throw new Error(continued);
           const body = JSON.parse(sent(continued.body)) as {
             seed: number;
@@ -107,7 +108,7 @@ describe('the journal of tokens', () => {
     );
   });
 
-  it('gives up, and gives its memory back, where there is none left; the stream itself goes on', () => {
+  it('gives up, and gives its memory back, where there is none left; the stream itself goes on', async () => {
     const memory = new JournalMemory(1024);
     const journal = new TokenJournal(memory, 'f16');
     for (let round = 0; round < 400; round++) {
@@ -117,44 +118,54 @@ describe('the journal of tokens', () => {
       const left = bytes.toString('utf8', 0, cut) + bytes.toString('utf8', journal.cut_end);
       expect(left).toBe(plain);
     }
-    expect(journal.continued(asked('{"model":"m"}'))).toMatch(/memory/);
+    expect(await journal.continued(asked('{"model":"m"}'))).toMatch(/memory/);
     expect(journal.progress).toEqual({ prompt_tokens: 9, completion_tokens: 400 });
     expect(memory.left).toBe(1024);
   });
 
-  it('knows no way where the replica tells no tokens, or the request itself continues an answer', () => {
+  it('knows no way where the replica tells no tokens, or the request itself continues an answer', async () => {
     const silent = new TokenJournal(new JournalMemory(), 'f16');
     const { plain, extended } = chunk({ choice: 0, text: 'x', ids: [1] }, true);
     silent.take(Buffer.from(plain), 0, plain.length);
-    expect(silent.continued(asked('{"model":"m"}'))).toMatch(/does not tell its tokens/);
+    expect(await silent.continued(asked('{"model":"m"}'))).toMatch(/does not tell its tokens/);
     const journal = new TokenJournal(new JournalMemory(), 'f16');
     journal.take(Buffer.from(extended), 0, extended.length);
-    expect(journal.continued(asked('{"model":"m","hpcserve_continue":{}}'))).toMatch(/itself continues/);
+    expect(await journal.continued(asked('{"model":"m","hpcserve_continue":{}}'))).toMatch(
+      /itself continues/,
+    );
     expect(journal.accepts('native', 'f16')).toBe(true);
     expect(journal.accepts('native', 'q4_0')).toBe(false);
     expect(journal.accepts('vllm', 'f16')).toBe(false);
   });
 });
 
-describe('the journal of texts', () => {
+describe('the journal of a wrapped engine', () => {
   const event = (delta: object): Buffer =>
     Buffer.from(
       `data: ${JSON.stringify({ ...head, choices: [{ index: 0, delta, finish_reason: null }] })}\n\n`,
     );
   const body = asked('{"model":"m","messages":[],"max_tokens":5000}');
+  const began = { engine: 'vllm', precision: 'f16' };
+  const replica: ContinuingReplica = {
+    ...began,
+    context_tokens: 8192,
+    detokenize: async (ids) => Buffer.from(ids).toString(),
+  };
+  const newJournal = (memory: JournalMemory, of = body): WrappedJournal =>
+    new WrappedJournal(memory, '/v1/chat/completions', of, began);
 
-  it('has all the text of a long answer, in bounded memory', () => {
+  it('has all the text of a long answer, in bounded memory', async () => {
     const memory = new JournalMemory();
-    const journal = new TextJournal(memory, '/v1/chat/completions');
+    const journal = newJournal(memory);
     const all = memory.left;
     let text = '';
     for (let word = 0; word < 3000; word++) {
       const bytes = event({ content: `wörd${word} ` });
-      expect(journal.take(bytes, 0, bytes.length)).toBe(-1);
+      expect(journal.see(bytes, 0, bytes.length)).toBe(0);
       text += `wörd${word} `;
     }
     expect(all - memory.left).toBeLessThan(32 * 1024 + 2 * text.length + 1);
-    const continued = journal.continued(body);
+    const continued = await journal.continued(body, replica);
     if (typeof continued === 'string') throw new Error(continued);
     const request = JSON.parse(sent(continued.body)) as { messages: object[]; max_tokens: number };
     expect(request).toMatchObject({
@@ -170,10 +181,100 @@ describe('the journal of texts', () => {
   it.each([
     [{ tool_calls: [{ index: 0, function: { name: 'f', arguments: '{' } }] }, /tool call/],
     [{ reasoning_content: 'hm' }, /reasoning/],
-  ])('knows no way behind %j', (delta, why) => {
-    const journal = new TextJournal(new JournalMemory(), '/v1/chat/completions');
+  ])('knows no way behind %j', async (delta, why) => {
+    const journal = newJournal(new JournalMemory());
     const bytes = event(delta);
-    journal.take(bytes, 0, bytes.length);
-    expect(journal.continued(body)).toMatch(why);
+    journal.see(bytes, 0, bytes.length);
+    expect(await journal.continued(body, replica)).toMatch(why);
+  });
+
+  /** A chunk of a chat with the ids of its text, one byte each. */
+  const told = (text: string, ids: readonly number[], more: object = {}): Buffer =>
+    Buffer.from(
+      `data: ${JSON.stringify({
+        ...head,
+        choices: [
+          { index: 0, delta: { content: text }, logprobs: null, finish_reason: null, token_ids: ids },
+        ],
+        ...more,
+      })}\n\n`,
+    );
+  const see = (journal: WrappedJournal, bytes: Buffer): string =>
+    bytes.toString('utf8', journal.see(bytes, 0, bytes.length));
+  const opening = told('', [], { prompt_token_ids: [72, 105] });
+
+  it('takes ids out of what the client gets, unless it asked for them', () => {
+    const silent = newJournal(new JournalMemory());
+    expect(see(silent, told('"token_ids":[1]', [104, 105]))).toBe(
+      told('"token_ids":[1]', []).toString().replace('"token_ids":[]', '"token_ids":null'),
+    );
+    expect(see(silent, Buffer.from(opening))).toContain('"prompt_token_ids":null}');
+    const telling = newJournal(new JournalMemory(), asked('{"model":"m","return_token_ids":true}'));
+    expect(see(telling, told('hi', [104, 105]))).toBe(told('hi', [104, 105]).toString());
+  });
+
+  it('goes on behind ids where they spell the text, with what is left, and forgets those of half a character', async () => {
+    const journal = newJournal(new JournalMemory());
+    see(journal, Buffer.from(opening));
+    see(journal, told('aé', [97, 0xc3, 0xa9, 0xe2]));
+    const continued = await journal.continued(body, replica);
+    if (typeof continued === 'string') throw new Error(continued);
+    expect(continued.path).toBe('/v1/completions');
+    expect(JSON.parse(sent(continued.body))).toMatchObject({
+      prompt: [72, 105, 97, 0xc3, 0xa9],
+      max_tokens: 4997,
+      messages: null,
+      return_token_ids: true,
+    });
+    expect(journal.progress).toEqual({ prompt_tokens: 2, completion_tokens: 3 });
+  });
+
+  it.each<[string, Partial<ContinuingReplica>]>([
+    ['of another precision', { precision: 'q4_0' }],
+    ['of another engine', { engine: 'sglang' }],
+    ['that spells other text', { detokenize: async (ids) => 'x'.repeat(ids.length) }],
+  ])('goes on behind the text with a replica %s', async (_, other) => {
+    const journal = newJournal(new JournalMemory());
+    see(journal, Buffer.from(opening));
+    see(journal, told('ab', [97, 98]));
+    const continued = await journal.continued(body, { ...replica, ...other });
+    if (typeof continued === 'string') throw new Error(continued);
+    expect(continued.path).toBeUndefined();
+    expect(JSON.parse(sent(continued.body))).toMatchObject({ continue_final_message: true });
+  });
+
+  it('does not trust ids where its engine counts more tokens', async () => {
+    const journal = newJournal(new JournalMemory());
+    see(journal, Buffer.from(opening));
+    see(journal, told('ab', [97, 98], { usage: { completion_tokens: 5 } }));
+    const continued = await journal.continued(body, replica);
+    if (typeof continued === 'string') throw new Error(continued);
+    expect(JSON.parse(sent(continued.body))).toMatchObject({
+      continue_final_message: true,
+      max_tokens: 4995,
+    });
+  });
+
+  it.each([
+    ['an image', { messages: [{ role: 'user', content: [{ type: 'image_url', image_url: {} }] }] }],
+    ['tools that may be called', { messages: [], tools: [{ type: 'function' }] }],
+  ])('leaves %s to the chat of its engine', async (_, more) => {
+    const request = asked(JSON.stringify({ model: 'm', max_tokens: 50, ...more }));
+    const journal = newJournal(new JournalMemory(), request);
+    see(journal, Buffer.from(opening));
+    see(journal, told('ab', [97, 98]));
+    const continued = await journal.continued(request, replica);
+    if (typeof continued === 'string') throw new Error(continued);
+    expect(continued.path).toBeUndefined();
+  });
+
+  it('asks for the whole again where nothing of a text is out', async () => {
+    const journal = newJournal(new JournalMemory());
+    see(journal, Buffer.from(opening));
+    see(journal, told('', [0xe2]));
+    const continued = await journal.continued(body, replica);
+    if (typeof continued === 'string') throw new Error(continued);
+    expect(JSON.parse(sent(continued.body))).toMatchObject({ messages: [], max_tokens: 5000 });
+    expect(journal.progress).toEqual({ prompt_tokens: 2, completion_tokens: 0 });
   });
 });

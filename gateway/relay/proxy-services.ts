@@ -1,0 +1,40 @@
+import type { Ledger } from '../../ledger/index.ts';
+import type { KeyLimits } from '../keys/key-limits.ts';
+import type { GatewayLog } from '../log.ts';
+import type { GatewayMetrics } from '../metrics.ts';
+import type { Router } from '../routing/router.ts';
+import type { ServiceTimes } from '../routing/service-times.ts';
+import type { Defragmenter } from '../sharing/defragmenter.ts';
+import type { DemandMeter } from '../workload/demand-meter.ts';
+import type { WorkloadMeter } from '../workload/workload-meter.ts';
+import type { JournalMemory } from './journal/journal-memory.ts';
+import type { WaitingRoom } from './waiting-room.ts';
+
+/** What the requests of one gateway share. */
+export interface ProxyServices {
+  router: Router;
+  ledger: Ledger;
+  metrics: GatewayMetrics;
+  log: GatewayLog;
+  journals: JournalMemory;
+  serviceTimes: ServiceTimes;
+  workload: WorkloadMeter;
+  keyLimits: KeyLimits;
+  demand: DemandMeter;
+  defragmenter: Defragmenter;
+  /** How long a request may wait for a model that sleeps. */
+  wake_wait_s: number;
+  waiting: Waiting;
+}
+
+/** How long what has lost its replica waits for another. */
+export interface Waiting {
+  /** Where none is known to come: it may be started again, or come back. */
+  continue_ms: number;
+  /** Where one loads. */
+  load_wait_ms: number;
+  /** A stream says so often that it waits. */
+  comment_ms: number;
+  /** For requests that have not begun to be answered. */
+  room: WaitingRoom;
+}

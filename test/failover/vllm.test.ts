@@ -1,0 +1,182 @@
+/**
+ * Streams of a real vLLM that lose their replica at each of many tokens, and say the same as undisturbed. Two sessions
+ * pass on to one engine; a byte-level model with random weights, half of whose bytes are no UTF-8. Needs
+ * $HPCSERVE_TEST_PYTHON with vLLM for CPUs.
+ */
+import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { agentPaths } from '../../spec/wire.ts';
+import { type Answer, type Stage, startStage, until } from '../gateway/support.ts';
+import { type WholeStream, wholeStream } from './support.ts';
+
+const python = process.env.HPCSERVE_TEST_PYTHON ?? 'python3';
+const found =
+  spawnSync(python, ['-c', 'import importlib.util as u; assert u.find_spec("vllm")']).status === 0;
+const lacking = found ? '' : ` (needs vLLM for CPUs, named by HPCSERVE_TEST_PYTHON)`;
+const tinyModel = fileURLToPath(new URL('../agent/adapters/tiny-model.py', import.meta.url));
+const key = 'a-key-of-this-test';
+const tokens = 60;
+const chatPath = '/v1/chat/completions';
+const textPath = '/v1/completions';
+const chat = {
+  model: 'tiny',
+  messages: [{ role: 'user', content: 'hi' }],
+  max_tokens: tokens,
+  temperature: 0,
+};
+const text = { model: 'tiny', prompt: 'once ', max_tokens: tokens, temperature: 0, ignore_eos: true };
+
+describe.skipIf(!found)(`a stream of a real vLLM${lacking}`, () => {
+  let folder: string;
+  let engine: ChildProcess;
+  let stage: Stage;
+  let lost_after: number | undefined;
+
+  beforeAll(async () => {
+    folder = mkdtempSync(join(tmpdir(), 'hpcserve-vllm-test-'));
+    execFileSync(python, [tinyModel, join(folder, 'tiny')]);
+    const port = await freePort();
+    engine = startEngine(folder, port);
+    const url = `http://127.0.0.1:${port}`;
+    const answers = async (): Promise<boolean> => {
+      if (engine.exitCode !== null) throw new Error(readFileSync(join(folder, 'log'), 'utf8').slice(-4000));
+      return fetch(`${url}/health`).then(
+        ({ ok }) => ok,
+        () => false,
+      );
+    };
+    await until(answers, 'vLLM to serve', 280_000);
+    stage = await startStage({ continue_ms: 2000 });
+    for (const node of ['a', 'b'])
+      await stage.session(passedOn(url), { node, engine: 'vllm', precision: 'f32', context_tokens: 512 });
+  }, 300_000);
+  afterAll(async () => {
+    await stage?.close();
+    if (engine?.pid) process.kill(-engine.pid, 'SIGKILL');
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  /** Passes a request on to the engine, and breaks off once so many tokens of the answer have come. */
+  function passedOn(url: string): Answer {
+    return async (seen, response) => {
+      const path = seen.path === agentPaths.detokenize ? '/detokenize' : seen.path;
+      const cancel = new AbortController();
+      const upstream = await fetch(url + path, {
+        method: 'POST',
+        headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+        body: seen.body,
+        signal: cancel.signal,
+      });
+      response.writeHead(upstream.status, { 'content-type': upstream.headers.get('content-type')! });
+      let rest = '';
+      let made = 0;
+      for await (const part of upstream.body!.pipeThrough(new TextDecoderStream())) {
+        rest += part;
+        for (let end = rest.indexOf('\n\n'); end !== -1; end = rest.indexOf('\n\n')) {
+          const event = rest.slice(0, end + 2);
+          rest = rest.slice(end + 2);
+          await new Promise((resolve) => response.write(event, resolve));
+          made += JSON.parse(`[${/"token_ids":\[([\d,]*)\]/.exec(event)?.[1] ?? ''}]`).length;
+          if (lost_after === undefined || made < lost_after) continue;
+          lost_after = undefined;
+          response.destroy();
+          cancel.abort();
+          return;
+        }
+      }
+      response.end(rest);
+    };
+  }
+
+  async function read(path: string, body: object, position?: number): Promise<WholeStream> {
+    lost_after = position;
+    const asked = { stream: true, stream_options: { include_usage: true }, ...body };
+    const whole = wholeStream(await (await stage.post(path, asked)).text());
+    expect(lost_after, 'the replica was to be lost').toBeUndefined();
+    return whole;
+  }
+
+  async function compareAtEach(path: string, body: object, count: number): Promise<WholeStream> {
+    const undisturbed = await read(path, body);
+    expect([undisturbed.error, undisturbed.ending]).toEqual([undefined, 'data: [DONE]']);
+    for (let position = 1; position <= count; position++)
+      expect(await read(path, body, position), `lost at token ${position}`).toEqual(undisturbed);
+    return undisturbed;
+  }
+
+  it.each([
+    ['a chat', chatPath, { ...chat, ignore_eos: true }],
+    ['a completion', textPath, text],
+  ])(
+    'of %s says the same wherever it is lost',
+    async (_, path, body) => {
+      const whole = await compareAtEach(path, body, 50);
+      expect(whole.choices[0]!.text).toContain('\ufffd');
+      expect(whole.usage).toMatchObject({ completion_tokens: tokens });
+    },
+    300_000,
+  );
+
+  it('of several choices, with a limit of its context, with log probabilities', async () => {
+    await compareAtEach(chatPath, { ...chat, ignore_eos: true, n: 2 }, 12);
+    await compareAtEach(textPath, { ...text, n: 2, prompt: ['once ', 'twice '] }, 12);
+    const { max_tokens: _, ...unlimited } = chat;
+    expect((await compareAtEach(chatPath, { ...unlimited, ignore_eos: true }, 5)).usage).toMatchObject({
+      total_tokens: 512,
+    });
+  }, 300_000);
+
+  it('with a stop string that begins before it moves', async () => {
+    const whole = (await read(textPath, text)).choices[0]!.text;
+    const stop = [...whole].slice(20, 24).join('');
+    await compareAtEach(textPath, { ...text, stop: [stop] }, 10);
+  }, 300_000);
+});
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address() as AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+function startEngine(folder: string, port: number): ChildProcess {
+  const log = openSync(join(folder, 'log'), 'w');
+  const bin = dirname(execFileSync(python, ['-c', 'import sys; print(sys.executable)']).toString().trim());
+  const argv = [
+    ...[
+      'serve',
+      join(folder, 'tiny'),
+      '--served-model-name',
+      'tiny',
+      '--host',
+      '127.0.0.1',
+      '--port',
+      `${port}`,
+    ],
+    ...[
+      '--dtype',
+      'float32',
+      '--max-model-len',
+      '512',
+      '--gpu-memory-utilization',
+      '0.04',
+      '--enforce-eager',
+    ],
+    ...['--max-num-seqs', '8', '--no-enable-prefix-caching'],
+  ];
+  const environment = { VLLM_API_KEY: key, VLLM_CPU_KVCACHE_SPACE: '1', VLLM_NO_USAGE_STATS: '1' };
+  const child = spawn(join(bin, 'vllm'), argv, {
+    env: { ...process.env, ...environment, PATH: `${bin}:${process.env.PATH}`, HF_HUB_OFFLINE: '1' },
+    stdio: ['ignore', log, log],
+    detached: true,
+  });
+  closeSync(log);
+  return child;
+}

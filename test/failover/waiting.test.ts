@@ -1,0 +1,130 @@
+/** What waits for a replica that loads: streams that have lost theirs, and requests that have not begun to be answered. */
+import { setTimeout as delay } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { WaitingRoom } from '../../gateway/relay/waiting-room.ts';
+import { agentPaths } from '../../spec/wire.ts';
+import { letterModel, VllmProtocol } from '../agent/adapters/vllm-protocol.mjs';
+import {
+  type Answer,
+  chatAnswer,
+  json,
+  type Stage,
+  startStage,
+  type TestSession,
+  until,
+} from '../gateway/support.ts';
+
+const path = '/v1/chat/completions';
+const chat = { model: 'tiny', messages: [{ role: 'user', content: 'hi' }], max_tokens: 40, temperature: 0 };
+/** Longer than a replica that nobody knows of is waited for, and shorter than one that loads. */
+const load_ms = 1500;
+
+let stage: Stage;
+beforeEach(async () => {
+  stage = await startStage({ continue_ms: 300, load_wait_ms: 4000, comment_ms: 200 });
+});
+afterEach(() => stage.close());
+
+/** An engine whose process ends after so many tokens of an answer. */
+function engine(ends: () => boolean, end: () => void): Answer {
+  const protocol = new VllmProtocol({
+    model: letterModel,
+    loses: (tokens) => {
+      if (tokens < 10 || !ends()) return false;
+      end();
+      return true;
+    },
+  });
+  return ({ path: at, body }, response) =>
+    protocol.answer({ path: at === agentPaths.detokenize ? '/detokenize' : at, body }, response);
+}
+
+/** One that serves and is lost in the middle of its first answer, and one that loads meanwhile. */
+async function lostAndLoading(): Promise<{ loading: TestSession }> {
+  let lost: TestSession | undefined;
+  const answer = engine(
+    () => true,
+    () => void lost!.kill(),
+  );
+  lost = await stage.session(answer, { node: 'a', engine: 'vllm' });
+  const whole = engine(
+    () => false,
+    () => undefined,
+  );
+  const loading = await stage.session(whole, { node: 'b', engine: 'vllm', state: 'loading' });
+  await until(async () => (await tableOf()).includes('loading'), 'the loading replica to be seen');
+  return { loading };
+}
+
+async function tableOf(): Promise<string> {
+  return (await stage.admin('/hpcserve/v1/table')).text();
+}
+
+async function served(): Promise<number> {
+  const answer = await fetch(`${stage.url}/v1/models`, { headers: { authorization: `Bearer ${stage.key}` } });
+  return ((await answer.json()) as { data: unknown[] }).data.length;
+}
+
+async function stream(): Promise<string> {
+  return (await stage.post(path, { ...chat, stream: true })).text();
+}
+
+function textOf(raw: string): string {
+  const events = raw.split('\n\n').filter((event) => event.startsWith('data: {'));
+  return events.map((event) => JSON.parse(event.slice(6)).choices?.[0]?.delta?.content ?? '').join('');
+}
+
+describe('a stream that has lost its replica', () => {
+  it('goes on with one that loads, however long that takes, and says meanwhile that it lives', async () => {
+    const { loading } = await lostAndLoading();
+    const answer = stream();
+    await delay(load_ms);
+    loading.load = { state: 'serving' };
+    const raw = await answer;
+    expect(raw).toContain('data: [DONE]');
+    expect(textOf(raw)).toHaveLength(40);
+    expect(raw.split('\n\n').filter((event) => event.startsWith(':')).length).toBeGreaterThan(3);
+  });
+
+  it('ends with an error once that takes longer than anything is waited for', async () => {
+    await lostAndLoading();
+    const began_ms = performance.now();
+    const raw = await stream();
+    expect(performance.now() - began_ms).toBeGreaterThan(3900);
+    expect(raw).not.toContain('[DONE]');
+    expect(raw).toContain('none was there within 4 s');
+  });
+
+  it('ends with an error soon where the one that loaded has failed', async () => {
+    const { loading } = await lostAndLoading();
+    const answer = stream();
+    await delay(load_ms);
+    const failed_ms = performance.now();
+    loading.load = { state: 'failed' };
+    expect(await answer).toContain('none was there within');
+    expect(performance.now() - failed_ms).toBeLessThan(2000);
+  });
+});
+
+describe('a request for a model whose replica was lost', () => {
+  it('waits for one that loads', async () => {
+    const lost = await stage.session(json(chatAnswer));
+    const loading = await stage.session(json(chatAnswer), { node: 'b', state: 'loading' });
+    await until(async () => (await tableOf()).includes('loading'), 'the loading replica to be seen');
+    await lost.kill();
+    await until(async () => (await served()) === 0, 'its loss to be seen');
+    const answer = stage.post(path, chat);
+    expect(await Promise.race([answer.then(() => 'answered'), delay(load_ms, 'waits')])).toBe('waits');
+    loading.load = { state: 'serving' };
+    expect((await answer).status).toBe(200);
+    expect(loading.requests.length).toBe(1);
+  });
+
+  it('finds as many places to wait as there are, and each is given back', () => {
+    const room = new WaitingRoom(2);
+    const leave = room.enter()!;
+    expect([room.enter(), room.enter()].map((place) => place !== undefined)).toEqual([true, false]);
+    leave();
+    expect(room.enter()).toBeDefined();
+  });
+});
