@@ -90,8 +90,8 @@ export interface EngineAdapter {
   /** Its prefix cache keeps requests with another `cache_salt` apart. */
   readonly takes_cache_salt?: true;
   /**
-   * For POST with `model` and `tokens`: answers with the text of the tokens, as `prompt` or `text`. Absent: it spells no
-   * tokens.
+   * For POST with `model` and `tokens`: answers with the text of the tokens, as `prompt` or `text`. Absent: it spells
+   * none.
    */
   readonly detokenize_path?: string;
   /** Answers 2xx when, and only when, requests are served. */

@@ -182,10 +182,7 @@ function serve(
     });
   const rules = request.method === 'POST' ? unit.bodyRules(model.name) : undefined;
   const waking = unit.wake();
-  if (waking === undefined && rules === undefined) {
-    pass();
-    return;
-  }
+  if (waking === undefined && rules === undefined) return pass();
   const ready = async (): Promise<Buffer | undefined> => {
     const body = rules && checkedBody(await readWhole(request), request, rules, upstream);
     await waking;

@@ -1,4 +1,4 @@
-/** What waits for a replica that loads: streams that have lost theirs, and requests that have not begun to be answered. */
+/** What waits for a replica that loads: streams that have lost theirs, and requests that nobody has begun to answer. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { WaitingRoom } from '../../gateway/relay/waiting-room.ts';

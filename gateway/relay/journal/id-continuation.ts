@@ -1,3 +1,4 @@
+import { z } from 'zod';
 import { type BodyEdit, spliced } from '../body-edits.ts';
 import { type ParsedRequest, scalarOf, setMember, usageEdits, wantsTokenIds } from '../request-body.ts';
 import type { RequestScan } from '../request-scan.ts';
@@ -140,23 +141,21 @@ function chatObstacle(scan: RequestScan): string | undefined {
 function mayCallTools(scan: RequestScan): boolean {
   const tools = scan.members.get('tools');
   if (!tools || scan.bytes[tools.start] !== 91 || scalarOf(scan, 'tool_choice') === 'none') return false;
-  return (JSON.parse(scan.bytes.toString('utf8', tools.start, tools.end)) as unknown[]).length > 0;
+  const listed: unknown = JSON.parse(scan.bytes.toString('utf8', tools.start, tools.end));
+  return !Array.isArray(listed) || listed.length > 0;
 }
 
-const textParts: ReadonlySet<unknown> = new Set(['text', 'input_text', 'output_text', 'refusal', 'thinking']);
+/** Parts of messages that are texts; engines have more kinds, which the ids of a prompt only stand for. */
+const textPart = z.union([
+  z.string(),
+  z.object({ type: z.enum(['text', 'input_text', 'output_text', 'refusal', 'thinking']) }),
+]);
+const textMessages = z.array(z.object({ content: z.union([z.string(), z.array(textPart)]).nullish() }));
 
-/** Whether no message has images and the like, which the ids of a prompt only stand for. */
 function isAllText({ members, bytes }: RequestScan): boolean {
   const span = members.get('messages');
   if (!span) return false;
-  const messages = JSON.parse(bytes.toString('utf8', span.start, span.end)) as { content?: unknown }[];
-  return messages.every((message) => {
-    const content = message?.content;
-    if (!Array.isArray(content)) return true;
-    return content.every(
-      (part: unknown) => typeof part === 'string' || textParts.has((part as { type?: unknown })?.type),
-    );
-  });
+  return textMessages.safeParse(JSON.parse(bytes.toString('utf8', span.start, span.end))).success;
 }
 
 function edits(

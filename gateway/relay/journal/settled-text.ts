@@ -3,8 +3,8 @@ import { replacement } from './text-continuation.ts';
 /** Tokens of the prompt that are read along: how a token is spelled may depend on those before it. */
 const context_tokens = 8;
 /**
- * Tokens at the end that may all be parts of characters, or bytes that are none. Lower: fewer questions; higher: streams
- * of such bytes can be continued.
+ * Tokens at the end that may all be parts of characters, or bytes that are none. Lower: fewer questions; higher:
+ * streams of such bytes can be continued.
  */
 const unsettled_max = 32;
 
@@ -20,8 +20,8 @@ export interface SettledText {
 
 /**
  * Finds the last token behind which an engine had sent all of its text, by having a replica spell the tokens. Engines
- * hold back what is no whole character yet (Hugging Face's `DecodeStream`), and of a prompt that ends within a character
- * they would say what they should not, or nothing of the character.
+ * hold back what is no whole character yet (Hugging Face's `DecodeStream`), and of a prompt that ends within a
+ * character they would say what they should not, or nothing of the character.
  * @returns undefined where there is none near the end, or where the tokens do not spell a text of their own
  */
 export async function settledText(

@@ -9,9 +9,9 @@ export interface StopRules {
 
 /**
  * Sees stop strings that began before a stream moved and end behind that: an engine that goes on looks for them only in
- * what it says itself. What it has not said of its tokens, since it might have been the beginning of such a string, comes
- * first. Where a string is found here, the engine does not know and goes on for nothing until its limit; the tokens that
- * it had computed until then count, which may be a few more than in an answer that does not move.
+ * what it says itself. What it has not said of its tokens, since it might have been the beginning of such a string,
+ * comes first. Where a string is found here, the engine does not know and goes on for nothing until its limit; the
+ * tokens that it had computed until then count, which may be a few more than in an answer that does not move.
  */
 export class StopBoundary {
   readonly #stops: StopRules;

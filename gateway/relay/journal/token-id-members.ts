@@ -12,9 +12,9 @@ const unfinished = Buffer.from('"finish_reason":null');
 const withoutLogprobs = Buffer.from('"logprobs":null');
 
 /**
- * Takes the lists of token ids out of the event [start, end) in place, by moving what stands before them. What an engine
- * says that was not asked for them stays: `null`. In a JSON text such a key can only be a key, since a string has its
- * quotes escaped.
+ * Takes the lists of token ids out of the event [start, end) in place, by moving what stands before them. What an
+ * engine says that was not asked for them stays: `null`. In a JSON text such a key can only be a key, since a string
+ * has its quotes escaped.
  * @returns where the event begins now; `end` where it was sent for the ids alone
  */
 export function withoutTokenIds(bytes: Buffer, start: number, end: number): number {

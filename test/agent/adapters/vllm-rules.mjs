@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Stands in for `vllm serve` on machines without it: answers by the rules that vLLM documents for its key and for sleep mode
 // (docs/features/sleep_mode.md there), and writes what happens to it to stdout, one word a line. A model named `deep` does
-// not wake; one named `mute` sleeps and answers that it failed. Streams are as `vllm-protocol.mjs` has them.
+// not wake; one named `mute` sleeps and answers that it failed. Completions are as `vllm-protocol.mjs` has them.
 import { createServer } from 'node:http';
 import { VllmProtocol } from './vllm-protocol.mjs';
 
@@ -46,7 +46,6 @@ createServer(async (request, response) => {
   if (asked !== 'POST /v1/chat/completions') return answer(404, { detail: 'Not Found' });
   say(asleep ? 'asked asleep' : 'asked');
   if (asleep) return answer(503, { error: { message: 'the model is sleeping' } });
-  const { cache_salt, stream } = JSON.parse(body);
-  if (stream) return protocol.answer({ path: pathname, body }, response);
+  const { cache_salt } = JSON.parse(body);
   answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }], cache_salt });
 }).listen(where, () => say('listening'));

@@ -203,7 +203,7 @@ describe('asking for usage and ids', () => {
               include_usage: true,
               ...(engine === 'vllm' ? { continuous_usage_stats: true } : {}),
             },
-            ...(engine === 'vllm' ? { return_token_ids: true } : {}),
+            return_token_ids: engine === 'vllm' ? true : undefined,
           });
         },
       ),

@@ -1,4 +1,4 @@
-/** What a stream needs that goes on behind token ids: pure parts, each compared with an answer that was not disturbed. */
+/** What a stream needs that goes on behind token ids: pure parts, compared with answers that were not disturbed. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { ChoiceSoFar } from '../../../../gateway/relay/journal/answer-so-far.ts';
