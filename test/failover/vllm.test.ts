@@ -160,15 +160,7 @@ function startEngine(folder: string, port: number): ChildProcess {
       '--port',
       `${port}`,
     ],
-    ...[
-      '--dtype',
-      'float32',
-      '--max-model-len',
-      '512',
-      '--gpu-memory-utilization',
-      '0.04',
-      '--enforce-eager',
-    ],
+    ...['--max-model-len', '512', '--gpu-memory-utilization', '0.04', '--enforce-eager'],
     ...['--max-num-seqs', '8', '--no-enable-prefix-caching'],
   ];
   const environment = { VLLM_API_KEY: key, VLLM_CPU_KVCACHE_SPACE: '1', VLLM_NO_USAGE_STATS: '1' };
