@@ -153,15 +153,9 @@ function serve(
   if (unit.draining || !upstream || model?.state !== 'serving') {
     request.resume();
     const state = unit.draining ? 'draining' : (model?.state ?? 'not one of its models');
-    answerError(
-      response,
-      new HpcserveError('E_AGENT_NOT_READY', {
-        what: `${String(name ?? unit.name)} is not served by this session now`,
-        because: `it is ${state}`,
-      }),
-      undefined,
-      answer_headers,
-    );
+    const what = `${String(name ?? unit.name)} is not served by this session now`;
+    const error = new HpcserveError('E_AGENT_NOT_READY', { what, because: `it is ${state}` });
+    answerError(response, error, undefined, answer_headers);
     return;
   }
   // From here on it counts: an engine is put to sleep only where none is in.
@@ -182,7 +176,10 @@ function serve(
     });
   const rules = request.method === 'POST' ? unit.bodyRules(model.name) : undefined;
   const waking = unit.wake();
-  if (waking === undefined && rules === undefined) return pass();
+  if (waking === undefined && rules === undefined) {
+    pass();
+    return;
+  }
   const ready = async (): Promise<Buffer | undefined> => {
     const body = rules && checkedBody(await readWhole(request), request, rules, upstream);
     await waking;

@@ -110,7 +110,7 @@ export function usageEdits(parsed: ParsedRequest, engine: string | undefined): B
  * earlier versions of both pay no heed to the member. SGLang refuses it in streamed chats, with `echo` vLLM would leave
  * out the prompt's text, and a prompt of embeddings has no ids.
  */
-export function asksTokenIds({ scan, asksUsage }: ParsedRequest, engine: string | undefined): boolean {
+function asksTokenIds({ scan, asksUsage }: ParsedRequest, engine: string | undefined): boolean {
   const tells = engine === 'vllm' || (engine === 'sglang' && !scan.members.has('messages'));
   if (!tells || !asksUsage || wantsTokenIds(scan)) return false;
   return scalarOf(scan, 'echo') !== true && !scan.members.has('prompt_embeds');

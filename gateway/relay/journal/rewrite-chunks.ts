@@ -30,7 +30,7 @@ export function rewriteChunks({ text, tokens, head }: TextSoFar): EventRewriter 
 }
 
 /** A chunk that only says whose turn it is. */
-export function isOpening({ delta, finish_reason, logprobs }: ChunkChoice): boolean {
+function isOpening({ delta, finish_reason, logprobs }: ChunkChoice): boolean {
   if (!delta?.role || finish_reason || logprobs) return false;
   return Object.entries(delta).every(
     ([name, value]) => name === 'role' || value === '' || value === null || isEmptyList(value),

@@ -2,7 +2,6 @@ import type { ServerResponse } from 'node:http';
 
 type Model = (ids: readonly number[]) => number;
 
-export const byteModel: Model;
 export const letterModel: Model;
 export function scriptedModel(scripts: Record<string, string>): Model;
 export function decode(ids: readonly number[]): string;

@@ -37,7 +37,7 @@ export const decode = (ids) => lossy.decode(Uint8Array.from(ids.filter((id) => i
 export const encode = (text) => [...Buffer.from(text)];
 
 /** Bytes as they come; half of the texts are none. */
-export function byteModel(ids) {
+function byteModel(ids) {
   let state = 2166136261;
   for (const id of ids) state = Math.imul(state ^ id, 16777619) >>> 0;
   state = Math.imul(state ^ (state >>> 15), 2246822519) >>> 0;
