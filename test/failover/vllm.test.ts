@@ -71,6 +71,10 @@ describe.skipIf(!found)(`a stream of a real vLLM${lacking}`, () => {
         headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
         body: seen.body,
         signal: cancel.signal,
+      }).catch((error: unknown) => {
+        // It has ended, which its log says.
+        response.destroy();
+        throw error;
       });
       response.writeHead(upstream.status, { 'content-type': upstream.headers.get('content-type')! });
       let rest = '';
@@ -163,7 +167,13 @@ function startEngine(folder: string, port: number): ChildProcess {
     ...['--max-model-len', '512', '--gpu-memory-utilization', '0.04', '--enforce-eager'],
     ...['--max-num-seqs', '8', '--no-enable-prefix-caching'],
   ];
-  const environment = { VLLM_API_KEY: key, VLLM_CPU_KVCACHE_SPACE: '1', VLLM_NO_USAGE_STATS: '1' };
+  const environment = {
+    VLLM_API_KEY: key,
+    VLLM_CPU_KVCACHE_SPACE: '1',
+    VLLM_CPU_OMP_THREADS_BIND: 'nobind',
+    OMP_NUM_THREADS: '1',
+    VLLM_NO_USAGE_STATS: '1',
+  };
   const child = spawn(join(bin, 'vllm'), argv, {
     env: { ...process.env, ...environment, PATH: `${bin}:${process.env.PATH}`, HF_HUB_OFFLINE: '1' },
     stdio: ['ignore', log, log],

@@ -27,6 +27,8 @@ config = LlamaConfig(
     num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=2,
+    # The least that vLLM's attention on CPUs computes.
+    head_dim=32,
     max_position_embeddings=512,
     bos_token_id=0,
     eos_token_id=1,
