@@ -237,10 +237,11 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
     token_ids: readonly number[],
     finished = false,
   ): void {
+    const { include_usage, continuous_usage } = this.#request.parameters;
     this.#stream.write({
       ...this.#head,
       choices: [choice],
-      ...(this.#request.parameters.include_usage ? { usage: null } : {}),
+      ...(include_usage ? { usage: continuous_usage ? usageOf(this.generation) : null } : {}),
       ...(this.#context.token_ids ? this.#extended(index, token_ids, finished) : {}),
     });
     this.#first = false;

@@ -34,7 +34,10 @@ export interface GenerationParameters {
   /** Control tokens are left out of the text. */
   skip_special_tokens: boolean;
   stream: boolean;
+  /** Of a stream: its last chunk has usage. */
   include_usage: boolean;
+  /** All others have it, too, as of then. */
+  continuous_usage: boolean;
   grammar?: GrammarConstraint;
   continued?: Continuation;
 }
@@ -76,7 +79,7 @@ export function readGeneration(body: BodyReader, n_vocab: number): GenerationPar
     ignore_eos: body.boolean('ignore_eos') ?? false,
     skip_special_tokens: body.boolean('skip_special_tokens') ?? true,
     stream,
-    include_usage: readStreamOptions(body, stream),
+    ...readStreamOptions(body, stream),
     ...(grammar === undefined ? {} : { grammar: { gbnf: grammar } }),
     ...(continued === undefined ? {} : { continued }),
   };
@@ -113,14 +116,19 @@ function readStop(body: BodyReader): string[] {
   });
 }
 
-function readStreamOptions(body: BodyReader, stream: boolean): boolean {
+/** `continuous_usage_stats` is vLLM's, which heeds it beside `include_usage` alone; clients that measure speed send it. */
+function readStreamOptions(
+  body: BodyReader,
+  stream: boolean,
+): Pick<GenerationParameters, 'include_usage' | 'continuous_usage'> {
   const options = body.object('stream_options');
-  if (!options) return false;
+  if (!options) return { include_usage: false, continuous_usage: false };
   if (!stream) body.refuse('stream_options', 'is only allowed where `stream` is true');
-  const include = options.boolean('include_usage') ?? false;
+  const include_usage = options.boolean('include_usage') ?? false;
+  const continuous = options.boolean('continuous_usage_stats') ?? false;
   options.ignore('include_obfuscation');
   options.finish();
-  return include;
+  return { include_usage, continuous_usage: include_usage && continuous };
 }
 
 function readContinuation(body: BodyReader, token: { min: number; max: number }): Continuation | undefined {

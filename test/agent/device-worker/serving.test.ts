@@ -53,6 +53,24 @@ describe('chat completions, asked with the official client', () => {
     expect(whole.model).toBe('qwen');
   });
 
+  it('says in every chunk what was used until then, where it is asked for as vLLM is', async () => {
+    const stream = await client.chat.completions.create({
+      model: 'qwen',
+      messages,
+      max_tokens: 12,
+      seed: 5,
+      stream: true,
+      stream_options: { include_usage: true, continuous_usage_stats: true } as { include_usage: boolean },
+    });
+    const usage = [];
+    for await (const chunk of stream) usage.push(chunk.usage!);
+    const counts = usage.map(({ completion_tokens }) => completion_tokens);
+    expect(counts).toEqual([...counts].sort((a, b) => a - b));
+    expect(counts.at(-1)).toBeLessThanOrEqual(12);
+    expect(new Set(counts).size).toBeGreaterThan(1);
+    expect(new Set(usage.map(({ prompt_tokens }) => prompt_tokens)).size).toBe(1);
+  });
+
   it('n answers differ, and usage counts the prompt once', async () => {
     const one = await client.chat.completions.create({
       model: 'qwen',
