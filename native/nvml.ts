@@ -148,7 +148,8 @@ function migSlices(nvml: Nvml, device: unknown): NvmlMigSlice[] | undefined {
   for (let index = 0; index < most[0]; index++) {
     const handle: [unknown] = [null];
     const status = nvml.migHandle(device, index, handle);
-    if (status === not_found) continue; // an unused place
+    // An unused place, or a slice of another job.
+    if (status === not_found || status === no_permission) continue;
     nvml.check('nvmlDeviceGetMigDeviceHandleByIndex', status);
     slices.push({
       index,

@@ -48,7 +48,7 @@ function realAccelerators(environment: NodeJS.ProcessEnv, warnings: string[]): N
     if (!(error instanceof NvmlError)) throw error;
     warnings.push(`NVIDIA GPUs cannot be listed: ${error.message}`);
   }
-  return [...nvidia, ...amdDevices(readKfdNodes(), environment.ROCR_VISIBLE_DEVICES)];
+  return [...nvidia, ...amdDevices(readKfdNodes(), environment)];
 }
 
 /** GPUs or slices that the launch's units ask for; where they ask for CPUs of another model, those. */

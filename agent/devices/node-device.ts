@@ -5,5 +5,7 @@ export interface NodeDevice {
   description: DeviceDescription;
   /** What stands for it in `visibility_variable`: an index or UUID, in the form the job's environment uses. */
   visibility_token?: string;
+  /** What means the same to CUDA by number; absent: no number does, or none is needed. */
+  visibility_number?: string;
   visibility_variable?: 'CUDA_VISIBLE_DEVICES' | 'ROCR_VISIBLE_DEVICES';
 }

@@ -12,8 +12,8 @@ export function nvidiaDevices(gpus: readonly NvmlGpu[], visible: string | undefi
   if (visible === undefined) {
     return gpus.flatMap((gpu, position) =>
       gpu.mig_slices.length > 0
-        ? gpu.mig_slices.map((slice) => migDevice(gpu, slice, slice.uuid))
-        : [gpuDevice(gpu, String(position))],
+        ? gpu.mig_slices.map((slice) => migDevice(gpu, position, slice))
+        : [gpuDevice(gpu, position, String(position))],
     );
   }
   const devices: NodeDevice[] = [];
@@ -31,20 +31,21 @@ function named(gpus: readonly NvmlGpu[], entry: string): NodeDevice | undefined 
     if (!gpu) return undefined;
     // CUDA shows the first slice of a GPU in MIG mode that is named as a whole.
     const slice = gpu.mig_slices[0];
-    return slice ? migDevice(gpu, slice, slice.uuid) : gpuDevice(gpu, entry);
+    return slice ? migDevice(gpu, Number(entry), slice) : gpuDevice(gpu, Number(entry), entry);
   }
   if (entry.startsWith('MIG-')) {
-    for (const gpu of gpus) {
+    for (const [position, gpu] of gpus.entries()) {
       const slice = gpu.mig_slices.find((candidate) => candidate.uuid === entry);
-      if (slice) return migDevice(gpu, slice, entry);
+      if (slice) return migDevice(gpu, position, slice);
     }
     return undefined;
   }
   const matches = entry.startsWith('GPU-') ? gpus.filter((gpu) => gpu.uuid.startsWith(entry)) : [];
-  return matches.length === 1 ? gpuDevice(matches[0]!, entry) : undefined;
+  return matches.length === 1 ? gpuDevice(matches[0]!, gpus.indexOf(matches[0]!), entry) : undefined;
 }
 
-function gpuDevice(gpu: NvmlGpu, token: string): NodeDevice {
+/** @param position among the GPUs this process may open, in PCI order: what CUDA calls it */
+function gpuDevice(gpu: NvmlGpu, position: number, token: string): NodeDevice {
   return {
     description: {
       kind: 'gpu',
@@ -54,12 +55,14 @@ function gpuDevice(gpu: NvmlGpu, token: string): NodeDevice {
       uuid: gpu.uuid,
     },
     visibility_token: token,
+    visibility_number: String(position),
     visibility_variable: 'CUDA_VISIBLE_DEVICES',
   };
 }
 
-function migDevice(gpu: NvmlGpu, slice: NvmlGpu['mig_slices'][number], token: string): NodeDevice {
-  return {
+/** By number, CUDA shows the first slice of a GPU and no other. */
+function migDevice(gpu: NvmlGpu, position: number, slice: NvmlGpu['mig_slices'][number]): NodeDevice {
+  const device: NodeDevice = {
     description: {
       kind: 'mig',
       model: shortGpuModel(slice.name),
@@ -67,9 +70,11 @@ function migDevice(gpu: NvmlGpu, slice: NvmlGpu['mig_slices'][number], token: st
       isa: [`sm_${gpu.compute_capability.replace('.', '')}`],
       uuid: slice.uuid,
     },
-    visibility_token: token,
+    visibility_token: slice.uuid,
     visibility_variable: 'CUDA_VISIBLE_DEVICES',
   };
+  if (slice === gpu.mig_slices[0]) device.visibility_number = String(position);
+  return device;
 }
 
 /** `NVIDIA A100-SXM4-40GB MIG 1g.5gb` → `A100-SXM4-40GB MIG 1g.5gb`. */

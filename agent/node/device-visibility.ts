@@ -1,6 +1,8 @@
 import type { NodeDevice } from '../devices/node-device.ts';
 
 const variables = ['CUDA_VISIBLE_DEVICES', 'ROCR_VISIBLE_DEVICES'] as const;
+/** Of AMD's upper layers: they count within what ROCR shows, so those of the job would pick from a child's few. */
+const relative = ['HIP_VISIBLE_DEVICES', 'GPU_DEVICE_ORDINAL'] as const;
 
 /**
  * The environment for a child that may use these devices and no other. Tokens are in the form the job's own
@@ -12,6 +14,7 @@ export function environmentFor(
   environment: NodeJS.ProcessEnv,
 ): NodeJS.ProcessEnv {
   const result: NodeJS.ProcessEnv = { ...environment, CUDA_DEVICE_ORDER: 'PCI_BUS_ID' };
+  for (const variable of relative) delete result[variable];
   const accelerated = devices.some((device) => device.visibility_variable !== undefined);
   for (const variable of variables) {
     const tokens = devices

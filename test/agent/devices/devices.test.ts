@@ -1,7 +1,8 @@
+import { readFileSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { amdDevices } from '../../../agent/devices/amd.ts';
+import { amdDevices, readKfdNodes } from '../../../agent/devices/amd.ts';
 import {
   type CpuHost,
   cpuDevices,
@@ -218,6 +219,14 @@ describe('NVIDIA GPUs', () => {
     ['', []],
     ['NoDevFiles', []],
   ])('CUDA_VISIBLE_DEVICES=%s', (visible, expected) => expect(tokens(visible)).toEqual(expected));
+
+  test('by number, as far as a number means them: of a GPU with slices, the first', () => {
+    const numbers = (visible: string) =>
+      nvidiaDevices([gpu(0), sliced, gpu(2)], visible).map((device) => device.visibility_number);
+    expect(numbers('2,0')).toEqual(['2', '0']);
+    expect(numbers('GPU-2')).toEqual(['2']);
+    expect(numbers('MIG-1,MIG-2')).toEqual(['1', undefined]);
+  });
 });
 
 test('AMD GPUs from the kernel’s topology', () => {
@@ -227,14 +236,52 @@ test('AMD GPUs from the kernel’s topology', () => {
     properties: 'simd_count 440\ngfx_target_version 90010\n',
     memory_banks: [`heap_type 1\nsize_in_bytes ${64 * gibibyte}\n`],
   };
-  expect(amdDevices([cpu, mi250, mi250], '1')).toEqual([
+  expect(amdDevices([cpu, mi250, mi250], { ROCR_VISIBLE_DEVICES: '1' })).toEqual([
     {
       description: { kind: 'gpu', model: 'aldebaran', memory_bytes: 64 * gibibyte, isa: ['gfx90a'] },
       visibility_token: '1',
       visibility_variable: 'ROCR_VISIBLE_DEVICES',
     },
   ]);
-  expect(amdDevices([cpu, mi250, mi250], undefined)).toHaveLength(2);
+  expect(amdDevices([cpu, mi250, mi250], {})).toHaveLength(2);
+});
+
+describe('AMD GPUs that a job may use', () => {
+  const nodes = [10n, 11n, 12n, 13n].map((id) => ({
+    name: `gpu ${id}`,
+    properties: `simd_count 440\nunique_id ${id}\n`,
+    memory_banks: [],
+  }));
+  test.each([
+    [{ ROCR_VISIBLE_DEVICES: '3,1' }, ['3', '1']],
+    [{ ROCR_VISIBLE_DEVICES: 'GPU-000000000000000c' }, ['2']],
+    // HIP counts within what ROCR shows; the same list in both is meant once.
+    [{ ROCR_VISIBLE_DEVICES: '3,1', HIP_VISIBLE_DEVICES: '1' }, ['1']],
+    [{ ROCR_VISIBLE_DEVICES: '2,3', HIP_VISIBLE_DEVICES: '2,3', CUDA_VISIBLE_DEVICES: '2,3' }, ['2', '3']],
+    [{ HIP_VISIBLE_DEVICES: '2' }, ['2']],
+    [{ CUDA_VISIBLE_DEVICES: '1,2' }, ['1', '2']],
+    [{ ROCR_VISIBLE_DEVICES: '1,7,2' }, ['1']],
+    [{ ROCR_VISIBLE_DEVICES: '' }, []],
+  ])('%j', (visible, expected) =>
+    expect(amdDevices(nodes, visible).map((device) => device.visibility_token)).toEqual(expected),
+  );
+
+  test('are not those that the kernel keeps from it', async () => {
+    await using root = await scratchFolder();
+    const folder = join(root.path, 'sys/class/kfd/kfd/topology/nodes');
+    for (const node of ['0', '1', '2']) {
+      await mkdir(join(folder, node), { recursive: true });
+      await writeFile(join(folder, node, 'name'), `n${node}\n`);
+      await writeFile(join(folder, node, 'properties'), 'simd_count 4\n');
+    }
+    const read = (path: string): string => {
+      if (path.includes('/nodes/1/')) throw Object.assign(new Error('not permitted'), { code: 'EPERM' });
+      return readFileSync(path, 'utf8');
+    };
+    expect(readKfdNodes(root.path, read).map(({ name }) => name)).toEqual(['n0\n', 'n2\n']);
+    const broken = () => readKfdNodes(root.path, () => readFileSync(join(folder, 'none'), 'utf8'));
+    expect(broken).toThrow(/ENOENT/);
+  });
 });
 
 describe('devices that cores stand in for', () => {
@@ -348,8 +395,10 @@ describe('allotting devices to units', () => {
     const base = { PATH: '/bin', CUDA_VISIBLE_DEVICES: '2,0' };
     expect(environmentFor(devices.gpu.slice(1), base).CUDA_VISIBLE_DEVICES).toBe('0');
     expect(environmentFor(devices.cpu, base).CUDA_VISIBLE_DEVICES).toBe('');
-    const amd = amdDevices([{ name: 'x', properties: 'simd_count 1\n', memory_banks: [] }], undefined);
-    const seen = environmentFor(amd, base);
-    expect([seen.ROCR_VISIBLE_DEVICES, 'CUDA_VISIBLE_DEVICES' in seen]).toEqual(['0', false]);
+    const amd = amdDevices([{ name: 'x', properties: 'simd_count 1\n', memory_banks: [] }], {});
+    const seen = environmentFor(amd, { ...base, HIP_VISIBLE_DEVICES: '2', GPU_DEVICE_ORDINAL: '2' });
+    expect(seen.ROCR_VISIBLE_DEVICES).toBe('0');
+    for (const name of ['CUDA_VISIBLE_DEVICES', 'HIP_VISIBLE_DEVICES', 'GPU_DEVICE_ORDINAL'])
+      expect(seen).not.toHaveProperty(name);
   });
 });
