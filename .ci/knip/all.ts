@@ -8,6 +8,7 @@ const config: KnipConfig = {
     ...benchEntries,
     'test/run.ts',
     'test/cluster/main.ts',
+    'test/engines/main.ts',
     'test/vitest.config.ts',
     'test/limits.ts',
     'test/reporter.ts',
@@ -18,7 +19,7 @@ const config: KnipConfig = {
     '.ci/*.ts',
     '.ci/knip/*.ts',
   ],
-  project: ['**/*.{ts,mjs}', '!dist/**'],
+  project: ['**/*.{ts,mjs}', '!dist/**', '!build/**'],
   // A type that a public function of the same file takes or gives may be exported for its callers.
   ignoreExportsUsedInFile: { interface: true, type: true },
   ignoreBinaries: systemBinaries,

@@ -13,12 +13,18 @@ export const unbindableHost = 'listens-on-a-unix-socket.invalid';
 /** Runs a console script of Python's; sockets that it bound itself are not used either. */
 export function onSocket(script: string): string {
   return `
-import os, sys, uvicorn
+import logging, os, sys, uvicorn
+# What the agent asks all the time is not worth a line of the log each.
+class Others(logging.Filter):
+    def filter(self, record):
+        asked = record.args[2] if isinstance(record.args, tuple) and len(record.args) > 2 else ""
+        return str(asked).split("?")[0] not in ("/health", "/metrics")
 class SocketConfig(uvicorn.Config):
     def __init__(self, app, **settings):
         for name in ("host", "port", "fd", "uds"):
             settings.pop(name, None)
         super().__init__(app, uds=os.environ["HPCSERVE_ENGINE_SOCKET"], **settings)
+        logging.getLogger("uvicorn.access").addFilter(Others())
 # uvicorn.main is the function of that name, not the module.
 uvicorn.Config = sys.modules["uvicorn.main"].Config = SocketConfig
 serve = uvicorn.Server.serve

@@ -1,5 +1,5 @@
 /** Servers in Python are brought onto a socket with a real uvicorn, however they start it. */
-import { spawn, spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
@@ -8,13 +8,10 @@ import { join } from 'node:path';
 import { Client, request } from 'undici';
 import { describe, expect, test } from 'vitest';
 import { onSocket, unbindableHost } from '../../../agent/adapters/python-socket.ts';
+import { pythonWith } from '../../engines/environments.ts';
 import { eventually, scratchFolder } from '../../mesh/support.ts';
 
-const python = process.env.HPCSERVE_TEST_PYTHON ?? 'python3';
-const lacking =
-  spawnSync(python, ['-c', 'import starlette, uvicorn']).status === 0
-    ? ''
-    : 'a Python with uvicorn and starlette';
+const { found: python, lacking } = pythonWith(['starlette', 'uvicorn']);
 
 const server = `
 import asyncio, socket, sys, uvicorn
@@ -31,7 +28,7 @@ def bound():
         asyncio.run(uvicorn.Server(config).serve(sockets=[bound]))
 `;
 
-describe.skipIf(lacking !== '')(`a server in Python${lacking && ` [skipped: needs ${lacking}]`}`, () => {
+describe.skipIf(lacking !== '')(`a server in Python${lacking}`, () => {
   test.each([
     ['by uvicorn.run, with a host that does not exist', 'server-run', unbindableHost],
     ['with a port that it bound itself', 'server-bound', '127.0.0.1'],
@@ -49,17 +46,27 @@ describe.skipIf(lacking !== '')(`a server in Python${lacking && ` [skipped: need
       await writeFile(join(scratch.path, 'server.py'), server);
       const socket = join(scratch.path, 'engine.sock');
       const port = await freePort();
-      const child = spawn(python, ['-c', onSocket(script), host, String(port)], {
+      const child = spawn(python!, ['-c', onSocket(script), host, String(port)], {
         env: { ...process.env, PYTHONPATH: scratch.path, HPCSERVE_ENGINE_SOCKET: socket },
-        stdio: 'ignore',
+        stdio: ['ignore', 'pipe', 'pipe'],
       });
+      let log = '';
+      for (const stream of [child.stdout, child.stderr])
+        stream.on('data', (chunk: Buffer) => {
+          log += chunk.toString();
+        });
       try {
         const there = await eventually(() => stat(socket).catch(() => undefined), 'a socket', 20_000);
         expect(there.isSocket()).toBe(true);
         const client = new Client('http://engine', { socketPath: socket });
         const answer = await client.request({ method: 'GET', path: '/health' });
         expect(await answer.body.text()).toBe(script);
+        const other = await client.request({ method: 'GET', path: '/elsewhere' });
+        await other.body.dump();
         await client.close();
+        // Others' requests are in its log, what the agent asks all the time is not.
+        await expect.poll(() => log).toMatch(/GET \/elsewhere/);
+        expect(log).not.toMatch(/GET \/health/);
         await expect(request(`http://127.0.0.1:${port}/health`)).rejects.toThrow(/ECONNREFUSED/);
       } finally {
         child.kill('SIGKILL');

@@ -1,4 +1,7 @@
-"""Writes a tiny Llama with random weights (seeded) and a byte-level tokenizer as a Hugging Face folder: argv[1]."""
+"""Writes a tiny Llama with random weights (seeded) and a byte-level tokenizer as a Hugging Face folder.
+
+argv: the folder, and how many positions it has (512).
+"""
 
 import sys
 
@@ -7,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 folder = sys.argv[1]
+positions = int(sys.argv[2]) if len(sys.argv) > 2 else 512
 alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
 vocabulary = {symbol: index for index, symbol in enumerate(["<s>", "</s>", *alphabet])}
 tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -29,7 +33,7 @@ config = LlamaConfig(
     num_key_value_heads=2,
     # The least that vLLM's attention on CPUs computes.
     head_dim=32,
-    max_position_embeddings=512,
+    max_position_embeddings=positions,
     bos_token_id=0,
     eos_token_id=1,
     pad_token_id=1,

@@ -1,35 +1,23 @@
 /**
  * A real wrapped engine from end to end: `transformers serve` on a tiny model made here. Needs a Python that has
- * torch and transformers[serving]: $HPCSERVE_TEST_PYTHON, or `python3`.
+ * torch and transformers[serving]: $HPCSERVE_TEST_PYTHON, that of `npm run engines -- vllm`, or `python3`.
  */
-import { execFileSync, spawnSync } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { readdir, readFile, readlink, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import { headers } from '../../../spec/wire.ts';
+import { pythonWith } from '../../engines/environments.ts';
+import { writeTinyModel } from '../../engines/tiny-model.ts';
 import { Site, unitOf } from '../support.ts';
 
-const python = process.env.HPCSERVE_TEST_PYTHON ?? 'python3';
-const asked = spawnSync(
-  python,
-  [
-    '-c',
-    'import importlib.util as u, sys; print(sys.executable, *[n for n in ("torch", "transformers", "fastapi", "uvicorn", "requests") if not u.find_spec(n)])',
-  ],
-  { encoding: 'utf8', timeout: 20_000 },
-);
-const [executable, ...missing] = asked.stdout?.trim().split(' ') ?? [];
-const lacking = asked.status === 0 ? missing.join(', ') : python;
-const needs = lacking === '' ? '' : ` [skipped: needs a Python with ${lacking}; set HPCSERVE_TEST_PYTHON]`;
+const { found: python, lacking } = pythonWith(['torch', 'transformers', 'fastapi', 'uvicorn', 'requests']);
 
-describe.skipIf(needs !== '')(`transformers serve${needs}`, () => {
+describe.skipIf(lacking !== '')(`transformers serve${lacking}`, () => {
   test('deployed, asked over the mesh with streaming, stopped', async () => {
     await using site = await Site.open();
-    const folder = join(site.folder, 'tiny');
-    execFileSync(python, [fileURLToPath(new URL('tiny-model.py', import.meta.url)), folder], {
-      stdio: ['ignore', 'ignore', 'inherit'],
-    });
+    const folder = writeTinyModel(python!, join(site.folder, 'tiny'));
+    const executable = execFileSync(python!, ['-c', 'import sys; print(sys.executable)']).toString().trim();
     const agent = await site.start(
       [
         unitOf(
@@ -38,7 +26,7 @@ describe.skipIf(needs !== '')(`transformers serve${needs}`, () => {
         ),
       ],
       // How a virtual environment is used: its folder comes first in PATH.
-      { engine_prefix: ['/usr/bin/env', `PATH=${dirname(executable!)}:${process.env.PATH}`] },
+      { engine_prefix: ['/usr/bin/env', `PATH=${dirname(executable)}:${process.env.PATH}`] },
     );
     const record = await site.serving('org/tiny', 90_000);
     expect(record.metadata).toMatchObject({

@@ -1,0 +1,67 @@
+/**
+ * Where real engines of others stand on this machine, for the suites that run them. `npm run engines -- NAME` makes them
+ * (`test/engines/main.ts`); HPCSERVE_ENGINES names another folder, so that several checkouts may share one.
+ */
+import { spawnSync } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { packageRoot } from '../../host/package-root.ts';
+
+export const engines_folder: string = process.env.HPCSERVE_ENGINES ?? join(packageRoot, 'build/engines');
+
+/** Written last, with the recipe that an environment was made by. */
+export const ready_file = '.ready';
+
+/** An engine that can be run, or what is lacking, in words for the title of a suite. */
+export type Environment<Found> = { found: Found; lacking: '' } | { found?: undefined; lacking: string };
+
+const absent = (what: string): { lacking: string } => ({ lacking: ` [skipped: ${what}]` });
+
+/** Whether an environment was made to its end, by this recipe or any. */
+export function isReady(name: string, recipe?: string): boolean {
+  const file = join(engines_folder, name, ready_file);
+  return existsSync(file) && (recipe === undefined || readFileSync(file, 'utf8') === recipe);
+}
+
+/** A Python that has vLLM for CPUs: HPCSERVE_TEST_PYTHON if it has one, else that of `npm run engines -- vllm`. */
+export function vllmPython(): Environment<string> {
+  const given = process.env.HPCSERVE_TEST_PYTHON;
+  if (given !== undefined && has(given, ['vllm'])) return { found: given, lacking: '' };
+  if (isReady('vllm')) return { found: join(engines_folder, 'vllm/bin/python3'), lacking: '' };
+  return absent('needs vLLM for CPUs: npm run engines -- vllm, or HPCSERVE_TEST_PYTHON');
+}
+
+/** A Python that has these packages, among the one that tests are told of, that of vLLM, and the first on PATH. */
+export function pythonWith(packages: readonly string[]): Environment<string> {
+  const ofVllm = isReady('vllm') ? [join(engines_folder, 'vllm/bin/python3')] : [];
+  const given = process.env.HPCSERVE_TEST_PYTHON;
+  const found = [...(given === undefined ? [] : [given]), ...ofVllm, 'python3'].find((python) =>
+    has(python, packages),
+  );
+  return found === undefined
+    ? absent(`needs a Python with ${packages.join(', ')}: npm run engines -- vllm, or HPCSERVE_TEST_PYTHON`)
+    : { found, lacking: '' };
+}
+
+/** Looked for and not imported: importing torch takes seconds. */
+function has(python: string, packages: readonly string[]): boolean {
+  const code = 'import importlib.util as u, sys; sys.exit(any(u.find_spec(n) is None for n in sys.argv[1:]))';
+  return spawnSync(python, ['-c', code, ...packages], { timeout: 20_000 }).status === 0;
+}
+
+/** The folder for PATH with llama.cpp's server of `npm run engines -- llama-server`. */
+export function llamaServerFolder(): Environment<string> {
+  return isReady('llama-server')
+    ? { found: join(engines_folder, 'llama-server/bin'), lacking: '' }
+    : absent('needs llama.cpp’s server: npm run engines -- llama-server');
+}
+
+/** Unpacked sources of a package's releases, by version, of `npm run engines -- wheels`. */
+export function wheelSources(name: 'vllm' | 'sglang'): Environment<Map<string, string>> {
+  const folder = join(engines_folder, 'wheels', name);
+  const versions = existsSync(folder)
+    ? readdirSync(folder).filter((version) => existsSync(join(folder, version, ready_file)))
+    : [];
+  if (versions.length === 0) return absent('needs sources of releases: npm run engines -- wheels');
+  return { found: new Map(versions.map((version) => [version, join(folder, version)])), lacking: '' };
+}
