@@ -1,10 +1,12 @@
 /**
  * The node agent: started once on each node of a job (by srun, or as a child on the local site).
  * `node dist/agent/main.js --launch FILE [--node-index N] [--node NAME]`
+ * With `--probe ENGINE [-- WORDS…]` it says what an installed engine can do, and ends.
  */
 import { parseArgs } from 'node:util';
 import { returnFreedMemory } from '../native/malloc.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { reportEngine } from './node/engine-report.ts';
 import { readLaunchFile } from './node/launch-file.ts';
 import { NodeAgent } from './node/node-agent.ts';
 import { nodeIdentity } from './node/slurm-environment.ts';
@@ -36,8 +38,9 @@ async function main(): Promise<number> {
   });
 
   const values = readArguments();
+  if (values?.probe !== undefined) return probe(values.probe, values.words);
   const index = values?.['node-index'];
-  if (values?.launch === undefined || (index !== undefined && !/^\d+$/.test(index))) {
+  if (!values?.launch || values.words.length > 0 || (index !== undefined && !/^\d+$/.test(index))) {
     process.stderr.write('usage: main.js --launch FILE [--node-index N] [--node NAME]\n');
     return usage_exit_code;
   }
@@ -56,16 +59,36 @@ async function main(): Promise<number> {
   return agent.run();
 }
 
+/** Says what an installed engine can do, as JSON. */
+async function probe(engine: string, prefix: readonly string[]): Promise<number> {
+  const report = await reportEngine(engine, prefix, process.env);
+  if (report !== undefined) process.stdout.write(`${JSON.stringify(report)}\n`);
+  else process.stderr.write(`${engine} does not say what it can do\n`);
+  return report === undefined ? 1 : 0;
+}
+
+interface Arguments {
+  launch?: string;
+  'node-index'?: string;
+  node?: string;
+  probe?: string;
+  /** Those behind `--`. */
+  words: string[];
+}
+
 /** The options given; undefined, with a word on stderr, where one is not known. */
-function readArguments(): { launch?: string; 'node-index'?: string; node?: string } | undefined {
+function readArguments(): Arguments | undefined {
   try {
-    return parseArgs({
+    const { values, positionals } = parseArgs({
       options: {
         launch: { type: 'string' },
         'node-index': { type: 'string' },
         node: { type: 'string' },
+        probe: { type: 'string' },
       },
-    }).values;
+      allowPositionals: true,
+    });
+    return { ...values, words: positionals };
   } catch (error) {
     if (!String((error as NodeJS.ErrnoException).code).startsWith('ERR_PARSE_ARGS')) throw error;
     process.stderr.write(`${(error as Error).message}\n`);

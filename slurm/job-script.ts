@@ -2,6 +2,7 @@
 import { join } from 'node:path';
 import { Eta } from 'eta';
 import { packageRoot } from '../host/package-root.ts';
+import { cacheEnvironment } from '../spec/cache-environment.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ContainerConfig, RuntimeConfig } from '../spec/site-runtime.ts';
 import type { Directive } from '../spec/slurm-types.ts';
@@ -68,19 +69,6 @@ const moduleInitFiles = [
   '/usr/share/lmod/lmod/init/bash',
   '/usr/share/modules/init/bash',
   '/opt/cray/pe/lmod/lmod/init/bash',
-];
-
-/** Variables that move caches off the home directory, and their folders below the cache folder. */
-const cacheVariables: readonly (readonly [name: string, folder: string])[] = [
-  ['XDG_CACHE_HOME', ''],
-  ['HF_HOME', 'huggingface'],
-  ['TRITON_CACHE_DIR', 'triton'],
-  ['TORCHINDUCTOR_CACHE_DIR', 'torchinductor'],
-  ['VLLM_CACHE_ROOT', 'vllm'],
-  ['FLASHINFER_WORKSPACE_BASE', 'flashinfer'],
-  ['CUDA_CACHE_PATH', 'cuda'],
-  ['NUMBA_CACHE_DIR', 'numba'],
-  ['APPTAINER_CACHEDIR', 'apptainer'],
 ];
 
 /** Names that end like this hold secrets, and scripts are readable by others (`scontrol write batch_script`). */
@@ -152,7 +140,7 @@ const noContainer: ContainerConfig = { runtime: 'none', binds: [], flags: [] };
 function jobEnvironment(input: JobScriptInput): [string, string][] {
   const merged = new Map<string, string>();
   if (input.cache_dir !== undefined)
-    for (const [name, folder] of cacheVariables) merged.set(name, join(input.cache_dir, folder));
+    for (const [name, value] of Object.entries(cacheEnvironment(input.cache_dir))) merged.set(name, value);
   for (const [name, value] of Object.entries(input.site.runtime.environment)) merged.set(name, value);
   for (const [name, value] of Object.entries(input.environment_of_job ?? {})) merged.set(name, value);
   for (const name of merged.keys()) checkVariable(name);

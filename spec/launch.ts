@@ -3,6 +3,7 @@
  * Paths and names only; never a secret.
  */
 import { z } from 'zod';
+import { unitParsersSchema } from './answer-parsers.ts';
 import { meshSettingsSchema, providerId } from './mesh-settings.ts';
 import { engineNames, modelSchema } from './model-yaml.ts';
 import { sharingSchema } from './sharing-settings.ts';
@@ -33,6 +34,8 @@ export const unitSchema = z.strictObject({
   context_tokens: z.int().min(16),
   kv_tokens: z.int().min(16),
   weight_bytes: z.int().min(0),
+  /** Of engines that are told how to read answers. */
+  parsers: unitParsersSchema.optional(),
 });
 export type UnitSpec = z.infer<typeof unitSchema>;
 
@@ -81,6 +84,8 @@ export const launchSchema = z.strictObject({
   /** Preferred network of the node: an interface name or a CIDR. */
   network: z.string().optional(),
   port_range: z.tuple([z.int(), z.int()]).optional(),
+  /** Interfaces for NCCL and Gloo, where the site says so. */
+  engine_interfaces: z.array(z.string()).optional(),
   /** How wrapped engines are started: see `runtime` of the site config. */
   engine_prefix: z.array(z.string()).default([]),
   /**

@@ -3,6 +3,7 @@
  * described here once; docs/model-yaml.md and `hpcserve init` take their words from these descriptions.
  */
 import { z } from 'zod';
+import { askedParsersSchema } from './answer-parsers.ts';
 import { scalingSchema } from './scaling.ts';
 import { scavengerSchema } from './scavenging.ts';
 import { shareSchema } from './site-share.ts';
@@ -242,6 +243,9 @@ export const modelSchema = z.strictObject({
     .boolean()
     .optional()
     .describe('Whether the model reasons before it answers. Default: what its chat template says.'),
+  parsers: askedParsersSchema
+    .prefault({})
+    .describe('How vLLM and SGLang read tool calls and reasoning out of what the model writes.'),
   remote_media: z
     .strictObject({
       domains: z

@@ -3,6 +3,7 @@
  * solver needs no I/O and the same question always has the same answer; the answer says what would run
  * where and why, and what was rejected by which constraint with which numbers.
  */
+import type { AnswerFormats } from './answer-parsers.ts';
 import type { UnitSpec } from './launch.ts';
 import type { ModelFileSummary } from './model-summary.ts';
 import type { EngineName, ModelSpec, Objective } from './model-yaml.ts';
@@ -30,6 +31,8 @@ export interface PlacementModel {
   summary?: ModelFileSummary;
   /** The parsed config.json of a Hugging Face folder: it tells more of the shape than the summary. */
   config?: unknown;
+  /** How it writes tool calls and reasoning, as far as that is known. */
+  formats?: AnswerFormats;
   /** Absent: assumed. */
   workload?: PlannedWorkload;
 }

@@ -3,6 +3,7 @@
  * must be known before anything is submitted. `hpcserve plan FILE --question` prints it.
  */
 import { z } from 'zod';
+import { answerFormatsSchema } from './answer-parsers.ts';
 import { siteMeshSchema } from './mesh-settings.ts';
 import { modelFileSummarySchema } from './model-summary.ts';
 import { engineNames, modelSchema, objectiveNames } from './model-yaml.ts';
@@ -28,6 +29,7 @@ const placementModelSchema = z.strictObject({
   ]),
   summary: modelFileSummarySchema.optional(),
   config: z.unknown().optional(),
+  formats: answerFormatsSchema.optional(),
   workload: z
     .strictObject({
       rate_per_s: number,

@@ -137,6 +137,13 @@ export const siteSchema = z
           .tuple([z.int().min(1024).max(65_535), z.int().min(1024).max(65_535)])
           .optional()
           .describe('Ports agents may listen on, first and last. Default: any free port.'),
+        engine_interfaces: z
+          .array(oneWord)
+          .min(1)
+          .optional()
+          .describe(
+            'Interfaces over which the parts of an engine on several nodes talk, such as [hsn0]: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, where nothing else sets them. Default: the one of the address that the agent announces.',
+          ),
       })
       .prefault({})
       .describe('The network between agents and gateway.'),

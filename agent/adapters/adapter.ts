@@ -1,6 +1,7 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import { type ModelSpec, modelSchema } from '../../spec/model-yaml.ts';
+import type { NodeDevice } from '../devices/node-device.ts';
 
 /** Where an engine listens: nothing that others on the node can reach without a key. */
 type Listen = { kind: 'socket'; path: string } | { kind: 'loopback'; port: number };
@@ -17,6 +18,8 @@ export interface AdapterContext {
   /** What `probe` found; absent where it could not be asked. */
   probed?: EngineProbe;
   emulated: boolean;
+  /** Those it has; absent: it is not about them. */
+  devices?: readonly NodeDevice[];
   /** Where the replica is on several nodes; absent: all of it is on this one. */
   place?: EngineRankPlace;
 }
@@ -34,10 +37,18 @@ export interface EngineProbe {
   version: string;
   /** Whether this version listens on unix sockets. */
   unix_socket: boolean;
-  /** Whether it can be told from which hosts it may fetch media. */
-  media_domains?: boolean;
-  /** Long options that its help names, with their dashes; absent: it was not asked for them. */
+  /** Long options that it has, with their dashes; absent: it was not asked for them. */
   options?: ReadonlySet<string>;
+  /**
+   * Who says so; absent: its help. Sources are those of an engine in Python, whose argparse takes more ways of writing
+   * an option. Plugins may add options that the sources do not have.
+   */
+  options_by?: 'sources' | 'sources and plugins';
+  /** Names that it takes for what reads tool calls and reasoning out of answers; absent: it was not asked. */
+  tool_parsers?: ReadonlySet<string>;
+  reasoning_parsers?: ReadonlySet<string>;
+  /** It takes devices by number alone: it ends where a UUID names one. */
+  device_numbers?: true;
 }
 
 export interface CommandLine {
@@ -52,6 +63,8 @@ export interface CommandLine {
   links: { path: string; target: string }[];
   /** Working directory. Absent: the agent's. */
   cwd?: string;
+  /** What it will not do for the model, in words for the log. */
+  notices?: readonly string[];
   /** It can be told to give up its device memory while nobody asks for it; absent: it cannot. */
   sleep?: SleepPaths;
 }
@@ -118,27 +131,41 @@ export function optionsInHelp(help: string): ReadonlySet<string> {
  * Refuses a command line that the installed version would refuse after it has loaded for minutes.
  * @throws HpcserveError E_AGENT_ENGINE_OPTION
  */
-export function checkEngineOptions(
-  unit: UnitSpec,
-  { version, options }: EngineProbe,
-  argv: readonly string[],
-): void {
+export function checkEngineOptions(unit: UnitSpec, probe: EngineProbe, argv: readonly string[]): void {
+  const { version, options, options_by } = probe;
   if (options === undefined || options.size === 0) return;
+  const nameOf = (word: string): string => word.split('=', 1)[0]!;
+  const isOwn = (name: string): boolean => unit.model.engine_args.some((word) => nameOf(word) === name);
   const unknown = argv
-    .filter((word) => word.startsWith('--'))
-    .map((word) => word.split('=', 1)[0]!)
-    .find((word) => !options.has(word));
+    .filter((word) => /^--[a-z]/i.test(word))
+    .map(nameOf)
+    .filter((name) => options_by !== 'sources and plugins' || !isOwn(name))
+    .find((name) => !(options_by === undefined ? options.has(name) : isOfArgparse(name, options)));
   if (unknown === undefined) return;
-  const own = unit.model.engine_args.some((word) => word.split('=', 1)[0] === unknown);
+  const own = isOwn(unknown);
+  const where = options_by === undefined ? 'its --help' : 'what is installed';
   throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
     what: `${unit.model.name}: ${unit.engine} ${version} has no option ${unknown}`,
-    because: own
-      ? 'engine_args of model.yaml names it, and its --help does not'
-      : 'its --help does not name it',
+    because: own ? `engine_args of model.yaml names it, and ${where} does not` : `${where} does not name it`,
     try: own
       ? 'compare engine_args with what this version takes (its --help), or use the version they are for'
       : 'install a version that has it',
   });
+}
+
+/**
+ * An option as argparse and what vLLM makes of it take them: any unambiguous beginning, `_` for `-`, `--no-…` of what is
+ * yes or no, and a member of what is an object (`--compilation-config.level`).
+ */
+function isOfArgparse(name: string, options: ReadonlySet<string>): boolean {
+  const written = name.split('.', 1)[0]!.replaceAll('_', '-');
+  const meant = [written, written.replace(/^--no-/, '--')];
+  return meant.some((word) => options.has(word) || [...options].some((option) => option.startsWith(word)));
+}
+
+/** An option that is passed where the installed version is known to have it, and is missed by nobody elsewhere. */
+export function optionIfKnown(probe: EngineProbe | undefined, name: string, ...values: string[]): string[] {
+  return probe?.options?.has(name) ? [name, ...values] : [];
 }
 
 /** IPv6 in brackets. */

@@ -56,7 +56,7 @@ export const lmdeploy: EngineAdapter = {
         ...option('--chat-template', model.chat_template),
         ...model.engine_args,
       ],
-      env: { HPCSERVE_ENGINE_SOCKET: socket, HF_HUB_OFFLINE: '1' },
+      env: { HPCSERVE_ENGINE_SOCKET: socket },
       listen: { kind: 'socket', path: socket },
       files: [],
       links: [],

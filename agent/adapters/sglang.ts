@@ -1,6 +1,7 @@
 /**
  * SGLang: `python3 -m sglang.launch_server` (https://docs.sglang.ai/advanced_features/server_arguments.html). It
- * takes its key as an argument only, so the key goes into a file for `--config`, which no process list shows.
+ * takes its key as an argument only, so the key goes into a file for `--config`, which no process list shows. Versions
+ * before 0.5.3 have no such option: to those the argument is given within their own process.
  */
 import { join } from 'node:path';
 import {
@@ -11,9 +12,10 @@ import {
   metricSum,
   metricValue,
   option,
+  optionIfKnown,
 } from './adapter.ts';
-
-const probeCode = 'import importlib.metadata as m; print("sglang", m.version("sglang"))';
+import { chooseParsers } from './answer-parsers.ts';
+import { readSglangProbe, sglangProbeArgv } from './sglang-probe.ts';
 
 const dtypes: Record<string, string> = {
   bf16: 'bfloat16',
@@ -23,6 +25,13 @@ const dtypes: Record<string, string> = {
   fp32: 'float',
 };
 
+/** As `python3 -m sglang.launch_server`, with the key from the environment behind the arguments. */
+const launchWithKey = `
+import os, runpy, sys
+sys.argv = ["sglang.launch_server", *sys.argv[1:], "--api-key", os.environ.pop("HPCSERVE_ENGINE_KEY")]
+runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+`.trim();
+
 export const sglang: EngineAdapter = {
   name: 'sglang',
   readiness_path: '/health',
@@ -31,25 +40,22 @@ export const sglang: EngineAdapter = {
   // Versions that do not know it pay no heed to it.
   takes_cache_salt: true,
 
-  probeArgv: (prefix) => [...prefix, 'python3', '-c', probeCode],
-  parseProbe: (output) => {
-    const version = /^sglang (\S+)$/m.exec(output)?.[1];
-    return version === undefined ? undefined : { version, unix_socket: false };
-  },
+  probeArgv: sglangProbeArgv,
+  parseProbe: readSglangProbe,
 
   commandLine(unit, context) {
     const { model } = unit;
     const { place } = context;
     const config = join(context.runtime_folder, 'sglang.yaml');
     const dtype = dtypes[model.precision];
+    const parsers = chooseParsers(unit, context.probed);
+    const readsConfig = context.probed?.options?.has('--config') ?? true;
+    const env: Record<string, string> = readsConfig ? {} : { HPCSERVE_ENGINE_KEY: context.key };
     return {
       argv: [
         ...context.engine_prefix,
         'python3',
-        '-m',
-        'sglang.launch_server',
-        '--config',
-        config,
+        ...(readsConfig ? ['-m', 'sglang.launch_server', '--config', config] : ['-c', launchWithKey]),
         ...option('--model-path', unit.model_path),
         ...option('--served-model-name', model.name),
         '--host',
@@ -73,13 +79,17 @@ export const sglang: EngineAdapter = {
           : []),
         ...(unit.device_kind === 'cpu' || context.emulated ? ['--device', 'cpu'] : []),
         ...option('--chat-template', model.chat_template),
+        ...option('--tool-call-parser', parsers.tools),
+        ...option('--reasoning-parser', parsers.reasoning),
+        ...optionIfKnown(context.probed, '--uvicorn-access-log-exclude-prefixes', '/health', '/metrics'),
         '--enable-metrics',
         ...model.engine_args,
       ],
-      env: {},
+      env,
       listen: { kind: 'loopback', port: context.port },
-      files: [{ path: config, content: `api-key: "${context.key}"\n` }],
+      files: readsConfig ? [{ path: config, content: `api-key: "${context.key}"\n` }] : [],
       links: [],
+      notices: parsers.notices,
     };
   },
 

@@ -40,7 +40,7 @@ export const tensorrtLlm: EngineAdapter = {
         ...option('--chat_template', model.chat_template),
         ...model.engine_args,
       ],
-      env: { HPCSERVE_ENGINE_SOCKET: socket, HF_HUB_OFFLINE: '1' },
+      env: { HPCSERVE_ENGINE_SOCKET: socket },
       listen: { kind: 'socket', path: socket },
       files: [],
       links: [link],

@@ -62,7 +62,7 @@ export const tgi: EngineAdapter = {
         'off',
         ...model.engine_args,
       ],
-      env: { API_KEY: context.key, HF_HUB_OFFLINE: '1' },
+      env: { API_KEY: context.key },
       listen: { kind: 'loopback', port: context.port },
       files: [],
       links: [link],

@@ -47,7 +47,6 @@ export const transformers: EngineAdapter = {
       ],
       env: {
         HPCSERVE_ENGINE_SOCKET: socket,
-        HF_HUB_OFFLINE: '1',
         // One of Python's math libraries would otherwise take every core of the node.
         OMP_NUM_THREADS: String(unit.threads),
         MKL_NUM_THREADS: String(unit.threads),

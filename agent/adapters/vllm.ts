@@ -1,29 +1,23 @@
 /**
- * vLLM: `vllm serve` (https://docs.vllm.ai/en/latest/cli/serve/). Its key is read from VLLM_API_KEY; `--uds` is
- * in newer versions only, so it is looked for in the installed sources, which is faster than any `vllm --help`.
+ * vLLM: `vllm serve` (https://docs.vllm.ai/en/latest/cli/serve/). Its key is read from VLLM_API_KEY. What the installed
+ * version has of options and parsers is looked for in its sources: `vllm-probe.ts`.
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import {
   chosenChunk,
   type EngineAdapter,
+  type EngineProbe,
   type EngineRankPlace,
   loadOf,
   metricSum,
   metricValue,
   option,
+  optionIfKnown,
 } from './adapter.ts';
-
-/** Reads two installed files and imports nothing: vLLM itself takes many seconds to import. */
-const probeCode = `
-import importlib.metadata, importlib.util, json, pathlib, re
-folder = pathlib.Path(importlib.util.find_spec("vllm").origin).parent
-sources = [folder / "entrypoints" / "openai" / name for name in ("cli_args.py", "api_server.py")]
-found = any(re.search(r"\\buds\\b", path.read_text()) for path in sources if path.exists())
-options = folder / "engine" / "arg_utils.py"
-media = options.exists() and "--allowed-media-domains" in options.read_text()
-print(json.dumps({"version": importlib.metadata.version("vllm"), "unix_socket": found, "media_domains": media}))
-`.trim();
+import { type ChosenParsers, chooseParsers } from './answer-parsers.ts';
+import { devicesByNumber } from './visible-devices.ts';
+import { readVllmProbe, vllmProbeArgv } from './vllm-probe.ts';
 
 /** Precisions that are a data type to vLLM; anything else is a quantization method. */
 const dtypes: Record<string, string> = {
@@ -54,6 +48,18 @@ function acrossNodes({ rank, nodes, leader }: EngineRankPlace): string[] {
   ];
 }
 
+/** What the agent asks several times a second: not worth a line of the log each. */
+const own_questions = '/health,/metrics';
+
+/** Up to 0.8, a parser of reasoning is used where another option says so, too. */
+function forAnswers({ tools, reasoning }: ChosenParsers, probed: EngineProbe | undefined): string[] {
+  return [
+    ...(tools === undefined ? [] : ['--enable-auto-tool-choice', '--tool-call-parser', tools]),
+    ...(reasoning === undefined ? [] : optionIfKnown(probed, '--enable-reasoning')),
+    ...option('--reasoning-parser', reasoning),
+  ];
+}
+
 export const vllm: EngineAdapter = {
   name: 'vllm',
   readiness_path: '/health',
@@ -63,20 +69,8 @@ export const vllm: EngineAdapter = {
   takes_cache_salt: true,
   open_paths: ['/invocations', '/pooling', '/score', '/rerank', '/tokenize', '/detokenize', '/metrics'],
 
-  probeArgv: (prefix) => [...prefix, 'python3', '-c', probeCode],
-  parseProbe: (output) => {
-    const match =
-      /\{"version": "([^"]+)", "unix_socket": (true|false)(?:, "media_domains": (true|false))?\}/.exec(
-        output,
-      );
-    if (!match) return undefined;
-    const [, version, unix_socket, media_domains] = match;
-    return {
-      version: version!,
-      unix_socket: unix_socket === 'true',
-      ...(media_domains === 'true' && { media_domains: true }),
-    };
-  },
+  probeArgv: vllmProbeArgv,
+  parseProbe: readVllmProbe,
 
   commandLine(unit, context) {
     const { model } = unit;
@@ -88,6 +82,7 @@ export const vllm: EngineAdapter = {
     const dtype = dtypes[model.precision];
     const { domains } = model.remote_media;
     const sleeps = model.engine_args.includes(sleep_option);
+    const parsers = chooseParsers(unit, context.probed);
     // The paths that put it to sleep come with others that run what they are told to, and none of them asks for the
     // key.
     if (sleeps && listen.kind !== 'socket')
@@ -119,9 +114,13 @@ export const vllm: EngineAdapter = {
       ...(model.precision !== 'auto' && dtype === undefined ? option('--quantization', model.precision) : []),
       ...option('--chat-template', model.chat_template),
       // The agent refuses the others; its list must not be empty, which would mean all hosts.
-      ...(context.probed?.media_domains
-        ? ['--allowed-media-domains', ...(domains.length > 0 ? domains : [nowhere])]
-        : []),
+      ...optionIfKnown(
+        context.probed,
+        '--allowed-media-domains',
+        ...(domains.length > 0 ? domains : [nowhere]),
+      ),
+      ...(place !== undefined && place.rank > 0 ? [] : forAnswers(parsers, context.probed)),
+      ...optionIfKnown(context.probed, '--disable-access-log-for-endpoints', own_questions),
       ...model.engine_args,
     ];
     return {
@@ -135,11 +134,13 @@ export const vllm: EngineAdapter = {
         // A host that is allowed must not send it to one that is not.
         VLLM_MEDIA_URL_ALLOW_REDIRECTS: '0',
         ...(sleeps && { VLLM_SERVER_DEV_MODE: '1' }),
+        ...devicesByNumber(unit, context),
       },
       // Level 1: weights wait in host memory, and KV is given up.
       ...(sleeps && (place?.rank ?? 0) === 0 && { sleep: { sleep: '/sleep?level=1', wake: '/wake_up' } }),
       files: [],
       links: [],
+      notices: parsers.notices,
     };
   },
 

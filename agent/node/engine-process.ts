@@ -1,7 +1,5 @@
-import { execFile } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
-import { promisify } from 'node:util';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
@@ -21,6 +19,7 @@ import { Child, type ChildEnd } from './child.ts';
 import { emptyLoad } from './device-worker-process.ts';
 import { EngineContainer } from './engine-container.ts';
 import { EngineHealth } from './engine-health.ts';
+import { probeEngine } from './engine-probe.ts';
 import { fetchText } from './engine-request.ts';
 import { EngineSleep } from './engine-sleep.ts';
 import { engineEnvironment, freePort, prepareFiles, variablesOf } from './engine-start.ts';
@@ -33,7 +32,6 @@ import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './ser
  * load.
  */
 const ready_s_default = 3600;
-const probe_timeout_ms = 60_000;
 const ready_poll_ms = 250;
 const stop_grace_ms = 5000;
 /** As for native models (`sharing.keep_alive_s` of the site config). */
@@ -182,7 +180,9 @@ export class EngineProcess implements ServingProcess {
       engine_prefix: container.prefix,
       ...(probed === undefined ? {} : { probed }),
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
+      devices: group.devices,
     });
+    for (const notice of own.notices ?? []) this.#context.log.warn({ unit: this.#unit.unit }, notice);
     if (probed) checkEngineOptions(this.#unit, probed, own.argv.slice(container.prefix.length));
     this.#program = own.argv[0];
     const names = [...Object.keys(own.env), ...variablesOf(this.#unit, this.#context)];
@@ -275,24 +275,9 @@ export class EngineProcess implements ServingProcess {
    */
   async #probe(environment: NodeJS.ProcessEnv, within: readonly string[]): Promise<EngineProbe | undefined> {
     const { engine_prefix } = this.#context;
-    const adapter = this.#adapter;
-    const asked = [adapter.probeArgv?.(engine_prefix), adapter.furtherProbeArgv?.(engine_prefix)];
-    const commands = asked.filter((argv) => argv !== undefined);
-    if (commands.length === 0 || !adapter.parseProbe) return undefined;
+    const { signal } = this.#stopped;
     try {
-      const outputs = await Promise.all(
-        commands.map(async (command) => {
-          const [program, ...args] = [...within, ...command];
-          const { stdout, stderr } = await promisify(execFile)(program!, args, {
-            env: environment,
-            timeout: probe_timeout_ms,
-            maxBuffer: 4 * 1024 * 1024,
-            signal: this.#stopped.signal,
-          });
-          return `${stdout}\n${stderr}`;
-        }),
-      );
-      return adapter.parseProbe(outputs.join('\n'));
+      return await probeEngine(this.#adapter, { engine_prefix, environment, within, signal });
     } catch (error) {
       this.#context.log.warn(
         { unit: this.#unit.unit, reason: (error as Error).message.slice(0, 500) },

@@ -153,6 +153,7 @@ export class EngineRank implements ServingProcess {
       key,
       engine_prefix: container.prefix,
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
+      devices: group.devices,
       place: { rank, nodes, own_address: address, leader },
     });
     this.#stopped.signal.throwIfAborted();

@@ -7,14 +7,17 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { CommandLine } from '../adapters/adapter.ts';
 import { environmentFor } from './device-visibility.ts';
+import { engineDefaults } from './engine-defaults.ts';
 import type { ProcessContext } from './serving-process.ts';
 
-/** Of the agent, its devices, the model's files and the model, each stronger than the one before. */
+/** What all engines have, then of the agent, its devices, the model's files and the model, each stronger than before. */
 export function engineEnvironment(
   unit: UnitSpec,
-  { group, environment }: Pick<ProcessContext, 'group' | 'environment'>,
+  context: Pick<ProcessContext, 'group' | 'environment' | 'place' | 'engine_interfaces'>,
 ): NodeJS.ProcessEnv {
+  const { group, environment } = context;
   return environmentFor(group.devices, {
+    ...engineDefaults(unit, context),
     ...environment,
     ...readEnvironmentFiles(unit),
     ...unit.model.environment,

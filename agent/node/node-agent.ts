@@ -273,6 +273,7 @@ export class NodeAgent {
       memory_limit_bytes: this.#devices?.host.memory_limit_bytes,
       planned_memory_bytes: launch.memory_bytes_per_node,
       engine_prefix: launch.engine_prefix,
+      engine_interfaces: launch.engine_interfaces,
       guard: this.#guard!,
       log: this.#log,
       environment: this.#environment,

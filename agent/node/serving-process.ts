@@ -95,6 +95,8 @@ export interface ProcessContext {
   /** What the plan gave the job on this node, where that is known. */
   planned_memory_bytes: number | undefined;
   engine_prefix: readonly string[];
+  /** Of the site config: where ranks of an engine on several nodes talk to each other. */
+  engine_interfaces?: readonly string[] | undefined;
   guard: OrphanGuard;
   log: AgentLog;
   environment: NodeJS.ProcessEnv;

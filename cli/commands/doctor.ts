@@ -4,6 +4,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import type { CliContext } from '../context.ts';
 import type { CheckResult, CheckStatus } from '../doctor/check.ts';
+import { checkEngines } from '../doctor/engine-checks.ts';
 import {
   checkAddons,
   checkEngineNetworks,
@@ -72,6 +73,7 @@ async function runChecks(context: CliContext): Promise<CheckResult[]> {
     { check: 'site config', status: 'PASSED', found: `${loaded.site.name} from ${loaded.path}` },
     checkNativeLibrary(loaded),
     ...checkEngineNetworks(loaded),
+    ...(await checkEngines(loaded, context.environment)),
     ...checkStateFolder(loaded),
     ...checkScratch(loaded, (text) => expandSitePath(text, context.environment)),
     ...(await checkSlurm(operations)),

@@ -247,12 +247,26 @@ export async function checkMesh({ loaded }: Operations): Promise<CheckResult[]> 
       const token = readAdminToken(layout);
       const admin = new GatewayAdmin(status.endpoint, token);
       results.push(...judgeMesh(check, await admin.mesh(), loaded.site.mesh.gossip));
-      if (number === 1) results.push(...judgeClocks(await meshSessions(status.endpoint, token, {})));
+      if (number > 1) continue;
+      const sessions = await meshSessions(status.endpoint, token, {});
+      results.push(...judgeClocks(sessions), ...describeEngines(sessions));
     } catch (error) {
       results.push(failedBy(check, error, 'hpcserve status'));
     }
   }
   return results;
+}
+
+/** Wrapped engines that run, as their agents found them. */
+function describeEngines(sessions: readonly MeshSession[]): CheckResult[] {
+  const nodes = new Map<string, Set<string>>();
+  for (const { engine, engine_version, node } of sessions) {
+    if (engine === undefined || engine === 'native' || engine_version === undefined) continue;
+    const words = `${engine} ${engine_version}`;
+    nodes.set(words, (nodes.get(words) ?? new Set()).add(node));
+  }
+  const found = [...nodes].map(([words, where]) => `${words} on ${[...where].join(', ')}`);
+  return found.length === 0 ? [] : [passed('engines that run', found.join('; '))];
 }
 
 function judgeMesh(check: string, { gossip, folder_rejected }: MeshStatus, wanted: boolean): CheckResult[] {

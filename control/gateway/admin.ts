@@ -135,6 +135,7 @@ const meshSessionSchema = z.looseObject({
   provider_id: z.string().optional(),
   tier: z.string(),
   engine: z.string().optional(),
+  engine_version: z.string().optional(),
   job_end_time_ms: z.number().optional(),
   /** By how much the clock of its node is ahead of the gateway's. */
   clock_ahead_ms: z.number().optional(),

@@ -1,6 +1,9 @@
 /** From a model of model.yaml to what placement must know of it, by reading file headers. */
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { readChatTemplate } from '../../native/formats/hf-chat-template.ts';
+import { answerFormats } from '../../solver/catalog/answer-formats.ts';
+import type { AnswerFormats } from '../../spec/answer-parsers.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { PlacementModel } from '../../spec/plan.ts';
 import type { SiteConfig } from '../../spec/site.ts';
@@ -43,10 +46,22 @@ export async function inspectModel(
       kv_bytes_per_token: Math.ceil(summary.kv_bytes_per_token * kvFactor[spec.kv_type]),
       trained_context_tokens: summary.n_ctx_train,
       summary,
-      ...(resolved.kind === 'hf-folder' ? { config: configOf(resolved.path) } : {}),
+      ...(resolved.kind === 'hf-folder'
+        ? { config: configOf(resolved.path), formats: formatsOf(spec, resolved) }
+        : {}),
       native: supported === true ? { supported: true } : { supported: false, because: supported },
     },
   };
+}
+
+/** By the template that it will be served with. */
+function formatsOf(spec: ModelSpec, { path, summary }: ResolvedModel): AnswerFormats {
+  return answerFormats({
+    type: summary.architecture,
+    names: [spec.name, spec.source, path],
+    template:
+      spec.chat_template === undefined ? readChatTemplate(path) : readFileSync(spec.chat_template, 'utf8'),
+  });
 }
 
 /** Checked already as the folder was resolved. */

@@ -57,10 +57,18 @@ export class LocalRunner implements JobRunner {
   readonly poll_interval_ms = 250;
   readonly settle_ms = 5_000;
   readonly #agent: readonly string[];
+  readonly #environment: Readonly<Record<string, string>>;
 
-  /** @param agent the command of the node agent; `--launch FILE` is added. Tests put their own. */
-  constructor(agent: readonly string[] = [process.execPath, join(packageRoot, 'dist', 'agent', 'main.js')]) {
+  /**
+   * @param agent the command of the node agent; `--launch FILE` is added. Tests put their own.
+   * @param environment of agents, where the person's own does not say otherwise
+   */
+  constructor(
+    agent: readonly string[] = [process.execPath, join(packageRoot, 'dist', 'agent', 'main.js')],
+    environment: Readonly<Record<string, string>> = {},
+  ) {
     this.#agent = agent;
+    this.#environment = environment;
   }
 
   render(prepared: PreparedLaunch): RenderedScript {
@@ -89,7 +97,12 @@ export class LocalRunner implements JobRunner {
           '--launch',
           launch_file,
         ],
-        { cwd: launch_folder, detached: true, stdio: ['ignore', log, log], env: agentEnvironment() },
+        {
+          cwd: launch_folder,
+          detached: true,
+          stdio: ['ignore', log, log],
+          env: { ...this.#environment, ...agentEnvironment() },
+        },
       );
       await new Promise<void>((resolve, reject) => child.once('spawn', resolve).once('error', reject));
       child.unref();

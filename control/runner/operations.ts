@@ -5,11 +5,12 @@ import { LocalCommandRunner, slurmCommandEnvironment } from '../../slurm/command
 import { AccessTokens } from '../../slurm/firecrest/access-token.ts';
 import { FirecrestApi } from '../../slurm/firecrest/api.ts';
 import { FirecrestClient } from '../../slurm/firecrest/client.ts';
+import { cacheEnvironment } from '../../spec/cache-environment.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { SlurmOverrides } from '../../spec/model-yaml.ts';
 import { slurmSettings } from '../../spec/site.ts';
-import { expandSitePath } from '../../spec/site-paths.ts';
+import { expandSitePath, siteCacheDir } from '../../spec/site-paths.ts';
 import type { SlurmSettings } from '../../spec/site-slurm.ts';
 import { DeploymentStore } from '../state/deployment-store.ts';
 import type { LoadedSite } from '../state/site-files.ts';
@@ -48,13 +49,16 @@ export function openOperations(input: OperationsInput): Operations {
   const { overrides, overrideSource, ...rest } = input;
   refuseFromElsewhere(input.loaded);
   const store = new DeploymentStore(input.loaded.layout);
-  if (input.loaded.site.kind === 'local')
+  if (input.loaded.site.kind === 'local') {
+    const cache_dir = siteCacheDir(input.loaded.site, input.facts.environment);
+    const caches = cache_dir === undefined ? {} : cacheEnvironment(cache_dir);
     return {
       ...rest,
       store,
-      runner: new JoinedNodeRunner(new LocalRunner(), input.loaded.layout),
+      runner: new JoinedNodeRunner(new LocalRunner(undefined, caches), input.loaded.layout),
       command_environment: slurmCommandEnvironment(input.facts.environment),
     };
+  }
   const commands = slurmRunner(input.loaded, input.facts.environment);
   const { command_timeout_s, firecrest, cluster } = slurmSettings(input.loaded.site);
   const command_timeout_ms = command_timeout_s * 1000;

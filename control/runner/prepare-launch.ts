@@ -82,10 +82,14 @@ export function describeLaunch(
 export function networkOf({
   network,
   mesh,
-}: SiteConfig): Pick<LaunchSpec, 'network' | 'port_range' | 'mesh' | 'users' | 'operators'> {
+}: SiteConfig): Pick<
+  LaunchSpec,
+  'network' | 'port_range' | 'engine_interfaces' | 'mesh' | 'users' | 'operators'
+> {
   return {
     network: network.prefer,
     port_range: network.port_range,
+    engine_interfaces: network.engine_interfaces,
     users: mesh.users,
     operators: mesh.operators,
     mesh: mesh.gossip ? { bootstrap: mesh.bootstrap, relay: mesh.relay } : undefined,

@@ -11,6 +11,7 @@ import type { DeviceSpec } from '../catalog/device-spec.ts';
 import { assumedInterconnects } from '../catalog/interconnects.ts';
 import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
+import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
@@ -161,6 +162,7 @@ function optionWith(
     reasons.push(
       `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${pipeline} stages over all; speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`,
     );
+  reasons.push(...describeParsers(model, engine));
   const option: PlacementOption = {
     ...way,
     precision: precision.precision,

@@ -1,5 +1,6 @@
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
 import type { PlacementOption } from './options.ts';
 
@@ -172,6 +173,7 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
     context_tokens: option.memory.context_tokens,
     kv_tokens: option.memory.kv_tokens,
     weight_bytes: option.weight_bytes,
+    parsers: parsersFor(model, option.engine),
   };
 }
 

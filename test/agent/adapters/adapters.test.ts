@@ -1,16 +1,18 @@
 import { execFileSync } from 'node:child_process';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import {
   type AdapterContext,
   checkEngineOptions,
+  type EngineProbe,
   metricValue,
   optionsInHelp,
 } from '../../../agent/adapters/adapter.ts';
 import { adapterOf } from '../../../agent/adapters/index.ts';
+import type { NodeDevice } from '../../../agent/devices/node-device.ts';
 import { engineNames } from '../../../spec/model-yaml.ts';
+import { scratchFolder } from '../../mesh/support.ts';
 import { unitOf } from '../support.ts';
 
 const key = 'k'.repeat(64);
@@ -29,7 +31,7 @@ function line(
   change: Partial<AdapterContext> = {},
   unit: Partial<Parameters<typeof unitOf>[1]> = {},
 ) {
-  return adapterOf(engine).commandLine(unitOf({ name: 'llama', ...model }, { ...gpu, ...unit }), {
+  return adapterOf(engine).commandLine(unitOf({ name: 'llama', ...model }, { ...gpu, engine, ...unit }), {
     ...context,
     ...change,
   });
@@ -180,8 +182,63 @@ describe('vLLM', () => {
     );
   });
 
+  test('does not log what the agent asks it, where its version can leave that out', () => {
+    const options = new Set(['--disable-access-log-for-endpoints']);
+    const probed = { version: '0.32.0', unix_socket: true, options };
+    const { argv } = line('vllm', { engine_args: ['--seed', '1'] }, { probed });
+    expect(argv.slice(-4)).toEqual(['--disable-access-log-for-endpoints', '/health,/metrics', '--seed', '1']);
+  });
+
+  test('reads answers with the parsers that its version has, and says which it lacks', () => {
+    const tool_parsers = new Set(['hermes', 'qwen3_coder']);
+    const probed = {
+      version: '0.8.5',
+      unix_socket: false,
+      tool_parsers,
+      reasoning_parsers: new Set(['deepseek_r1']),
+      options: new Set(['--enable-reasoning']),
+    };
+    const parsers = { tools: ['qwen3_xml', 'qwen3_coder'], reasoning: ['qwen3'] };
+    const { argv, notices } = line('vllm', {}, { probed }, { parsers });
+    expect(argv.slice(-3)).toEqual(['--enable-auto-tool-choice', '--tool-call-parser', 'qwen3_coder']);
+    expect(notices).toEqual(['vllm 0.8.5 has no parser qwen3: reasoning stays within the answer (llama)']);
+    const thinking = { tools: [], reasoning: ['deepseek_r1'] };
+    const old = line('vllm', {}, { probed }, { parsers: thinking });
+    expect(old.argv.slice(-3)).toEqual(['--enable-reasoning', '--reasoning-parser', 'deepseek_r1']);
+  });
+
+  test('leaves parsers to engine_args, and refuses a parser that its version does not have', () => {
+    const probed = { version: '0.32.0', unix_socket: true, tool_parsers: new Set(['hermes']) };
+    const parsers = { tools: ['hermes'], reasoning: [] };
+    const engine_args = ['--tool_call_parser=mine', '--enable-auto-tool-choice'];
+    const { argv } = line('vllm', { engine_args }, { probed }, { parsers });
+    expect(argv.slice(-2)).toEqual(engine_args);
+    expect(argv.filter((word) => word === '--tool-call-parser')).toEqual([]);
+    const asked = { parsers: { tools: 'hermse', reasoning: 'none' } };
+    const refused = () => line('vllm', asked, { probed }, { parsers: { tools: ['hermse'], reasoning: [] } });
+    expect(refused).toThrow(/vllm 0.32.0 has no parser hermse for tools/);
+    const plugin = { ...asked, engine_args: ['--tool-parser-plugin', '/p.py'] };
+    expect(line('vllm', plugin, { probed }).argv).toContain('hermse');
+  });
+
+  test('gets devices by number where its version takes no UUIDs, if a number means the device', () => {
+    const mig = (visibility_token: string, visibility_number?: string): NodeDevice => ({
+      description: { kind: 'mig', model: 'H100 MIG 1g.10gb', memory_bytes: 10, isa: [] },
+      visibility_variable: 'CUDA_VISIBLE_DEVICES',
+      visibility_token,
+      ...(visibility_number !== undefined && { visibility_number }),
+    });
+    const probed = { version: '0.20.1', unix_socket: true, device_numbers: true as const };
+    const environmentOf = (devices: NodeDevice[], probe: EngineProbe = probed) =>
+      line('vllm', {}, { probed: probe, devices }).env.CUDA_VISIBLE_DEVICES;
+    expect(environmentOf([mig('MIG-1', '0')])).toBe('0');
+    expect(environmentOf([mig('MIG-1', '0')], { version: '0.33.0', unix_socket: true })).toBeUndefined();
+    expect(() => environmentOf([mig('MIG-2')])).toThrow(/vllm 0.20.1 cannot be given H100 MIG 1g.10gb/);
+  });
+
   test('is told from which hosts it may fetch media, where its version can be', () => {
-    const probed = { version: '0.18.0', unix_socket: true, media_domains: true };
+    const options = new Set(['--allowed-media-domains']);
+    const probed = { version: '0.18.0', unix_socket: true, options };
     const domainsOf = (domains: string[]): string[] => {
       const { argv } = line('vllm', { remote_media: { domains } }, { probed });
       return argv.slice(argv.indexOf('--allowed-media-domains') + 1);
@@ -190,23 +247,6 @@ describe('vLLM', () => {
     expect(domainsOf([])).toEqual(['none.invalid']);
     const { argv } = line('vllm', {}, { probed: { version: '0.8.0', unix_socket: true } });
     expect(argv).not.toContain('--allowed-media-domains');
-  });
-
-  test('what its probe prints, among other output', () => {
-    const { parseProbe, probeArgv } = adapterOf('vllm');
-    expect(parseProbe!('WARNING: no GPU\n{"version": "0.11.0", "unix_socket": true}\n')).toEqual({
-      version: '0.11.0',
-      unix_socket: true,
-    });
-    expect(parseProbe!('No module named vllm')).toBeUndefined();
-    expect(probeArgv!(['conda', 'run', '-n', 'x']).slice(0, 6)).toEqual([
-      'conda',
-      'run',
-      '-n',
-      'x',
-      'python3',
-      '-c',
-    ]);
   });
 
   test('its metrics', () => {
@@ -262,6 +302,20 @@ test('SGLang keeps its key out of the arguments', () => {
     running: 4,
     waiting: 1,
   });
+});
+
+test('SGLang gets its key within its process where its version reads no file of options', async () => {
+  const probed = { version: '0.5.2', unix_socket: false, options: new Set(['--host']) };
+  const { argv, env, files } = line('sglang', {}, { probed });
+  expect([argv.slice(0, 2), argv.join(' ').includes(key), files]).toEqual([['python3', '-c'], false, []]);
+  await using scratch = await scratchFolder();
+  await mkdir(join(scratch.path, 'sglang'));
+  const program =
+    'import json, os, sys\nprint(json.dumps([__name__, sys.argv[1:], "HPCSERVE_ENGINE_KEY" in os.environ]))\n';
+  await writeFile(join(scratch.path, 'sglang/launch_server.py'), program);
+  const environment = { ...process.env, ...env, PYTHONPATH: scratch.path };
+  const printed = execFileSync(argv[0]!, argv.slice(1), { encoding: 'utf8', env: environment });
+  expect(JSON.parse(printed)).toEqual(['__main__', [...argv.slice(3), '--api-key', key], false]);
 });
 
 describe('LMDeploy', () => {
@@ -359,7 +413,7 @@ test('TGI with its key in the environment', () => {
     '--usage-stats',
     'off',
   ]);
-  expect(result.env).toEqual({ API_KEY: key, HF_HUB_OFFLINE: '1' });
+  expect(result.env).toEqual({ API_KEY: key });
   expect(result.cwd).toBe('/run/u0-0/models');
   expect(line('tgi', { precision: 'bf16' }).argv).toContain('bfloat16');
   expect(() => line('tgi', { chat_template: '/t.jinja' })).toThrow(/chat_template/);
@@ -516,6 +570,26 @@ describe('options that the installed version does not name', () => {
     expect(refused(['llama-server', '--jinja'])).toBe('m: llama.cpp b9 has no option --jinja');
   });
 
+  test('of an engine in Python are taken as argparse takes them', () => {
+    const sources = {
+      version: '0.32.0',
+      unix_socket: true,
+      options: new Set(['--max-model-len', '--compilation-config', '--enable-prefix-caching']),
+      options_by: 'sources' as const,
+    };
+    const passes = (word: string, probe: EngineProbe = sources) =>
+      checkEngineOptions(unitOf({ name: 'm', engine_args: [word] }, { engine: 'vllm' }), probe, [word, '-1']);
+    for (const word of [
+      '--max_model_len=8',
+      '--max-model-l',
+      '--compilation-config.level',
+      '--no-enable-prefix-caching',
+    ])
+      passes(word);
+    expect(() => passes('--max-model-length')).toThrow('m: vllm 0.32.0 has no option --max-model-length');
+    passes('--max-model-length', { ...sources, options_by: 'sources and plugins' });
+  });
+
   test('are passed on where it did not say what it has', () => {
     const { options: _, ...silent } = probed;
     checkEngineOptions(unit, silent, ['--anything']);
@@ -545,31 +619,4 @@ test.each([
   ['# a 1', undefined],
 ])('metricValue(%j, "a") is %s', (text, expected) => {
   expect(metricValue(text, 'a')).toBe(expected);
-});
-
-test('the probe of vLLM reads the installed sources and imports nothing', async () => {
-  const folder = await mkdtemp(join(tmpdir(), 'hpcserve-test-'));
-  try {
-    await mkdir(join(folder, 'vllm/entrypoints/openai'), { recursive: true });
-    await mkdir(join(folder, 'vllm-0.11.2.dist-info'));
-    await writeFile(join(folder, 'vllm-0.11.2.dist-info/METADATA'), 'Name: vllm\nVersion: 0.11.2\n');
-    await writeFile(join(folder, 'vllm/__init__.py'), 'raise SystemExit("imported")\n');
-    const ask = () => {
-      const [program, ...args] = adapterOf('vllm').probeArgv!([]);
-      const output = execFileSync(program!, args, {
-        encoding: 'utf8',
-        env: { ...process.env, PYTHONPATH: folder },
-      });
-      return adapterOf('vllm').parseProbe!(output);
-    };
-    await writeFile(join(folder, 'vllm/entrypoints/openai/cli_args.py'), 'clouds = None\n');
-    expect(ask()).toEqual({ version: '0.11.2', unix_socket: false });
-    await writeFile(join(folder, 'vllm/entrypoints/openai/cli_args.py'), 'uds: str | None = None\n');
-    expect(ask()).toEqual({ version: '0.11.2', unix_socket: true });
-    await mkdir(join(folder, 'vllm/engine'));
-    await writeFile(join(folder, 'vllm/engine/arg_utils.py'), '"--allowed-media-domains"\n');
-    expect(ask()).toEqual({ version: '0.11.2', unix_socket: true, media_domains: true });
-  } finally {
-    await rm(folder, { recursive: true });
-  }
 });

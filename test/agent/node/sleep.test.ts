@@ -14,7 +14,10 @@ async function installed(site: Site): Promise<Record<string, string>> {
   await mkdir(join(folder, 'vllm-0.18.0.dist-info'));
   await writeFile(join(folder, 'vllm-0.18.0.dist-info/METADATA'), 'Name: vllm\nVersion: 0.18.0\n');
   await writeFile(join(folder, 'vllm/__init__.py'), '');
-  await writeFile(join(folder, 'vllm/entrypoints/openai/cli_args.py'), 'uds: str | None = None\n');
+  await writeFile(
+    join(folder, 'vllm/entrypoints/openai/cli_args.py'),
+    'class FrontendArgs:\n    uds: str | None = None\n',
+  );
   const server = fileURLToPath(new URL('../adapters/vllm-rules.mjs', import.meta.url));
   await mkdir(join(folder, 'bin'));
   await writeFile(join(folder, 'bin/vllm'), `#!/bin/sh\nexec '${process.execPath}' '${server}' "$@"\n`);

@@ -71,3 +71,13 @@ it('its prefix goes into the launch, and two that differ do not share a job', ()
   expect(() => prefixOf('vllm', 'transformers')).toThrow(/start in different ways/);
   expect(() => prefixOf('vllm', 'command')).toThrow(/start in different ways/);
 });
+
+it('its parts talk where the site says', () => {
+  const store = new DeploymentStore(stateLayout('/state', 's'));
+  const launchOf = (config: SiteConfig) =>
+    describeLaunch('d', '0'.repeat(16), plannedLaunch('m-0'), config, store, { user: 'u', environment: {} });
+  const config = site('engines: {vllm: true}');
+  const there = { ...config, network: { ...config.network, engine_interfaces: ['hsn0', 'hsn1'] } };
+  expect(launchOf(there).launch.engine_interfaces).toEqual(['hsn0', 'hsn1']);
+  expect(launchOf(config).launch.engine_interfaces).toBeUndefined();
+});

@@ -1,12 +1,13 @@
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { afterEach, beforeEach, expect, it } from 'vitest';
+import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import type { PreparedLaunch } from '../../../control/runner/job-runner.ts';
 import { LocalRunner } from '../../../control/runner/local-runner.ts';
 import type { JobSnapshot } from '../../../control/state/job-snapshot.ts';
 import { childrenOf, processesOfSession } from '../../../host/process-identity.ts';
 import { waitUntil } from '../../../host/wait-until.ts';
+import { cacheEnvironment } from '../../../spec/cache-environment.ts';
 import type { LaunchSpec } from '../../../spec/launch.ts';
 import { plannedLaunch } from '../support.ts';
 
@@ -62,6 +63,18 @@ it('reports the exit code of an agent that ended by itself', async () => {
   const { job_id } = await runner.submit(prepared);
   expect(await ended(runner, job_id)).toMatchObject({ state: 'FAILED', exit_code: 4 });
   expect(readFileSync(join(folder, 'job.log'), 'utf8')).toContain('no model');
+});
+
+it('gives agents the caches of the site, where the person has not set them', async () => {
+  const { prepared } = runnerOf('console.log(process.env.TRITON_CACHE_DIR, process.env.HF_HOME);');
+  vi.stubEnv('HF_HOME', '/mine');
+  vi.stubEnv('TRITON_CACHE_DIR', undefined);
+  const program = [process.execPath, join(folder, 'program.cjs')];
+  const runner = new LocalRunner(program, cacheEnvironment('/scratch/cache/'));
+  const { job_id } = await runner.submit(prepared);
+  await ended(runner, job_id);
+  vi.unstubAllEnvs();
+  expect(readFileSync(join(folder, 'job.log'), 'utf8')).toBe('/scratch/cache/triton /mine\n');
 });
 
 it('is found by its launch id from the first moment, followed by another runner, and ends in order', async () => {
