@@ -1,6 +1,6 @@
 /**
- * What reads tool calls and reasoning out of the text of a wrapped engine's answers: the engine's own parsers, which are
- * chosen by name when it is started.
+ * What reads tool calls and reasoning out of the text of a wrapped engine's answers: the engine's own parsers, which
+ * are chosen by name when it is started.
  */
 import { z } from 'zod';
 

@@ -154,8 +154,8 @@ export function checkEngineOptions(unit: UnitSpec, probe: EngineProbe, argv: rea
 }
 
 /**
- * An option as argparse and what vLLM makes of it take them: any unambiguous beginning, `_` for `-`, `--no-…` of what is
- * yes or no, and a member of what is an object (`--compilation-config.level`).
+ * An option as argparse and what vLLM makes of it take them: any unambiguous beginning, `_` for `-`, `--no-…` of what
+ * is yes or no, and a member of what is an object (`--compilation-config.level`).
  */
 function isOfArgparse(name: string, options: ReadonlySet<string>): boolean {
   const written = name.split('.', 1)[0]!.replaceAll('_', '-');

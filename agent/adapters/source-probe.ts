@@ -1,8 +1,8 @@
 /**
  * What an installed engine in Python can do, read from its sources. Nothing of it is imported: importing vLLM or SGLang
  * takes many seconds and a GPU, and their own `--help` as long. Versions differ in where they declare an option, so the
- * probe of an engine names places and this reads declarations: words of argparse, fields of dataclasses that options are
- * made of, and tables of names.
+ * probe of an engine names places and this reads declarations: words of argparse, fields of dataclasses that options
+ * are made of, and tables of names.
  */
 import { z } from 'zod';
 import type { EngineProbe } from './adapter.ts';

@@ -24,8 +24,8 @@ tell(
 `);
 
 /**
- * Versions that were run behind a real agent (`npm run engines -- vllm`), and those whose sources the probe was tried on
- * (`npm run engines -- wheels`).
+ * Versions that were run behind a real agent (`npm run engines -- vllm`), and those whose sources the probe was tried
+ * on (`npm run engines -- wheels`).
  */
 export const vllm_versions = {
   run: ['0.32.0'],

@@ -4,6 +4,7 @@
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ModelSpec } from '../../spec/model-yaml.ts';
 import {
   chosenChunk,
   type EngineAdapter,
@@ -60,6 +61,17 @@ function forAnswers({ tools, reasoning }: ChosenParsers, probed: EngineProbe | u
   ];
 }
 
+/**
+ * The paths that put it to sleep come with others that run what they are told to, and none of them asks for the key.
+ */
+function cannotSleep({ name }: ModelSpec): HpcserveError {
+  return new HpcserveError('E_AGENT_ENGINE_OPTION', {
+    what: `${name}: this vLLM cannot be put to sleep safely`,
+    because: 'it listens on a port of the node, where others could reach the paths for it without a key',
+    try: `use a version that has --uds, or remove ${sleep_option} from engine_args`,
+  });
+}
+
 export const vllm: EngineAdapter = {
   name: 'vllm',
   readiness_path: '/health',
@@ -83,14 +95,7 @@ export const vllm: EngineAdapter = {
     const { domains } = model.remote_media;
     const sleeps = model.engine_args.includes(sleep_option);
     const parsers = chooseParsers(unit, context.probed);
-    // The paths that put it to sleep come with others that run what they are told to, and none of them asks for the
-    // key.
-    if (sleeps && listen.kind !== 'socket')
-      throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
-        what: `${model.name}: this vLLM cannot be put to sleep safely`,
-        because: 'it listens on a port of the node, where others could reach the paths for it without a key',
-        try: `use a version that has --uds, or remove ${sleep_option} from engine_args`,
-      });
+    if (sleeps && listen.kind !== 'socket') throw cannotSleep(model);
     const argv = [
       ...context.engine_prefix,
       'vllm',

@@ -88,7 +88,9 @@ function localMemory(gpu: KfdNode): number {
   return banks.reduce((sum, bank) => sum + (bank.get('size_in_bytes') ?? 0), 0);
 }
 
-/** Without the nodes of GPUs that are another job's: the kernel keeps a process from those outside its device cgroup. */
+/**
+ * Without the nodes of GPUs that are another job's: the kernel keeps a process from those outside its device cgroup.
+ */
 export function readKfdNodes(root = '/', read: (path: string) => string = readText): KfdNode[] {
   const folder = join(root, 'sys/class/kfd/kfd/topology/nodes');
   if (!existsSync(folder)) return [];

@@ -10,7 +10,9 @@ import { environmentFor } from './device-visibility.ts';
 import { engineDefaults } from './engine-defaults.ts';
 import type { ProcessContext } from './serving-process.ts';
 
-/** What all engines have, then of the agent, its devices, the model's files and the model, each stronger than before. */
+/**
+ * What all engines have, then of the agent, its devices, the model's files and the model, each stronger than before.
+ */
 export function engineEnvironment(
   unit: UnitSpec,
   context: Pick<ProcessContext, 'group' | 'environment' | 'place' | 'engine_interfaces'>,

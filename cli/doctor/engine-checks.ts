@@ -1,6 +1,6 @@
 /**
- * What is installed of wrapped engines, on a site whose jobs run on this machine. The node agent looks, as it does before
- * it starts one: on a cluster it does so in the job, whose modules and containers this host does not have.
+ * What is installed of wrapped engines, on a site whose jobs run on this machine. The node agent looks, as it does
+ * before it starts one: on a cluster it does so in the job, whose modules and containers this host does not have.
  */
 import { execFile } from 'node:child_process';
 import { join } from 'node:path';

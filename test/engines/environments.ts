@@ -1,6 +1,6 @@
 /**
- * Where real engines of others stand on this machine, for the suites that run them. `npm run engines -- NAME` makes them
- * (`test/engines/main.ts`); HPCSERVE_ENGINES names another folder, so that several checkouts may share one.
+ * Where real engines of others stand on this machine, for the suites that run them. `npm run engines -- NAME` makes
+ * them (`test/engines/main.ts`); HPCSERVE_ENGINES names another folder, so that several checkouts may share one.
  */
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';

@@ -1,7 +1,7 @@
 /**
  * llama.cpp's server as Debian's unstable release has it, with the libraries that it is linked to, in a folder made by
- * debootstrap. It is run outside of that folder, through its own loader: inside a chroot it could not bind the socket of
- * an agent.
+ * debootstrap. It is run outside of that folder, through its own loader: inside a chroot it could not bind the socket
+ * of an agent.
  */
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -29,10 +29,11 @@ export async function makeLlamaServer(say: (line: string) => void): Promise<void
       ...(mirror === undefined ? [] : [mirror]),
     ]);
     const command = commandIn(root);
-    say(`it says: ${(await run([...command, '--version'])).trim().split('\n')[0] ?? ''}`);
+    await run([...command, '--version']);
     mkdirSync(join(folder, 'bin'));
-    const words = command.map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(' ');
-    writeFileSync(join(folder, 'bin/llama-server'), `#!/bin/sh\nexec ${words} "$@"\n`, { mode: 0o755 });
+    const [words, library] = [command.map(quoted).join(' '), quoted(backendIn(root))];
+    const script = `#!/bin/sh\nexport GGML_BACKEND_PATH=${library}\nexec ${words} "$@"\n`;
+    writeFileSync(join(folder, 'bin/llama-server'), script, { mode: 0o755 });
   });
 }
 
@@ -43,6 +44,20 @@ async function aptMirror(): Promise<string | undefined> {
     .split('\n')
     .find((uri) => /\/debian\/?$/.test(uri))
     ?.replace(/\/$/, '');
+}
+
+const quoted = (word: string): string => `'${word.replaceAll("'", "'\\''")}'`;
+
+/** It looks for its CPU library where the folder would be the root: one that any CPU of the kind can run is named. */
+function backendIn(root: string): string {
+  const ggml = join(root, 'usr/lib', triples[process.arch] ?? '', 'ggml');
+  const found = existsSync(ggml) ? readdirSync(ggml, { recursive: true, encoding: 'utf8' }) : [];
+  const library = ['libggml-cpu-x64.so', 'libggml-cpu.so'].flatMap((name) =>
+    found.filter((path) => path.endsWith(name)),
+  )[0];
+  const any = library ?? found.find((path) => /libggml-cpu.*\.so$/.test(path));
+  if (any === undefined) throw new NotHere(`no CPU library of ggml in ${ggml}`);
+  return join(ggml, any);
 }
 
 function commandIn(root: string): string[] {

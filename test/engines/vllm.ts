@@ -1,6 +1,6 @@
 /**
- * A real vLLM on CPU cores, behind a real node agent. Each engine takes one core, 1 GiB for its KV cache and about 1.5 GiB
- * beside it, and serves after 30 to 100 s on a small machine, so a suite starts few and asks much of each.
+ * A real vLLM on CPU cores, behind a real node agent. Each engine takes one core, 1 GiB for its KV cache and about 1.5
+ * GiB beside it, and serves after 30 to 100 s on a small machine, so a suite starts few and asks much of each.
  */
 import { dirname } from 'node:path';
 import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';

@@ -116,7 +116,10 @@ function readStop(body: BodyReader): string[] {
   });
 }
 
-/** `continuous_usage_stats` is vLLM's, which heeds it beside `include_usage` alone; clients that measure speed send it. */
+/**
+ * `continuous_usage_stats` is vLLM's, which heeds it beside `include_usage` alone; clients that measure speed send
+ * it.
+ */
 function readStreamOptions(
   body: BodyReader,
   stream: boolean,

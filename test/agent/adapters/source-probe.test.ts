@@ -1,4 +1,7 @@
-/** What probes read out of sources: of made-up installations, and of releases where `npm run engines -- wheels` has them. */
+/**
+ * What probes read out of sources: of made-up installations, and of releases where `npm run engines -- wheels` has
+ * them.
+ */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { chmod, mkdir, writeFile } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
