@@ -1,7 +1,7 @@
 /**
  * SGLang: `python3 -m sglang.launch_server` (https://docs.sglang.ai/advanced_features/server_arguments.html). It
  * takes its key as an argument only, so the key goes into a file for `--config`, which no process list shows. Versions
- * before 0.5.3 have no such option: to those the argument is given within their own process.
+ * up to 0.5.2 have no such option: to those the argument is given within their own process.
  */
 import { join } from 'node:path';
 import {
