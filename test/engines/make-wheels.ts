@@ -76,6 +76,7 @@ export async function makeWheels(say: (line: string) => void): Promise<void> {
     mkdirSync(folder, { recursive: true });
     say(`${name} ${versions.join(', ')}`);
     const printed = await run([python, program, folder, name, versions.join(','), ...files]);
-    for (const line of printed.trim().split('\n')) say(line);
+    if (printed.trim() === '') say(`they stand in ${folder}`);
+    else for (const line of printed.trim().split('\n')) say(line);
   }
 }
