@@ -69,6 +69,16 @@ export const launchSchema = z.strictObject({
   emulated_step_ms: z.number().positive().optional(),
   /** Declared memory of one device, bytes; used where the device itself cannot be asked (emulated, CPU share). */
   device_memory_bytes: z.int().optional(),
+  /**
+   * CPU devices by which its units count on each node: the cores that the job has there are divided among so many.
+   * Absent: one a socket.
+   */
+  cpu_devices_per_node: z.int().min(1).optional(),
+  /**
+   * Cores of the node that are this launch's alone, where no scheduler keeps it to cores of its own (the local site).
+   * Absent: those that its agent may run on.
+   */
+  cores: z.array(z.int().min(0)).min(1).optional(),
   /** What the plan gave the job of the memory of each node, bytes; absent where the memory is that of GPUs. */
   memory_bytes_per_node: z.int().positive().optional(),
   units: z.array(unitSchema),

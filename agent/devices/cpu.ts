@@ -1,4 +1,4 @@
-/** CPU devices: one per socket, made of the cores and the memory this job may use. */
+/** CPU devices, made of the cores and the memory this job may use: one a socket, or so many as the plan counts. */
 import { cgroupMemoryLimit } from '../../host/cgroup.ts';
 import { type Processors, readProcessors } from '../../host/processors.ts';
 import type { DeviceDescription } from '../../spec/session-record.ts';
@@ -50,6 +50,32 @@ export function cpuDevices(host: CpuHost): DeviceDescription[] {
         cores,
       };
     });
+}
+
+/**
+ * So many devices as the plan counts on a node, where its sockets are others: a job may have been given cores of both
+ * sockets for one device, or one socket may stand for several. Cores that are next to each other stay together; each
+ * device has an equal share of cores and memory.
+ */
+export function plannedCpuDevices(host: CpuHost, count: number | undefined): DeviceDescription[] {
+  const sockets = cpuDevices(host);
+  if (count === undefined || count === sockets.length || host.allowed_cores.length < count) return sockets;
+  const cores = sockets.flatMap((socket) => nearestFirst(host, socket.cores ?? []));
+  const memory_bytes = sockets.reduce((sum, socket) => sum + socket.memory_bytes, 0);
+  return Array.from({ length: count }, (_, index) => ({
+    ...sockets[0]!,
+    memory_bytes: Math.floor(memory_bytes / count),
+    cores: cores.slice(
+      Math.floor((index * cores.length) / count),
+      Math.floor(((index + 1) * cores.length) / count),
+    ),
+  }));
+}
+
+/** Cores of one socket by NUMA node. */
+function nearestFirst({ numa_nodes }: CpuHost, cores: readonly number[]): number[] {
+  const nodeOf = (core: number): number => numa_nodes.findIndex((node) => node.cores.includes(core));
+  return [...cores].sort((a, b) => nodeOf(a) - nodeOf(b) || a - b);
 }
 
 function attachedMemory(host: CpuHost, socket: number): number {

@@ -1,7 +1,7 @@
 import { listNvidiaGpus, NvmlError } from '../../native/nvml.ts';
 import { type LaunchSpec, unitsOnNode } from '../../spec/launch.ts';
 import { amdDevices, readKfdNodes } from './amd.ts';
-import { type CpuHost, cpuDevices, readCpuHost } from './cpu.ts';
+import { type CpuHost, plannedCpuDevices, readCpuHost } from './cpu.ts';
 import { allottedGpus, emulatedDevices } from './emulated.ts';
 import type { NodeDevice } from './node-device.ts';
 import { nvidiaDevices } from './nvidia.ts';
@@ -25,8 +25,10 @@ export function discoverDevices(
   nodeIndex: number,
   environment: NodeJS.ProcessEnv,
 ): NodeDevices {
-  const host = readCpuHost(environment);
-  const sockets: NodeDevice[] = cpuDevices(host).map((description) => ({ description }));
+  const host = withOwnCores(readCpuHost(environment), launch.cores);
+  const sockets: NodeDevice[] = plannedCpuDevices(host, launch.cpu_devices_per_node).map((description) => ({
+    description,
+  }));
   const warnings: string[] = [];
   const emulated = launch.emulated ? emulatedOf(launch, nodeIndex, environment, host, sockets) : undefined;
   const standsForCpu = emulated?.some((device) => device.description.kind === 'cpu') ?? false;
@@ -38,6 +40,12 @@ export function discoverDevices(
     host,
     warnings,
   };
+}
+
+/** The host as far as the launch may use it; all of it where none of its cores is there (another machine's). */
+function withOwnCores(host: CpuHost, own: readonly number[] | undefined): CpuHost {
+  const allowed_cores = host.allowed_cores.filter((core) => own?.includes(core));
+  return allowed_cores.length === 0 ? host : { ...host, allowed_cores };
 }
 
 function realAccelerators(environment: NodeJS.ProcessEnv, warnings: string[]): NodeDevice[] {

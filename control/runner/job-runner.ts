@@ -79,6 +79,11 @@ export interface JobRunner {
    * @returns undefined while the submission itself may still be on its way.
    */
   find(launchId: string, since_ms: number, array?: ArrayTask): Promise<string[] | undefined>;
+  /**
+   * Cores for a launch that no other launch has, where the runner keeps none to cores of its own; undefined where so
+   * many are not free.
+   */
+  freeCores?(count: number): number[] | undefined;
   /** Absent where there are no job arrays. */
   readonly arrays?: JobArrays;
   /** Seconds that running answers have between the signal and the end of a job; undefined: as the agent has it. */

@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process';
-import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
+import { accessSync, closeSync, constants, existsSync, openSync, readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -15,9 +15,11 @@ import {
   readProcessStat,
   signalProcess,
 } from '../../host/process-identity.ts';
+import { readProcessors } from '../../host/processors.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { shellQuote } from '../../slurm/quote.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { launchSchema } from '../../spec/launch.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { JobSnapshot } from '../state/job-snapshot.ts';
 import { readStateFile } from '../state/state-file.ts';
@@ -75,6 +77,16 @@ export class LocalRunner implements JobRunner {
     const argv = [...this.#agent, '--launch', prepared.launch_file].map(shellQuote);
     const text = `#!/bin/sh\n# The local site has no scheduler: hpcserve starts this command itself, in a session of its own.\nexec ${argv.join(' ')}\n`;
     return { text, directives: [] };
+  }
+
+  /**
+   * Cores that no node agent of this person was given here; all deployments count, whatever folder they lie in. None
+   * where so many are not left: then the system shares them out.
+   */
+  freeCores(count: number): number[] | undefined {
+    const taken = new Set(allLaunchFiles().flatMap(coresOf));
+    const free = readProcessors().allowed_cores.filter((core) => !taken.has(core));
+    return free.length < count ? undefined : free.slice(0, count);
   }
 
   /** Processes of this machine are in no queue. */
@@ -224,6 +236,29 @@ function readExitCode(launchFolder: string): number | undefined {
   const code = existsSync(path) ? readFileSync(path, 'utf8').trim() : '';
   // Empty: the disk was full, or the shell was killed in the middle.
   return /^\d+$/.test(code) ? Number(code) : undefined;
+}
+
+/** What `launch.json` says of cores. */
+const launchCoresSchema = z.object({ cores: launchSchema.shape.cores });
+
+/** Cores of a launch; none where it was given none, or is somebody else's. */
+function coresOf(launchFile: string): number[] {
+  try {
+    accessSync(launchFile, constants.R_OK);
+  } catch {
+    return [];
+  }
+  return readStateFile(launchFile, launchCoresSchema)?.cores ?? [];
+}
+
+/** Of the node agents that run here, as far as their arguments may be read. */
+function allLaunchFiles(): string[] {
+  const files = new Set<string>();
+  processesWithArgument((argument) => {
+    if (/\/[0-9a-f]{16}\/launch\.json$/.test(argument)) files.add(argument);
+    return false;
+  });
+  return [...files];
 }
 
 function allAgentPids(launchId: string): number[] {

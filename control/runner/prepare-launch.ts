@@ -56,6 +56,7 @@ export function describeLaunch(
     emulated: device.emulated,
     emulated_step_ms: device.emulated_step_ms,
     device_memory_bytes: device.memory_bytes > 0 ? device.memory_bytes : undefined,
+    cpu_devices_per_node: cpuDevicesOf(planned),
     memory_bytes_per_node: isOnCpu ? planned.memory_bytes_per_node : undefined,
     units: planned.units,
     mesh_folder: store.layout.mesh_folder,
@@ -76,6 +77,15 @@ export function describeLaunch(
     launch_folder,
     launch_file: join(launch_folder, launchFiles.launch),
   };
+}
+
+/**
+ * CPU devices that the units count by; a job is given only the cores of those it uses. A joined node is there with all
+ * of its sockets, whatever is used of it.
+ */
+function cpuDevicesOf({ node_kind, units, devices_per_node }: PlannedLaunch): number | undefined {
+  if (devices_per_node.kind !== 'cpu' || isJoinedKind(node_kind)) return undefined;
+  return Math.max(1, ...units.map(({ first_device, device_count }) => first_device + device_count));
 }
 
 /** How agents are reached and by whom, and how they take part in the mesh. */
@@ -133,10 +143,8 @@ export function prepareLaunch(
   delegate: Delegate,
   drain_s?: number,
 ): { prepared: PreparedLaunch; script: RenderedScript } {
-  const prepared = withDrain(
-    describeLaunch(state.name, record.launch_id, record.planned, site, store, facts),
-    drain_s,
-  );
+  const described = describeLaunch(state.name, record.launch_id, record.planned, site, store, facts);
+  const prepared = withDrain(described, drain_s, runner.freeCores?.(record.planned.cpus_per_node));
   return written(prepared.launch_folder, () => {
     const script = runner.render(prepared);
     writeLaunchFile(prepared, delegate);
@@ -188,8 +196,13 @@ export function prepareArray(
   });
 }
 
-function withDrain(described: PreparedLaunch, drain_s: number | undefined): PreparedLaunch {
-  return { ...described, launch: { ...described.launch, drain_s } };
+/** With what is known only as it is handed over. */
+function withDrain(
+  described: PreparedLaunch,
+  drain_s: number | undefined,
+  cores?: number[] | undefined,
+): PreparedLaunch {
+  return { ...described, launch: { ...described.launch, drain_s, cores } };
 }
 
 function writeLaunchFile(

@@ -6,6 +6,7 @@ import { amdDevices, readKfdNodes } from '../../../agent/devices/amd.ts';
 import {
   type CpuHost,
   cpuDevices,
+  plannedCpuDevices,
   readCpuHost,
   shortCpuModel,
   slurmMemoryLimit,
@@ -158,6 +159,48 @@ describe('CPU devices', () => {
       { kind: 'cpu', model: 'EPYC 7763', isa: ['avx2'], cores: [2, 3], memory_bytes: 64 * gibibyte },
       { kind: 'cpu', model: 'EPYC 7763', isa: ['avx2'], cores: [64, 65], memory_bytes: 32 * gibibyte },
     ]);
+  });
+
+  test('are as many as the plan counts, each with the same share of neighbouring cores', () => {
+    const host: CpuHost = {
+      model_name: 'x',
+      isa: [],
+      allowed_cores: [0, 1, 2, 3, 4, 5, 6, 7],
+      package_of: new Map([0, 1, 2, 3, 4, 5, 6, 7].map((core) => [core, core % 2])),
+      numa_nodes: [
+        { id: 0, cores: [0, 4], memory_bytes: gibibyte },
+        { id: 1, cores: [1, 5], memory_bytes: gibibyte },
+        { id: 2, cores: [2, 6], memory_bytes: gibibyte },
+        { id: 3, cores: [3, 7], memory_bytes: gibibyte },
+      ],
+      memory_total_bytes: 4 * gibibyte,
+    };
+    const cores = (count: number | undefined) => plannedCpuDevices(host, count).map((device) => device.cores);
+    expect(cores(undefined)).toEqual([
+      [0, 2, 4, 6],
+      [1, 3, 5, 7],
+    ]);
+    expect(cores(2)).toEqual(cores(undefined));
+    expect(cores(1)).toEqual([[0, 4, 2, 6, 1, 5, 3, 7]]);
+    expect(cores(4)).toEqual([
+      [0, 4],
+      [2, 6],
+      [1, 5],
+      [3, 7],
+    ]);
+    expect(plannedCpuDevices(host, 4).map((device) => device.memory_bytes)).toEqual(Array(4).fill(gibibyte));
+    // There are no nine devices in eight cores: it is left to who counts on them to fail.
+    expect(cores(9)).toEqual(cores(undefined));
+  });
+
+  test('are made of the cores that are the launch’s own', () => {
+    const [first] = readCpuHost({}).allowed_cores;
+    const launch = { cores: [first], cpu_devices_per_node: 1, units: [] } as unknown as LaunchSpec;
+    const { cpu, host } = discoverDevices(launch, 0, {});
+    expect(cpu.map((device) => device.description.cores)).toEqual([[first]]);
+    expect(host.allowed_cores).toEqual([first]);
+    const elsewhere = { ...launch, cores: [9999] } as LaunchSpec;
+    expect(discoverDevices(elsewhere, 0, {}).host.allowed_cores).toEqual(readCpuHost({}).allowed_cores);
   });
 
   test('of this host', () => {
@@ -356,6 +399,24 @@ describe('allotting devices to units', () => {
     host,
     warnings: [],
   };
+
+  test('no two groups have a core in common', () => {
+    const cores = (...units: Parameters<typeof assignDevices>[0]) =>
+      assignDevices(units, devices).groups.map((group) => group.cores);
+    const onGpu = (name: string, first_device: number, threads: number) =>
+      unitOf({ name }, { engine: 'vllm', device_kind: 'gpu', first_device, threads });
+    expect(cores(onGpu('a', 0, 2), onGpu('b', 1, 2))).toEqual([
+      [0, 1],
+      [2, 3],
+    ]);
+    expect(cores(onGpu('a', 0, 30), onGpu('b', 1, 10))).toEqual([[0, 1, 2], [3]]);
+    expect(cores(onGpu('a', 0, 8), onGpu('b', 1, 8), onGpu('c', 0, 8))).toEqual([[0], [1, 2], [3]]);
+    // The cores of a CPU device are those of whoever computes on it.
+    const onCpu = unitOf({ name: 'c' }, { engine: 'vllm', device_kind: 'cpu', threads: 4 });
+    expect(cores(onCpu)).toEqual([[0, 1, 2, 3]]);
+    // Too few for one each: nobody has any of its own.
+    expect(cores(onCpu, onGpu('a', 0, 1))).toEqual([[0, 1, 2, 3], undefined]);
+  });
 
   test('native units of one device share a worker, wrapped engines do not; the rest is reported', () => {
     const { groups, failed, unused } = assignDevices(

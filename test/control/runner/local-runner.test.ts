@@ -6,6 +6,7 @@ import type { PreparedLaunch } from '../../../control/runner/job-runner.ts';
 import { LocalRunner } from '../../../control/runner/local-runner.ts';
 import type { JobSnapshot } from '../../../control/state/job-snapshot.ts';
 import { childrenOf, processesOfSession } from '../../../host/process-identity.ts';
+import { readProcessors } from '../../../host/processors.ts';
 import { waitUntil } from '../../../host/wait-until.ts';
 import { cacheEnvironment } from '../../../spec/cache-environment.ts';
 import type { LaunchSpec } from '../../../spec/launch.ts';
@@ -127,4 +128,20 @@ it('does not take another process with the same pid for its own', async () => {
   const snapshot = (await runner.poll([{ job_id, launch_folder: folder }])).get(job_id);
   expect(snapshot).toMatchObject({ phase: 'ended', state: 'LOST' });
   await runner.cancel({ job_id, launch_folder: folder });
+});
+
+it('gives launches cores that no other has, and none where too few are left', async () => {
+  const { runner, prepared } = runnerOf(sleeper);
+  const all = readProcessors().allowed_cores;
+  const before = runner.freeCores(1);
+  if (before === undefined) throw new Error('every core is given to an agent that runs here');
+  writeFileSync(prepared.launch_file, JSON.stringify({ cores: before }));
+  const { job_id } = await runner.submit(prepared);
+  await up();
+  // Another runner sees them too: those of the agent are taken as long as it runs.
+  expect(new LocalRunner().freeCores(1)?.[0]).not.toBe(before[0]);
+  expect(new LocalRunner().freeCores(all.length)).toBeUndefined();
+  await runner.cancel({ job_id, launch_folder: folder });
+  await ended(runner, job_id);
+  expect(new LocalRunner().freeCores(1)).toEqual(before);
 });
