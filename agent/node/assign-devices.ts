@@ -14,11 +14,6 @@ export interface UnitGroup {
   first_device: number;
   /** Compute threads; over all groups of a node never more than its cores. */
   threads: number;
-  /**
-   * Cores that are this group's and no other's of the node: those of its CPU devices, else its part of the cores that
-   * the job has. Absent where there are fewer cores than groups.
-   */
-  cores?: readonly number[];
 }
 
 export interface DeviceAssignment {
@@ -50,7 +45,7 @@ export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices):
       worker.threads = Math.max(worker.threads, unit.threads);
       continue;
     }
-    const group: UnitGroup = {
+    const group = {
       name: unit.unit,
       engine: unit.engine,
       units: [unit],
@@ -63,7 +58,6 @@ export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices):
   }
   for (const group of groups) group.threads = Math.min(group.threads, ownCores(group) ?? group.threads);
   limitThreads(groups, devices.host.allowed_cores.length);
-  divideCores(groups, devices.host.allowed_cores);
   const all = [...devices.cpu, ...devices.gpu, ...devices.mig];
   // Where there are accelerators the cores are their hosts, not devices left idle.
   const countable = devices.gpu.length + devices.mig.length > 0 ? [...devices.gpu, ...devices.mig] : all;
@@ -75,39 +69,6 @@ function ownCores({ engine, devices }: UnitGroup): number | undefined {
   const own = devices.filter(({ description }) => description.kind === 'cpu' && !description.emulated);
   if (engine !== 'native' || own.length === 0 || own.length < devices.length) return undefined;
   return own.reduce((sum, { description }) => sum + (description.cores?.length ?? 0), 0) || undefined;
-}
-
-/**
- * Gives each group cores of its own: those of its CPU devices where it is alone on them; what is left goes to the
- * others in proportion to their threads, at least one each, in order of their devices.
- */
-function divideCores(groups: readonly UnitGroup[], allowed: readonly number[]): void {
-  const taken = new Set<number>();
-  const others: UnitGroup[] = [];
-  for (const group of groups) {
-    const own = group.devices.flatMap(({ description }) =>
-      description.kind === 'cpu' && !description.emulated ? (description.cores ?? []) : [],
-    );
-    if (own.length > 0 && own.every((core) => !taken.has(core))) {
-      group.cores = own;
-      for (const core of own) taken.add(core);
-    } else others.push(group);
-  }
-  const free = allowed.filter((core) => !taken.has(core));
-  if (others.length === 0 || free.length < others.length) return;
-  const asked = others.reduce((sum, { threads }) => sum + threads, 0);
-  let first = 0;
-  let threads = 0;
-  for (const [at, group] of others.entries()) {
-    threads += group.threads;
-    const left = others.length - at - 1;
-    const until = Math.min(
-      free.length - left,
-      Math.max(first + 1, Math.round((free.length * threads) / asked)),
-    );
-    group.cores = free.slice(first, until);
-    first = until;
-  }
 }
 
 /**

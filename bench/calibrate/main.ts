@@ -1,23 +1,29 @@
 /**
- * `node dist/bench/calibrate/main.js [--quick] [STAGE…]`: fits the simulator's constants to the measured tables and
- * writes them, with their sources, to `solver/simulator/calibration/constants.ts`.
+ * `node dist/bench/calibrate/main.js [--quick] [--only-cpu]`: fits the simulator's constants to the measured tables and
+ * writes them, with their sources, to `solver/simulator/calibration/constants.ts`. `--only-cpu` fits the engines on
+ * CPUs, whose measurements are in the project, and leaves the others as they are.
  */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import type { DeviceFamily } from '../../solver/catalog/device-spec.ts';
+import { deviceConstants, engineConstants } from '../../solver/simulator/calibration/constants.ts';
 import type {
   DeviceConstants,
   EngineConstants,
   SimulatedEngine,
 } from '../../solver/simulator/calibration.ts';
+import type { CpuConstants } from '../../solver/simulator/constants.ts';
+import { cpuSource } from './cpu-rows.ts';
 import {
+  fitCpu,
   fitIterations,
   fitOperators,
   fitRecorded,
   fitTensorRt,
   fitVllmOnHopper,
   initialDevice,
+  initialEngine,
 } from './stages.ts';
 import { truthFolder } from './tables.ts';
 
@@ -26,9 +32,32 @@ const silicon = 'NVIDIA AIConfigurator silicon data (Apache-2.0)';
 const llmMesh = 'LLM-Mesh measurements, llama-2-7b and llama-3.1-8b';
 const recorded = 'LLMServingSim recorded run of vLLM 0.19 (MIT), first 100 requests';
 
-main(process.argv.includes('--quick') ? 0.2 : 1);
+const effort = process.argv.includes('--quick') ? 0.2 : 1;
+if (process.argv.includes('--only-cpu')) write(deviceConstants, engineConstants, fitCpus());
+else main();
 
-function main(effort: number): void {
+function log(line: string): void {
+  process.stderr.write(`${line}\n`);
+}
+
+function evaluations(full: number): number {
+  return Math.ceil(full * effort);
+}
+
+function fitCpus(): Partial<Record<SimulatedEngine, Entry<CpuConstants>>> {
+  const start = {
+    device: { ...initialDevice, gemm_compute: 0.5, gemm_pad_rows: 4, gemm_s: 5e-6, gemm_sharpness: 3 },
+    engine: { ...initialEngine, layer_s: 1e-4, step_s: 2e-3, prompt_step_s: 1e-3 },
+  };
+  return Object.fromEntries(
+    (['vllm', 'native'] as const).map((engine) => {
+      const { device, engine: own } = fitCpu(engine, start, log, evaluations(800));
+      return [engine, { constants: { device: rounded(device), engine: rounded(own) }, source: cpuSource }];
+    }),
+  );
+}
+
+function main(): void {
   const folder = truthFolder();
   if (folder === undefined) {
     process.stderr.write(
@@ -36,9 +65,6 @@ function main(effort: number): void {
     );
     process.exit(2);
   }
-  const log = (line: string): void => void process.stderr.write(`${line}\n`);
-  const evaluations = (full: number): number => Math.ceil(full * effort);
-
   const ampereOperators = fitOperators(folder, 'a100', log);
   const hopperOperators = fitOperators(folder, 'h100', log);
   const vllm = fitVllmOnHopper(folder, hopperOperators, log, evaluations(600));
@@ -77,7 +103,12 @@ function main(effort: number): void {
     trtllm: entry(trtllm, `${silicon}: TensorRT-LLM on H200, TP 2 and 8, batches 4, 16, 64`),
     openvino: entry(amx.engine, `${llmMesh} (OpenVINO)`),
   };
-  writeFileSync(join(packageRoot, 'solver/simulator/calibration/constants.ts'), text(devices, engines));
+  write(devices, engines, fitCpus());
+}
+
+function write(devices: object, engines: object, cpus: object): void {
+  const file = join(packageRoot, 'solver/simulator/calibration/constants.ts');
+  writeFileSync(file, text(devices, engines, cpus));
 }
 
 interface Entry<T> {
@@ -87,18 +118,22 @@ interface Entry<T> {
 
 /** Three digits are more than the measurements carry. */
 function entry<T extends object>(constants: T, source: string): Entry<T> {
-  const rounded = Object.entries(constants).map(([name, value]) => [
+  return { constants: rounded(constants), source };
+}
+
+function rounded<T extends object>(constants: T): T {
+  const entries = Object.entries(constants).map(([name, value]) => [
     name,
     Number((value as number).toPrecision(3)),
   ]);
-  return { constants: Object.fromEntries(rounded) as T, source };
+  return Object.fromEntries(entries) as T;
 }
 
-function text(devices: object, engines: object): string {
+function text(devices: object, engines: object, cpus: object): string {
   return `/** Written by \`node dist/bench/calibrate/main.js\`; docs/simulator.md says how. Do not edit by hand. */
 // biome-ignore-all lint/suspicious/noApproximativeNumericConstant: measured, and near a constant by chance
 import type { DeviceFamily } from '../../catalog/device-spec.ts';
-import type { DeviceConstants, EngineConstants, SimulatedEngine } from '../constants.ts';
+import type { CpuConstants, DeviceConstants, EngineConstants, SimulatedEngine } from '../constants.ts';
 
 export interface Fitted<T> {
   constants: T;
@@ -109,6 +144,9 @@ export interface Fitted<T> {
 export const deviceConstants: Readonly<Partial<Record<DeviceFamily, Fitted<DeviceConstants>>>> = ${literal(devices)};
 
 export const engineConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<EngineConstants>>>> = ${literal(engines)};
+
+/** Of engines on CPUs without tiles: kernels and the engine's own time were measured together. */
+export const cpuConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<CpuConstants>>>> = ${literal(cpus)};
 `;
 }
 

@@ -22,6 +22,7 @@ import {
   siliconIsUsable,
   siliconSaturates,
 } from './cases.ts';
+import { type CpuEngine, type CpuRow, cpuIsFitted, cpuRows, predictCpu } from './cpu-rows.ts';
 import { logError, minimize } from './nelder-mead.ts';
 import {
   type AllReduceRow,
@@ -54,7 +55,7 @@ export const initialDevice: DeviceConstants = {
   ring_bandwidth: 0.6,
   ring_bandwidth_many: 0.75,
 };
-const initialEngine: EngineConstants = {
+export const initialEngine: EngineConstants = {
   layer_s: 15e-6,
   step_s: 1.5e-3,
   sequence_s: 10e-6,
@@ -303,6 +304,42 @@ export function fitIterations(
   log(`${table}: ${show(device)}`);
   log(`  ${show(engine)}`);
   return { device, engine };
+}
+
+/**
+ * An engine on CPUs without tiles: its kernels and its own time together, for both differ from engine to engine. Few
+ * rows were measured, so that few constants are fitted; the others are what such devices reach.
+ */
+export function fitCpu(
+  engine: CpuEngine,
+  start: { device: DeviceConstants; engine: EngineConstants },
+  log: Log,
+  evaluations: number,
+): { device: DeviceConstants; engine: EngineConstants } {
+  const rows = cpuRows.filter((row) => row.engine === engine && cpuIsFitted(row));
+  const pairs = (calibration: Calibration, of: readonly CpuRow[]): Pair[] =>
+    of.map((row) => [predictCpu(row, calibration), row.measured]);
+  const fitted = improve(
+    { ...start.device, ...prefixed(start.engine) },
+    [
+      'gemm_compute',
+      'gemm_memory',
+      'gemm_pad_rows',
+      'attention_memory',
+      'engine.layer_s',
+      'engine.sequence_s',
+    ],
+    (constants) => logError(pairs(calibrationOf(constants), rows)),
+    evaluations,
+  );
+  const calibration = calibrationOf(fitted);
+  const kept = cpuRows.filter((row) => row.engine === engine && !cpuIsFitted(row));
+  log(
+    `${engine} on CPUs, ${rows.length} rows, error ${logError(pairs(calibration, rows)).toFixed(3)}; ${kept.length} kept out: ${logError(pairs(calibration, kept)).toFixed(3)}`,
+  );
+  log(`  ${show(calibration.device)}`);
+  log(`  ${show(calibration.engine)}`);
+  return { device: calibration.device, engine: calibration.engine };
 }
 
 /** The RTX PRO 6000 from the first requests of the recorded run, with vLLM's constants as they are. */

@@ -3,7 +3,7 @@
  * peak; times are in seconds. They are fitted by `bench/calibrate` and stored in `calibration/constants.ts`.
  */
 import type { DeviceFamily } from '../catalog/device-spec.ts';
-import { deviceConstants, engineConstants } from './calibration/constants.ts';
+import { cpuConstants, deviceConstants, engineConstants } from './calibration/constants.ts';
 import type { DeviceConstants, EngineConstants, SimulatedEngine } from './constants.ts';
 
 export {
@@ -90,8 +90,57 @@ const engineStandIns: Readonly<Record<SimulatedEngine, SimulatedEngine>> = {
   openvino: 'openvino',
 };
 
+/** Of which engine's measurements on CPUs others take theirs. */
+const cpuStandIns: Readonly<Partial<Record<SimulatedEngine, SimulatedEngine>>> = {
+  vllm: 'vllm',
+  sglang: 'vllm',
+  native: 'native',
+  llamacpp: 'native',
+};
+
+/** Engines that were measured on CPUs; of tiles (AMX) the device is as measured under another engine. */
+function cpuCalibration(engine: SimulatedEngine, family: DeviceFamily): Calibration | undefined {
+  const stands = cpuStandIns[engine];
+  const pair = stands && cpuConstants[stands];
+  if (stands === undefined || pair === undefined) return undefined;
+  const { constants, source } = pair;
+  const engine_source = stands === engine ? source : `${engine} is not measured; ${stands}: ${source}`;
+  if (family === 'cpu')
+    return { device: constants.device, engine: constants.engine, device_source: source, engine_source };
+  const amx = deviceConstants['cpu-amx'];
+  // The native engine computes with ggml's tiles, of which nothing is known: what stood for it goes on to.
+  if (family !== 'cpu-amx' || amx === undefined || stands === 'native') return undefined;
+  return {
+    device: amx.constants,
+    engine: constants.engine,
+    device_source: `as OpenVINO reaches it: ${amx.source}`,
+    engine_source: `carried over from CPUs without AMX; ${engine_source}`,
+  };
+}
+
+/**
+ * Whose measurements stand in for those of an engine and of a device family that nobody measured, one clause each;
+ * empty where both were measured.
+ */
+export function standInsFor(engine: SimulatedEngine, family: DeviceFamily): string[] {
+  const onCpu = family === 'cpu' || family === 'cpu-amx' ? cpuStandIns[engine] : undefined;
+  const measured = onCpu !== undefined && cpuConstants[onCpu] !== undefined;
+  if (measured && family === 'cpu')
+    return onCpu === engine ? [] : [`${engine} is uncalibrated; taken from ${onCpu}`];
+  if (measured && onCpu !== 'native')
+    return [`${engine} is uncalibrated on AMX; carried over from CPUs without`];
+  const stands = [family, ...standIns[family]].find((candidate) => deviceConstants[candidate] !== undefined);
+  const own = engineStandIns[engine];
+  return [
+    ...(own === engine ? [] : [`${engine} is uncalibrated; taken from ${own}`]),
+    ...(stands === family ? [] : [`devices of family ${family} are uncalibrated; taken from ${stands}`]),
+  ];
+}
+
 /** The constants for an engine on a family, with their sources; stand-ins say whose they are. */
 export function calibrationFor(engine: SimulatedEngine, family: DeviceFamily): Calibration {
+  const onCpu = cpuCalibration(engine, family);
+  if (onCpu !== undefined) return onCpu;
   const stands = [family, ...standIns[family]].find((candidate) => deviceConstants[candidate] !== undefined);
   const device = stands === undefined ? undefined : deviceConstants[stands];
   const engineName = engineStandIns[engine];

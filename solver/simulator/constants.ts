@@ -54,6 +54,12 @@ export interface EngineConstants {
   attention_memory: number;
 }
 
+/** Where both were measured together: on CPUs the kernels of engines differ as much as the devices do. */
+export interface CpuConstants {
+  device: DeviceConstants;
+  engine: EngineConstants;
+}
+
 export const simulatedEngines = [
   'vllm',
   'vllm-v0',

@@ -1,7 +1,7 @@
 /** Written by `node dist/bench/calibrate/main.js`; docs/simulator.md says how. Do not edit by hand. */
 // biome-ignore-all lint/suspicious/noApproximativeNumericConstant: measured, and near a constant by chance
 import type { DeviceFamily } from '../../catalog/device-spec.ts';
-import type { DeviceConstants, EngineConstants, SimulatedEngine } from '../constants.ts';
+import type { CpuConstants, DeviceConstants, EngineConstants, SimulatedEngine } from '../constants.ts';
 
 export interface Fitted<T> {
   constants: T;
@@ -148,5 +148,75 @@ export const engineConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<En
       attention_memory: 1,
     },
     source: 'LLM-Mesh measurements, llama-2-7b and llama-3.1-8b (OpenVINO)',
+  },
+};
+
+/** Of engines on CPUs without tiles: kernels and the engine's own time were measured together. */
+export const cpuConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<CpuConstants>>>> = {
+  vllm: {
+    constants: {
+      device: {
+        gemm_compute: 0.798,
+        gemm_compute_narrow: 0.6,
+        gemm_memory: 0.95,
+        gemm_pad_rows: 17.4,
+        gemm_sharpness: 3,
+        gemm_s: 0.000005,
+        attention_compute: 0.45,
+        attention_memory: 0.554,
+        elementwise_memory: 0.7,
+        ring_s: 0.000015,
+        ring_hop_s: 0.000002,
+        ring_bandwidth: 0.6,
+        ring_bandwidth_many: 0.75,
+      },
+      engine: {
+        layer_s: 0.0000212,
+        step_s: 0.002,
+        sequence_s: 0.000464,
+        prompt_token_s: 5e-7,
+        prompt_step_s: 0.001,
+        request_s: 0.01,
+        one_shot_s: 0.000008,
+        expert_compute: 0.6,
+        expert_memory: 0.6,
+        attention_memory: 1,
+      },
+    },
+    source:
+      'vLLM 0.32 and the native engine on two cores of an AMD EPYC (Zen 5, AVX-512 BF16, no AMX), shape of Qwen3-0.6B',
+  },
+  native: {
+    constants: {
+      device: {
+        gemm_compute: 0.217,
+        gemm_compute_narrow: 0.6,
+        gemm_memory: 0.95,
+        gemm_pad_rows: 1.01,
+        gemm_sharpness: 3,
+        gemm_s: 0.000005,
+        attention_compute: 0.45,
+        attention_memory: 0.289,
+        elementwise_memory: 0.7,
+        ring_s: 0.000015,
+        ring_hop_s: 0.000002,
+        ring_bandwidth: 0.6,
+        ring_bandwidth_many: 0.75,
+      },
+      engine: {
+        layer_s: 8.29e-7,
+        step_s: 0.002,
+        sequence_s: 0.0000308,
+        prompt_token_s: 5e-7,
+        prompt_step_s: 0.001,
+        request_s: 0.01,
+        one_shot_s: 0.000008,
+        expert_compute: 0.6,
+        expert_memory: 0.6,
+        attention_memory: 1,
+      },
+    },
+    source:
+      'vLLM 0.32 and the native engine on two cores of an AMD EPYC (Zen 5, AVX-512 BF16, no AMX), shape of Qwen3-0.6B',
   },
 };
