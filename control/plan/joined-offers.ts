@@ -45,6 +45,7 @@ export function joinedOffers(
           site,
           { kind: device.kind, model: device.model, count, memory_gb: memory_bytes / 1e9 },
           environment,
+          node.isa,
         ),
         isa: node.isa,
         architecture: node.architecture,

@@ -1,5 +1,6 @@
 /** What a site config and the cluster's own words offer to placement. */
 import { availableParallelism, cpus, totalmem } from 'node:os';
+import { readProcessors } from '../../host/processors.ts';
 import type { EngineOffer, NodeKindOffer, NodeSpace, ResolvedEngine } from '../../spec/plan.ts';
 import { type SiteConfig, slurmSettings } from '../../spec/site.ts';
 import type { DeviceConfig, NodeKind } from '../../spec/site-nodes.ts';
@@ -7,6 +8,7 @@ import type { SiteEngine } from '../../spec/site-runtime.ts';
 import { parseSlurmDuration_s } from '../../spec/slurm-types.ts';
 import { programOnPath } from '../state/site-files.ts';
 import type { LiveFacts, LiveNodes } from './live-facts.ts';
+import { pythonPackageOnPath } from './python-package.ts';
 import { givenWhole } from './whole-nodes.ts';
 
 /** Share of this machine's memory the local site plans with: the rest is for the person's other programs. */
@@ -73,7 +75,7 @@ function localNodeKind(): NodeKind {
     features: [],
     devices: [],
     architecture: process.arch === 'arm64' ? 'aarch64' : 'x86_64',
-    isa: [],
+    isa: readProcessors().isa,
     interconnect: 'none',
     tier: 'stable',
   };
@@ -161,7 +163,7 @@ function offerOf(
       : {}),
     interconnect: kind.interconnect,
     ...(site.network.private_fabric ? { private_fabric: true as const } : {}),
-    engines: enginesOf(site, device, environment),
+    engines: enginesOf(site, device, environment, kind.isa),
     isa: kind.isa,
     architecture: kind.architecture,
     ...limit,
@@ -295,11 +297,13 @@ function timeLimits(
  * environment: the site config says which wrapped engines are there, and where it does not they count as
  * offered, unverified, and the node agent reports one that is missing. On the local site their programs are
  * looked for.
+ * @param isa CPU extensions of the nodes; empty: nobody said
  */
 export function enginesOf(
   site: SiteConfig,
   device: DeviceConfig,
   environment: Readonly<Record<string, string | undefined>>,
+  isa: readonly string[] = [],
 ): Partial<Record<ResolvedEngine, EngineOffer>> {
   const gpu = device.kind !== 'cpu' && device.emulated === undefined;
   const yes: EngineOffer = { available: true };
@@ -310,6 +314,10 @@ export function enginesOf(
         ? yes
         : { available: false, because: `runtime.engines of the site config does not offer ${engine}` };
     if (site.kind !== 'local') return { available: true, unverified: true };
+    if (engine === 'sglang')
+      return pythonPackageOnPath('sglang', environment)
+        ? yes
+        : { available: false, because: 'the python3 on PATH has no package sglang' };
     return programOnPath(name, environment)
       ? yes
       : { available: false, because: `there is no program ${name} on PATH` };
@@ -321,6 +329,12 @@ export function enginesOf(
           available: false,
           because: `it is run on GPUs; these are ${device.emulated ? 'emulated' : 'CPUs'}`,
         };
+  const real = (offer: EngineOffer): EngineOffer =>
+    device.emulated === undefined
+      ? offer
+      : { available: false, because: 'it is run on real devices; these are emulated' };
+  // https://docs.sglang.io/docs/hardware-platforms/cpu_server
+  const lacksTiles = device.kind === 'cpu' && isa.length > 0 && !isa.some((name) => /^amx/i.test(name));
   return {
     native: gpu
       ? {
@@ -328,8 +342,10 @@ export function enginesOf(
           because: 'the native engine of this version computes on CPUs; GPUs are served by a wrapped engine',
         }
       : yes,
-    vllm: onGpu(program('vllm', 'vllm')),
-    sglang: onGpu(program('sglang', 'python3')),
+    vllm: real(program('vllm', 'vllm')),
+    sglang: lacksTiles
+      ? { available: false, because: 'on CPUs it computes with AMX, which these have not' }
+      : real(program('sglang', 'python3')),
     'llama.cpp': program('llama.cpp', 'llama-server'),
     lmdeploy: onGpu(program('lmdeploy', 'lmdeploy')),
     'tensorrt-llm': onGpu(program('tensorrt-llm', 'trtllm-serve')),

@@ -128,7 +128,15 @@ export function programOnPath(
   program: string,
   environment: Readonly<Record<string, string | undefined>>,
 ): boolean {
-  return (environment.PATH ?? '').split(delimiter).some((folder) => {
+  return programFolder(program, environment) !== undefined;
+}
+
+/** The folder of PATH in which a shell would find a program; undefined where there is none. */
+export function programFolder(
+  program: string,
+  environment: Readonly<Record<string, string | undefined>>,
+): string | undefined {
+  return (environment.PATH ?? '').split(delimiter).find((folder) => {
     if (folder === '') return false;
     try {
       accessSync(join(folder, program), constants.X_OK);

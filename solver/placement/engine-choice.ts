@@ -30,8 +30,8 @@ const formatWords: Record<PlacementModel['format'], string> = {
 
 /**
  * An engine that was asked for by name is checked; `auto` takes the first that can run, in this order:
- * GGUF: native, llama.cpp. Hugging Face folder: vLLM, SGLang, LMDeploy, TensorRT-LLM and TGI on real GPUs;
- * transformers anywhere.
+ * GGUF: native, llama.cpp. Hugging Face folder: vLLM, SGLang, LMDeploy, TensorRT-LLM and TGI on real GPUs, vLLM and
+ * SGLang on CPUs; transformers anywhere.
  */
 export function chooseEngine(model: PlacementModel, offer: NodeKindOffer): EngineChoice {
   const asked = model.spec.engine;
@@ -53,9 +53,8 @@ export function chooseEngine(model: PlacementModel, offer: NodeKindOffer): Engin
 
 function autoOrder(model: PlacementModel, offer: NodeKindOffer): ResolvedEngine[] {
   if (model.format === 'gguf') return ['native', 'llama.cpp'];
-  return onRealGpu(offer)
-    ? ['vllm', 'sglang', 'lmdeploy', 'tensorrt-llm', 'tgi', 'transformers']
-    : ['transformers', 'vllm'];
+  if (onRealGpu(offer)) return ['vllm', 'sglang', 'lmdeploy', 'tensorrt-llm', 'tgi', 'transformers'];
+  return offer.devices.kind === 'cpu' ? ['vllm', 'sglang', 'transformers'] : ['transformers', 'vllm'];
 }
 
 function autoReason(model: PlacementModel, offer: NodeKindOffer, engine: ResolvedEngine): string {

@@ -1,4 +1,7 @@
 /** Which wrapped engines a site offers, and how they are started there. */
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { offersOf } from '../../../control/plan/site-offers.ts';
 import { describeLaunch } from '../../../control/runner/prepare-launch.ts';
@@ -80,4 +83,47 @@ it('its parts talk where the site says', () => {
   const there = { ...config, network: { ...config.network, engine_interfaces: ['hsn0', 'hsn1'] } };
   expect(launchOf(there).launch.engine_interfaces).toEqual(['hsn0', 'hsn1']);
   expect(launchOf(config).launch.engine_interfaces).toBeUndefined();
+});
+
+const cpuSite = (isa: string, engines = '', kind = 'slurm'): SiteConfig =>
+  parseYaml(
+    `name: s\nkind: ${kind}\nnode_kinds:\n  - {name: c, cpus: 64, memory_gb: 256, isa: [${isa}], devices: [{kind: cpu, model: EPYC-9755, count: 1, memory_gb: 256}]}\nruntime: {${engines}}\n`,
+    'site.yaml',
+    siteSchema,
+  ).value;
+
+it('on CPUs auto takes vLLM for a Hugging Face folder, and SGLang only with AMX', () => {
+  const choose = (isa: string, engines: string) =>
+    chooseEngine(folder, offersOf(cpuSite(isa, engines), undefined, {})[0]!);
+  expect(choose('avx512_bf16', '')).toMatchObject({ engine: 'vllm' });
+  expect(choose('avx512_bf16', 'engines: {vllm: true, transformers: true}')).toMatchObject({
+    engine: 'vllm',
+  });
+  expect(choose('amx_bf16', 'engines: {sglang: true, transformers: true}')).toMatchObject({
+    engine: 'sglang',
+  });
+  expect(choose('avx512_bf16', 'engines: {sglang: true, transformers: true}')).toMatchObject({
+    engine: 'transformers',
+  });
+  const offer = offersOf(cpuSite('avx2', 'engines: {sglang: true}'), undefined, {})[0]!;
+  expect(offer.engines.sglang).toMatchObject({ available: false, because: expect.stringMatching(/AMX/) });
+});
+
+it('on the local site engines are there whose program or package is on PATH', () => {
+  const place = mkdtempSync(join(tmpdir(), 'hpcserve-engines-'));
+  try {
+    const bin = join(place, 'bin');
+    const packages = join(place, 'lib', 'python3.12', 'site-packages');
+    for (const each of [bin, packages]) mkdirSync(each, { recursive: true });
+    const program = (name: string): void => writeFileSync(join(bin, name), '', { mode: 0o755 });
+    const engines = () => offersOf(cpuSite('amx_bf16', '', 'local'), undefined, { PATH: bin })[0]!.engines;
+    program('python3');
+    expect(engines().vllm).toMatchObject({ available: false, because: 'there is no program vllm on PATH' });
+    expect(engines().sglang).toMatchObject({ because: 'the python3 on PATH has no package sglang' });
+    program('vllm');
+    mkdirSync(join(packages, 'sglang'));
+    expect(engines()).toMatchObject({ vllm: { available: true }, sglang: { available: true } });
+  } finally {
+    rmSync(place, { recursive: true });
+  }
 });
