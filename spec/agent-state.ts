@@ -41,6 +41,18 @@ export interface GivenDevice extends DeviceDescription {
   index: number;
 }
 
+/** What a wrapped engine chose itself, as it says; absent fields are not known. */
+export interface EngineLimits {
+  /** Sequences that it computes at once. */
+  max_sequences?: number;
+  /** Tokens that its KV cache holds. */
+  kv_tokens?: number;
+  /** Longest prompt plus answer. */
+  context_tokens?: number;
+  /** Prompts that begin alike are computed once. */
+  prefix_caching?: boolean;
+}
+
 export interface SessionState {
   session_id: string;
   role: SessionRole;
@@ -54,6 +66,8 @@ export interface SessionState {
   models: ServedModel[];
   /** File that holds the engine's own output. */
   log_file?: string;
+  /** Of a wrapped engine that serves. */
+  limits?: EngineLimits | undefined;
   /** Why the session failed; where it lives, why the first of its failed models did. */
   error?: ErrorJson;
   /** Models that failed on a session that lives, by name. */

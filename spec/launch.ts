@@ -32,12 +32,32 @@ export const unitSchema = z.strictObject({
   threads: z.int().min(1),
   /** Longest sequence, resolved. */
   context_tokens: z.int().min(16),
+  /** The engine is told `context_tokens`; absent: it takes what the model was trained for, which is that. */
+  context_told: z.literal(true).optional(),
   kv_tokens: z.int().min(16),
   weight_bytes: z.int().min(0),
   /** Of engines that are told how to read answers. */
   parsers: unitParsersSchema.optional(),
+  /** Sequences at once: asked for, or what the plan takes its engine to choose. Absent: of earlier versions. */
+  max_sequences: z.int().min(1).optional(),
+  /** What the plan gave it on each of its devices; absent in launches of earlier versions. */
+  memory: z
+    .strictObject({
+      /** All of it: weights, KV, and what the engine computes in. */
+      device_bytes: z.int().min(0),
+      /** Of these, KV. */
+      kv_bytes: z.int().min(0),
+      /** `device_bytes` as a share of the device's declared memory, 0 to 1. */
+      share: z.number().min(0),
+    })
+    .optional(),
 });
 export type UnitSpec = z.infer<typeof unitSchema>;
+
+/** Sequences that a unit computes at once, as far as the plan knows. */
+export function concurrencyOf({ max_sequences, model }: UnitSpec): number {
+  return max_sequences ?? model.max_sequences ?? 16;
+}
 
 /** The units that run on a node of the job, all or a part of each. */
 export function unitsOnNode(units: readonly UnitSpec[], node_index: number): UnitSpec[] {

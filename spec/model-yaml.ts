@@ -155,7 +155,7 @@ export const modelSchema = z.strictObject({
     .min(16)
     .optional()
     .describe(
-      'Longest prompt plus answer, in tokens. Default: what the model was trained for, at most 8192.',
+      'Longest prompt plus answer, in tokens. Default: what the model was trained for, as far as memory allows; at most 8192 with native, llama.cpp and ollama, which reserve memory for it.',
     ),
   precision: z
     .string()
@@ -209,23 +209,25 @@ export const modelSchema = z.strictObject({
   max_sequences: z
     .int()
     .min(1)
-    .max(1024)
-    .default(16)
-    .describe('Sequences that decode together. Higher: more throughput, slower tokens.'),
+    .max(4096)
+    .optional()
+    .describe(
+      'Sequences that decode together. Higher: more throughput, slower tokens. Default: 16 (native, llama.cpp, ollama); other engines choose for themselves.',
+    ),
   prefill_chunk_tokens: z
     .int()
     .min(16)
-    .max(8192)
-    .default(256)
+    .max(65_536)
+    .optional()
     .describe(
-      'Prompt tokens computed in one iteration. Lower: smoother decoding; higher: faster first token.',
+      'Prompt tokens computed in one iteration. Lower: smoother decoding; higher: faster first token. Default: 256 (native); other engines choose for themselves.',
     ),
   kv_tokens: z
     .int()
     .min(16)
     .optional()
     .describe(
-      'KV cache over all sequences, in tokens. Default: max_sequences × context_tokens, as far as memory allows.',
+      'KV cache over all sequences, in tokens (native, llama.cpp). Default: max_sequences × context_tokens, as far as memory allows; other engines take what the plan gives them of the memory.',
     ),
   latency_sensitivity: z
     .number()

@@ -35,6 +35,18 @@ export interface PlacementModel {
   formats?: AnswerFormats;
   /** Absent: assumed. */
   workload?: PlannedWorkload;
+  /** What engines of its running replicas said that they chose. */
+  seen?: EngineSeen[];
+}
+
+/** Limits of an engine that runs, and where it does. */
+export interface EngineSeen {
+  node_kind: string;
+  engine: ResolvedEngine;
+  tensor: number;
+  pipeline: number;
+  max_sequences?: number;
+  kv_tokens?: number;
 }
 
 /** ⟨λ, μ_in, μ_out⟩ of LLMFabric §3.3, and who says so. */
@@ -148,6 +160,11 @@ export interface PlacementSettings {
   margin_weight_fraction: number;
   /** Share of a GPU's memory a wrapped engine may take (vLLM's own default is 0.9). */
   wrapped_memory_fraction: number;
+  /**
+   * What the processes of vLLM or SGLang take on a CPU node beside weights and KV: several interpreters with PyTorch,
+   * and what a step computes in. Lower: more KV, and a risk that the kernel ends one of them; higher: less KV.
+   */
+  python_engine_bytes: number;
   /** Memory of a job beside its units: the node agent, its workers' runtimes, the script. */
   host_overhead_bytes: number;
   /** What counts against an option beside its speed: 0.5 is half as much again. They add up. */
@@ -158,6 +175,7 @@ export const defaultPlacementSettings: PlacementSettings = {
   margin_fixed_bytes: 192 * 1024 ** 2,
   margin_weight_fraction: 0.05,
   wrapped_memory_fraction: 0.9,
+  python_engine_bytes: 2 * 1024 ** 3,
   host_overhead_bytes: 768 * 1024 ** 2,
   penalties: penaltiesSchema.parse({}),
 };
@@ -173,7 +191,10 @@ export const assumedWorkload: PlannedWorkload = {
 /** Targets where model.yaml has none; of LLM-Mesh §7 (TTFT max(2, L/512) s, TPOT 0.25 s), the TPOT of fast reading. */
 export const defaultSlo = { ttft_ms: 2000, tpot_ms: 100 } as const;
 
-/** The default bound of `context_tokens` where model.yaml does not say it. */
+/**
+ * The bound of `context_tokens` where model.yaml does not say it, of engines that set memory aside for it; of others,
+ * so much at least must fit.
+ */
 export const defaultContextTokens = 8192;
 
 /** One job to submit. */

@@ -18,7 +18,7 @@ export const scalingSchema = z
       .max(1)
       .default(0.7)
       .describe(
-        'Share of max_sequences that is to be in use on average. Lower: shorter waits; higher: fewer replicas.',
+        'Share of the sequences a replica computes at once that is to be in use on average. Lower: shorter waits; higher: fewer replicas.',
       ),
     window_s: z
       .number()

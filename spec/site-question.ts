@@ -38,6 +38,18 @@ const placementModelSchema = z.strictObject({
       source: z.enum(['given', 'measured', 'assumed']),
     })
     .optional(),
+  seen: z
+    .array(
+      z.strictObject({
+        node_kind: z.string(),
+        engine: z.enum(engineNames).exclude(['auto']),
+        tensor: count,
+        pipeline: count,
+        max_sequences: count.optional(),
+        kv_tokens: count.optional(),
+      }),
+    )
+    .optional(),
 }) satisfies z.ZodType<PlacementModel>;
 
 const offerSchema = z.strictObject({
@@ -96,6 +108,7 @@ const questionSchema = z.strictObject({
     margin_fixed_bytes: number,
     margin_weight_fraction: number,
     wrapped_memory_fraction: number,
+    python_engine_bytes: number,
     host_overhead_bytes: number,
     penalties: penaltiesSchema,
   }),

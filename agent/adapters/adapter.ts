@@ -1,6 +1,7 @@
+import type { EngineLimits } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
-import { type ModelSpec, modelSchema } from '../../spec/model-yaml.ts';
+import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { NodeDevice } from '../devices/node-device.ts';
 
 /** Where an engine listens: nothing that others on the node can reach without a key. */
@@ -112,6 +113,10 @@ export interface EngineAdapter {
   /** Prometheus text with the engine's load; absent: the agent counts requests itself. */
   readonly metrics_path?: string;
   parseMetrics?(text: string, unit: UnitSpec): EngineLoad;
+  /** Where it tells what it chose itself. */
+  readonly limit_paths?: readonly string[];
+  /** @param answers of `limit_paths`, empty where there was none; `log`: the beginning of what it wrote */
+  parseLimits?(answers: readonly string[], log: string): EngineLimits;
 }
 
 /** Of what a model asks for and an engine cannot do. */
@@ -176,16 +181,6 @@ export function hostAndPort({ address, port }: { address: string; port: number }
 /** `--name value` for values that are given. */
 export function option(name: string, value: string | number | undefined): string[] {
   return value === undefined ? [] : [name, String(value)];
-}
-
-const default_chunk_tokens = modelSchema.shape.prefill_chunk_tokens.parse(undefined);
-
-/**
- * Prefill chunk that was asked for; absent where it is the default, which is meant for the native engine on CPUs:
- * a wrapped engine then uses its own.
- */
-export function chosenChunk(model: ModelSpec): number | undefined {
-  return model.prefill_chunk_tokens === default_chunk_tokens ? undefined : model.prefill_chunk_tokens;
 }
 
 /** Sum over label sets of a Prometheus sample; undefined where the metric is absent. */

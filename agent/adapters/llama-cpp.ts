@@ -4,7 +4,10 @@
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { chosenChunk, type EngineAdapter, loadOf, metricValue, option, optionsInHelp } from './adapter.ts';
+import { concurrencyOf } from '../../spec/launch.ts';
+import { type EngineAdapter, loadOf, metricValue, option, optionsInHelp } from './adapter.ts';
+import { planned } from './engine-args.ts';
+import { limitsOf, numberIn } from './limits.ts';
 
 const program = 'llama-server';
 
@@ -48,12 +51,12 @@ export const llamaCpp: EngineAdapter = {
         ...(listen.kind === 'socket'
           ? ['--host', listen.path]
           : ['--host', '127.0.0.1', '--port', String(listen.port)]),
-        // It divides the context among its slots.
-        ...option('--ctx-size', unit.context_tokens * model.max_sequences),
-        ...option('--parallel', model.max_sequences),
-        ...option('--threads', unit.threads),
-        ...option('--ubatch-size', chosenChunk(model)),
-        ...option('--n-gpu-layers', onCpu ? 0 : 999),
+        // All of its KV, which it divides among its slots.
+        ...planned(unit, ['--ctx-size', '-c'], unit.kv_tokens),
+        ...planned(unit, ['--parallel', '-np'], concurrencyOf(unit)),
+        ...planned(unit, ['--threads', '-t'], unit.threads),
+        ...planned(unit, ['--ubatch-size', '-ub'], model.prefill_chunk_tokens),
+        ...planned(unit, ['--n-gpu-layers', '--gpu-layers', '-ngl'], onCpu ? 0 : 999),
         ...option('--cache-type-k', model.kv_type),
         ...option('--cache-type-v', model.kv_type),
         '--metrics',
@@ -67,6 +70,15 @@ export const llamaCpp: EngineAdapter = {
       files: [],
       links: [],
     };
+  },
+
+  limit_paths: ['/props'],
+  parseLimits([props = '']) {
+    // Its KV is what it was told; of a slot it says how long a sequence may be.
+    return limitsOf({
+      max_sequences: numberIn(props, 'total_slots'),
+      context_tokens: numberIn(props, 'n_ctx'),
+    });
   },
 
   parseMetrics: (text) =>

@@ -4,15 +4,9 @@
  * socket instead.
  */
 import { join } from 'node:path';
-import {
-  chosenChunk,
-  type EngineAdapter,
-  loadOf,
-  metricSum,
-  metricValue,
-  option,
-  unsupportedOption,
-} from './adapter.ts';
+import { shareOfFree } from '../../spec/engine-memory.ts';
+import { type EngineAdapter, loadOf, metricSum, metricValue, option, unsupportedOption } from './adapter.ts';
+import { planned, toldContext } from './engine-args.ts';
 import { onSocket, pythonProbe, unbindableHost } from './python-socket.ts';
 
 const dtypes: Record<string, string> = {
@@ -48,9 +42,10 @@ export const lmdeploy: EngineAdapter = {
         ...option('--model-name', model.name),
         ...option('--server-name', unbindableHost),
         ...option('--tp', unit.tensor),
-        ...option('--session-len', unit.context_tokens),
-        ...option('--max-batch-size', model.max_sequences),
-        ...option('--max-prefill-token-num', chosenChunk(model)),
+        ...planned(unit, ['--session-len'], toldContext(unit)),
+        ...planned(unit, ['--max-batch-size'], model.max_sequences),
+        ...planned(unit, ['--max-prefill-token-num'], model.prefill_chunk_tokens),
+        ...planned(unit, ['--cache-max-entry-count'], shareOfFree(unit)),
         ...option('--dtype', dtypes[precision]),
         ...option('--model-format', formats.has(precision) ? precision : undefined),
         ...option('--chat-template', model.chat_template),

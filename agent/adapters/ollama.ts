@@ -5,6 +5,7 @@
  */
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { concurrencyOf } from '../../spec/launch.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import { inPrivateNetwork, type PrivateNetworkPlan, privateNetworkArgv } from '../private-network/plan.ts';
 import { type EngineAdapter, unsupportedOption } from './adapter.ts';
@@ -48,7 +49,7 @@ export const ollama: EngineAdapter = {
         OLLAMA_HOST: `127.0.0.1:${context.port}`,
         ...(model.environment.OLLAMA_MODELS === undefined ? { OLLAMA_MODELS: in_folder('models') } : {}),
         OLLAMA_CONTEXT_LENGTH: String(unit.context_tokens),
-        OLLAMA_NUM_PARALLEL: String(model.max_sequences),
+        OLLAMA_NUM_PARALLEL: String(concurrencyOf(unit)),
         OLLAMA_MAX_LOADED_MODELS: '1',
         // The model stays in memory for as long as its replica lives.
         OLLAMA_KEEP_ALIVE: '-1',

@@ -4,8 +4,8 @@
  * up to 0.5.2 have no such option: to those the argument is given within their own process.
  */
 import { join } from 'node:path';
+import { shareOfWeightsAndKv } from '../../spec/engine-memory.ts';
 import {
-  chosenChunk,
   type EngineAdapter,
   hostAndPort,
   loadOf,
@@ -15,6 +15,8 @@ import {
   optionIfKnown,
 } from './adapter.ts';
 import { chooseParsers } from './answer-parsers.ts';
+import { planned, toldContext } from './engine-args.ts';
+import { limitsOf, numberIn } from './limits.ts';
 import { readSglangProbe, sglangProbeArgv } from './sglang-probe.ts';
 
 const dtypes: Record<string, string> = {
@@ -51,6 +53,7 @@ export const sglang: EngineAdapter = {
     const parsers = chooseParsers(unit, context.probed);
     const readsConfig = context.probed?.options?.has('--config') ?? true;
     const env: Record<string, string> = readsConfig ? {} : { HPCSERVE_ENGINE_KEY: context.key };
+    const onCpu = unit.device_kind === 'cpu' || context.emulated;
     return {
       argv: [
         ...context.engine_prefix,
@@ -70,14 +73,18 @@ export const sglang: EngineAdapter = {
               ...option('--node-rank', place.rank),
               ...option('--dist-init-addr', hostAndPort(place.leader)),
             ]),
-        ...option('--context-length', unit.context_tokens),
-        ...option('--max-running-requests', model.max_sequences),
-        ...option('--chunked-prefill-size', chosenChunk(model)),
+        ...planned(unit, ['--context-length'], toldContext(unit)),
+        ...planned(unit, ['--max-running-requests'], model.max_sequences),
+        ...planned(unit, ['--chunked-prefill-size'], model.prefill_chunk_tokens),
+        // On CPUs a share would be one of the whole node's memory, whoever else is there.
+        ...(onCpu
+          ? planned(unit, ['--max-total-tokens', '--mem-fraction-static'], unit.memory && unit.kv_tokens)
+          : planned(unit, ['--mem-fraction-static', '--max-total-tokens'], shareOfWeightsAndKv(unit))),
         ...option('--dtype', dtype),
         ...(model.precision !== 'auto' && dtype === undefined
           ? option('--quantization', model.precision)
           : []),
-        ...(unit.device_kind === 'cpu' || context.emulated ? ['--device', 'cpu'] : []),
+        ...(onCpu ? planned(unit, ['--device'], 'cpu') : []),
         ...option('--chat-template', model.chat_template),
         ...option('--tool-call-parser', parsers.tools),
         ...option('--reasoning-parser', parsers.reasoning),
@@ -91,6 +98,18 @@ export const sglang: EngineAdapter = {
       links: [],
       notices: parsers.notices,
     };
+  },
+
+  // Newer versions have it as /server_info.
+  limit_paths: ['/get_server_info', '/server_info'],
+  parseLimits(answers) {
+    const said = answers.find((text) => numberIn(text, 'max_total_num_tokens') !== undefined) ?? '';
+    return limitsOf({
+      max_sequences: numberIn(said, 'effective_max_running_requests_per_dp', 'max_running_requests'),
+      kv_tokens: numberIn(said, 'max_total_num_tokens'),
+      context_tokens: numberIn(said, 'context_len', 'context_length', 'max_req_input_len'),
+      prefix_caching: said === '' ? undefined : !/"disable_radix_cache": ?true/.test(said),
+    });
   },
 
   parseMetrics: (text) =>

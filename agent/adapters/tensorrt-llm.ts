@@ -5,7 +5,9 @@
  * iterations that must be asked for: the agent counts requests itself.
  */
 import { join } from 'node:path';
-import { chosenChunk, type EngineAdapter, option, unsupportedOption } from './adapter.ts';
+import { shareOfFree } from '../../spec/engine-memory.ts';
+import { type EngineAdapter, option, unsupportedOption } from './adapter.ts';
+import { planned, toldContext } from './engine-args.ts';
 import { onSocket, pythonProbe, servedLink } from './python-socket.ts';
 
 export const tensorrtLlm: EngineAdapter = {
@@ -34,9 +36,10 @@ export const tensorrtLlm: EngineAdapter = {
         ...option('--port', context.port),
         ...option('--tp_size', unit.tensor),
         ...option('--pp_size', unit.pipeline),
-        ...option('--max_seq_len', unit.context_tokens),
-        ...option('--max_batch_size', model.max_sequences),
-        ...option('--max_num_tokens', chosenChunk(model)),
+        ...planned(unit, ['--max_seq_len'], toldContext(unit)),
+        ...planned(unit, ['--max_batch_size'], model.max_sequences),
+        ...planned(unit, ['--max_num_tokens'], model.prefill_chunk_tokens),
+        ...planned(unit, ['--kv_cache_free_gpu_memory_fraction'], shareOfFree(unit)),
         ...option('--chat_template', model.chat_template),
         ...model.engine_args,
       ],

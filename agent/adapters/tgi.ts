@@ -3,8 +3,8 @@
  * (https://huggingface.co/docs/text-generation-inference/reference/launcher). Its key is read from API_KEY.
  */
 import { join } from 'node:path';
+import { shareOfAll } from '../../spec/engine-memory.ts';
 import {
-  chosenChunk,
   type EngineAdapter,
   loadOf,
   metricSum,
@@ -13,6 +13,8 @@ import {
   optionsInHelp,
   unsupportedOption,
 } from './adapter.ts';
+import { planned, toldContext } from './engine-args.ts';
+import { limitsOf, numberIn } from './limits.ts';
 import { servedLink } from './python-socket.ts';
 
 const program = 'text-generation-launcher';
@@ -40,6 +42,7 @@ export const tgi: EngineAdapter = {
     if (model.chat_template !== undefined) throw unsupportedOption(model, 'TGI', 'chat_template');
     const { folder, link } = servedLink(unit, context);
     const dtype = dtypes[model.precision];
+    const told = toldContext(unit);
     return {
       argv: [
         ...context.engine_prefix,
@@ -50,9 +53,11 @@ export const tgi: EngineAdapter = {
         '127.0.0.1',
         ...option('--port', context.port),
         ...option('--num-shard', unit.tensor),
-        ...option('--max-total-tokens', unit.context_tokens),
-        ...option('--max-input-tokens', unit.context_tokens - 1),
-        ...option('--max-batch-prefill-tokens', chosenChunk(model)),
+        ...planned(unit, ['--max-total-tokens'], told),
+        ...planned(unit, ['--max-input-tokens', '--max-total-tokens'], told && told - 1),
+        ...planned(unit, ['--max-concurrent-requests'], model.max_sequences),
+        ...planned(unit, ['--max-batch-prefill-tokens'], model.prefill_chunk_tokens),
+        ...planned(unit, ['--cuda-memory-fraction'], shareOfAll(unit)),
         ...(dtype !== undefined || model.precision === 'auto'
           ? option('--dtype', dtype)
           : option('--quantize', model.precision)),
@@ -69,6 +74,14 @@ export const tgi: EngineAdapter = {
       cwd: folder,
     };
   },
+
+  limit_paths: ['/info'],
+  parseLimits: ([info = '']) =>
+    limitsOf({
+      max_sequences: numberIn(info, 'max_concurrent_requests'),
+      kv_tokens: numberIn(info, 'max_batch_total_tokens'),
+      context_tokens: numberIn(info, 'max_total_tokens'),
+    }),
 
   parseMetrics: (text) =>
     loadOf({

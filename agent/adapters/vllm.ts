@@ -3,10 +3,11 @@
  * version has of options and parsers is looked for in its sources: `vllm-probe.ts`.
  */
 import { join } from 'node:path';
+import { kvGibibytes, shareOfAll } from '../../spec/engine-memory.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import {
-  chosenChunk,
   type EngineAdapter,
   type EngineProbe,
   type EngineRankPlace,
@@ -17,6 +18,8 @@ import {
   optionIfKnown,
 } from './adapter.ts';
 import { type ChosenParsers, chooseParsers } from './answer-parsers.ts';
+import { isGiven, planned, toldContext } from './engine-args.ts';
+import { labelsOf, limitsOf, numberIn, wholeNumber } from './limits.ts';
 import { devicesByNumber } from './visible-devices.ts';
 import { readVllmProbe, vllmProbeArgv } from './vllm-probe.ts';
 
@@ -72,6 +75,48 @@ function cannotSleep({ name }: ModelSpec): HpcserveError {
   });
 }
 
+/** Ways to say how much memory it takes. */
+const memory_options = [
+  '--gpu-memory-utilization',
+  '--kv-cache-memory-bytes',
+  '--num-gpu-blocks-override',
+] as const;
+const cpu_kv_variable = 'VLLM_CPU_KVCACHE_SPACE';
+
+/**
+ * What the plan gave it. On GPUs a share of the device. On CPUs the KV cache alone: a share would be one of the whole
+ * node's memory, whoever else is there. Versions from 0.30 on take it in bytes, those before in whole GiB of the
+ * environment, which every version obeys first.
+ */
+function memoryOf(
+  unit: UnitSpec,
+  onCpu: boolean,
+  version: string | undefined,
+): { options: string[]; env: Record<string, string> } {
+  const { model, memory } = unit;
+  if (!onCpu) return { options: planned(unit, memory_options, shareOfAll(unit)), env: {} };
+  const own = isGiven(model.engine_args, memory_options) || model.environment[cpu_kv_variable] !== undefined;
+  if (memory === undefined || own) return { options: [], env: {} };
+  const [major = 0, minor = 0] = (version ?? '').split('.').map((part) => Number.parseInt(part, 10) || 0);
+  return major > 0 || minor >= 30
+    ? { options: ['--kv-cache-memory-bytes', String(memory.kv_bytes)], env: {} }
+    : { options: [], env: { [cpu_kv_variable]: String(kvGibibytes(unit)) } };
+}
+
+/** Tokens of its KV cache, as the labels of its configuration say. */
+function cacheTokens(metrics: string): number | undefined {
+  const labels = labelsOf(metrics, 'vllm:cache_config_info');
+  const told = wholeNumber(labels?.get('kv_cache_size_tokens'));
+  if (told !== undefined) return told;
+  const [blocks, size] = ['num_gpu_blocks', 'block_size'].map((name) => wholeNumber(labels?.get(name)));
+  return blocks === undefined || size === undefined ? undefined : blocks * size;
+}
+
+function prefixCaching(metrics: string): boolean | undefined {
+  const value = labelsOf(metrics, 'vllm:cache_config_info')?.get('enable_prefix_caching');
+  return value === undefined ? undefined : value === 'True';
+}
+
 export const vllm: EngineAdapter = {
   name: 'vllm',
   readiness_path: '/health',
@@ -93,6 +138,8 @@ export const vllm: EngineAdapter = {
       : ({ kind: 'loopback', port: context.port } as const);
     const dtype = dtypes[model.precision];
     const { domains } = model.remote_media;
+    const onCpu = unit.device_kind === 'cpu' || context.emulated;
+    const memory = memoryOf(unit, onCpu, context.probed?.version);
     const sleeps = model.engine_args.includes(sleep_option);
     const parsers = chooseParsers(unit, context.probed);
     if (sleeps && listen.kind !== 'socket') throw cannotSleep(model);
@@ -112,9 +159,10 @@ export const vllm: EngineAdapter = {
       ...option('--tensor-parallel-size', unit.tensor),
       ...option('--pipeline-parallel-size', unit.pipeline),
       ...(place === undefined ? [] : acrossNodes(place)),
-      ...option('--max-model-len', unit.context_tokens),
-      ...option('--max-num-seqs', model.max_sequences),
-      ...option('--max-num-batched-tokens', chosenChunk(model)),
+      ...planned(unit, ['--max-model-len'], toldContext(unit)),
+      ...planned(unit, ['--max-num-seqs'], model.max_sequences),
+      ...planned(unit, ['--max-num-batched-tokens'], model.prefill_chunk_tokens),
+      ...memory.options,
       ...option('--dtype', dtype),
       ...(model.precision !== 'auto' && dtype === undefined ? option('--quantization', model.precision) : []),
       ...option('--chat-template', model.chat_template),
@@ -133,6 +181,7 @@ export const vllm: EngineAdapter = {
       listen,
       env: {
         VLLM_API_KEY: context.key,
+        ...memory.env,
         // Its ranks talk to each other over TCP: those of one node on loopback, where nobody else's node reaches.
         VLLM_HOST_IP: place?.own_address ?? '127.0.0.1',
         VLLM_NO_USAGE_STATS: '1',
@@ -149,14 +198,26 @@ export const vllm: EngineAdapter = {
     };
   },
 
+  limit_paths: ['/v1/models', '/metrics'],
+  parseLimits([models = '', metrics = ''], log) {
+    return limitsOf({
+      // It writes the number only where it was told one; without, the plan has its default.
+      max_sequences: wholeNumber(/max_num_seqs['"]?\s*[=:]\s*(\d+)/.exec(log)?.[1]),
+      kv_tokens: cacheTokens(metrics) ?? wholeNumber(/KV cache size: ([\d,]+) tokens/.exec(log)?.[1]),
+      context_tokens: numberIn(models, 'max_model_len'),
+      prefix_caching: prefixCaching(metrics),
+    });
+  },
+
   parseMetrics(text, unit) {
+    const total = cacheTokens(text) ?? unit.kv_tokens;
     const share =
       metricValue(text, 'vllm:kv_cache_usage_perc') ?? metricValue(text, 'vllm:gpu_cache_usage_perc');
     return loadOf({
       running: metricValue(text, 'vllm:num_requests_running'),
       waiting: metricValue(text, 'vllm:num_requests_waiting'),
-      kv_tokens_total: unit.kv_tokens,
-      kv_tokens_used: share === undefined ? undefined : Math.round(share * unit.kv_tokens),
+      kv_tokens_total: total,
+      kv_tokens_used: share === undefined ? undefined : Math.round(share * total),
       activity: metricSum(text, ['vllm:prompt_tokens_total', 'vllm:generation_tokens_total']),
     });
   },

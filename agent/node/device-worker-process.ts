@@ -3,10 +3,11 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { packageRoot } from '../../host/package-root.ts';
+import { nativeDefaults } from '../../solver/catalog/engine-defaults.ts';
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import { isFull, type ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { UnitSpec } from '../../spec/launch.ts';
+import { concurrencyOf, type UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import { fatalSign } from '../adapters/fatal.ts';
@@ -326,8 +327,8 @@ function nativeModel(unit: UnitSpec): NativeModel {
     model_path: unit.model_path,
     ...(model.chat_template === undefined ? {} : { chat_template_file: model.chat_template }),
     context_tokens: unit.context_tokens,
-    max_sequences: model.max_sequences,
-    prefill_chunk_tokens: model.prefill_chunk_tokens,
+    max_sequences: concurrencyOf(unit),
+    prefill_chunk_tokens: model.prefill_chunk_tokens ?? nativeDefaults.batched_tokens,
     kv_tokens: unit.kv_tokens,
     kv_type: model.kv_type,
     batch_invariant: model.batch_invariant,
@@ -376,7 +377,7 @@ export function emptyLoad(unit: UnitSpec): ModelLoad {
     state: 'pending',
     running: 0,
     waiting: 0,
-    max_sequences: unit.model.max_sequences,
+    max_sequences: concurrencyOf(unit),
     kv_tokens_total: unit.kv_tokens,
     kv_tokens_used: 0,
   };

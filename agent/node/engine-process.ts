@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { EngineLimits, ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
@@ -19,6 +19,7 @@ import { Child, type ChildEnd } from './child.ts';
 import { emptyLoad } from './device-worker-process.ts';
 import { EngineContainer } from './engine-container.ts';
 import { EngineHealth } from './engine-health.ts';
+import { readEngineLimits } from './engine-limits.ts';
 import { probeEngine } from './engine-probe.ts';
 import { fetchText } from './engine-request.ts';
 import { EngineSleep } from './engine-sleep.ts';
@@ -55,6 +56,7 @@ export class EngineProcess implements ServingProcess {
   readonly model_errors: ReadonlyMap<string, HpcserveError> = new Map();
   engine_version: string | undefined;
   upstream: Upstream | undefined;
+  limits: EngineLimits | undefined;
   readonly #context: ProcessContext;
   readonly #unit: UnitSpec;
   readonly #adapter: EngineAdapter;
@@ -85,13 +87,15 @@ export class EngineProcess implements ServingProcess {
   loads(in_flight: number): ModelLoad[] {
     const { running, waiting, kv_tokens_total, kv_tokens_used } = this.#load;
     const empty = emptyLoad(this.#unit);
+    const max_sequences = this.limits?.max_sequences ?? empty.max_sequences;
     return [
       {
         ...empty,
+        max_sequences,
         state: this.models[0]!.state,
-        running: running ?? Math.min(in_flight, empty.max_sequences),
-        waiting: waiting ?? Math.max(0, in_flight - empty.max_sequences),
-        kv_tokens_total: kv_tokens_total ?? empty.kv_tokens_total,
+        running: running ?? Math.min(in_flight, max_sequences),
+        waiting: waiting ?? Math.max(0, in_flight - max_sequences),
+        kv_tokens_total: kv_tokens_total ?? this.limits?.kv_tokens ?? empty.kv_tokens_total,
         kv_tokens_used: kv_tokens_used ?? 0,
       },
     ];
@@ -136,6 +140,7 @@ export class EngineProcess implements ServingProcess {
         this.#sleep = sleep && this.#sleeping(sleep, upstream, signal);
         this.upstream = upstream;
         this.#update({ state: 'serving' });
+        this.#learnLimits(upstream).catch((error: unknown) => this.#context.log.error(error));
         this.#followLoad(child, upstream).catch((error: unknown) => this.#context.log.error(error));
       }
       const hung = reached === 'ready' ? this.#untilHung(child, upstream) : never;
@@ -151,6 +156,17 @@ export class EngineProcess implements ServingProcess {
       await this.#child?.stop(stop_grace_ms);
       return { error: HpcserveError.from(error), restartable: false };
     }
+  }
+
+  /** What it chose itself is what status and gateways are told from then on. */
+  async #learnLimits(upstream: Upstream): Promise<void> {
+    const { log } = this.#context;
+    this.limits = await readEngineLimits(this.#adapter, upstream, this.log_file, log);
+    if (Object.keys(this.limits).length > 0)
+      log.info({ unit: this.#unit.unit, ...this.limits }, 'engine limits');
+    const { context_tokens } = this.limits;
+    this.#update(context_tokens === undefined ? {} : { context_tokens });
+    this.#context.onFullness();
   }
 
   #sleeping(paths: SleepPaths, upstream: Upstream, signal: AbortSignal): EngineSleep {

@@ -1,4 +1,4 @@
-import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { EngineLimits, ModelLoad } from '../../spec/agent-state.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
@@ -43,6 +43,8 @@ export interface ServingProcess {
   readonly model_errors: ReadonlyMap<string, HpcserveError>;
   /** What is wrong and does not stop it. */
   readonly notices?: readonly HpcserveError[];
+  /** What a wrapped engine chose itself; absent until it has said so. */
+  readonly limits?: EngineLimits | undefined;
   /** Defined as soon as requests can be sent. */
   readonly upstream: Upstream | undefined;
   /** Resolves once, when the process is gone; never rejects. */

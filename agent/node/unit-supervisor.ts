@@ -164,6 +164,7 @@ export class UnitSupervisor {
       models: this.models.map((model) => ({ ...model })),
       ...(this.#process?.pid === undefined || this.#ended ? {} : { pid: this.#process.pid }),
       log_file: this.#options.log_file,
+      limits: this.#process?.limits,
       ...(error === undefined ? {} : { error: error.toJSON() }),
       ...(failed.length === 0 ? {} : { model_errors: Object.fromEntries(failed) }),
     };

@@ -37,7 +37,7 @@ export function registerRun(program: Command, context: CliContext): void {
     )
     .option('--model <name>', 'with a command: name under which clients ask for it')
     .option('--context <tokens>', 'with a command: longest sequence', atLeast(16), 4096)
-    .option('--max-sequences <number>', 'with a command: requests at the same time', atLeast(1), 16)
+    .option('--max-sequences <number>', 'with a command: requests at the same time', atLeast(1), 256)
     .option(
       '--gpus <number>',
       'with a command: GPUs of this node it uses (default: those the job step sees)',

@@ -1,12 +1,9 @@
-/**
- * What can be seen to be wrong with the models of a specification before anything is submitted, beside
- * their files; and what of it would have no effect.
- */
+/** What can be seen to be wrong with the models of a specification before anything is submitted, beside their files. */
 import { accessSync, constants } from 'node:fs';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { DeploymentSpec, ModelSpec } from '../../spec/model-yaml.ts';
 import { nearest } from '../../spec/nearest.ts';
-import type { ResolvedEngine } from '../../spec/plan.ts';
+import { refuseWithoutEffect } from './engine-fields.ts';
 
 /**
  * @param nodeKinds names of the site's node kinds; undefined: those of other sites may be meant
@@ -27,6 +24,7 @@ export function checkModels(
     checkCommand(model);
     checkFiles(model);
   }
+  refuseWithoutEffect(spec.models);
 }
 
 /** Clients ask by name: models may share an alias, of which the gateway chooses one, but no model's own name. */
@@ -131,26 +129,4 @@ function checkFiles({ name, chat_template, environment_files }: ModelSpec): void
       });
     }
   }
-}
-
-/** Settings of a model that its engine does not act on, in words; they are no error, since engines differ. */
-export function withoutEffect(model: ModelSpec, engine: ResolvedEngine): string[] {
-  const native = engine === 'native';
-  const idle: (readonly [string, boolean])[] = [
-    ['engine_args', native && model.engine_args.length > 0],
-    ['environment', native && Object.keys(model.environment).length > 0],
-    ['environment_files', native && model.environment_files.length > 0],
-    ['precision', native && model.precision !== 'auto'],
-    ['precision_choices', native && model.precision_choices.length > 0],
-    ['kv_type', !native && engine !== 'llama.cpp' && engine !== 'ollama' && model.kv_type !== 'f16'],
-    ['batch_invariant', !native && model.batch_invariant],
-    ['latency_sensitivity', !native && model.latency_sensitivity !== 1],
-    ['remote_media', native && model.remote_media.domains.length > 0],
-    ['chat_template', engine === 'command' && model.chat_template !== undefined],
-  ];
-  const keys = idle.filter(([, is]) => is).map(([key]) => key);
-  if (keys.length === 0) return [];
-  return [
-    `${model.name}: ${keys.join(', ')} ${keys.length > 1 ? 'have' : 'has'} no effect with engine ${engine} in this version`,
-  ];
 }

@@ -14,6 +14,7 @@ import { measuredWorkloads } from './measured-workload.ts';
 import { type PlannedDeployment, type PlanningInput, planDeployment } from './planning.ts';
 import { withQueueWaits } from './queue-wait.ts';
 import { searchDeadline } from './search-deadline.ts';
+import { seenEngines } from './seen-engines.ts';
 import { offersOf } from './site-offers.ts';
 
 export interface PlanNowOptions {
@@ -82,7 +83,9 @@ export async function planningInput(
     limits: searchDeadline(options.search_ms ?? search_ms, () => performance.now()),
     measured: measuredWorkloads(store.layout.root),
     ...(objective ? { objective } : {}),
-    ...(before?.desired === 'serving' ? { running: runningOf(before) } : {}),
+    ...(before?.desired === 'serving'
+      ? { running: runningOf(before), seen: seenEngines(before, store) }
+      : {}),
   };
 }
 

@@ -9,6 +9,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
 import {
   defaultPlacementSettings,
+  type EngineSeen,
   type NodeKindOffer,
   type PlacementModel,
   type PlacementQuestion,
@@ -22,7 +23,8 @@ import {
 import type { SiteConfig } from '../../spec/site.ts';
 import { parseSlurmDuration_s } from '../../spec/slurm-types.ts';
 import { digestOf } from '../state/digest.ts';
-import { checkModels, withoutEffect } from './check-models.ts';
+import { checkModels } from './check-models.ts';
+import { refuseWithoutEffect } from './engine-fields.ts';
 import { sealPlan } from './plan-file.ts';
 import { unusedDevices } from './whole-nodes.ts';
 
@@ -43,6 +45,8 @@ export interface PlanningInput {
   running?: RunningReplicas[];
   /** What the gateways measured, by model name; model.yaml's own words come first. */
   measured?: ReadonlyMap<string, PlannedWorkload>;
+  /** What engines of its replicas said that they chose, by model name. */
+  seen?: ReadonlyMap<string, EngineSeen[]>;
   /** When the search for a better plan ends. */
   limits?: AllocationLimits;
   /** That no such nodes are offered as model.yaml names is no mistake: other sites have them, or they are gone. */
@@ -80,7 +84,11 @@ export async function buildPlacementQuestion(input: PlanningInput): Promise<Aske
   const models: PlacementModel[] = [];
   for (const model of spec.models) {
     const workload = workloadOf(model, input.measured);
-    models.push({ ...(await input.inspect(model, folder, site)), ...(workload ? { workload } : {}) });
+    const seen = input.seen?.get(model.name);
+    const inspected = await input.inspect(model, folder, site);
+    if (workload !== undefined) inspected.workload = workload;
+    if (seen !== undefined) inspected.seen = seen;
+    models.push(inspected);
   }
   const stamps = Object.fromEntries(models.map((model) => [model.model_path, stampOf(model.model_path)]));
   const limit = spec.slurm.time_limit === undefined ? undefined : parseSlurmDuration_s(spec.slurm.time_limit);
@@ -114,6 +122,7 @@ export async function buildPlacementQuestion(input: PlanningInput): Promise<Aske
 export async function planDeployment(input: PlanningInput): Promise<PlannedDeployment> {
   const { inputs_digest, warnings, ...asked } = await buildPlacementQuestion(input);
   const placement = place(asked.question, input.limits);
+  refuseWithoutEffect(input.spec.models, placement.models);
   return {
     ...asked,
     plan: sealPlan({
@@ -125,12 +134,7 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
       inputs_digest,
       ...placement,
       warnings: [
-        ...new Set([
-          ...warnings,
-          ...placement.warnings,
-          ...unusedDevices(placement.launches, input.offers),
-          ...modelsWithoutEffect(input.spec.models, placement.models),
-        ]),
+        ...new Set([...warnings, ...placement.warnings, ...unusedDevices(placement.launches, input.offers)]),
       ],
     }),
   };
@@ -256,16 +260,6 @@ function unknownDevices(offers: readonly NodeKindOffer[]): string[] {
     const host = { cpus, isa, ...(architecture ? { architecture } : {}) };
     const { note } = offeredDevice(devices, host, devices.figures);
     return note === undefined ? [] : [`${node_kind}: ${note}`];
-  });
-}
-
-export function modelsWithoutEffect(
-  models: readonly ModelSpec[],
-  planned: readonly PlannedModel[],
-): string[] {
-  return models.flatMap((model) => {
-    const engine = planned.find((each) => each.model === model.name)?.engine;
-    return engine === undefined ? [] : withoutEffect(model, engine);
   });
 }
 

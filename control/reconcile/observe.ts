@@ -2,7 +2,7 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import type { AgentState, GivenDevice, SessionState } from '../../spec/agent-state.ts';
+import type { AgentState, EngineLimits, GivenDevice, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { DeviceDescription, ModelState } from '../../spec/session-record.ts';
@@ -29,6 +29,8 @@ export interface UnitStatus {
   bytes_loaded?: number;
   bytes_total?: number;
   load_bytes_per_s?: number;
+  /** What a wrapped engine chose itself. */
+  limits?: EngineLimits;
   /** What went wrong and why, on one line; `try`: what to do. */
   error?: string;
   try?: string[];
@@ -226,6 +228,7 @@ function unitStatus(
     bytes_loaded: model?.bytes_loaded,
     bytes_total: model?.bytes_total,
     load_bytes_per_s: model?.load_bytes_per_s,
+    limits: session?.limits,
     error: finding && sentenceOf(finding),
     try: finding?.try,
     log_file: session?.log_file,

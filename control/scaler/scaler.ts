@@ -2,7 +2,9 @@ import { type ScalingDecision, scale } from '../../solver/scaling/scale.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
+import type { PlannedWorkload } from '../../spec/plan.ts';
 import { alwaysOn } from '../../spec/scaling.ts';
+import { measuredWorkloads } from '../plan/measured-workload.ts';
 import { planNow } from '../plan/plan-now.ts';
 import { requireFeasible } from '../plan/planning.ts';
 import type { Observation } from '../reconcile/observe.ts';
@@ -19,6 +21,7 @@ import { digestOf } from '../state/digest.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
 import { newLaunch, superseded } from '../state/launch-transitions.ts';
 import { DemandWatch } from './demand-watch.ts';
+import { slotsOf } from './slots.ts';
 
 /** Demand is averaged over so long before it counts, ms; on a short reclamation window over less. */
 const average_ms = 15_000;
@@ -39,6 +42,8 @@ export class Scaler {
   readonly #operations: Operations;
   readonly #emit: (event: ProgressEvent) => void;
   readonly #watch: DemandWatch;
+  /** What gateways measured of each model, as of this round. */
+  #measured: ReadonlyMap<string, PlannedWorkload> | undefined;
   /** By deployment and model: when to try again what found no place. */
   readonly #retry_ms = new Map<string, number>();
 
@@ -53,7 +58,9 @@ export class Scaler {
     const windows = states.flatMap(({ spec }) =>
       spec.models.flatMap(({ scaling }) => (scaling ? [1000 * scaling.window_s] : [])),
     );
-    if (windows.length > 0) this.#watch.read(this.#operations.now_ms(), Math.max(...windows));
+    if (windows.length === 0) return;
+    this.#watch.read(this.#operations.now_ms(), Math.max(...windows));
+    this.#measured = measuredWorkloads(this.#operations.store.layout.root);
   }
 
   /**
@@ -73,7 +80,7 @@ export class Scaler {
         await this.#update(state.name, (current) => awake(current, model.name, this.#operations.now_ms()));
         changed = true;
       }
-      const decided = this.#decide(state, model, have, serving);
+      const decided = this.#decide(state, observation, model, have, serving);
       if (decided.replicas === have || (spent && decided.replicas > have)) continue;
       const done =
         decided.replicas > have
@@ -94,7 +101,13 @@ export class Scaler {
     return changed;
   }
 
-  #decide(state: DeploymentState, model: ModelSpec, have: number, serving: number): ScalingDecision {
+  #decide(
+    state: DeploymentState,
+    observation: Observation,
+    model: ModelSpec,
+    have: number,
+    serving: number,
+  ): ScalingDecision {
     const scaling = model.scaling!;
     const window_ms = 1000 * scaling.window_s;
     const { samples, asked_ms, ttft_ms } = this.#watch.demandOf([model.name, ...model.aliases]);
@@ -102,7 +115,7 @@ export class Scaler {
       now_ms: this.#operations.now_ms(),
       replicas: have,
       serving,
-      slots: model.max_sequences,
+      slots: slotsOf(state, observation, model, this.#measured?.get(model.name)),
       samples,
       changed_ms: state.scaled?.[model.name]?.changed_ms ?? 0,
       asked_ms,

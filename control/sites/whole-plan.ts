@@ -12,8 +12,8 @@ import type { DeploymentSpec } from '../../spec/model-yaml.ts';
 import type { PlacementQuestion, Plan, PlannedLaunch } from '../../spec/plan.ts';
 import type { SiteQuestion } from '../../spec/site-question.ts';
 import type { Share } from '../../spec/site-share.ts';
+import { refuseWithoutEffect } from '../plan/engine-fields.ts';
 import { sealPlan } from '../plan/plan-file.ts';
-import { modelsWithoutEffect } from '../plan/planning.ts';
 import { searchDeadline } from '../plan/search-deadline.ts';
 import { unusedDevices } from '../plan/whole-nodes.ts';
 import { digestOf } from '../state/digest.ts';
@@ -72,12 +72,12 @@ export function planWhole(
     question,
     searchDeadline(search_ms, () => performance.now()),
   );
+  refuseWithoutEffect(spec.models, placement.models);
   const launches = placement.launches.map((launch) => withPathsThere(launch, answers));
   const warnings = [
     ...answers.flatMap((answer) => answer.warnings.map((warning) => `${answer.site}: ${warning}`)),
     ...placement.warnings,
     ...unusedDevices(launches, question.node_kinds),
-    ...modelsWithoutEffect(spec.models, placement.models),
   ];
   const plan = sealPlan({
     format: 1,

@@ -1,16 +1,19 @@
 /** A chosen placement in words and figures: what each model gets, what it may expect, and what else could have been. */
-import type {
-  PlacementModel,
-  PlacementQuestion,
-  PlannedGroup,
-  PlannedModel,
-  Prediction,
-  RunnerUp,
+import {
+  defaultContextTokens,
+  type PlacementModel,
+  type PlacementQuestion,
+  type PlannedGroup,
+  type PlannedModel,
+  type Prediction,
+  type RunnerUp,
 } from '../../spec/plan.ts';
+import { engineFeatures } from '../catalog/engine-defaults.ts';
 import { type Allocation, devicesTaken } from './allocation.ts';
-import { type LatencyEstimator, workloadOf } from './latency-estimator.ts';
+import { type LatencyEstimator, uncalibrated, workloadOf } from './latency-estimator.ts';
 import { type OptionCost, penalty, replicasAtOnce } from './objective.ts';
 import type { PlacementOption } from './options.ts';
+import type { UnitMemory } from './unit-memory.ts';
 
 /** Runners-up that are listed: more are noise. */
 const runners_up_max = 6;
@@ -49,6 +52,7 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     engine: first.engine,
     reasons: [
       ...new Set(entries.flatMap(([option]) => option.reasons)),
+      ...new Set(entries.flatMap(([option]) => [batchWords(option), ...speedWords(option)])),
       ...(where.length > 0 ? [`replicas: ${where.join(', ')}`] : []),
     ],
     replicas,
@@ -60,6 +64,32 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     groups,
     runners_up: replicas === 0 ? [] : runnersUp({ model, options, placed }, about),
   };
+}
+
+/** What an engine is counted on to do with many requests, and who says so. */
+function batchWords({ engine, batch, model, seen }: PlacementOption): string {
+  const { max_sequences, prefill_chunk_tokens, engine_args } = model.spec;
+  const who =
+    seen?.max_sequences !== undefined
+      ? 'as it says'
+      : max_sequences !== undefined
+        ? 'as model.yaml says'
+        : 'its default';
+  const { prefix_caching, chunked_prefill } = engineFeatures(engine, engine_args);
+  const chunks = prefill_chunk_tokens !== undefined ? 'as model.yaml says' : 'its default';
+  const on = (name: string, is: boolean | undefined): string[] =>
+    is === undefined ? [] : [`${name} ${is ? 'on' : 'off'}`];
+  return [
+    `${engine} computes up to ${seen?.max_sequences ?? batch.max_sequences} sequences at once (${who})`,
+    `${batch.batched_tokens} tokens a step (${chunks})`,
+    ...on('prefix caching', prefix_caching),
+    ...on('chunked prefill', chunked_prefill),
+  ].join(', ');
+}
+
+function speedWords(option: PlacementOption): string[] {
+  const clauses = uncalibrated(option);
+  return clauses.length === 0 || option.shape === undefined ? [] : [`speeds: ${clauses.join('; ')}`];
 }
 
 function groupOf(
@@ -185,6 +215,14 @@ function whyDearer(
   return 'as good by the objective; another came first';
 }
 
+/** Engines that reserve memory for a whole context are given less of it by default, whatever there is. */
+function isBoundedByMemory(
+  { context_tokens }: UnitMemory,
+  { trained_context_tokens }: PlacementModel,
+): boolean {
+  return context_tokens < trained_context_tokens && context_tokens !== defaultContextTokens;
+}
+
 /** What a person should know of a model's placement before it is deployed. */
 export function placementWarnings(
   planned: PlannedModel,
@@ -199,6 +237,10 @@ export function placementWarnings(
     if (memory.kv_tokens < memory.kv_tokens_wanted)
       warnings.push(
         `${name} on ${offer.node_kind}: memory leaves room for ${memory.kv_tokens} KV tokens of the ${memory.kv_tokens_wanted} wanted (max_sequences × context_tokens); long requests may wait`,
+      );
+    if (model.spec.context_tokens === undefined && isBoundedByMemory(memory, model))
+      warnings.push(
+        `${name} on ${offer.node_kind}: sequences of at most ${memory.context_tokens} tokens, of the ${model.trained_context_tokens} the model was trained for: memory holds no more KV; ask for more devices (parallel), or for what you need (context_tokens)`,
       );
     if (engine === 'vllm' && model.format === 'gguf')
       warnings.push(`${name}: vLLM's support of GGUF files is experimental`);

@@ -13,6 +13,7 @@ import { shapeOfConfig } from '../catalog/hugging-face-config.ts';
 import { assumedInterconnects } from '../catalog/interconnects.ts';
 import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
 import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
+import { standInsFor } from '../simulator/calibration.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
 import type { ReplicaConfig } from '../simulator/deployment.ts';
 import { LatencyModel } from '../simulator/latency.ts';
@@ -31,9 +32,6 @@ const simulatedAs: Readonly<Record<ResolvedEngine, SimulatedEngine>> = {
   ollama: 'llamacpp',
   command: 'vllm',
 };
-
-/** The default of `prefill_chunk_tokens`: wrapped engines are told a chunk only where a person chose one. */
-const chunk_unless_chosen = 256;
 
 export function workloadOf(model: PlacementModel): PlannedWorkload {
   return model.workload ?? assumedWorkload;
@@ -147,6 +145,17 @@ export class LatencyEstimator {
   }
 }
 
+/** Whose measurements predictions for an option rest on, where they are not its own; one clause each. */
+export function uncalibrated({ engine, device }: PlacementOption): string[] {
+  const simulated = simulatedAs[engine];
+  const own = simulated === engine || (engine === 'llama.cpp' && simulated === 'llamacpp');
+  const same = own || (engine === 'tensorrt-llm' && simulated === 'trtllm');
+  return [
+    ...(same ? [] : [`${engine} is uncalibrated; taken for ${simulated}`]),
+    ...standInsFor(simulated, device.family),
+  ];
+}
+
 /**
  * Devices and what joins them. A link counts within a node: whether the nodes of a job share a rack nobody knows
  * before.
@@ -170,16 +179,15 @@ function configOf(option: PlacementOption): ReplicaConfig | undefined {
   const { model, shape } = option;
   if (shape === undefined) return undefined;
   const precision = weightPrecisionIfKnown(option.precision);
-  const chunk = model.spec.prefill_chunk_tokens;
   return {
     model: precision === undefined ? shape : { ...shape, weights: precision },
     ...placesOf(option),
     engine: simulatedAs[option.engine],
     tp: option.tensor,
     pp: option.pipeline,
-    max_sequences: model.spec.max_sequences,
-    kv_tokens: option.memory.kv_tokens,
+    max_sequences: option.seen?.max_sequences ?? option.batch.max_sequences,
+    kv_tokens: option.seen?.kv_tokens ?? option.memory.kv_tokens,
     kv_bits: option.engine === 'native' && model.spec.kv_type === 'q8_0' ? 8 : 16,
-    max_batched_tokens: option.engine === 'native' || chunk !== chunk_unless_chosen ? chunk : undefined,
+    max_batched_tokens: option.batch.batched_tokens,
   };
 }

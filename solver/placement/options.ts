@@ -1,5 +1,6 @@
 /** For one model and one node kind: the ways a replica would run there, or the constraint that forbids it. */
 import type {
+  EngineSeen,
   NodeKindOffer,
   PlacementModel,
   PlacementQuestion,
@@ -8,6 +9,7 @@ import type {
 } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import type { DeviceSpec } from '../catalog/device-spec.ts';
+import { type EngineDefaults, engineDefaults } from '../catalog/engine-defaults.ts';
 import { assumedInterconnects } from '../catalog/interconnects.ts';
 import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
@@ -15,7 +17,7 @@ import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
-import { formatGib, sizeUnit, type UnitMemory } from './unit-memory.ts';
+import { formatGib, sequencesOf, sizeUnit, type UnitMemory } from './unit-memory.ts';
 
 /** One way to run a replica of a model: everything but the node it lands on. */
 export interface PlacementOption {
@@ -41,6 +43,10 @@ export interface PlacementOption {
   threads: number;
   memory: UnitMemory;
   weight_bytes: number;
+  /** Sequences computed at once, and tokens of one step. */
+  batch: EngineDefaults;
+  /** What engines that run so said of themselves; predictions count with it. What is planned does not change by it. */
+  seen?: EngineSeen;
   time_limit_s?: number;
 }
 
@@ -146,9 +152,10 @@ function optionWith(
   const nodes = nodesTaken(way);
   if (typeof nodes !== 'number') return nodes;
   const onNode = deviceCount / nodes;
-  const memory = memoryTaken(way, onNode, question);
+  const defaults = engineDefaults(engine, way.device, deviceCount);
+  const memory = memoryTaken(way, onNode, question, defaults);
   if ('constraint' in memory) return memory;
-  const coresPerDevice = Math.max(1, Math.floor(offer.cpus / devices.count));
+  const coresPerDevice = coresOf(devices) ?? Math.max(1, Math.floor(offer.cpus / devices.count));
   const threads = spec.cpu_threads ?? coresPerDevice * onNode;
   if (threads > offer.cpus)
     return {
@@ -174,9 +181,26 @@ function optionWith(
     nodes,
     threads,
     memory,
+    batch: {
+      max_sequences: sequencesOf(model, engine, memory, defaults),
+      batched_tokens: spec.prefill_chunk_tokens ?? defaults.batched_tokens,
+    },
   };
   if (limit !== undefined) option.time_limit_s = limit;
+  const seen = model.seen?.find(
+    (each) =>
+      each.node_kind === offer.node_kind &&
+      each.engine === engine &&
+      each.tensor === tensor &&
+      each.pipeline === pipeline,
+  );
+  if (seen !== undefined) option.seen = seen;
   return option;
+}
+
+/** Of CPU devices that are made of so many cores: the scheduler may count hardware threads. */
+function coresOf({ kind, emulated, cores }: NodeKindOffer['devices']): number | undefined {
+  return kind === 'cpu' && emulated === undefined ? cores : undefined;
 }
 
 /** Over how many nodes a replica is split, where the engine, the devices and the model can be split so. */
@@ -217,9 +241,10 @@ function memoryTaken(
   { model, offer, engine, tensor, precision }: Way,
   devicesOnNode: number,
   { settings }: PlacementQuestion,
+  defaults: EngineDefaults,
 ): UnitMemory | BrokenConstraint {
   const split = { tensor, pipeline: model.spec.parallel.pipeline, weight_bytes: precision.weight_bytes };
-  const memory = sizeUnit(model, engine, offer.devices, split, settings);
+  const memory = sizeUnit(model, engine, offer.devices, split, settings, defaults);
   if ('because' in memory) {
     const { because, needed, available } = memory;
     return { constraint: 'device_memory', because, numbers: { engine, needed, available } };

@@ -171,9 +171,16 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
     first_device: first,
     threads: option.threads,
     context_tokens: option.memory.context_tokens,
+    context_told: option.memory.context_told ? true : undefined,
     kv_tokens: option.memory.kv_tokens,
     weight_bytes: option.weight_bytes,
     parsers: parsersFor(model, option.engine),
+    max_sequences: option.batch.max_sequences,
+    memory: {
+      device_bytes: option.memory.bytes_per_device,
+      kv_bytes: option.memory.kv_bytes,
+      share: option.memory.share,
+    },
   };
 }
 

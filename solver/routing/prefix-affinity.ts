@@ -8,6 +8,11 @@ import { emptyHash, extendHash, mix } from './hash.ts';
 const overMean = 1.25;
 /** Up to this share of its sequences a replica is never too full: with few requests the mean says little. */
 const alwaysRoom = 0.25;
+/**
+ * … and at most so many requests: engines take a thousand sequences on a large GPU, and the others would have none.
+ * Lower: loads stay even; higher: bursts of one beginning stay together.
+ */
+const always_max = 4;
 
 /**
  * Rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2018): every
@@ -30,7 +35,12 @@ export function byPrefix<T extends Candidate>(
     places += candidate.max_sequences;
   }
   const bound = ({ max_sequences }: Candidate): number =>
-    Math.ceil(Math.max(max_sequences * alwaysRoom, (max_sequences * overMean * requests) / places));
+    Math.ceil(
+      Math.max(
+        Math.min(always_max, max_sequences * alwaysRoom),
+        (max_sequences * overMean * requests) / places,
+      ),
+    );
   let home: T | undefined;
   let homeWeight = -1;
   for (const candidate of candidates) {

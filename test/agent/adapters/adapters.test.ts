@@ -152,8 +152,6 @@ describe('vLLM', () => {
       '1',
       '--max-model-len',
       '8192',
-      '--max-num-seqs',
-      '16',
       '--max-num-batched-tokens',
       '4096',
       '--quantization',
@@ -229,8 +227,6 @@ test('SGLang keeps its key out of the arguments', () => {
     '1',
     '--context-length',
     '8192',
-    '--max-running-requests',
-    '16',
     '--quantization',
     'awq',
     '--enable-metrics',
@@ -261,8 +257,6 @@ describe('LMDeploy', () => {
       '2',
       '--session-len',
       '8192',
-      '--max-batch-size',
-      '16',
       '--model-format',
       'awq',
     ]);
@@ -306,8 +300,6 @@ test('TensorRT-LLM on a socket, by a link of the served name', () => {
     '2',
     '--max_seq_len',
     '8192',
-    '--max_batch_size',
-    '16',
     '--chat_template',
     '/t.jinja',
   ]);
@@ -359,6 +351,7 @@ describe('llama-server', () => {
       'llama.cpp',
       { max_sequences: 4, kv_type: 'q8_0' },
       { probed: { version: 'b5000', unix_socket: true } },
+      { kv_tokens: 32_768 },
     );
     expect(result.argv).toEqual([
       'llama-server',

@@ -400,24 +400,6 @@ describe('allotting devices to units', () => {
     warnings: [],
   };
 
-  test('no two groups have a core in common', () => {
-    const cores = (...units: Parameters<typeof assignDevices>[0]) =>
-      assignDevices(units, devices).groups.map((group) => group.cores);
-    const onGpu = (name: string, first_device: number, threads: number) =>
-      unitOf({ name }, { engine: 'vllm', device_kind: 'gpu', first_device, threads });
-    expect(cores(onGpu('a', 0, 2), onGpu('b', 1, 2))).toEqual([
-      [0, 1],
-      [2, 3],
-    ]);
-    expect(cores(onGpu('a', 0, 30), onGpu('b', 1, 10))).toEqual([[0, 1, 2], [3]]);
-    expect(cores(onGpu('a', 0, 8), onGpu('b', 1, 8), onGpu('c', 0, 8))).toEqual([[0], [1, 2], [3]]);
-    // The cores of a CPU device are those of whoever computes on it.
-    const onCpu = unitOf({ name: 'c' }, { engine: 'vllm', device_kind: 'cpu', threads: 4 });
-    expect(cores(onCpu)).toEqual([[0, 1, 2, 3]]);
-    // Too few for one each: nobody has any of its own.
-    expect(cores(onCpu, onGpu('a', 0, 1))).toEqual([[0, 1, 2, 3], undefined]);
-  });
-
   test('native units of one device share a worker, wrapped engines do not; the rest is reported', () => {
     const { groups, failed, unused } = assignDevices(
       [

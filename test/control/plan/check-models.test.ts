@@ -1,6 +1,6 @@
 /** Mistakes in a specification are found before anything is submitted. */
 import { expect, it } from 'vitest';
-import { checkModels, withoutEffect } from '../../../control/plan/check-models.ts';
+import { checkModels } from '../../../control/plan/check-models.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { deploymentSchema, modelSchema } from '../../../spec/model-yaml.ts';
 
@@ -77,20 +77,4 @@ it('refuses hosts of remote media that the site does not allow', () => {
   expect(() =>
     modelSchema.parse({ name: 'm', source: '/m', remote_media: { domains: ['*.org'] } }),
   ).toThrow();
-});
-
-it('says which settings an engine does not act on', () => {
-  const model = modelSchema.parse({
-    name: 'm',
-    source: '/m',
-    slo: { ttft_ms: 1 },
-    engine_args: ['--x'],
-    kv_type: 'q8_0',
-  });
-  expect(withoutEffect(model, 'native')).toEqual([
-    'm: engine_args has no effect with engine native in this version',
-  ]);
-  expect(withoutEffect(model, 'llama.cpp')).toEqual([]);
-  expect(withoutEffect(model, 'vllm')[0]).toMatch(/m: kv_type/);
-  expect(withoutEffect(modelSchema.parse({ name: 'm', source: '/m' }), 'vllm')).toEqual([]);
 });

@@ -1,0 +1,66 @@
+/** What engines said of their limits is what the next plan counts with, and what it asks for stays the same. */
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { seenEngines } from '../../../control/plan/seen-engines.ts';
+import { place } from '../../../solver/placement/placement.ts';
+import type { EngineLimits } from '../../../spec/agent-state.ts';
+import type { EngineSeen } from '../../../spec/plan.ts';
+import { ask, gpus, llama } from '../../solver/placement/support.ts';
+import { deploymentState, launchRecord, plannedLaunch, temporaryStore } from '../support.ts';
+
+it('is read from the files of the agents, by model', () => {
+  const { store, dispose } = temporaryStore();
+  try {
+    const planned = plannedLaunch('m-1');
+    const units = [{ ...planned.units[0]!, engine: 'vllm' as const, max_sequences: 256 }];
+    const state = deploymentState([
+      launchRecord(1, { phase: 'submitted', planned: { ...planned, units } }),
+      launchRecord(2, { phase: 'submitted' }),
+    ]);
+    expect(seenEngines(state, store)).toEqual(new Map());
+    const folder = store.launchFolder(state.name, state.launches[0]!.launch_id);
+    mkdirSync(folder, { recursive: true });
+    const write = (node: string, updated_at_ms: number, limits?: EngineLimits): void =>
+      writeFileSync(
+        join(folder, `${node}.state.json`),
+        JSON.stringify({
+          format: 1,
+          node,
+          node_index: 0,
+          phase: 'serving',
+          started_at_ms: 0,
+          updated_at_ms,
+          devices: [],
+          sessions: [{ engine: 'vllm', unit: 'm-1', models: [], limits }],
+        }),
+      );
+    write('old', 1, { kv_tokens: 1, max_sequences: 1 });
+    write('new', 2, { kv_tokens: 34_952 });
+    const where = { node_kind: 'cpu', engine: 'vllm', tensor: 1, pipeline: 1 };
+    expect(seenEngines(state, store)).toEqual(
+      new Map([['m', [{ ...where, max_sequences: 256, kv_tokens: 34_952 }]]]),
+    );
+  } finally {
+    dispose();
+  }
+});
+
+it('changes what is predicted, and nothing of what is planned', () => {
+  const model = llama('m', '8b');
+  const seen: EngineSeen = { node_kind: 'h100', engine: 'vllm', tensor: 1, pipeline: 1, max_sequences: 8 };
+  const planOf = (...of: EngineSeen[]) => place(ask([{ ...model, seen: of }], [gpus('H100', 80, 1)]));
+  const rate = (plan: ReturnType<typeof place>) => plan.models[0]!.groups[0]!.predicted!.max_rate_per_s;
+  const [before, after] = [planOf(), planOf(seen)];
+  expect(after.launches).toEqual(before.launches);
+  expect(rate(after)).toBeLessThan(0.3 * rate(before));
+  expect(after.models[0]!.reasons.join('\n')).toMatch(
+    /vllm computes up to 8 sequences at once \(as it says\)/,
+  );
+  expect(before.models[0]!.reasons.join('\n')).toMatch(
+    /up to 1024 sequences at once \(its default\), 8192 tokens/,
+  );
+  // Of other nodes, and split otherwise, nothing was said.
+  expect(rate(planOf({ ...seen, node_kind: 'a100' }))).toBe(rate(before));
+  expect(rate(planOf({ ...seen, tensor: 2 }))).toBe(rate(before));
+});

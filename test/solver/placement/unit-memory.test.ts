@@ -1,0 +1,162 @@
+/** What a replica gets of a device: memory, KV, context and sequences, by engine. */
+import { describe, expect, it } from 'vitest';
+import { findDevice } from '../../../solver/catalog/devices.ts';
+import { engineDefaults } from '../../../solver/catalog/engine-defaults.ts';
+import { place } from '../../../solver/placement/placement.ts';
+import { sequencesOf, sizeUnit, type UnitMemory } from '../../../solver/placement/unit-memory.ts';
+import {
+  type DeviceOffer,
+  defaultPlacementSettings,
+  type PlacementModel,
+  type ResolvedEngine,
+} from '../../../spec/plan.ts';
+import { ask, cpus, gguf, gpus, llama } from './support.ts';
+
+const gib = 2 ** 30;
+const h100: DeviceOffer = { kind: 'gpu', model: 'H100', count: 8, memory_bytes: 80 * gib };
+const node: DeviceOffer = { kind: 'cpu', model: 'Xeon', count: 1, memory_bytes: 192 * gib };
+const long = (asked: Record<string, unknown> = {}): PlacementModel => ({
+  ...llama('m', '8b', asked),
+  trained_context_tokens: 131_072,
+});
+
+function sized(model: PlacementModel, engine: ResolvedEngine, device: DeviceOffer, tensor = 1): UnitMemory {
+  const split = { tensor, pipeline: 1, weight_bytes: model.weight_bytes };
+  const defaults = engineDefaults(
+    engine,
+    { ...findDevice('H100'), ...device, name: device.model } as never,
+    tensor,
+  );
+  const memory = sizeUnit(model, engine, device, split, defaultPlacementSettings, defaults);
+  if ('because' in memory) throw new Error(memory.because);
+  return memory;
+}
+
+describe('a wrapped engine on a GPU', () => {
+  it('has its share of the device, and the context that the model was trained for, which it is not told', () => {
+    const memory = sized(long(), 'vllm', h100);
+    expect(memory).toMatchObject({ context_tokens: 131_072, context_told: false, share: 0.9 });
+    expect(memory.bytes_per_device).toBe(Math.floor(0.9 * 80 * gib));
+    // 72 GiB less 15 of weights and what it computes in, 128 KiB a token.
+    expect(memory.kv_tokens).toBeGreaterThan(420_000);
+    expect(memory.kv_tokens).toBeLessThan(460_000);
+    expect(memory.kv_bytes).toBe(memory.kv_tokens * 131_072);
+  });
+
+  it('is told a context that memory bounds, so that it starts', () => {
+    const small: DeviceOffer = { ...h100, model: 'A10', memory_bytes: 24 * gib };
+    const memory = sized(long(), 'vllm', small);
+    expect(memory.context_told).toBe(true);
+    expect(memory.context_tokens % 256).toBe(0);
+    expect(memory.context_tokens).toBeGreaterThan(8192);
+    expect(memory.context_tokens).toBeLessThan(40_000);
+    expect(memory.kv_tokens).toBeGreaterThanOrEqual(memory.context_tokens);
+  });
+
+  it('is told what model.yaml asks for, though it be what it would take', () => {
+    expect(sized(long({ context_tokens: 131_072 }), 'vllm', h100)).toMatchObject({
+      context_tokens: 131_072,
+      context_told: true,
+    });
+    expect(sized(long({ context_tokens: 4096 }), 'sglang', h100).context_tokens).toBe(4096);
+  });
+
+  it('fits wherever weights, margin and 8192 tokens do', () => {
+    const model = { ...llama('m', '70b'), trained_context_tokens: 131_072 };
+    const small: DeviceOffer = { ...h100, model: 'A100-40GB', memory_bytes: 39.4 * gib };
+    const memory = sized(model, 'vllm', small, 4);
+    expect(memory.context_tokens).toBe(8192);
+    expect(memory.context_told).toBe(true);
+    expect(memory.kv_tokens).toBe(8192);
+  });
+
+  it('of SGLang leaves room for its graphs', () => {
+    expect(sized(long(), 'sglang', h100).kv_tokens).toBeLessThan(sized(long(), 'vllm', h100).kv_tokens);
+  });
+});
+
+describe('engines that reserve memory for whole sequences', () => {
+  it('have at most 8192 tokens of context unless asked, and KV for their sequences', () => {
+    const model = { ...gguf('m', '8b'), trained_context_tokens: 131_072 };
+    expect(sized(model, 'native', node)).toMatchObject({ context_tokens: 8192, kv_tokens: 16 * 8192 });
+    const asked = { ...gguf('m', '8b', { max_sequences: 4 }), trained_context_tokens: 131_072 };
+    expect(sized(asked, 'llama.cpp', node)).toMatchObject({ context_tokens: 8192, kv_tokens: 4 * 8192 });
+    const kv = { ...gguf('m', '8b', { kv_tokens: 20_000 }), trained_context_tokens: 131_072 };
+    expect(sized(kv, 'llama.cpp', node).kv_tokens).toBe(20_000);
+  });
+
+  it('have no more slots than whole sequences fit', () => {
+    const model = { ...gguf('m', '8b', { kv_tokens: 20_000 }), trained_context_tokens: 131_072 };
+    const memory = sized(model, 'llama.cpp', node);
+    const defaults = engineDefaults('llama.cpp', findDevice('Xeon-8480+'), 1);
+    expect(sequencesOf(model, 'llama.cpp', memory, defaults)).toBe(2);
+    expect(sequencesOf(model, 'native', memory, defaults)).toBe(16);
+  });
+});
+
+it('vLLM on a CPU node has KV for sequences, not all that is there, and room for its processes', () => {
+  const memory = sized(long({ context_tokens: 8192 }), 'vllm', node);
+  expect(memory.kv_tokens).toBe(16 * 8192);
+  const { python_engine_bytes, margin_fixed_bytes } = defaultPlacementSettings;
+  expect(memory.bytes_per_device).toBeGreaterThan(
+    16.06e9 + memory.kv_bytes + python_engine_bytes + margin_fixed_bytes,
+  );
+  expect(memory.bytes_per_device).toBeLessThan(40 * gib);
+});
+
+describe('what engines choose', () => {
+  it.each([
+    ['vllm', 'H100', 1024, 8192],
+    ['vllm', 'A100-80GB', 256, 2048],
+    ['vllm', 'A100-40GB', 256, 2048],
+    ['vllm', 'H200', 1024, 8192],
+    ['vllm', 'Xeon-8480+', 128, 2048],
+    ['sglang', 'A100-40GB', 2048, 4096],
+    ['sglang', 'H100', 2048, 8192],
+    ['lmdeploy', 'A100-80GB', 384, 8192],
+    ['lmdeploy', 'H100', 1024, 8192],
+    ['lmdeploy', 'L4', 128, 8192],
+  ] as const)('%s on %s', (engine, device, max_sequences, batched_tokens) => {
+    expect(engineDefaults(engine, findDevice(device), 1)).toEqual({ max_sequences, batched_tokens });
+  });
+
+  it('is what the plan counts with, until model.yaml asks for something else', () => {
+    const unitsOf = (asked: Record<string, unknown>) =>
+      place(ask([llama('m', '8b', asked)], [gpus('H100', 80, 1)])).launches[0]!.units;
+    const [plain] = unitsOf({});
+    expect(plain).toMatchObject({ max_sequences: 1024, memory: { share: 0.9 } });
+    expect(plain!.context_told).toBeUndefined();
+    expect(unitsOf({ max_sequences: 8 })[0]!.max_sequences).toBe(8);
+    // More at once, more requests: sixteen of them would leave most of the device idle.
+    const rateOf = (asked: Record<string, unknown>) =>
+      place(ask([llama('m', '8b', asked)], [gpus('H100', 80, 1)])).models[0]!.groups[0]!.predicted!
+        .max_rate_per_s;
+    expect(rateOf({})).toBeGreaterThan(3 * rateOf({ max_sequences: 16 }));
+  });
+});
+
+it('the plan says where memory bounds the context', () => {
+  const model = { ...llama('m', '8b'), trained_context_tokens: 131_072 };
+  const warnings = (device: string, memory: number) =>
+    place(ask([model], [gpus(device, memory, 1, { count: 1 })])).warnings.join('\n');
+  expect(warnings('A10', 24)).toMatch(
+    /sequences of at most \d+ tokens, of the 131072 the model was trained for/,
+  );
+  expect(warnings('H100', 80)).not.toMatch(/sequences of at most/);
+});
+
+it('two replicas of a CPU node have memory and cores of their own', () => {
+  const offer = cpus('EPYC-9755', 1, ['avx512_bf16'], {
+    engines: { vllm: { available: true } },
+    devices: { kind: 'cpu', model: 'EPYC-9755', count: 2, memory_bytes: 96 * gib },
+    memory_bytes: 192 * gib,
+  });
+  const [launch] = place(ask([llama('m', '8b', { replicas: 2 })], [offer])).launches;
+  expect(launch!.units.map(({ first_device, threads }) => [first_device, threads])).toEqual([
+    [0, 24],
+    [1, 24],
+  ]);
+  expect(launch!.cpus_per_node).toBe(48);
+  const given = launch!.units.reduce((sum, { memory }) => sum + memory!.device_bytes, 0);
+  expect(given + defaultPlacementSettings.host_overhead_bytes).toBe(launch!.memory_bytes_per_node);
+});
