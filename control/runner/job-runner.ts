@@ -83,7 +83,7 @@ export interface JobRunner {
    * Cores for a launch that no other launch has, where the runner keeps none to cores of its own; undefined where so
    * many are not free.
    */
-  freeCores?(count: number): number[] | undefined;
+  freeCores?(planned: PlannedLaunch): number[] | undefined;
   /** Absent where there are no job arrays. */
   readonly arrays?: JobArrays;
   /** Seconds that running answers have between the signal and the end of a job; undefined: as the agent has it. */

@@ -95,6 +95,10 @@ export class JoinedNodeRunner implements JobRunner {
     return this.#site.find(launchId, since_ms, array);
   }
 
+  freeCores(planned: PlannedLaunch): number[] | undefined {
+    return isJoinedKind(planned.node_kind) ? undefined : this.#site.freeCores?.(planned);
+  }
+
   async drainTime_s(planned: PlannedLaunch): Promise<number | undefined> {
     return isJoinedKind(planned.node_kind) ? undefined : this.#site.drainTime_s?.(planned);
   }

@@ -20,6 +20,7 @@ import { writeFileAtomically } from '../../host/whole-file.ts';
 import { shellQuote } from '../../slurm/quote.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { launchSchema } from '../../spec/launch.ts';
+import type { PlannedLaunch } from '../../spec/plan.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { JobSnapshot } from '../state/job-snapshot.ts';
 import { readStateFile } from '../state/state-file.ts';
@@ -83,7 +84,7 @@ export class LocalRunner implements JobRunner {
    * Cores that no node agent of this person was given here; all deployments count, whatever folder they lie in. None
    * where so many are not left: then the system shares them out.
    */
-  freeCores(count: number): number[] | undefined {
+  freeCores({ cpus_per_node: count }: Pick<PlannedLaunch, 'cpus_per_node'>): number[] | undefined {
     const taken = new Set(allLaunchFiles().flatMap(coresOf));
     const free = readProcessors().allowed_cores.filter((core) => !taken.has(core));
     return free.length < count ? undefined : free.slice(0, count);

@@ -144,7 +144,7 @@ export function prepareLaunch(
   drain_s?: number,
 ): { prepared: PreparedLaunch; script: RenderedScript } {
   const described = describeLaunch(state.name, record.launch_id, record.planned, site, store, facts);
-  const prepared = withDrain(described, drain_s, runner.freeCores?.(record.planned.cpus_per_node));
+  const prepared = withDrain(described, drain_s, runner.freeCores?.(record.planned));
   return written(prepared.launch_folder, () => {
     const script = runner.render(prepared);
     writeLaunchFile(prepared, delegate);

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import type { PreparedLaunch } from '../../../control/runner/job-runner.ts';
+import { JoinedNodeRunner } from '../../../control/runner/joined-runner.ts';
 import { LocalRunner } from '../../../control/runner/local-runner.ts';
 import type { JobSnapshot } from '../../../control/state/job-snapshot.ts';
 import { childrenOf, processesOfSession } from '../../../host/process-identity.ts';
@@ -10,6 +11,7 @@ import { readProcessors } from '../../../host/processors.ts';
 import { waitUntil } from '../../../host/wait-until.ts';
 import { cacheEnvironment } from '../../../spec/cache-environment.ts';
 import type { LaunchSpec } from '../../../spec/launch.ts';
+import { stateLayout } from '../../../spec/state-layout.ts';
 import { plannedLaunch } from '../support.ts';
 
 let folder: string;
@@ -133,15 +135,20 @@ it('does not take another process with the same pid for its own', async () => {
 it('gives launches cores that no other has, and none where too few are left', async () => {
   const { runner, prepared } = runnerOf(sleeper);
   const all = readProcessors().allowed_cores;
-  const before = runner.freeCores(1);
+  const cpus = (cpus_per_node: number) => ({ ...prepared.planned, cpus_per_node });
+  const before = runner.freeCores(cpus(1));
   if (before === undefined) throw new Error('every core is given to an agent that runs here');
   writeFileSync(prepared.launch_file, JSON.stringify({ cores: before }));
   const { job_id } = await runner.submit(prepared);
   await up();
   // Another runner sees them too: those of the agent are taken as long as it runs.
-  expect(new LocalRunner().freeCores(1)?.[0]).not.toBe(before[0]);
-  expect(new LocalRunner().freeCores(all.length)).toBeUndefined();
+  expect(new LocalRunner().freeCores(cpus(1))?.[0]).not.toBe(before[0]);
+  expect(new LocalRunner().freeCores(cpus(all.length))).toBeUndefined();
   await runner.cancel({ job_id, launch_folder: folder });
   await ended(runner, job_id);
-  expect(new LocalRunner().freeCores(1)).toEqual(before);
+  expect(new LocalRunner().freeCores(cpus(1))).toEqual(before);
+  // Behind the runner that knows of joined nodes, whose cores are on another machine.
+  const wrapped = new JoinedNodeRunner(runner, stateLayout(folder, 'local'));
+  expect(wrapped.freeCores(cpus(1))).toEqual(before);
+  expect(wrapped.freeCores({ ...cpus(1), node_kind: 'joined-n1' })).toBeUndefined();
 });
