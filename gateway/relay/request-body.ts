@@ -116,6 +116,11 @@ function asksTokenIds({ scan, asksUsage }: ParsedRequest, engine: string | undef
   return scalarOf(scan, 'echo') !== true && !scan.members.has('prompt_embeds');
 }
 
+/** Whether each token is the likeliest: then an answer that is computed again is the same. */
+export function isGreedy(scan: RequestScan): boolean {
+  return scalarOf(scan, 'temperature') === 0 || scalarOf(scan, 'top_k') === 1;
+}
+
 /** Whether the client itself asks for token ids. */
 export function wantsTokenIds(scan: RequestScan): boolean {
   return scalarOf(scan, 'return_token_ids') === true;

@@ -36,6 +36,7 @@ const members = [
   'stop',
   'include_stop_str_in_output',
   'temperature',
+  'top_k',
   'presence_penalty',
   'frequency_penalty',
   'logprobs',

@@ -1,4 +1,4 @@
-import { bodyFor, type ParsedRequest, scalarOf } from '../request-body.ts';
+import { bodyFor, isGreedy, type ParsedRequest } from '../request-body.ts';
 import type { AnswerSoFar, CallSoFar, ChoiceSoFar } from './answer-so-far.ts';
 import { type ChunkChoice, chunkOf } from './chunk.ts';
 import type { ContinuedRequest } from './journal.ts';
@@ -14,7 +14,7 @@ export function replayRequest(
   answer: AnswerSoFar,
   engine: string,
 ): ContinuedRequest | undefined {
-  if (scalarOf(parsed.scan, 'temperature') !== 0) return undefined;
+  if (!isGreedy(parsed.scan)) return undefined;
   const replay = new Replay(answer);
   return { body: bodyFor(parsed, engine), rewrite: replay.rewrite.bind(replay) };
 }

@@ -1,5 +1,5 @@
 import { type BodyEdit, spliced } from '../body-edits.ts';
-import { bodyFor, type ParsedRequest, scalarOf, setMember, usageEdits } from '../request-body.ts';
+import { bodyFor, isGreedy, type ParsedRequest, scalarOf, setMember, usageEdits } from '../request-body.ts';
 import { bindingMembers, type Member, type RequestScan, type Span } from '../request-scan.ts';
 import type { AnswerSoFar, ChoiceSoFar } from './answer-so-far.ts';
 import type { ContinuedRequest, EventRewriter } from './journal.ts';
@@ -90,7 +90,7 @@ export function boundObstacle(scan: RequestScan): string | undefined {
     return typeof value === 'number' && value !== 0;
   });
   // Of sampled answers each continuation is one of many; of greedy ones only one is right.
-  if (penalty !== undefined && scalarOf(scan, 'temperature') === 0)
+  if (penalty !== undefined && isGreedy(scan))
     return `its engine would count what is there already anew (${penalty})`;
   return undefined;
 }

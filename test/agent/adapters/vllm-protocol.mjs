@@ -14,6 +14,7 @@ const shared = [
   'n',
   'stop',
   'temperature',
+  'top_k',
   'seed',
   'min_tokens',
 ];
@@ -224,6 +225,7 @@ export class VllmProtocol {
     }
     const unknown = Object.keys(request).find((name) => request[name] !== null && !known[path]?.has(name));
     if (unknown !== undefined) return refuse(`${path} has no ${unknown}`);
+    if (request.n > 1 && request.temperature === 0) return refuse('n must be 1 when using greedy sampling');
     const isChat = path === '/v1/chat/completions';
     if (isChat && request.tools?.length > 0 && !this.parsers.tools)
       return refuse('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set');
