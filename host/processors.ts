@@ -31,6 +31,8 @@ export interface Processors {
   allowed_cores: number[];
   /** Socket of each core. */
   package_of: ReadonlyMap<number, number>;
+  /** Of each core all hardware threads of its physical core, itself included; absent where the kernel does not say. */
+  siblings_of?: ReadonlyMap<number, readonly number[]>;
   /** NUMA nodes with their cores and memory. */
   numa_nodes: { id: number; cores: number[]; memory_bytes: number }[];
   memory_total_bytes: number;
@@ -61,16 +63,21 @@ export function readProcessors(root = '/'): Processors {
   const { model_name, isa } = parseCpuInfo(read('proc/cpuinfo'));
   const allowed_cores = parseAllowedCores(read('proc/self/status'));
   const package_of = new Map<number, number>();
+  const siblings_of = new Map<number, readonly number[]>();
   for (const core of allowed_cores) {
-    const file = `sys/devices/system/cpu/cpu${core}/topology/physical_package_id`;
+    const topology = `sys/devices/system/cpu/cpu${core}/topology`;
+    const file = `${topology}/physical_package_id`;
     // Absent in some containers and -1 on some aarch64 hosts: then everything is one socket.
     if (existsSync(join(root, file))) package_of.set(core, Math.max(0, Number(read(file))));
+    const siblings = `${topology}/thread_siblings_list`;
+    if (existsSync(join(root, siblings))) siblings_of.set(core, parseNumberList(read(siblings)));
   }
   return {
     model_name,
     isa,
     allowed_cores,
     package_of,
+    siblings_of,
     numa_nodes: readNumaNodes(root),
     memory_total_bytes: root === '/' ? totalmem() : parseNodeMemory(read('proc/meminfo')),
   };

@@ -13,6 +13,18 @@ const cores_max = 8192;
  * @returns undefined, or why it could not be done: a matter of speed, never of correctness
  */
 export function restrictToCores(cores: readonly number[]): string | undefined {
+  return restrict(readdirSync('/proc/self/task').map(Number), cores);
+}
+
+/**
+ * The same for another process of this user that has one thread so far: all that it becomes and starts inherits it,
+ * over exec and fork.
+ */
+export function restrictProcess(pid: number, cores: readonly number[]): string | undefined {
+  return restrict([pid], cores);
+}
+
+function restrict(threads: readonly number[], cores: readonly number[]): string | undefined {
   if (cores.length === 0) return undefined;
   const highest = Math.max(...cores);
   if (highest >= cores_max) return `core ${highest} is beyond what is supported`;
@@ -25,8 +37,8 @@ export function restrictToCores(cores: readonly number[]): string | undefined {
     size: number,
     mask: Buffer,
   ) => number;
-  for (const thread of readdirSync('/proc/self/task')) {
-    if (setAffinity(Number(thread), mask.length, mask) === 0) continue;
+  for (const thread of threads) {
+    if (setAffinity(thread, mask.length, mask) === 0) continue;
     const errno = koffi.errno();
     if (errno !== constants.errno.ESRCH) return `sched_setaffinity failed with errno ${errno}`; // it has just ended
   }

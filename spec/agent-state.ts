@@ -63,6 +63,8 @@ export interface SessionState {
   devices?: GivenDevice[];
   engine: string;
   pid?: number;
+  /** Cores of the node that its processes keep to; absent: all that the job has. */
+  cores?: readonly number[] | undefined;
   models: ServedModel[];
   /** File that holds the engine's own output. */
   log_file?: string;

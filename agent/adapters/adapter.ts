@@ -21,6 +21,8 @@ export interface AdapterContext {
   emulated: boolean;
   /** Those it has; absent: it is not about them. */
   devices?: readonly NodeDevice[];
+  /** Cores that its processes keep to; absent: it is not bound. */
+  cores?: readonly number[] | undefined;
   /** Where the replica is on several nodes; absent: all of it is on this one. */
   place?: EngineRankPlace;
 }
@@ -94,6 +96,12 @@ export interface EngineAdapter {
   /** Another one, where no single command says all; `parseProbe` has the output of both. */
   furtherProbeArgv?(prefix: readonly string[]): string[];
   parseProbe?(output: string): EngineProbe | undefined;
+  /**
+   * What tells an engine on CPUs how many threads to have, and where; the environment of model.yaml is stronger.
+   * Absent: OMP_NUM_THREADS does.
+   * @param cores its own, those of one physical core together
+   */
+  threadEnvironment?(unit: UnitSpec, cores: readonly (readonly number[])[]): Record<string, string>;
   /** @throws HpcserveError E_AGENT_ENGINE_OPTION where the model asks for what this engine cannot do */
   commandLine(unit: UnitSpec, context: AdapterContext): CommandLine;
   /**

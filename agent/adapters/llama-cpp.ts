@@ -54,7 +54,7 @@ export const llamaCpp: EngineAdapter = {
         // All of its KV, which it divides among its slots.
         ...planned(unit, ['--ctx-size', '-c'], unit.kv_tokens),
         ...planned(unit, ['--parallel', '-np'], concurrencyOf(unit)),
-        ...planned(unit, ['--threads', '-t'], unit.threads),
+        ...planned(unit, ['--threads', '-t'], Math.min(unit.threads, context.cores?.length ?? unit.threads)),
         ...planned(unit, ['--ubatch-size', '-ub'], model.prefill_chunk_tokens),
         ...planned(unit, ['--n-gpu-layers', '--gpu-layers', '-ngl'], onCpu ? 0 : 999),
         ...option('--cache-type-k', model.kv_type),

@@ -117,6 +117,24 @@ function prefixCaching(metrics: string): boolean | undefined {
   return value === undefined ? undefined : value === 'True';
 }
 
+/**
+ * One list of cores a rank, one hardware thread of each physical core, as vLLM's page on CPUs advises
+ * (https://docs.vllm.ai/en/latest/getting_started/installation/cpu/). Its scheduler is a process of its own, which
+ * never rests while requests run: one physical core is left to it and to the server, as vLLM does by itself.
+ */
+function threadLists(ranks: number, cores: readonly (readonly number[])[]): string | undefined {
+  const reserved = cores.length > ranks ? 1 : 0;
+  const computing = cores.slice(0, cores.length - reserved).map(([first]) => first!);
+  if (computing.length < ranks) return undefined;
+  const bounds = Array.from({ length: ranks + 1 }, (_, rank) =>
+    Math.floor((rank * computing.length) / ranks),
+  );
+  return bounds
+    .slice(1)
+    .map((end, rank) => computing.slice(bounds[rank], end).join(','))
+    .join('|');
+}
+
 export const vllm: EngineAdapter = {
   name: 'vllm',
   readiness_path: '/health',
@@ -128,6 +146,12 @@ export const vllm: EngineAdapter = {
 
   probeArgv: vllmProbeArgv,
   parseProbe: readVllmProbe,
+
+  threadEnvironment(unit, cores) {
+    const lists = threadLists(unit.tensor * unit.pipeline, cores);
+    // More ranks than cores: they share all of them, as the system places them.
+    return { VLLM_CPU_OMP_THREADS_BIND: lists ?? 'nobind' };
+  },
 
   commandLine(unit, context) {
     const { model } = unit;

@@ -3,6 +3,7 @@ import { type LaunchSpec, unitsOnNode } from '../../spec/launch.ts';
 import { amdDevices, readKfdNodes } from './amd.ts';
 import { type CpuHost, plannedCpuDevices, readCpuHost } from './cpu.ts';
 import { allottedGpus, emulatedDevices } from './emulated.ts';
+import { withCoresOfAmd, withCoresOfNvidia } from './near-cores.ts';
 import type { NodeDevice } from './node-device.ts';
 import { nvidiaDevices } from './nvidia.ts';
 
@@ -51,12 +52,14 @@ function withOwnCores(host: CpuHost, own: readonly number[] | undefined): CpuHos
 function realAccelerators(environment: NodeJS.ProcessEnv, warnings: string[]): NodeDevice[] {
   let nvidia: NodeDevice[] = [];
   try {
-    nvidia = nvidiaDevices(listNvidiaGpus() ?? [], environment.CUDA_VISIBLE_DEVICES);
+    const gpus = listNvidiaGpus() ?? [];
+    nvidia = withCoresOfNvidia(nvidiaDevices(gpus, environment.CUDA_VISIBLE_DEVICES), gpus);
   } catch (error) {
     if (!(error instanceof NvmlError)) throw error;
     warnings.push(`NVIDIA GPUs cannot be listed: ${error.message}`);
   }
-  return [...nvidia, ...amdDevices(readKfdNodes(), environment)];
+  const nodes = readKfdNodes();
+  return [...nvidia, ...withCoresOfAmd(amdDevices(nodes, environment), nodes)];
 }
 
 /** GPUs or slices that the launch's units ask for; where they ask for CPUs of another model, those. */

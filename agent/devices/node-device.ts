@@ -8,4 +8,6 @@ export interface NodeDevice {
   /** What means the same to CUDA by number; absent: no number does, or none is needed. */
   visibility_number?: string;
   visibility_variable?: 'CUDA_VISIBLE_DEVICES' | 'ROCR_VISIBLE_DEVICES';
+  /** Cores of the node that reach an accelerator without another socket between; absent where nobody says. */
+  near_cores?: readonly number[] | undefined;
 }

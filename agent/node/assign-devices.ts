@@ -2,6 +2,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { NodeDevices } from '../devices/discover.ts';
 import type { NodeDevice } from '../devices/node-device.ts';
+import { assignCores } from './assign-cores.ts';
 
 /** Units that one process serves: a wrapped engine has one; a device worker the native units of its device. */
 export interface UnitGroup {
@@ -14,6 +15,8 @@ export interface UnitGroup {
   first_device: number;
   /** Compute threads; over all groups of a node never more than its cores. */
   threads: number;
+  /** Cores that its processes keep to; absent: all that the job has. */
+  cores?: readonly number[];
 }
 
 export interface DeviceAssignment {
@@ -45,7 +48,7 @@ export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices):
       worker.threads = Math.max(worker.threads, unit.threads);
       continue;
     }
-    const group = {
+    const group: UnitGroup = {
       name: unit.unit,
       engine: unit.engine,
       units: [unit],
@@ -56,19 +59,15 @@ export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices):
     groups.push(group);
     if (unit.engine === 'native') workers.set(place, group);
   }
-  for (const group of groups) group.threads = Math.min(group.threads, ownCores(group) ?? group.threads);
+  for (const [group, cores] of assignCores(groups, devices.host)) {
+    group.cores = cores;
+    if (group.devices[0]!.description.kind === 'cpu') group.threads = Math.min(group.threads, cores.length);
+  }
   limitThreads(groups, devices.host.allowed_cores.length);
   const all = [...devices.cpu, ...devices.gpu, ...devices.mig];
   // Where there are accelerators the cores are their hosts, not devices left idle.
   const countable = devices.gpu.length + devices.mig.length > 0 ? [...devices.gpu, ...devices.mig] : all;
   return { groups, failed, unused: countable.filter((device) => !used.has(device)) };
-}
-
-/** Cores of a group that has CPU sockets of its own; a device worker's threads stay on them. */
-function ownCores({ engine, devices }: UnitGroup): number | undefined {
-  const own = devices.filter(({ description }) => description.kind === 'cpu' && !description.emulated);
-  if (engine !== 'native' || own.length === 0 || own.length < devices.length) return undefined;
-  return own.reduce((sum, { description }) => sum + (description.cores?.length ?? 0), 0) || undefined;
 }
 
 /**

@@ -2,6 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
 import { cgroupOomKills } from '../../host/cgroup.ts';
+import { restrictProcess } from '../../native/affinity.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
 
 export interface ChildOptions {
@@ -14,6 +15,12 @@ export interface ChildOptions {
   ipc?: boolean;
   /** What the job may use on this node, where that is limited: said where a child is killed. */
   memory_limit_bytes?: number | undefined;
+  /**
+   * Cores that it and all it starts keep to; absent: those of the agent. Set on the child while it waits for its line,
+   * so that nothing of it runs elsewhere, no program is needed for it, and whatever stands before the engine (a module,
+   * apptainer, enroot, podman with crun) hands it on: the kernel keeps it over fork and exec.
+   */
+  cores?: readonly number[] | undefined;
   /** Never shown in log lines that go into errors. */
   secrets?: readonly string[];
 }
@@ -56,6 +63,8 @@ export class Child {
   readonly ended: Promise<ChildEnd>;
   /** Set where the log file could not be opened: its output is lost. */
   readonly log_error: NodeJS.ErrnoException | undefined;
+  /** Why it does not keep to its cores. */
+  readonly affinity_error: string | undefined;
   readonly #guard: OrphanGuard;
   readonly #options: ChildOptions;
   readonly #log_offset: number;
@@ -82,6 +91,7 @@ export class Child {
     this.process.stdin?.on('error', () => undefined);
     if (this.process.pid !== undefined) {
       this.#guard.add(this.process.pid);
+      this.affinity_error = restrictProcess(this.process.pid, options.cores ?? []);
       this.process.stdin?.end('go\n');
     }
     this.ended = new Promise((resolve) => {

@@ -97,7 +97,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       socket_path: this.#socket,
       threads: context.group.threads,
       pool_bytes: poolBytes(context),
-      ...coresOf(context),
+      cores: context.group.cores?.slice(),
       ...(context.library_dir === undefined ? {} : { library_dir: context.library_dir }),
       heartbeat_ms: context.heartbeat_ms,
       cache_dir: cacheFolder(context.environment),
@@ -348,13 +348,6 @@ function manifestOf({ manifest_folder, group }: ProcessContext): { manifest_file
 /** The user's own, or where the job's script says that caches are to be. */
 function cacheFolder(environment: NodeJS.ProcessEnv): string {
   return join(environment.XDG_CACHE_HOME ?? join(environment.HOME ?? homedir(), '.cache'), 'hpcserve');
-}
-
-/** Cores that are the worker's own: those of its CPU devices, unless they only stand in for others and are shared. */
-function coresOf({ group }: ProcessContext): { cores?: number[] } {
-  const cpus = group.devices.filter(({ description }) => description.kind === 'cpu' && !description.emulated);
-  if (cpus.length === 0 || cpus.length < group.devices.length) return {};
-  return { cores: cpus.flatMap(({ description }) => description.cores ?? []) };
 }
 
 /** Of a line of the worker's log what says why it ended: warnings and worse, and what libraries wrote. */

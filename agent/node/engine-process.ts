@@ -197,6 +197,7 @@ export class EngineProcess implements ServingProcess {
       ...(probed === undefined ? {} : { probed }),
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
       devices: group.devices,
+      cores: group.cores,
     });
     for (const notice of own.notices ?? []) this.#context.log.warn({ unit: this.#unit.unit }, notice);
     if (probed) checkEngineOptions(this.#unit, probed, own.argv.slice(container.prefix.length));
@@ -213,10 +214,17 @@ export class EngineProcess implements ServingProcess {
       log_file: this.log_file,
       guard: this.#context.guard,
       secrets: [key],
+      cores: group.cores,
       memory_limit_bytes: this.#context.memory_limit_bytes,
     });
     this.#child = child;
-    this.#context.log.info({ unit: this.#unit.unit, argv: line.argv, pid: child.pid }, 'engine started');
+    const { cores } = group;
+    this.#context.log.info(
+      { unit: this.#unit.unit, argv: line.argv, pid: child.pid, cores },
+      'engine started',
+    );
+    if (child.affinity_error !== undefined)
+      this.#context.log.warn({ reason: child.affinity_error }, 'the engine is not kept to its cores');
     return { child, upstream: { ...line.listen, key }, key, ...(line.sleep && { sleep: line.sleep }) };
   }
 

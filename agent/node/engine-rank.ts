@@ -154,6 +154,7 @@ export class EngineRank implements ServingProcess {
       engine_prefix: container.prefix,
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
       devices: group.devices,
+      cores: group.cores,
       place: { rank, nodes, own_address: address, leader },
     });
     this.#stopped.signal.throwIfAborted();
@@ -168,6 +169,7 @@ export class EngineRank implements ServingProcess {
       log_file: this.log_file,
       guard,
       secrets: [key],
+      cores: group.cores,
       memory_limit_bytes,
     });
     this.#child = child;

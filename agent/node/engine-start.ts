@@ -6,21 +6,25 @@ import { makeFolders } from '../../host/make-folders.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { CommandLine } from '../adapters/adapter.ts';
+import { adapterOf } from '../adapters/index.ts';
+import type { UnitGroup } from './assign-devices.ts';
 import { environmentFor } from './device-visibility.ts';
 import { engineDefaults } from './engine-defaults.ts';
 import type { ProcessContext } from './serving-process.ts';
 
 /**
- * What all engines have, then of the agent, its devices, the model's files and the model, each stronger than before.
+ * What all engines have, then of the agent, its cores and devices, the model's files and the model, each stronger than
+ * before.
  */
 export function engineEnvironment(
   unit: UnitSpec,
-  context: Pick<ProcessContext, 'group' | 'environment' | 'place' | 'engine_interfaces'>,
+  context: Pick<ProcessContext, 'group' | 'environment' | 'place' | 'engine_interfaces' | 'physical_cores'>,
 ): NodeJS.ProcessEnv {
   const { group, environment } = context;
   return environmentFor(group.devices, {
     ...engineDefaults(unit, context),
     ...environment,
+    ...threadEnvironment(unit, group, context.physical_cores),
     ...readEnvironmentFiles(unit),
     ...unit.model.environment,
   });
@@ -33,6 +37,19 @@ export function engineEnvironment(
 export function variablesOf(unit: UnitSpec, { group }: Pick<ProcessContext, 'group'>): string[] {
   const own = { ...readEnvironmentFiles(unit), ...unit.model.environment };
   return [...new Set([...Object.keys(environmentFor(group.devices, {})), ...Object.keys(own)])];
+}
+
+/** Libraries of GPU engines are left alone: what little they compute on CPUs, they know best how to. */
+function threadEnvironment(
+  unit: UnitSpec,
+  { cores, threads }: UnitGroup,
+  physicalCores: ProcessContext['physical_cores'],
+): Record<string, string> {
+  if (unit.engine === 'native' || unit.device_kind !== 'cpu' || cores === undefined) return {};
+  const physical = physicalCores(cores);
+  const adapter = adapterOf(unit.engine);
+  if (adapter.threadEnvironment) return adapter.threadEnvironment(unit, physical);
+  return { OMP_NUM_THREADS: String(Math.min(threads, physical.length)) };
 }
 
 /** Writes and links what its command line refers to. */

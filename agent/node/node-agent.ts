@@ -8,6 +8,7 @@ import type { DeviceDescription, SessionMetadata } from '../../spec/session-reco
 import { launchFiles } from '../../spec/state-layout.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
 import { AgentGossip } from './agent-gossip.ts';
+import { physicalCores } from './assign-cores.ts';
 import { assignDevices, type DeviceAssignment, type UnitGroup } from './assign-devices.ts';
 import { describeAgent } from './describe-agent.ts';
 import { LaunchProvider } from './launch-provider.ts';
@@ -274,6 +275,7 @@ export class NodeAgent {
       planned_memory_bytes: launch.memory_bytes_per_node,
       engine_prefix: launch.engine_prefix,
       engine_interfaces: launch.engine_interfaces,
+      physical_cores: (cores) => physicalCores(cores, this.#devices?.host ?? {}),
       guard: this.#guard!,
       log: this.#log,
       environment: this.#environment,

@@ -99,6 +99,8 @@ export interface ProcessContext {
   engine_prefix: readonly string[];
   /** Of the site config: where ranks of an engine on several nodes talk to each other. */
   engine_interfaces?: readonly string[] | undefined;
+  /** Cores by physical core: hardware threads of one are together. */
+  physical_cores(cores: readonly number[]): number[][];
   guard: OrphanGuard;
   log: AgentLog;
   environment: NodeJS.ProcessEnv;

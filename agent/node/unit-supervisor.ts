@@ -163,6 +163,7 @@ export class UnitSupervisor {
       engine: group.engine,
       models: this.models.map((model) => ({ ...model })),
       ...(this.#process?.pid === undefined || this.#ended ? {} : { pid: this.#process.pid }),
+      cores: group.cores,
       log_file: this.#options.log_file,
       limits: this.#process?.limits,
       ...(error === undefined ? {} : { error: error.toJSON() }),

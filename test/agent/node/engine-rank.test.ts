@@ -103,6 +103,7 @@ async function contextOf(folder: string, rank: number): Promise<ProcessContext> 
     memory_limit_bytes: undefined,
     planned_memory_bytes: undefined,
     engine_prefix: [],
+    physical_cores: (cores) => cores.map((core) => [core]),
     guard: new OrphanGuard(runtime_folder),
     log: pino({ level: 'silent' }),
     environment: { PATH: process.env.PATH },
