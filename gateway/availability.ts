@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { nearest } from '../spec/nearest.ts';
 import { quoteName } from '../spec/printable-name.ts';
+import { loadPhaseWords, type ServedModel } from '../spec/session-record.ts';
 import { deploymentFiles } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';
 import type { Refusal } from './routing/router.ts';
@@ -120,12 +121,8 @@ export class Availability {
     for (const { served, session } of this.#table.find(model)?.others ?? []) {
       const where = `on ${session.facts.node}`;
       if (served.state === 'loading' || served.state === 'pending') {
-        const share =
-          served.bytes_loaded !== undefined && served.bytes_total
-            ? ` (${Math.floor((100 * served.bytes_loaded) / served.bytes_total)} %)`
-            : '';
-        reasons.push(`a replica ${where} is loading its weights${share}`);
-        retry_s = Math.min(retry_s, retryLoading_s);
+        reasons.push(`a replica ${where} is ${describeLoading(served)}`);
+        retry_s = Math.min(retry_s, loadsIn_s(served) ?? retryLoading_s);
       } else if (served.state === 'failed') {
         reasons.push(`a replica ${where} failed${served.error === undefined ? '' : `: ${served.error}`}`);
       } else if (served.state === 'serving') reasons.push(`a replica ${where} cannot be reached now`);
@@ -234,6 +231,20 @@ function jobReasons(
       reasons.push(`every job of deployment ${name} has ended`);
   }
   return { starts_in_s, running_jobs };
+}
+
+/** What comes before it answers, in words that follow `it is`. */
+function describeLoading({ phase, bytes_loaded, bytes_total, usual_load_s }: ServedModel): string {
+  const share =
+    bytes_loaded !== undefined && bytes_total ? ` (${Math.floor((100 * bytes_loaded) / bytes_total)} %)` : '';
+  const usual = usual_load_s === undefined ? '' : `, which usually takes ${Math.ceil(usual_load_s)} s in all`;
+  return `${loadPhaseWords[phase ?? 'weights']}${share}${usual}`;
+}
+
+/** By how long it took the last time; undefined where that is not known. What takes longer may be over any moment. */
+function loadsIn_s({ loading_since_ms, usual_load_s }: ServedModel): number | undefined {
+  if (loading_since_ms === undefined || usual_load_s === undefined) return undefined;
+  return Math.max(1, usual_load_s - Math.max(0, Date.now() - loading_since_ms) / 1000);
 }
 
 function jobReason(name: string, launch: DeploymentState['launches'][number]): string | undefined {

@@ -13,10 +13,14 @@ export interface ProcessIdentity {
 }
 
 interface ProcessStat {
+  /** Of its program, as it may have changed it; at most 15 characters. */
+  name: string;
   state: string;
   parent: number;
   session: number;
   start_ticks: number;
+  /** In user and in kernel mode, all threads. */
+  cpu_ticks: number;
 }
 
 /** @returns undefined where there is no such process. */
@@ -32,10 +36,12 @@ export function readProcessStat(pid: number): ProcessStat | undefined {
   // The second field is the command in parentheses and may itself hold spaces and parentheses.
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
   return {
+    name: text.slice(text.indexOf('(') + 1, text.lastIndexOf(')')),
     state: fields[0]!,
     parent: Number(fields[1]),
     session: Number(fields[3]),
     start_ticks: Number(fields[19]),
+    cpu_ticks: Number(fields[11]) + Number(fields[12]),
   };
 }
 

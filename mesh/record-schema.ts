@@ -4,7 +4,7 @@
  */
 import { isIP } from 'node:net';
 import { z } from 'zod';
-import { lifecycles, type SessionRecord } from '../spec/session-record.ts';
+import { lifecycles, loadPhases, type SessionRecord } from '../spec/session-record.ts';
 
 /** Control characters: they would act on terminals that show them, and end header fields that carry them. */
 const printable = /^[^\p{Cc}]*$/u;
@@ -35,7 +35,7 @@ const device = z.object({
 const model = z.object({
   name: text,
   aliases: z.array(text).max(64),
-  state: z.enum(['pending', 'loading', 'serving', 'draining', 'failed', 'unloaded']),
+  state: z.enum(['pending', 'loading', 'serving', 'stalled', 'draining', 'failed', 'unloaded']),
   precision: text,
   context_tokens: count,
   slo: z.object({ ttft_ms: positive.optional(), tpot_ms: positive.optional() }).optional(),
@@ -43,6 +43,9 @@ const model = z.object({
   bytes_loaded: count.optional(),
   bytes_total: count.optional(),
   load_bytes_per_s: count.optional(),
+  phase: z.enum(loadPhases).optional(),
+  loading_since_ms: count.optional(),
+  usual_load_s: positive.optional(),
 });
 
 /** Name of a peer: the base58 text of a libp2p peer id. Peers of one mesh are compared by it. */

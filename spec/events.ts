@@ -4,6 +4,7 @@
  */
 import type { ErrorJson } from './errors/error.ts';
 import type { ReplanOutcome } from './replan.ts';
+import type { LoadPhase } from './session-record.ts';
 
 export type ProgressEvent = { at_ms: number } & (
   | { kind: 'checking'; what: string }
@@ -21,6 +22,18 @@ export type ProgressEvent = { at_ms: number } & (
       bytes_loaded: number;
       bytes_total: number;
       bytes_per_s: number;
+    }
+  /** A wrapped engine went on to another step before it serves. */
+  | {
+      kind: 'engine_phase';
+      node: string;
+      model: string;
+      engine: string;
+      phase: LoadPhase;
+      /** Since its start. */
+      elapsed_s?: number;
+      /** How long all of it took the last time. */
+      usual_s?: number;
     }
   | { kind: 'replica_serving'; node: string; model: string; engine: string; device: string }
   | { kind: 'gateway_up'; url: string }

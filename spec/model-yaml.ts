@@ -97,12 +97,12 @@ const timeoutsSchema = z.strictObject({
   health_s: seconds
     .default(45)
     .describe(
-      'Until a wrapped engine that answers no health check is given up: three checks, each a ninth of it after the one before and waited for two ninths. Lower: sooner; higher: tolerates a busy server.',
+      'Until a wrapped engine that answers no health check, and does not work either, is started again: three checks, each a ninth of it after the one before and waited for two ninths. Lower: sooner; higher: tolerates a busy server.',
     ),
   stall_s: seconds
     .default(300)
     .describe(
-      'Until an engine that computes nothing while requests run is given up; native: or 20 times its longest iteration so far, where that is more. Lower: sooner; higher: tolerates long prompts.',
+      'Until a wrapped engine that computes nothing while requests run, or stays stalled, is started again, and a device worker is given up; native: or 20 times its longest iteration so far, where that is more. Lower: sooner; higher: tolerates long prompts.',
     ),
 });
 

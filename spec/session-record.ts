@@ -10,7 +10,24 @@ export type Lifecycle = (typeof lifecycles)[number];
 
 export type SessionRole = 'node-agent' | 'device-worker' | 'engine' | 'gateway';
 
-export type ModelState = 'pending' | 'loading' | 'serving' | 'draining' | 'failed' | 'unloaded';
+/**
+ * `stalled`: its engine gives no tokens, or one of its processes is stopped; it gets no requests until it goes on, or
+ * is started again.
+ */
+export type ModelState = 'pending' | 'loading' | 'serving' | 'stalled' | 'draining' | 'failed' | 'unloaded';
+
+/** What an engine does before it serves; one that does not say is `starting` all the time. */
+export const loadPhases = ['starting', 'weights', 'compiling', 'kv_cache', 'warming_up'] as const;
+export type LoadPhase = (typeof loadPhases)[number];
+
+/** In words that follow `it is`. */
+export const loadPhaseWords: Readonly<Record<LoadPhase, string>> = {
+  starting: 'starting its program',
+  weights: 'loading its weights',
+  compiling: 'compiling kernels',
+  kv_cache: 'making room for its KV cache',
+  warming_up: 'warming up',
+};
 
 export interface ServedModel {
   name: string;
@@ -20,12 +37,20 @@ export interface ServedModel {
   context_tokens: number;
   /** What its deployment promises; gateways choose by it where several models share an alias. */
   slo?: { ttft_ms?: number; tpot_ms?: number };
-  /** Set where `state` is failed: what happened, in one line. The whole error stands in the agent's state. */
+  /**
+   * Set where `state` is failed or stalled: what happened, in one line. The whole error stands in the agent's state.
+   */
   error?: string;
   bytes_loaded?: number;
   bytes_total?: number;
   /** While it is loaded: since the load began. */
   load_bytes_per_s?: number;
+  /** While a wrapped engine loads it. */
+  phase?: LoadPhase;
+  /** When that began, Unix ms by the clock of its node. */
+  loading_since_ms?: number;
+  /** How long it took the last time, s; absent: not known. */
+  usual_load_s?: number;
 }
 
 export interface DeviceDescription {

@@ -1,8 +1,9 @@
 /** A child process of the agent in a process group of its own, with its output in a file. */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
+import { closeSync } from 'node:fs';
 import { cgroupOomKills } from '../../host/cgroup.ts';
 import { restrictProcess } from '../../native/affinity.ts';
+import { ChildLog } from './child-log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
 
 export interface ChildOptions {
@@ -34,6 +35,8 @@ export interface ChildEnd {
   orderly: boolean;
   /** The kernel ended it for want of memory, by its own count. */
   out_of_memory: boolean;
+  /** The kernel ended some process of the job meanwhile for want of memory, by its own count. */
+  oom_kills: boolean;
   /** The end of what it wrote, oldest line first: enough for people. */
   last_lines: string[];
   /** More of it, to find out why it ended. */
@@ -54,9 +57,6 @@ const starter = [
 ];
 
 const shown_lines = 12;
-/** Python's tracebacks and NCCL's stack frames are long, and the first line is the one that counts. */
-const tail_bytes = 128 * 1024;
-const tail_lines = 400;
 
 export class Child {
   readonly process: ChildProcess;
@@ -66,18 +66,16 @@ export class Child {
   /** Why it does not keep to its cores. */
   readonly affinity_error: string | undefined;
   readonly #guard: OrphanGuard;
-  readonly #options: ChildOptions;
-  readonly #log_offset: number;
+  readonly log: ChildLog;
   #alive = true;
 
   constructor(options: ChildOptions) {
     this.#guard = options.guard;
-    this.#options = options;
     const kills_before = cgroupOomKills();
-    const log = openLog(options.log_file);
-    this.log_error = log.error;
-    this.#log_offset = log.offset;
-    const output = log.descriptor ?? ('ignore' as const);
+    const kept = ChildLog.open(options.log_file, options.secrets);
+    this.log = kept.log;
+    this.log_error = kept.error;
+    const output = kept.descriptor ?? ('ignore' as const);
     const [program, ...args] = [...starter, ...options.argv];
     this.process = spawn(program!, args, {
       env: options.env,
@@ -86,7 +84,7 @@ export class Child {
       stdio: options.ipc ? ['pipe', output, output, 'ipc'] : ['pipe', output, output],
       serialization: 'advanced',
     });
-    if (log.descriptor !== undefined) closeSync(log.descriptor);
+    if (kept.descriptor !== undefined) closeSync(kept.descriptor);
     // A child that ended before it read the line is reported by its exit.
     this.process.stdin?.on('error', () => undefined);
     if (this.process.pid !== undefined) {
@@ -100,16 +98,18 @@ export class Child {
         this.#alive = false;
         this.#signalGroup('SIGKILL'); // what it started and left behind
         if (this.process.pid !== undefined) this.#guard.drop(this.process.pid);
-        const tail = this.tail();
+        const tail = this.log.tail();
         const orderly = code === 0 || code === exit_by_sigterm || signal === 'SIGTERM';
         const killed = signal === 'SIGKILL' || code === exit_by_sigkill;
-        const out_of_memory = killed && (cgroupOomKills() ?? 0) > (kills_before ?? 0);
+        const oom_kills = (cgroupOomKills() ?? 0) > (kills_before ?? 0);
+        const out_of_memory = killed && oom_kills;
         resolve({
           code,
           signal,
           words: out_of_memory ? words.replace('perhaps out of memory', 'out of memory') : words,
           orderly,
           out_of_memory,
+          oom_kills,
           last_lines: tail.slice(-shown_lines),
           tail,
         });
@@ -127,11 +127,6 @@ export class Child {
 
   get alive(): boolean {
     return this.#alive;
-  }
-
-  /** The end of what it has written so far, oldest line first. */
-  tail(): string[] {
-    return lastLines(this.#options.log_file, this.#log_offset, this.#options.secrets ?? []);
   }
 
   /** SIGKILL to the whole group. Whether and when the kernel ends it is not waited for: it may hang in a driver. */
@@ -181,38 +176,4 @@ function describeEnd(
     return `was killed (SIGKILL), perhaps out of memory${limit}`;
   }
   return signal ? `was ended by ${signal}` : `exited with code ${code}`;
-}
-
-function openLog(path: string): { descriptor?: number; offset: number; error?: NodeJS.ErrnoException } {
-  try {
-    const descriptor = openSync(path, constants.O_WRONLY | constants.O_CREAT | constants.O_APPEND, 0o600);
-    return { descriptor, offset: fstatSync(descriptor).size };
-  } catch (error) {
-    return { offset: 0, error: error as NodeJS.ErrnoException };
-  }
-}
-
-/** The last lines a process wrote after `offset`; none where the file cannot be read. */
-function lastLines(path: string, offset: number, secrets: readonly string[]): string[] {
-  let descriptor: number;
-  try {
-    descriptor = openSync(path, constants.O_RDONLY);
-  } catch {
-    return []; // already reported when it was opened for writing
-  }
-  try {
-    const { size } = fstatSync(descriptor);
-    const start = Math.max(offset, size - tail_bytes);
-    const buffer = Buffer.alloc(Math.max(0, size - start));
-    const length = readSync(descriptor, buffer, 0, buffer.length, start);
-    let text = buffer.toString('utf8', 0, length);
-    for (const secret of secrets) text = text.replaceAll(secret, '[key]');
-    return text
-      .split('\n')
-      .map((line) => line.trimEnd().slice(0, 500))
-      .filter((line) => line !== '')
-      .slice(-tail_lines);
-  } finally {
-    closeSync(descriptor);
-  }
 }

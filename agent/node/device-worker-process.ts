@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto';
-import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { packageRoot } from '../../host/package-root.ts';
@@ -12,6 +11,7 @@ import type { ServedModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import { fatalSign } from '../adapters/fatal.ts';
 import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
+import { cacheFolder } from './cache-folder.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
 import { checkModelPath, oneLine, pendingModel } from './model-path.ts';
@@ -264,7 +264,7 @@ export class DeviceWorkerProcess implements ServingProcess {
           if (!this.#child.alive) return;
           this.upstream = undefined;
           this.#child.kill();
-          resolve({ ...this.#told(this.#fatal!), tail: this.#child.tail() });
+          resolve({ ...this.#told(this.#fatal!), tail: this.#child.log.tail() });
         }, gone_ms).unref();
       };
     });
@@ -298,7 +298,7 @@ export class DeviceWorkerProcess implements ServingProcess {
           because: `it has said nothing for ${Math.round((limit * tick_ms) / 1000)} s`,
           details: { log_file: this.log_file, pid: this.pid, requests: this.#beingPrepared(tick_ms) },
         });
-        resolve({ error, restartable: false, fatal: 'device', tail: this.#child.tail() });
+        resolve({ error, restartable: false, fatal: 'device', tail: this.#child.log.tail() });
       }, tick_ms);
       timer.unref();
     });
@@ -343,11 +343,6 @@ function manifestOf({ manifest_folder, group }: ProcessContext): { manifest_file
   const names = [...new Set(group.units.map(({ model }) => model.name))].sort();
   const hash = createHash('sha256').update(JSON.stringify(names)).digest('hex');
   return { manifest_file: join(manifest_folder, `${hash.slice(0, 16)}.json`) };
-}
-
-/** The user's own, or where the job's script says that caches are to be. */
-function cacheFolder(environment: NodeJS.ProcessEnv): string {
-  return join(environment.XDG_CACHE_HOME ?? join(environment.HOME ?? homedir(), '.cache'), 'hpcserve');
 }
 
 /** Of a line of the worker's log what says why it ended: warnings and worse, and what libraries wrote. */

@@ -8,23 +8,26 @@ import {
   type AdapterContext,
   checkEngineOptions,
   type EngineAdapter,
-  type EngineLoad,
   type EngineProbe,
   type SleepPaths,
 } from '../adapters/adapter.ts';
-import { type FatalSign, fatalSign } from '../adapters/fatal.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { inPrivateNetwork, withPrivateNetwork } from '../private-network/plan.ts';
-import { Child, type ChildEnd } from './child.ts';
+import { cacheFolder } from './cache-folder.ts';
+import { Child } from './child.ts';
 import { emptyLoad } from './device-worker-process.ts';
 import { EngineContainer } from './engine-container.ts';
-import { EngineHealth } from './engine-health.ts';
+import { type EndedEngine, type EngineEnd, exitedEngine, hungEngine } from './engine-end.ts';
+import type { HealthVerdict } from './engine-health.ts';
 import { readEngineLimits } from './engine-limits.ts';
 import { probeEngine } from './engine-probe.ts';
+import { EngineProgress } from './engine-progress.ts';
 import { fetchText } from './engine-request.ts';
 import { EngineSleep } from './engine-sleep.ts';
 import { engineEnvironment, freePort, prepareFiles, variablesOf } from './engine-start.ts';
-import { checkModelPath, pendingModel } from './model-path.ts';
+import { EngineWatch } from './engine-watch.ts';
+import { LoadTimes } from './load-times.ts';
+import { checkModelPath, oneLine, pendingModel } from './model-path.ts';
 import { whyEnded } from './rank-rendezvous.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 
@@ -37,13 +40,9 @@ const ready_poll_ms = 250;
 const stop_grace_ms = 5000;
 /** As for native models (`sharing.keep_alive_s` of the site config). */
 const keep_alive_s_default = 300;
-/** After SIGKILL; a process that hangs in the kernel is not waited for any longer. */
-const kill_ms = 2000;
-/** Exit codes by which a shell says that a program could not be started. */
-const not_executable = 126;
-const not_found = 127;
+/** After SIGKILL: the kernel frees hundreds of GB of pinned memory in that time. */
+const kill_ms = 30_000;
 
-type EngineEnd = ProcessEnd & { error: HpcserveError };
 const never = new Promise<never>(() => undefined);
 
 /** One start of a wrapped engine. */
@@ -62,7 +61,9 @@ export class EngineProcess implements ServingProcess {
   readonly #adapter: EngineAdapter;
   readonly #stopped = new AbortController();
   #child: Child | undefined;
-  #load: EngineLoad = {};
+  #watch: EngineWatch | undefined;
+  readonly #began_ms = performance.now();
+  readonly #load_times: LoadTimes;
   /** As its command line begins, the site's prefix included. */
   #program: string | undefined;
   #sleep: EngineSleep | undefined;
@@ -77,6 +78,7 @@ export class EngineProcess implements ServingProcess {
     this.engine = this.#unit.engine;
     this.log_file = context.log_file;
     this.models = [pendingModel(this.#unit)];
+    this.#load_times = new LoadTimes(cacheFolder(context.environment), context.group);
     this.ended = this.#run();
   }
 
@@ -85,7 +87,7 @@ export class EngineProcess implements ServingProcess {
   }
 
   loads(in_flight: number): ModelLoad[] {
-    const { running, waiting, kv_tokens_total, kv_tokens_used } = this.#load;
+    const { running, waiting, kv_tokens_total, kv_tokens_used } = this.#watch?.load ?? {};
     const empty = emptyLoad(this.#unit);
     const max_sequences = this.limits?.max_sequences ?? empty.max_sequences;
     return [
@@ -106,7 +108,8 @@ export class EngineProcess implements ServingProcess {
   }
 
   drain(): void {
-    if (this.models[0]!.state === 'serving') this.#update({ state: 'draining' });
+    const { state } = this.models[0]!;
+    if (state === 'serving' || state === 'stalled') this.#update({ state: 'draining' });
   }
 
   async stop(grace_ms: number): Promise<void> {
@@ -131,25 +134,34 @@ export class EngineProcess implements ServingProcess {
   async #runOnce(signal: AbortSignal): Promise<ProcessEnd> {
     try {
       checkModelPath(this.#unit);
-      const { child, upstream, key, sleep } = await this.#start();
+      const { child, upstream, sleep } = await this.#start();
       const lost = this.#untilRankLost(signal);
-      const reached = await Promise.race([this.#becomeReady(child, upstream), lost]);
+      const reached = await Promise.race([this.#followed(child, this.#becomeReady(child, upstream)), lost]);
       if (typeof reached === 'object') return this.#endWith(child, reached);
       if (reached === 'ready') {
         this.#has_served = true;
         this.#sleep = sleep && this.#sleeping(sleep, upstream, signal);
         this.upstream = upstream;
-        this.#update({ state: 'serving' });
+        this.#serves();
         this.#learnLimits(upstream).catch((error: unknown) => this.#context.log.error(error));
-        this.#followLoad(child, upstream).catch((error: unknown) => this.#context.log.error(error));
+        this.#watch = new EngineWatch({
+          child,
+          upstream,
+          adapter: this.#adapter,
+          unit: this.#unit,
+          context: this.#context,
+          onVerdict: (verdict) => this.#judged(verdict),
+        });
       }
-      const hung = reached === 'ready' ? this.#untilHung(child, upstream) : never;
+      const hung = this.#watch ? this.#untilHung(child, this.#watch, signal) : never;
       const end = await Promise.race([child.ended, hung, lost.then((whole) => ({ whole }))]);
       if ('whole' in end) return this.#endWith(child, end.whole);
       this.upstream = undefined;
       if (this.#stopped.signal.aborted) return { restartable: false };
       // Where it was killed for hanging, its end is no news.
-      return this.#hangs || 'error' in end ? await hung : this.#exited(end, key);
+      return this.#hangs || 'error' in end
+        ? await hung
+        : exitedEngine(end, child.log.notable(), this.#ending());
     } catch (error) {
       if (this.#stopped.signal.aborted) return { restartable: false };
       // It would live on with its devices.
@@ -169,6 +181,47 @@ export class EngineProcess implements ServingProcess {
     this.#context.onFullness();
   }
 
+  /** Its progress is told meanwhile. */
+  async #followed<T>(child: Child, ready: Promise<T>): Promise<T> {
+    const loaded = new AbortController();
+    const { weight_bytes } = this.#unit;
+    const progress = new EngineProgress(child, this.#unit, this.#adapter.name, ({ phase, bytes_loaded }) => {
+      const { phase: before, bytes_loaded: known } = this.models[0]!;
+      if (loaded.signal.aborted || (phase === before && bytes_loaded === known)) return;
+      const bytes_total = bytes_loaded === undefined ? undefined : weight_bytes;
+      this.#update({ phase, bytes_loaded, bytes_total });
+    });
+    progress
+      .follow(loaded.signal)
+      .catch((error: unknown) =>
+        this.#context.log.warn({ error: String(error) }, 'its progress is not seen'),
+      );
+    try {
+      return await ready;
+    } finally {
+      loaded.abort();
+    }
+  }
+
+  #serves(): void {
+    const { log } = this.#context;
+    const load_s = (performance.now() - this.#began_ms) / 1000;
+    this.#update({
+      state: 'serving',
+      phase: undefined,
+      bytes_loaded: undefined,
+      bytes_total: undefined,
+      loading_since_ms: undefined,
+      usual_load_s: undefined,
+    });
+    log.info({ unit: this.#unit.unit, load_s: Math.round(10 * load_s) / 10 }, 'the engine serves');
+    try {
+      this.#load_times.write(load_s);
+    } catch (error) {
+      log.warn({ reason: (error as Error).message }, 'how long it loaded is not kept');
+    }
+  }
+
   #sleeping(paths: SleepPaths, upstream: Upstream, signal: AbortSignal): EngineSleep {
     const { sharing, traffic, log } = this.#context;
     const after_ms = 1000 * (sharing?.keep_alive_s ?? keep_alive_s_default);
@@ -177,12 +230,17 @@ export class EngineProcess implements ServingProcess {
     return sleep;
   }
 
-  async #start(): Promise<{ child: Child; upstream: Upstream; key: string; sleep?: SleepPaths }> {
+  async #start(): Promise<{ child: Child; upstream: Upstream; sleep?: SleepPaths }> {
     const { group, engine_prefix, runtime_folder } = this.#context;
     const container = new EngineContainer(engine_prefix, this.#unit, runtime_folder);
     const around = engineEnvironment(this.#unit, this.#context);
     const environment = { ...around, ...container.environment(around) };
-    this.#update({ state: 'loading' });
+    this.#update({
+      state: 'loading',
+      phase: 'starting',
+      loading_since_ms: Date.now(),
+      usual_load_s: this.#load_times.read_s(),
+    });
     await container.check(environment, this.#stopped.signal, this.#context.log);
     const probed = await this.#probe(environment, []);
     this.engine_version = probed?.version;
@@ -225,7 +283,7 @@ export class EngineProcess implements ServingProcess {
     );
     if (child.affinity_error !== undefined)
       this.#context.log.warn({ reason: child.affinity_error }, 'the engine is not kept to its cores');
-    return { child, upstream: { ...line.listen, key }, key, ...(line.sleep && { sleep: line.sleep }) };
+    return { child, upstream: { ...line.listen, key }, ...(line.sleep && { sleep: line.sleep }) };
   }
 
   /** Where it runs on several nodes: tells the others where to find it, and with which key. */
@@ -341,122 +399,55 @@ export class EngineProcess implements ServingProcess {
     return 'ended';
   }
 
-  async #followLoad(child: Child, upstream: Upstream): Promise<void> {
-    const { metrics_path } = this.#adapter;
-    if (metrics_path === undefined || !this.#adapter.parseMetrics) return;
-    while (child.alive) {
-      try {
-        const { status, text } = await fetchText(upstream, metrics_path, 2000);
-        this.#load = status === 200 ? this.#adapter.parseMetrics(text, this.#unit) : {};
-      } catch {
-        this.#load = {}; // then the agent's own count of requests is reported
-      }
-      await Promise.race([
-        child.ended,
-        delay(Math.max(500, this.#context.heartbeat_ms), undefined, { ref: false }),
-      ]);
-    }
-  }
-
-  /**
-   * Resolves where the engine lives and does not work. It is killed; one that hangs in the kernel may not end by that.
-   */
-  async #untilHung(child: Child, upstream: Upstream): Promise<EngineEnd> {
-    const { readiness_path } = this.#adapter;
-    const health = new EngineHealth(this.#unit.model.timeouts);
-    for (;;) {
-      await delay(health.interval_ms, undefined, { ref: false });
-      const failure = await checkHealth(upstream, readiness_path, health.timeout_ms);
-      if (!child.alive || this.#stopped.signal.aborted) return never;
-      const { in_flight, streams, answer_bytes } = this.#context.traffic;
-      const { activity } = this.#load;
-      const why = health.look({
-        in_flight,
-        streams,
-        answer_bytes,
-        ...(failure === undefined ? {} : { failure }),
-        ...(activity === undefined ? {} : { activity }),
-      });
-      if (why !== undefined) return this.#hung(child, why);
-    }
-  }
-
-  async #hung(child: Child, why: string): Promise<EngineEnd> {
+  /** Resolves where it hung and was killed. */
+  async #untilHung(child: Child, watch: EngineWatch, signal: AbortSignal): Promise<EngineEnd> {
+    const why = await watch.untilHung(signal);
     this.#hangs = true;
     child.kill();
     await Promise.race([child.ended, delay(kill_ms, undefined, { ref: false })]);
-    const tail = child.tail();
-    const sign = fatalSign(tail);
-    const error = new HpcserveError('E_AGENT_ENGINE_HANG', {
-      what: `${this.engine} hangs and was killed: it served ${this.#unit.model.name}`,
-      because: [why, ...(sign ? [`${sign.what}: ${sign.line}`] : [])],
-      details: { log_file: this.log_file, pid: this.pid },
-    });
-    return { error, restartable: false, fatal: 'device', tail };
+    const { pid } = this;
+    return hungEngine(why, this.#ending(), { tail: child.log.tail(), pid, is_gone: !child.alive });
   }
 
-  #exited(end: ChildEnd, key: string): EngineEnd {
-    const sign = end.orderly ? undefined : fatalSign(end.tail);
-    const fatal = sign?.scope ?? (end.out_of_memory ? 'process' : undefined);
+  /** Stalled, its requests go on elsewhere, and no new ones come; or it is well again. */
+  #judged(verdict: HealthVerdict): void {
+    const { log, onStalled, onFullness } = this.#context;
+    const { unit } = this.#unit;
+    const { state } = this.models[0]!;
+    if (verdict.is === 'well') {
+      log.warn({ unit }, 'the engine goes on: it gets requests again');
+      if (state === 'stalled') this.#update({ state: 'serving', error: undefined });
+      onFullness();
+      return;
+    }
+    const error = new HpcserveError('E_AGENT_ENGINE_STALLED', {
+      what: `${this.engine} stalls: it gets no requests, and those it had go on elsewhere`,
+      because: verdict.why,
+      details: { log_file: this.log_file, pid: this.pid },
+    });
+    log.warn({ unit, error: error.toJSON() }, error.message);
+    if (state === 'serving') this.#update({ state: 'stalled', error: oneLine(`it stalls: ${verdict.why}`) });
+    onFullness();
+    onStalled(error);
+  }
+
+  #ending(): EndedEngine {
     return {
-      error: this.#exitError(end, key, sign),
-      restartable: this.#has_served && fatal === undefined,
-      orderly: end.orderly,
-      ...(fatal === undefined ? {} : { fatal }),
-      exit_code: end.code,
-      signal: end.signal,
-      tail: end.tail,
+      unit: this.#unit,
+      engine: this.engine,
+      version: this.engine_version,
+      program: this.#program ?? this.engine,
+      log_file: this.log_file,
+      has_served: this.#has_served,
     };
   }
 
-  #update(change: Partial<ServedModel>): void {
-    this.models[0] = { ...this.models[0]!, ...change };
+  /** Records have no fields that are undefined. */
+  #update(change: { [Field in keyof ServedModel]?: ServedModel[Field] | undefined }): void {
+    const all = Object.entries({ ...this.models[0]!, ...change });
+    this.models[0] = Object.fromEntries(
+      all.filter(([, value]) => value !== undefined),
+    ) as unknown as ServedModel;
     this.#context.onChange();
-  }
-
-  #exitError(end: ChildEnd, key: string, sign: FatalSign | undefined): HpcserveError {
-    const program = this.#program ?? this.engine;
-    const lines = end.last_lines.map((text) => text.replaceAll(key, '[key]'));
-    const details = { log_file: this.log_file, exit_code: end.code, signal: end.signal };
-    if (!this.#has_served && (end.code === not_found || end.code === not_executable)) {
-      return new HpcserveError('E_AGENT_ENGINE_START', {
-        what: `${program} could not be started for ${this.#unit.model.name}`,
-        because: lines.length > 0 ? lines : `it ${end.words}`,
-        details,
-      });
-    }
-    if (!this.#has_served && sign?.option)
-      return new HpcserveError('E_AGENT_ENGINE_OPTION', {
-        what: `${this.engine}${this.engine_version === undefined ? '' : ` ${this.engine_version}`} does not start as ${this.#unit.model.name} asks it to`,
-        because: [sign.line.replaceAll(key, '[key]')],
-        try: 'compare engine_args of model.yaml with what this version takes (its --help), or use the version they are for',
-        details,
-      });
-    return new HpcserveError('E_AGENT_ENGINE_EXIT', {
-      what: this.#has_served
-        ? `${this.engine} ended while it served ${this.#unit.model.name}`
-        : `${this.engine} ended before it served ${this.#unit.model.name}`,
-      because: [`it ${end.words}`, ...(sign ? [`${sign.what}: ${sign.line}`] : []), ...lines],
-      details,
-    });
-  }
-}
-
-/** Why an engine is not healthy; undefined where it is. */
-async function checkHealth(
-  upstream: Upstream,
-  path: string,
-  timeout_ms: number,
-): Promise<string | undefined> {
-  try {
-    const { status } = await fetchText(upstream, path, timeout_ms);
-    return status >= 200 && status < 300 ? undefined : `${path} answers ${status}`;
-  } catch (error) {
-    // Nothing was sent, so nothing is known of the engine: what others do on the node must not end it.
-    if (error instanceof HpcserveError && error.code === 'E_AGENT_ENGINE_PORT') return undefined;
-    const { name, message } = error as Error;
-    return name === 'TimeoutError' || name === 'AbortError'
-      ? `${path} is not answered within ${timeout_ms / 1000} s`
-      : `${path}: ${message}`;
   }
 }

@@ -1,4 +1,4 @@
-import { Agent, type IncomingMessage, request } from 'node:http';
+import { Agent, type IncomingMessage, type OutgoingHttpHeaders, request } from 'node:http';
 import { connect } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { peerOf } from '../../host/tcp-table.ts';
@@ -86,15 +86,37 @@ export function fetchText(
   timeout_ms: number,
   method: 'GET' | 'POST' = 'GET',
 ): Promise<{ status: number; text: string }> {
+  return ask(upstream, { method, path }, timeout_ms);
+}
+
+/** Status of the answer to a small JSON body. Rejects as `fetchText` does. */
+export async function postJson(
+  upstream: Upstream,
+  path: string,
+  body: object,
+  timeout_ms: number,
+): Promise<number> {
+  const asked = { method: 'POST', path, body: JSON.stringify(body) };
+  return (await ask(upstream, asked, timeout_ms)).status;
+}
+
+function ask(
+  upstream: Upstream,
+  { method, path, body }: { method: string; path: string; body?: string },
+  timeout_ms: number,
+): Promise<{ status: number; text: string }> {
   return new Promise((resolve, reject) => {
+    const headers: OutgoingHttpHeaders = { host: 'localhost' };
+    if (upstream.key !== undefined) headers.authorization = `Bearer ${upstream.key}`;
+    if (body !== undefined) {
+      headers['content-type'] = 'application/json';
+      headers['content-length'] = Buffer.byteLength(body);
+    }
     const asked = request({
       ...connectionTo(upstream),
       method,
       path,
-      headers: {
-        host: 'localhost',
-        ...(upstream.key === undefined ? {} : { authorization: `Bearer ${upstream.key}` }),
-      },
+      headers,
       signal: AbortSignal.timeout(timeout_ms),
     });
     asked.on('error', reject);
@@ -111,6 +133,6 @@ export function fetchText(
         resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString('utf8') }),
       );
     });
-    asked.end();
+    asked.end(body);
   });
 }

@@ -113,6 +113,7 @@ export function proxyRequest(proxied: ProxiedRequest): void {
 
   let answer: IncomingMessage | undefined;
   let streams = 0;
+  let paced: ReturnType<Traffic['pace']['join']> | undefined;
   /** The last bytes of a stream of events. */
   let lastBytes = Buffer.alloc(0);
   passed.once('response', (response) => {
@@ -134,6 +135,9 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     response.on('data', (chunk: Buffer) => {
       traffic.answer_bytes += chunk.length;
       if (streams === 0) return;
+      const now_ms = performance.now();
+      if (paced) paced.arrived(now_ms);
+      else paced = traffic.pace.join(() => outgoing.writableNeedDrain, now_ms);
       lastBytes = Buffer.concat([lastBytes, chunk.subarray(-4)]).subarray(-4);
       deadlines.progressed();
     });
@@ -182,6 +186,7 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     traffic.unanswered.delete(unanswered);
     traffic.streams -= streams;
     streams = 0;
+    paced?.leave();
     forget();
     keep();
     if (!outgoing.writableFinished) {

@@ -3,6 +3,7 @@ import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
+import type { AnswerPace } from './answer-pace.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import type { AgentLog } from './log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
@@ -20,6 +21,8 @@ export interface Traffic {
   streams: number;
   /** Since ever. */
   answer_bytes: number;
+  /** How tokens come, over all streams. */
+  readonly pace: AnswerPace;
   /** Of the requests in flight, those to which nothing has been answered. */
   readonly unanswered: Set<UnansweredRequest>;
 }
@@ -107,6 +110,8 @@ export interface ProcessContext {
   traffic: Readonly<Traffic>;
   /** A model's state or progress changed. */
   onChange(): void;
+  /** It does not work for now: its running requests end with this, and gateways have them answered elsewhere. */
+  onStalled(error: HpcserveError): void;
   /** A model has no place left, or has one again: who places requests is to know at once. */
   onFullness(): void;
 }

@@ -6,6 +6,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
 import { adapterOf } from '../adapters/index.ts';
+import { AnswerPace } from './answer-pace.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
 import { EngineRank } from './engine-rank.ts';
@@ -40,7 +41,7 @@ export interface BodyRules {
 }
 
 export interface SupervisorOptions
-  extends Omit<ProcessContext, 'onChange' | 'onFullness' | 'runtime_folder' | 'traffic'> {
+  extends Omit<ProcessContext, 'onChange' | 'onFullness' | 'onStalled' | 'runtime_folder' | 'traffic'> {
   registry: Registry;
   delegation: CurrentDelegation;
   /** What all sessions of this agent have in common. */
@@ -69,7 +70,13 @@ export class UnitSupervisor {
   /** Why it must not go on, though it would. */
   #permanentFailure: HpcserveError | undefined;
   readonly #reasons = new Map<string, boolean>();
-  readonly traffic: Traffic = { in_flight: 0, streams: 0, answer_bytes: 0, unanswered: new Set() };
+  readonly traffic: Traffic = {
+    in_flight: 0,
+    streams: 0,
+    answer_bytes: 0,
+    pace: new AnswerPace(),
+    unanswered: new Set(),
+  };
   #session: LocalSession | undefined;
   #process: ServingProcess | undefined;
   #error: HpcserveError | undefined;
@@ -376,6 +383,9 @@ export class UnitSupervisor {
       onFullness: () => {
         for (const tell of this.#watchers) tell();
       },
+      onStalled: (error) => {
+        for (const handOver of [...this.#hand_overs]) handOver(error);
+      },
     };
     const process = startProcess(context);
     this.#process = process;
@@ -404,7 +414,9 @@ export class UnitSupervisor {
     this.#options.onChange();
     if (this.models.some((model) => model.state === 'serving')) this.#error = undefined;
     // Changes of state are told at once; progress of loading now and then.
-    const told = JSON.stringify(this.models.map((model) => [model.name, model.state, model.error]));
+    const told = JSON.stringify(
+      this.models.map((model) => [model.name, model.state, model.phase, model.error]),
+    );
     const pause_ms =
       told === this.#published ? this.#published_ms + progress_pause_ms - performance.now() : 0;
     this.#published = told;

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { inspectKeeper, type KeeperStatus } from '../../control/keeper/keeper-process.ts';
+import type { UnitStatus } from '../../control/reconcile/observe.ts';
 import type { Operations } from '../../control/runner/operations.ts';
 import { readHistory } from '../../control/scavenger/history.ts';
 import type { DeploymentState } from '../../control/state/deployment-state.ts';
@@ -13,6 +14,7 @@ import {
   reportDeployments,
   reportGateway,
 } from '../../control/status.ts';
+import { loadPhaseWords } from '../../spec/session-record.ts';
 import type { CliContext } from '../context.ts';
 import { confirmationLines, expectationLines } from '../format/confirmation.ts';
 import { describeGuarantee } from '../format/guarantee.ts';
@@ -185,12 +187,23 @@ function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
     index === 0 ? state : '',
     unit.node ?? job?.nodes ?? '-',
     unit.unit,
-    unit.state === 'loading' && unit.bytes_total
-      ? `loading ${formatBytes(unit.bytes_loaded ?? 0)} of ${formatBytes(unit.bytes_total)}${rateOf(unit)}`
-      : unit.state,
+    describeState(unit, context.now_ms()),
     unit.engine,
     unit.device ?? launch.node_kind,
   ]);
+}
+
+function describeState(unit: UnitStatus, now_ms: number): string {
+  if (unit.state !== 'loading') return unit.state;
+  const { phase, loading_since_ms, usual_load_s } = unit;
+  const bytes = unit.bytes_total
+    ? ` ${formatBytes(unit.bytes_loaded ?? 0)} of ${formatBytes(unit.bytes_total)}${rateOf(unit)}`
+    : '';
+  if (phase === undefined) return `loading${bytes}`;
+  const elapsed =
+    loading_since_ms === undefined ? '' : `, ${formatDuration(Math.max(0, now_ms - loading_since_ms))}`;
+  const usual = usual_load_s === undefined ? '' : ` of usually ${formatDuration(1000 * usual_load_s)}`;
+  return `${phase === 'weights' ? `loading${bytes}` : loadPhaseWords[phase]}${elapsed}${usual}`;
 }
 
 function rateOf({ load_bytes_per_s }: { load_bytes_per_s?: number }): string {

@@ -1,6 +1,7 @@
 /** Progress events in words: one line each, the same in the plain view and in the log of the terminal view. */
 import { describeJobEnd } from '../../control/runner/agent-end.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
+import { loadPhaseWords } from '../../spec/session-record.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 
 export function describeEvent(event: ProgressEvent): string {
@@ -32,6 +33,8 @@ export function describeEvent(event: ProgressEvent): string {
       const rate = event.bytes_per_s > 0 ? ` at ${formatBytes(event.bytes_per_s)}/s` : '';
       return `${event.node} loads ${event.model}: ${formatBytes(event.bytes_loaded)} of ${formatBytes(event.bytes_total)}${share}${rate}`;
     }
+    case 'engine_phase':
+      return describePhase(event);
     case 'replica_serving':
       return `${event.model} serves on ${event.node} (${event.engine}, ${event.device})`;
     case 'gateway_up':
@@ -68,6 +71,16 @@ export function describeEvent(event: ProgressEvent): string {
     case 'stopped':
       return `${event.deployment} is stopped`;
   }
+}
+
+function describePhase(event: Extract<ProgressEvent, { kind: 'engine_phase' }>): string {
+  const { elapsed_s, usual_s } = event;
+  const times = [
+    ...(elapsed_s === undefined ? [] : [`${formatDuration(1000 * elapsed_s)} so far`]),
+    ...(usual_s === undefined ? [] : [`usually ${formatDuration(1000 * usual_s)} in all`]),
+  ];
+  const inTime = times.length > 0 ? ` (${times.join(', ')})` : '';
+  return `${event.node}: ${event.engine} for ${event.model} is ${loadPhaseWords[event.phase]}${inTime}`;
 }
 
 function count(number: number, noun: string): string {

@@ -40,6 +40,9 @@ export class TerminalView implements ProgressView {
           event.at_ms,
         );
         return;
+      case 'engine_phase':
+        this.#setLive(`load ${event.node} ${event.model}`, describeEvent(event), event.at_ms);
+        return;
       case 'running':
       case 'job_ended':
         this.#live.delete(`job ${event.job_id}`);

@@ -130,7 +130,7 @@ function phaseOf(
     if (serving > 0) return 'degraded';
     if (failed === units.length) return 'failed';
   }
-  if (units.some((unit) => unit.state === 'draining')) return 'degraded';
+  if (units.some((unit) => unit.state === 'draining' || unit.state === 'stalled')) return 'degraded';
   if (serving === units.length) return sound ? 'serving' : 'degraded';
   if (units.some((unit) => unit.state === 'loading')) return 'loading';
   return running ? 'starting' : 'waiting';

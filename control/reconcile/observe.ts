@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { AgentState, EngineLimits, GivenDevice, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
-import type { DeviceDescription, ModelState } from '../../spec/session-record.ts';
+import type { DeviceDescription, LoadPhase, ModelState } from '../../spec/session-record.ts';
 import type { JobRunner } from '../runner/job-runner.ts';
 import { readAgentState } from '../state/agent-state-file.ts';
 import { type DeploymentState, liveLaunches } from '../state/deployment-state.ts';
@@ -31,6 +31,11 @@ export interface UnitStatus {
   load_bytes_per_s?: number;
   /** What a wrapped engine chose itself. */
   limits?: EngineLimits;
+  /** While a wrapped engine loads. */
+  phase?: LoadPhase;
+  /** Unix ms, by the clock of its node. */
+  loading_since_ms?: number;
+  usual_load_s?: number;
   /** What went wrong and why, on one line; `try`: what to do. */
   error?: string;
   try?: string[];
@@ -229,6 +234,9 @@ function unitStatus(
     bytes_total: model?.bytes_total,
     load_bytes_per_s: model?.load_bytes_per_s,
     limits: session?.limits,
+    phase: model?.phase,
+    loading_since_ms: model?.loading_since_ms,
+    usual_load_s: model?.usual_load_s,
     error: finding && sentenceOf(finding),
     try: finding?.try,
     log_file: session?.log_file,

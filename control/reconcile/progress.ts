@@ -1,5 +1,6 @@
 /** Two observations in, the events between them out: the only source of progress, pure. */
 import type { ProgressEvent } from '../../spec/events.ts';
+import type { LoadPhase } from '../../spec/session-record.ts';
 import { describeDevices, type LaunchObservation, type Observation, type UnitStatus } from './observe.ts';
 
 /**
@@ -99,6 +100,8 @@ function unitEvents(
   at_ms: number,
 ): ProgressEvent[] {
   const node = unit.node ?? '(unknown)';
+  if (unit.state === 'loading' && unit.phase !== undefined && unit.phase !== was?.phase)
+    return [phaseEvent(unit, unit.phase, node, at_ms)];
   if (unit.state === 'loading' && unit.bytes_loaded !== undefined && unit.bytes_total !== undefined) {
     if (was?.state === 'loading' && was.bytes_loaded === unit.bytes_loaded) return [];
     const elapsed_s = before_ms === undefined ? 0 : (at_ms - before_ms) / 1000;
@@ -135,4 +138,12 @@ function unitEvents(
       },
     ];
   return [];
+}
+
+function phaseEvent(unit: UnitStatus, phase: LoadPhase, node: string, at_ms: number): ProgressEvent {
+  const { model, engine, loading_since_ms, usual_load_s } = unit;
+  // Clocks of nodes may be wrong; a negative time is nobody's.
+  const elapsed_s =
+    loading_since_ms === undefined ? undefined : Math.max(0, Math.round((at_ms - loading_since_ms) / 1000));
+  return { at_ms, kind: 'engine_phase', node, model, engine, phase, elapsed_s, usual_s: usual_load_s };
 }

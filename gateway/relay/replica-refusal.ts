@@ -23,6 +23,7 @@ const meanings: ReadonlyMap<string, ReplicaRefusal> = new Map<ErrorCode, Replica
   ['E_MODEL_NOT_READY', 'uncomputed'],
   ['E_WORKER_DRAINING', 'uncomputed'],
   ['E_AGENT_UPSTREAM', 'ended'],
+  ['E_AGENT_ENGINE_STALLED', 'ended'],
   ['E_REPLICA_SILENT', 'ended'],
 ]);
 

@@ -157,9 +157,17 @@ export const agentErrors = defineErrors({
     exit_code: 11,
   },
   E_AGENT_ENGINE_HANG: {
-    cause: 'A wrapped engine lives and does not work: its health checks fail, or it computes nothing.',
+    cause:
+      'A wrapped engine lived and did not work: its health checks failed, or it computed nothing for `timeouts.stall_s`. It was killed, and is started again after a pause, up to three times in ten minutes.',
     fix: 'see the log of the unit and the failure report beside it; if the engine was only busy, raise `timeouts.health_s` or `timeouts.stall_s` of the model',
     http_status: 503,
+    exit_code: 11,
+  },
+  E_AGENT_ENGINE_STALLED: {
+    cause:
+      'A wrapped engine lives, and for many times its usual gap none of its streams got a token, or one of its processes is stopped. It gets no requests and its streams move on, until it computes again or is started again.',
+    fix: 'see `hpcserve status` and the log of the unit; a process that was stopped (SIGSTOP) goes on by SIGCONT',
+    http_status: 502,
     exit_code: 11,
   },
   E_AGENT_DEVICE_FAILED: {

@@ -1,12 +1,14 @@
 // An OpenAI-compatible server that breaks in the ways engines do. What the client's last message says decides how:
 // `count N` streams numbers; `deaf` answers nothing any more, health checks included, though the process lives;
-// `stall` streams one number and then nothing, with its server in order; `sick` makes its health check answer 500;
+// `stall` streams one number, and from then on nobody gets anything, with its server in order; `pause N` the same for N
+// ms; `sick` makes its health check answer 500;
 // `cuda`, `nccl` and `memory` write what such an engine writes, and abort. `slow N` waits N ms before each number.
 import { createServer } from 'node:http';
 
 const [where] = process.argv.slice(2);
 let deaf = false;
 let sick = false;
+let stalled = false;
 
 const lastWords = {
   cuda:
@@ -38,6 +40,8 @@ createServer(async (request, response) => {
     process.stderr.write(lastWords[verb], () => process.abort());
     return;
   }
+  // It takes requests, and computes nothing.
+  while (stalled) await new Promise((resolve) => setTimeout(resolve, 50));
   response.writeHead(200, { 'content-type': 'text/event-stream' });
   const say = (content) =>
     response.write(`data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\n\n`);
@@ -45,10 +49,15 @@ createServer(async (request, response) => {
     response.flushHeaders();
     await new Promise((resolve) => setTimeout(resolve, Number(number)));
   }
-  if (verb === 'deaf' || verb === 'stall' || verb === 'sick') {
+  if (verb === 'deaf' || verb === 'stall' || verb === 'sick' || verb === 'pause') {
     say('1 ');
     deaf = verb === 'deaf';
     sick = verb === 'sick';
+    stalled = verb === 'stall' || verb === 'pause';
+    if (verb === 'pause')
+      setTimeout(() => {
+        stalled = false;
+      }, Number(number));
     return;
   }
   for (let count = 1; count <= Number(verb === 'slow' ? 3 : number); count++) {

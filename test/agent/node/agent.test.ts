@@ -273,8 +273,9 @@ describe('what goes wrong', () => {
       what: 'command ended before it served m',
       because: [
         'it exited with code 3',
-        'reading settings',
+        // What says why comes first.
         'fatal: no such precision: fp3; the key was [key]',
+        'reading settings',
       ],
     });
     expect(agent.stderr).toContain('fatal: no such precision: fp3');

@@ -34,7 +34,11 @@ test('ranks meet on loopback, over nodes where the agent is reached or where the
 test('what the job or the model says is stronger', () => {
   const unit = { ...split, model: { ...split.model, environment: { HF_HUB_OFFLINE: '0' } } };
   const group = { devices: [] } as unknown as Parameters<typeof engineEnvironment>[1]['group'];
-  const environment = engineEnvironment(unit, { group, environment: { GLOO_SOCKET_IFNAME: 'eth9' } });
+  const environment = engineEnvironment(unit, {
+    group,
+    environment: { GLOO_SOCKET_IFNAME: 'eth9' },
+    physical_cores: () => [],
+  });
   expect(environment).toMatchObject({
     HF_HUB_OFFLINE: '0',
     GLOO_SOCKET_IFNAME: 'eth9',

@@ -9,7 +9,7 @@ import { synthesize } from '../../../native/synth/synthesize.ts';
 import type { ModelSpec } from '../../../spec/model-yaml.ts';
 import { eventually } from '../../mesh/support.ts';
 import { lacking, stopComputingThread, threadStopper } from '../stop-thread.ts';
-import { alive, type RunningAgent, Site, unitOf } from '../support.ts';
+import { alive, fixtureUnit, type RunningAgent, Site, unitOf } from '../support.ts';
 
 const engine = fileURLToPath(new URL('../fragile-engine.mjs', import.meta.url));
 const quick = { first_token_s: 60, between_tokens_s: 60, total_s: 600, health_s: 0.9, stall_s: 1 };
@@ -29,6 +29,10 @@ async function reportOf(agent: RunningAgent, unit: string): Promise<FailureRepor
   return JSON.parse(await readFile(path, 'utf8')) as FailureReport;
 }
 
+function agentLog(agent: RunningAgent): Promise<string> {
+  return readFile(join(agent.launch.launch_folder, 'n0.agent.log'), 'utf8');
+}
+
 /** What an answer ends with: its text, or why it was cut. */
 async function endOf(answer: Promise<{ body: { text(): Promise<string> } }>): Promise<string> {
   try {
@@ -40,50 +44,114 @@ async function endOf(answer: Promise<{ body: { text(): Promise<string> } }>): Pr
 
 describe('a wrapped engine that hangs and lives', () => {
   test.each([
-    ['answers no health check', 'deaf', 0.9, /3 health checks failed in a row: .* not answered within 0.2 s/],
+    [
+      'answers no health check',
+      'deaf',
+      { health_s: 0.9, stall_s: 300 },
+      /3 health checks failed in a row: .* not answered within 0.2 s/,
+    ],
     // Time for an answer that comes late: it is what the answer says that counts.
-    ['answers them with an error', 'sick', 4.5, /3 health checks failed in a row: \/v1\/models answers 500/],
-    ['computes nothing', 'stall', 4.5, /has computed nothing for \d+ s while 1 request\(s\) run/],
-  ])('%s: DOWN with the reason, its requests end, the agent leaves', async (_, verb, health_s, why) => {
+    [
+      'answers them with an error',
+      'sick',
+      { health_s: 4.5, stall_s: 300 },
+      /3 health checks failed in a row: \/v1\/models answers 500/,
+    ],
+    [
+      'computes nothing',
+      'stall',
+      { health_s: 4.5, stall_s: 1 },
+      /has given no token to its 1 running stream\(s\) for \d+(\.5)? s while 1 request\(s\) run; its processes rest/,
+    ],
+  ])(
+    '%s: DOWN with the reason, its requests end, and it is started again',
+    async (_, verb, timeouts, why) => {
+      await using site = await Site.open();
+      const agent = await site.start([fragile('m', timeouts)]);
+      const record = await site.serving('m');
+      const pid = await agent.pidOf(record);
+      const ended = endOf(site.ask(record, verb));
+      const down = await eventually(() => {
+        const now = site.registry.get(record.session_id)!;
+        return now.lifecycle === 'DOWN' || now.lifecycle === 'LEFT' ? now : undefined;
+      }, 'it is DOWN');
+      // A moment later it is LEFT, which says no more than that.
+      if (down.lifecycle === 'DOWN')
+        expect(down.metadata.models[0]).toMatchObject({
+          state: 'failed',
+          error: expect.stringMatching('hangs'),
+        });
+      expect(await ended).toBeTruthy(); // not awaited in vain
+      expect(alive(pid)).toBe(false);
+      // No device is condemned for it: what hung may work again.
+      const next = await site.serving('m', 10_000);
+      expect(next.session_id).not.toBe(record.session_id);
+      expect(await endOf(site.ask(next, 'count 2'))).toContain('[DONE]');
+      expect(await agentLog(agent)).toMatch(why);
+    },
+  );
+
+  test('stopped by SIGSTOP: its stream is handed over at once, it gets no requests, and goes on by SIGCONT', async () => {
     await using site = await Site.open();
-    const agent = await site.start([fragile('m', { health_s, stall_s: 1 })]);
+    const agent = await site.start([fragile('m')]);
     const record = await site.serving('m');
     const pid = await agent.pidOf(record);
+    const stateOf = () => site.registry.get(record.session_id)!.metadata.models[0]!;
+    const stream = await site.ask(record, 'slow 600000');
     const began_ms = performance.now();
-    const ended = endOf(site.ask(record, verb));
-    const down = await eventually(() => {
-      const now = site.registry.get(record.session_id)!;
-      return now.lifecycle === 'DOWN' || now.lifecycle === 'LEFT' ? now : undefined;
-    }, 'it is DOWN');
-    // A moment later it is LEFT, which says no more than that.
-    if (down.lifecycle === 'DOWN')
-      expect(down.metadata.models[0]).toMatchObject({
-        state: 'failed',
-        error: expect.stringMatching('hangs'),
-      });
-    expect(await ended).toBeTruthy(); // not awaited in vain
-    expect(await agent.ended).toEqual({ code: 8, signal: null });
-    expect(performance.now() - began_ms).toBeLessThan(10_000);
-    // It was killed; the kernel takes a moment for that, which the agent does not wait for.
-    await eventually(() => !alive(pid), 'the process to be gone', 6000);
-    const state = (await agent.state())!;
-    expect(state.error!.because.join()).toMatch(why);
-    expect(agent.stderr).toMatch(why);
-    const report = await reportOf(agent, 'm-0');
-    expect(report).toMatchObject({ fatal: 'device', unit: 'm-0', error: { code: 'E_AGENT_ENGINE_HANG' } });
-    expect(report.session_id).toBe(record.session_id);
+    process.kill(pid, 'SIGSTOP');
+    const text = await stream.body.text();
+    expect(performance.now() - began_ms).toBeLessThan(5000);
+    expect(JSON.parse(text.trim().slice(6)).error).toMatchObject({
+      code: 'E_AGENT_ENGINE_STALLED',
+      type: 'server_error',
+    });
+    const stalled = await eventually(
+      () => (stateOf().state === 'stalled' ? stateOf() : undefined),
+      'stalled',
+    );
+    expect(stalled.error).toMatch(/^it stalls: its process \S+ \(\d+\) is stopped$/);
+    expect(site.registry.get(record.session_id)!.lifecycle).toBe('SERVING');
+    const refused = await site.ask(record, 'count 2');
+    expect(JSON.parse(await refused.body.text()).error).toMatchObject({ code: 'E_AGENT_NOT_READY' });
+    process.kill(pid, 'SIGCONT');
+    await site.serving('m');
+    expect(stateOf().error).toBeUndefined();
+    expect(await endOf(site.ask(record, 'count 2'))).toContain('[DONE]');
+    expect(await agent.pidOf(record)).toBe(pid);
   });
 
-  test('stopped by SIGSTOP, which SIGTERM does not end', async () => {
+  test('a child of it that is stopped, and stays so: it is started again', async () => {
     await using site = await Site.open();
-    const agent = await site.start([fragile('m', quick)]);
-    const pid = await agent.pidOf(await site.serving('m'));
-    process.kill(pid, 'SIGSTOP');
-    expect((await agent.ended).code).toBe(8);
-    // It was killed; the kernel takes a moment for that, which the agent does not wait for.
-    await eventually(() => !alive(pid), 'the process to be gone', 6000);
-    expect((await reportOf(agent, 'm-0')).error.because.join()).toContain('health checks failed');
+    const unit = fixtureUnit('m', ['--child']);
+    const model = { ...unit.model, timeouts: { ...unit.model.timeouts, stall_s: 3 } };
+    const agent = await site.start([{ ...unit, model }]);
+    const record = await site.serving('m');
+    const child = (await agent.engineLog('m-0')).find((line) => line.startsWith('child '))!.slice(6);
+    process.kill(Number(child), 'SIGSTOP');
+    await eventually(
+      () => site.registry.get(record.session_id)!.metadata.models[0]!.state === 'stalled',
+      'it has stalled',
+    );
+    await eventually(() => site.registry.get(record.session_id)?.lifecycle === 'LEFT', 'it is gone', 15_000);
+    expect((await site.serving('m', 10_000)).session_id).not.toBe(record.session_id);
+    await eventually(() => !alive(Number(child)), 'its child is gone');
   });
+
+  test('no token for ten seconds: its stream is handed over, and it is asked for one until it gives it', async () => {
+    await using site = await Site.open();
+    const agent = await site.start([fragile('m')]);
+    const record = await site.serving('m');
+    const text = await endOf(site.ask(record, 'pause 14000'));
+    expect(text).toContain('E_AGENT_ENGINE_STALLED');
+    await eventually(
+      () => site.registry.get(record.session_id)!.metadata.models[0]!.state === 'stalled',
+      'it has stalled',
+    );
+    expect((await site.serving('m', 10_000)).session_id).toBe(record.session_id);
+    expect(await endOf(site.ask(record, 'count 2'))).toContain('[DONE]');
+    expect(await agentLog(agent)).toContain('the engine goes on: it gets requests again');
+  }, 40_000);
 
   test('a busy one is let be: its stream comes slowly, its health check in time', async () => {
     await using site = await Site.open();

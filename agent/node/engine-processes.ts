@@ -1,0 +1,57 @@
+import { processTree, readActivity } from '../../host/process-tree.ts';
+
+/** Between two looks for processes that are new. Lower: found sooner; higher: less is read of /proc. */
+const refresh_ms = 5000;
+
+/** Programs that engines build kernels with. */
+const compilers =
+  /^(cc1(plus)?|gcc|g\+\+|c\+\+|clang(\+\+)?|nvcc|cicc|ptxas|fatbinary|ninja|hipcc|lld|ld|as)$/;
+
+/** The processes of an engine: whether one of them is stopped, and how much they compute. */
+export class EngineProcesses {
+  readonly #leader: number;
+  /** Processor time of each as it was seen last, ms. */
+  #known = new Map<number, number>();
+  #refreshed_ms = Number.NEGATIVE_INFINITY;
+  #cpu_ms = 0;
+
+  constructor(leader: number) {
+    this.#leader = leader;
+  }
+
+  /** Pids as they were seen last. */
+  get pids(): readonly number[] {
+    return [...this.#known.keys()];
+  }
+
+  /**
+   * `stopped`: as `name (pid)`; `cpu_ms`: of all of them since ever, those included that have ended; `is_compiling`: a
+   * compiler is among them.
+   */
+  async look(): Promise<{ stopped: string[]; cpu_ms: number; is_compiling: boolean }> {
+    await this.#refresh();
+    let is_compiling = false;
+    const stopped: string[] = [];
+    for (const [pid, before_ms] of this.#known) {
+      const activity = readActivity(pid);
+      if (activity === undefined) {
+        this.#known.delete(pid);
+        this.#refreshed_ms = Number.NEGATIVE_INFINITY;
+        continue;
+      }
+      if (compilers.test(activity.name)) is_compiling = true;
+      if (activity.is_stopped) stopped.push(`${activity.name} (${pid})`);
+      this.#cpu_ms += Math.max(0, activity.cpu_ms - before_ms);
+      this.#known.set(pid, activity.cpu_ms);
+    }
+    return { stopped, cpu_ms: this.#cpu_ms, is_compiling };
+  }
+
+  async #refresh(): Promise<void> {
+    const now_ms = performance.now();
+    if (now_ms - this.#refreshed_ms < refresh_ms) return;
+    this.#refreshed_ms = now_ms;
+    const found = await processTree(this.#leader);
+    this.#known = new Map(found.map((pid) => [pid, this.#known.get(pid) ?? readActivity(pid)?.cpu_ms ?? 0]));
+  }
+}

@@ -1,0 +1,80 @@
+/** What is said of an engine that ended, and whether it is started again. */
+import { expect, test } from 'vitest';
+import type { ChildEnd } from '../../../agent/node/child.ts';
+import { type EndedEngine, exitedEngine, hungEngine } from '../../../agent/node/engine-end.ts';
+import { unitOf } from '../support.ts';
+
+const engine: EndedEngine = {
+  unit: unitOf({ name: 'm' }),
+  engine: 'vllm',
+  version: '0.32.0',
+  program: 'vllm',
+  log_file: '/log',
+  has_served: true,
+};
+const end: ChildEnd = {
+  code: 1,
+  signal: null,
+  words: 'exited with code 1',
+  orderly: false,
+  out_of_memory: false,
+  oom_kills: false,
+  last_lines: ['one', 'two'],
+  tail: ['one', 'two'],
+};
+
+test('a recorded failure: what happened, its line, and what to do; not the last lines', () => {
+  const lines = ['torch.OutOfMemoryError: CUDA out of memory.', 'two'];
+  const { error, fatal, restartable } = exitedEngine(
+    { ...end, tail: lines, last_lines: lines },
+    lines,
+    engine,
+  );
+  expect(error.because).toEqual([
+    'it exited with code 1',
+    'the memory of the device is used up: torch.OutOfMemoryError: CUDA out of memory.',
+  ]);
+  expect(error.try.join()).toContain('max_sequences');
+  expect([fatal, restartable]).toEqual(['process', false]);
+});
+
+test('while it starts the cause may stand far above the last lines', () => {
+  const starting = { ...engine, has_served: false };
+  const { error } = exitedEngine(end, ["ModuleNotFoundError: No module named 'x'", ...end.tail], starting);
+  expect(error.because).toContain(
+    "a package is missing where the engine is installed: ModuleNotFoundError: No module named 'x'",
+  );
+});
+
+test('one that nobody has met before: its first exception, and the last lines', () => {
+  const tail = ['OddError: x', 'two'];
+  const { error, restartable } = exitedEngine({ ...end, tail, last_lines: tail }, tail, engine);
+  expect(error.because).toEqual(['it exited with code 1', 'OddError: x', 'two']);
+  expect(restartable).toBe(true);
+});
+
+test('a process of it that the kernel killed for want of memory', () => {
+  const tail = ['Engine core proc EngineCore died unexpectedly, shutting down client.'];
+  const { error, restartable } = exitedEngine(
+    { ...end, oom_kills: true, tail, last_lines: tail },
+    tail,
+    engine,
+  );
+  expect(error.because[1]).toBe('the kernel ended a process of this job for want of memory');
+  expect(error.try[0]).toContain('memory');
+  expect(restartable).toBe(true);
+});
+
+test('a hang condemns no device, unless the engine says that the device failed', () => {
+  const about = { tail: ['all is well'], pid: 7, is_gone: true };
+  expect(hungEngine('it hangs', engine, about)).toMatchObject({ restartable: true, fatal: undefined });
+  const tail = ['CUDA error: an illegal memory access was encountered'];
+  expect(hungEngine('it hangs', engine, { ...about, tail })).toMatchObject({
+    restartable: false,
+    fatal: 'device',
+  });
+  // What not even SIGKILL ends has its device still.
+  const stuck = hungEngine('it hangs', engine, { ...about, is_gone: false });
+  expect(stuck).toMatchObject({ restartable: false, fatal: 'process' });
+  expect(stuck.error.because.join()).toContain('has not ended by that');
+});

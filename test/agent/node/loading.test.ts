@@ -1,0 +1,89 @@
+/** What is told of a wrapped engine while it loads. */
+import { chmod, mkdir, readdir, writeFile } from 'node:fs/promises';
+import { delimiter, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { expect, test } from 'vitest';
+import { phaseSign } from '../../../agent/adapters/load-phases.ts';
+import type { ServedModel } from '../../../spec/session-record.ts';
+import { type RunningAgent, Site, unitOf } from '../support.ts';
+
+const weight_bytes = 8 * 1024 * 1024;
+
+test.each([
+  [
+    'INFO 11-22 18:00:05 [gpu_model_runner.py:4801] Starting to load model /models/m...',
+    { phase: 'weights' },
+  ],
+  [
+    '(EngineCore pid=9) Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:01<00:03,  1.20s/it]',
+    { phase: 'weights', share: 0.25 },
+  ],
+  ['Loading weights using some words of a prompt', undefined],
+  ['INFO:     Application startup complete.', undefined],
+])('phase of %j', (line, expected) => expect(phaseSign('vllm', line)).toEqual(expected));
+
+test('its phases and bytes in order, and how long it took the last time', async () => {
+  await using site = await Site.open();
+  const folder = join(site.folder, 'model');
+  const bin = join(site.folder, 'bin');
+  const cache = join(site.folder, 'cache');
+  await mkdir(folder);
+  await mkdir(bin);
+  const model_path = join(folder, 'weights.safetensors');
+  await writeFile(model_path, Buffer.alloc(weight_bytes, 1));
+  const engine = fileURLToPath(new URL('loading-engine.mjs', import.meta.url));
+  await writeFile(join(bin, 'vllm'), `#!/bin/sh\nexec '${process.execPath}' '${engine}' "$@"\n`);
+  // It is asked where its sources are, and has none: this stands for Python, and says what a version with --uds says.
+  await writeFile(
+    join(bin, 'python3'),
+    `#!/bin/sh\necho '{"version": "0.32.0", "unix_socket": true, "media_domains": false}'\n`,
+  );
+  for (const program of ['vllm', 'python3']) await chmod(join(bin, program), 0o755);
+  const environment = { PATH: `${bin}${delimiter}${process.env.PATH}`, XDG_CACHE_HOME: cache };
+  const unit = unitOf({ name: 'm' }, { engine: 'vllm', model_path, weight_bytes });
+  const modelOf = async (
+    agent: RunningAgent,
+    accept: (model: ServedModel) => boolean,
+  ): Promise<ServedModel> => {
+    const isIt = (model: ServedModel) => model.name === 'm' && accept(model);
+    const { sessions } = await agent.stateWhere(
+      (state) => state.sessions.some(({ models }) => models.some(isIt)),
+      'that of the model',
+      15_000,
+    );
+    return sessions.flatMap(({ models }) => models).find(isIt)!;
+  };
+  const step = (at: number) => writeFile(join(folder, String(at)), '');
+
+  const agent = await site.start([unit], {}, environment);
+  const starting = await modelOf(agent, ({ phase }) => phase === 'starting');
+  expect(starting.usual_load_s).toBeUndefined();
+  expect(Math.abs(Date.now() - starting.loading_since_ms!)).toBeLessThan(10_000);
+  await step(0);
+  const half = await modelOf(agent, ({ bytes_loaded = 0 }) => bytes_loaded >= weight_bytes / 2);
+  expect(half).toMatchObject({ state: 'loading', phase: 'weights', bytes_total: weight_bytes });
+  expect(half.bytes_loaded).toBeLessThan(0.6 * weight_bytes);
+  await step(1);
+  await modelOf(agent, ({ bytes_loaded }) => bytes_loaded === weight_bytes);
+  for (const [at, phase] of [
+    [2, 'compiling'],
+    [3, 'kv_cache'],
+    [4, 'warming_up'],
+  ] as const) {
+    await step(at);
+    const now = await modelOf(agent, (model) => model.phase === phase);
+    expect(now.bytes_loaded).toBeUndefined();
+  }
+  const told = await site.session(({ metadata }) => metadata.models[0]?.phase === 'warming_up');
+  expect(told.metadata.models[0]!.state).toBe('loading');
+  await step(5);
+  const record = await site.serving('m');
+  expect(record.metadata.models[0]).not.toHaveProperty('phase');
+  expect(record.metadata.models[0]).not.toHaveProperty('loading_since_ms');
+  expect(await readdir(join(cache, 'hpcserve/load-times'))).toHaveLength(1);
+  await agent.kill();
+
+  const again = await site.start([unit], {}, environment);
+  const known = await modelOf(again, ({ usual_load_s }) => usual_load_s !== undefined);
+  expect(known.usual_load_s).toBeGreaterThan(1);
+}, 90_000);

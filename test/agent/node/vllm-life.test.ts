@@ -1,0 +1,146 @@
+/** A real vLLM behind a real agent: its cores, its phases, a process of it that is stopped, and one that is killed. */
+import { execFileSync, spawnSync } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { processTree } from '../../../host/process-tree.ts';
+import { parseAllowedCores } from '../../../host/processors.ts';
+import type { SessionRecord } from '../../../spec/session-record.ts';
+import { eventually } from '../../mesh/support.ts';
+import { type RunningAgent, Site, unitOf } from '../support.ts';
+
+const python = process.env.HPCSERVE_TEST_PYTHON;
+const lacking =
+  python !== undefined &&
+  spawnSync(python, ['-c', 'import importlib.util as u; u.find_spec("vllm").origin']).status === 0
+    ? ''
+    : ' [skipped: needs HPCSERVE_TEST_PYTHON, a Python with vLLM for CPUs]';
+/** Two of them begin beside each other on two cores. */
+const ready_ms = 300_000;
+const positions = 2048;
+
+describe.skipIf(lacking !== '')(`vLLM${lacking}`, () => {
+  let site: Site;
+  let agent: RunningAgent;
+  let records: Record<string, SessionRecord>;
+  const phases = new Set<string>();
+
+  beforeAll(async () => {
+    site = await Site.open();
+    const folder = join(site.folder, 'tiny');
+    const writer = fileURLToPath(new URL('../adapters/tiny-model.py', import.meta.url));
+    execFileSync(python!, [writer, folder, String(positions)], { stdio: ['ignore', 'ignore', 'inherit'] });
+    const config = JSON.parse(await readFile(join(folder, 'config.json'), 'utf8')) as {
+      max_position_embeddings: number;
+    };
+    const units = ['a', 'b'].map((name) =>
+      unitOf(
+        {
+          name,
+          precision: 'f32',
+          max_sequences: 4,
+          engine_args: ['--enforce-eager'],
+          environment: { VLLM_CPU_KVCACHE_SPACE: '1' },
+        },
+        { engine: 'vllm', model_path: folder, context_tokens: config.max_position_embeddings },
+      ),
+    );
+    const engine_prefix = ['/usr/bin/env', `PATH=${dirname(python!)}:${process.env.PATH}`];
+    agent = await site.start(units, { engine_prefix });
+    const looking = setInterval(async () => {
+      const state = await agent.state().catch(() => undefined);
+      const models = (state?.sessions ?? []).flatMap((session) => session.models);
+      for (const { phase } of models) if (phase !== undefined) phases.add(phase);
+    }, 100);
+    try {
+      const [a, b] = await Promise.all(['a', 'b'].map((name) => site.serving(name, ready_ms)));
+      records = { a: a!, b: b! };
+    } finally {
+      clearInterval(looking);
+    }
+  }, ready_ms + 60_000);
+
+  afterAll(async () => site?.[Symbol.asyncDispose](), 60_000);
+
+  const engineCore = async (name: string): Promise<number> => {
+    const pids = await processTree(await agent.pidOf(records[name]!));
+    const comms = await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/comm`, 'utf8')));
+    return pids[comms.findIndex((comm) => comm.startsWith('VLLM::EngineCor'))]!;
+  };
+
+  const stream = (name: string, max_tokens: number) =>
+    site.pool(records[name]!).request({
+      method: 'POST',
+      path: '/v1/chat/completions',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({
+        model: name,
+        stream: true,
+        ignore_eos: true,
+        max_tokens,
+        messages: [{ role: 'user', content: 'x' }],
+      }),
+    });
+
+  const modelOf = (name: string) => site.registry.get(records[name]!.session_id)!.metadata.models[0]!;
+
+  test('what it does while it loads is told', () => {
+    expect([...phases]).toEqual(expect.arrayContaining(['starting', 'weights', 'kv_cache']));
+  });
+
+  test('the processes of two engines share no core', async () => {
+    const coresOf = async (name: string): Promise<Set<number>> => {
+      const pids = await processTree(await agent.pidOf(records[name]!));
+      expect(pids.length).toBeGreaterThan(1);
+      const all = await Promise.all(
+        pids.map(async (pid) => parseAllowedCores(await readFile(`/proc/${pid}/status`, 'utf8'))),
+      );
+      return new Set(all.flat());
+    };
+    const [ofA, ofB] = await Promise.all([coresOf('a'), coresOf('b')]);
+    const allowed = parseAllowedCores(await readFile('/proc/self/status', 'utf8'));
+    if (allowed.length === 1) return;
+    expect([...ofA].filter((core) => ofB.has(core))).toEqual([]);
+    expect((await agent.engineLog('a-0')).join('\n')).toContain(`core ids=[${[...ofA].join()}]`);
+  });
+
+  test('its core is stopped: the stream is handed over within 5 s; continued, it serves again', async () => {
+    const core = await engineCore('a');
+    const answer = await stream('a', 400);
+    let text = '';
+    let stopped_ms = 0;
+    for await (const part of answer.body) {
+      if (text === '') {
+        process.kill(core, 'SIGSTOP');
+        stopped_ms = performance.now();
+      }
+      text += String(part);
+    }
+    expect(performance.now() - stopped_ms).toBeLessThan(5000);
+    expect(text).toContain('E_AGENT_ENGINE_STALLED');
+    await eventually(() => modelOf('a').state === 'stalled', 'it has stalled');
+    expect(modelOf('a').error).toContain('VLLM::EngineCor');
+    expect(modelOf('b').state).toBe('serving');
+    process.kill(core, 'SIGCONT');
+    await eventually(() => modelOf('a').state === 'serving', 'it goes on', 20_000);
+    expect(await (await stream('a', 8)).body.text()).toContain('[DONE]');
+  }, 60_000);
+
+  test(
+    'its core is killed: the reason is that, and it is started again',
+    async () => {
+      process.kill(await engineCore('a'), 'SIGKILL');
+      const { error } = await eventually(
+        () => (site.registry.get(records.a!.session_id)?.lifecycle === 'DOWN' ? modelOf('a') : undefined),
+        'it is DOWN',
+        30_000,
+      );
+      expect(error).toBe('vllm ended while it served a');
+      const log = await readFile(join(agent.launch.launch_folder, 'n0.agent.log'), 'utf8');
+      expect(log).toContain('one of its processes was killed, or ended without a word');
+      await site.serving('a', ready_ms);
+    },
+    ready_ms + 60_000,
+  );
+});
