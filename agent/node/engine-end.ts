@@ -49,7 +49,8 @@ export function hungEngine(
   { tail, pid, is_gone }: { tail: readonly string[]; pid: number | undefined; is_gone: boolean },
 ): EngineEnd {
   const found = firstCause(tail.slice(-hang_lines));
-  const cause = found?.scope === 'device' ? found : undefined;
+  // A server that lives on after its core was killed says so in its log; a line that nobody knows may be of any request.
+  const cause = found?.what === undefined ? undefined : found;
   const { log_file, unit } = engine;
   const error = new HpcserveError('E_AGENT_ENGINE_HANG', {
     what: `${engine.engine} hangs and was killed: it served ${unit.model.name}`,
@@ -61,7 +62,7 @@ export function hungEngine(
     try: cause?.try ?? [],
     details: { log_file, pid },
   });
-  const fatal = cause?.scope ?? (is_gone ? undefined : 'process');
+  const fatal = cause?.scope === 'device' ? 'device' : is_gone ? undefined : 'process';
   return { error, restartable: fatal === undefined, fatal, tail };
 }
 

@@ -73,6 +73,11 @@ test('a hang condemns no device, unless the engine says that the device failed',
     restartable: false,
     fatal: 'device',
   });
+  // Its server lived on, and said that its core was killed: another start may do better.
+  const dead = ['Engine core proc EngineCore died unexpectedly, shutting down client.'];
+  const silent = hungEngine('/health answers 503', engine, { ...about, tail: dead });
+  expect(silent).toMatchObject({ restartable: true, fatal: undefined });
+  expect(silent.error.because[1]).toMatch(/^one of its processes was killed, or ended without a word: /);
   // What not even SIGKILL ends has its device still.
   const stuck = hungEngine('it hangs', engine, { ...about, is_gone: false });
   expect(stuck).toMatchObject({ restartable: false, fatal: 'process' });

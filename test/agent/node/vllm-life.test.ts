@@ -136,7 +136,8 @@ describe.skipIf(lacking !== '')(`vLLM${lacking}`, () => {
         'it is DOWN',
         30_000,
       );
-      expect(error).toBe('vllm ended while it served a');
+      // Its server may end by itself, or live on and answer that it is dead.
+      expect(error).toMatch(/^vllm (ended while it served|hangs and was killed: it served) a$/);
       const log = await readFile(join(agent.launch.launch_folder, 'n0.agent.log'), 'utf8');
       expect(log).toContain('one of its processes was killed, or ended without a word');
       await site.serving('a', ready_ms);
