@@ -10,7 +10,7 @@ import { vllmPython } from './environments.ts';
 import { writeTinyModel } from './tiny-model.ts';
 
 /** How long it may take to serve, ms: two of them begin beside each other on two cores. */
-export const vllm_ready_ms = 300_000;
+export const vllm_ready_ms = 420_000;
 
 /** Longest sequence of its tiny model; a byte is a token. */
 const positions = 2048;

