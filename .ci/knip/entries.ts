@@ -56,7 +56,6 @@ export const systemBinaries = [
     'mkfifo',
     'mount',
     'openssl',
-    'patchelf',
     'shellcheck',
     'ssh-add',
     'ssh-agent',

@@ -1,13 +1,13 @@
 /** Entry of a loading thread: runs its share of each load that it is told of, until it is told to end. */
-import { setPriority } from 'node:os';
+
 import { type MessagePort, workerData } from 'node:worker_threads';
+import { giveWay } from '../../../host/niceness.ts';
 import { loadGgml } from '../../../native/ggml.ts';
 import type { LoadWork } from './load-work.ts';
 import { load_niceness } from './niceness.ts';
 import { UnitLoader } from './unit-loader.ts';
 
-// To Linux, a process id of 0 is the calling thread.
-setPriority(0, load_niceness);
+giveWay(load_niceness);
 const { port, folder } = workerData as { port: MessagePort; folder: string };
 const loader = new UnitLoader(loadGgml(folder));
 port.on('message', (work: LoadWork | 'end') => {

@@ -1,13 +1,13 @@
 /** Entry of the thread that fetches tensors from peers: one load after another, until it is told to end. */
-import { setPriority } from 'node:os';
+
 import { type MessagePort, workerData } from 'node:worker_threads';
+import { giveWay } from '../../../host/niceness.ts';
 import { loadGgml } from '../../../native/ggml.ts';
 import { load_niceness } from '../load/niceness.ts';
 import { UnitLoader } from '../load/unit-loader.ts';
 import { loadFromPeers, type PeerNews, type PeerWork } from './peer-loader.ts';
 
-// To Linux, a process id of 0 is the calling thread.
-setPriority(0, load_niceness);
+giveWay(load_niceness);
 const { port, folder } = workerData as { port: MessagePort; folder: string };
 const loader = new UnitLoader(loadGgml(folder));
 port.on('message', (message: { work: PeerWork; news: MessagePort } | 'end') => {
