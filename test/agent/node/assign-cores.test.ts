@@ -141,7 +141,11 @@ test('devices have the cores next to their GPU: a slice those of the whole, AMDâ
   expect(nvidia.map(({ near_cores }) => near_cores)).toEqual([[1], [1], undefined]);
   const cpu = { name: '', properties: 'simd_count 0\nlocation_id 0\n', memory_banks: [] };
   const mi300 = { name: 'x', properties: 'simd_count 304\nlocation_id 49409\ndomain 1\n', memory_banks: [] };
-  const amd = withCoresOfAmd(amdDevices([cpu, mi300], { ROCR_VISIBLE_DEVICES: '0' }), [cpu, mi300], nearCores);
+  const amd = withCoresOfAmd(
+    amdDevices([cpu, mi300], { ROCR_VISIBLE_DEVICES: '0' }),
+    [cpu, mi300],
+    nearCores,
+  );
   expect(amd.map(({ near_cores }) => near_cores)).toEqual([[2]]);
 });
 
