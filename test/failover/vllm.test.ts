@@ -167,7 +167,8 @@ function startEngine(folder: string, port: number): ChildProcess {
       `${port}`,
     ],
     ...['--max-model-len', '512', '--gpu-memory-utilization', '0.04', '--enforce-eager'],
-    ...['--max-num-seqs', '8', '--no-enable-prefix-caching'],
+    // In BF16 two tokens are often equally likely, and chance decides.
+    ...['--dtype', 'float32', '--max-num-seqs', '8', '--no-enable-prefix-caching'],
   ];
   const environment = {
     VLLM_API_KEY: key,
