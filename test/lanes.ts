@@ -17,6 +17,7 @@ export const laneWorkers = { units: 3, end_to_end: 2 } as const;
 const alone: Readonly<Record<string, string>> = {
   'test/agent/device-worker/hostile-requests.test.ts':
     'a worker answers its agent within 5 s while it computes what takes seconds',
+  'test/agent/adapters/vllm.test.ts': 'a real vLLM imports and compiles for a minute on two idle cores',
 };
 
 export interface Lane {

@@ -123,7 +123,7 @@ describe('what is asked for wrongly', () => {
       3,
     ],
     ['a kind nobody has', {}, { devices: { node_kinds: ['h100'] } }, /no site has a node kind "h100"/, 3],
-    ['too much', {}, { parallel: { tensor: 8 }, engine: 'native' }, /demo cannot be placed on one, two/, 5],
+    ['too much', {}, { kv_tokens: 1e12 }, /demo cannot be placed on one, two/, 5],
     [
       'a model that is another there',
       {},
