@@ -26,7 +26,9 @@ export interface EndedEngine {
 /** @param lines of all that it wrote the ones that matter */
 export function exitedEngine(end: ChildEnd, lines: readonly string[], engine: EndedEngine): EngineEnd {
   // What it wrote of single requests, days before its end, is not why it ended.
-  const cause = end.orderly ? undefined : firstCause(engine.has_served ? end.tail : lines);
+  // vLLM's server shuts down in order, with exit code 0, after its core died.
+  const wasAsked = end.orderly && end.code !== 0;
+  const cause = wasAsked ? undefined : firstCause(engine.has_served ? end.tail : lines);
   const fatal = cause?.scope ?? (end.out_of_memory ? 'process' : undefined);
   return {
     error: exitError(end, engine, cause),

@@ -53,6 +53,17 @@ test('one that nobody has met before: its first exception, and the last lines', 
   expect(restartable).toBe(true);
 });
 
+test('a server that shuts down in order after its core died says why; one that was asked to end does not', () => {
+  const tail = ['(Worker pid=3) ERROR 11-22 20:33:01 [x.py:1] RuntimeError: no such head', 'INFO: bye'];
+  const orderly = { ...end, code: 0, words: 'exited with code 0', orderly: true, tail, last_lines: tail };
+  expect(exitedEngine(orderly, tail, engine).error.because.slice(0, 2)).toEqual([
+    'it exited with code 0',
+    'RuntimeError: no such head',
+  ]);
+  const asked = { ...orderly, code: null, signal: 'SIGTERM' as const, words: 'was ended by SIGTERM' };
+  expect(exitedEngine(asked, tail, engine).error.because).toEqual(['it was ended by SIGTERM', ...tail]);
+});
+
 test('a process of it that the kernel killed for want of memory', () => {
   const tail = ['Engine core proc EngineCore died unexpectedly, shutting down client.'];
   const { error, restartable } = exitedEngine(

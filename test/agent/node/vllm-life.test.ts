@@ -107,7 +107,7 @@ describe.skipIf(lacking !== '')(`vLLM${lacking}`, () => {
 
   test('its core is stopped: the stream is handed over within 5 s; continued, it serves again', async () => {
     const core = await engineCore('a');
-    const answer = await stream('a', 400);
+    const answer = await stream('a', 1900);
     let text = '';
     let stopped_ms = 0;
     for await (const part of answer.body) {
