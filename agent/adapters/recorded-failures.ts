@@ -226,7 +226,7 @@ const processes: readonly RecordedFailure[] = [
   },
   {
     what: 'one of its processes was killed, or ended without a word',
-    test: /\b(Engine core proc|Worker proc|EngineCore process) \S+ died unexpectedly\b|\bRank \d+ scheduler (is dead|died)\b|\bShard \d+ (crashed|terminated)\b|\bprocess was signaled to shutdown with signal 9\b|\bllama runner process (has terminated|no longer running)\b/i,
+    test: /\b(Engine core proc|Worker proc|EngineCore process) \S+ died unexpectedly\b|\bEngineDeadError: |\bRank \d+ scheduler (is dead|died)\b|\bShard \d+ (crashed|terminated)\b|\bprocess was signaled to shutdown with signal 9\b|\bllama runner process (has terminated|no longer running)\b/i,
     try: 'see whether the kernel ended it for want of memory (dmesg of the node, `seff` of the job), or somebody did',
     consequence: true,
   },
