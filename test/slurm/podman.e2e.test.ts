@@ -176,20 +176,25 @@ describe.skipIf(lacking.length > 0)(
         expect(
           spawnSync(podman[0]!, [...podman.slice(1), 'import', join(folder, 'empty.tar'), image]).status,
         ).toBe(0);
-        await using site = await Site.open();
-        // Its own default is more than root may set where it lacks a capability.
-        const limits = ['--ulimit=nofile=1024:1024', '--ulimit=nproc=1024:1024'];
-        const engine_prefix = [
-          ...[...podman, 'run', '--rm', '--network=host', ...limits],
-          ...[...fromNode.map((bind) => `--volume=${bind}`), image],
-        ];
-        await site.start([fixtureUnit('m', [], { model_path: join(folder, 'empty.tar') })], {
-          engine_prefix,
-        });
-        const session = await site.serving('m', 60_000);
-        const answer = await site.ask(session, 'count 1');
-        expect(answer.statusCode).toBe(200);
-        expect(await answer.body.text()).toContain('[DONE]');
+        try {
+          await using site = await Site.open();
+          // Its own default is more than root may set where it lacks a capability.
+          const limits = ['--ulimit=nofile=1024:1024', '--ulimit=nproc=1024:1024'];
+          const engine_prefix = [
+            ...[...podman, 'run', '--rm', '--network=host', ...limits],
+            ...[...fromNode.map((bind) => `--volume=${bind}`), image],
+          ];
+          await site.start([fixtureUnit('m', [], { model_path: join(folder, 'empty.tar') })], {
+            engine_prefix,
+          });
+          const session = await site.serving('m', 60_000);
+          const answer = await site.ask(session, 'count 1');
+          expect(answer.statusCode).toBe(200);
+          expect(await answer.body.text()).toContain('[DONE]');
+        } finally {
+          // An agent that is killed leaves it: podman's containers are no children of its client.
+          spawnSync(podman[0]!, [...podman.slice(1), 'rm', '--all', '--force', '--time=0']);
+        }
       },
       120_000,
     );

@@ -109,11 +109,10 @@ describe.skipIf(!permitted)(`what is not seen behind a prefix${lacking}`, () => 
   it('is no reason to wait, and none to fail where it cannot be tried', async () => {
     await expect(check(['/no/such/apptainer', 'exec', 'x.sif'])).resolves.toBeUndefined();
     await using site = await Site.open();
-    const started_ms = performance.now();
     // Its folder is there for the agent, and another one for the engine.
     const agent = await site.start([fixtureUnit('m')], { engine_prefix: hiding(join(site.folder, 'run')) });
+    // Within the time that this test has: an engine would be waited for 60 times as long.
     expect((await agent.ended).code).not.toBe(0);
-    expect(performance.now() - started_ms).toBeLessThan(20_000);
     const failed = (await agent.state())!.sessions.find((session) => session.unit);
     expect(failed!.error).toMatchObject({ code: 'E_AGENT_ENGINE_PATHS' });
   });
