@@ -51,7 +51,7 @@ export function hungEngine(
   { tail, pid, is_gone }: { tail: readonly string[]; pid: number | undefined; is_gone: boolean },
 ): EngineEnd {
   const found = firstCause(tail.slice(-hang_lines));
-  // A server that lives on after its core was killed says so in its log; a line that nobody knows may be of any request.
+  // A server that lives on after its core was killed says so; a line that nobody knows may be of any request.
   const cause = found?.what === undefined ? undefined : found;
   const { log_file, unit } = engine;
   const error = new HpcserveError('E_AGENT_ENGINE_HANG', {
