@@ -13,7 +13,7 @@ const named = /`((?:\w+|\.ci)\/(?:[\w.-]+\/)*(?:[\w.-]+\.(?:ts|mjs|c|py|json|eta
 /** Rooms and what stands beside them; other paths are of people's own folders. */
 const top = new Set(
   readdirSync(packageRoot, { withFileTypes: true })
-    .filter((entry) => entry.isDirectory() && entry.name !== 'node_modules' && entry.name !== 'dist')
+    .filter((entry) => entry.isDirectory() && !['node_modules', 'dist', 'build'].includes(entry.name))
     .map(({ name }) => name),
 );
 

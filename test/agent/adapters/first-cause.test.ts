@@ -39,7 +39,7 @@ describe('prefixes of loggers', () => {
 const folder = new URL('recorded/', import.meta.url);
 
 describe('recorded output', () => {
-  const files = readdirSync(folder).filter((name) => name.endsWith('.log'));
+  const files = readdirSync(folder).filter((name) => name.endsWith('.txt'));
   test('is there', () => expect(files.length).toBeGreaterThan(5));
 
   test.each(files)('%s', (name) => {

@@ -33,13 +33,22 @@ test('its phases and bytes in order, and how long it took the last time', async 
   await writeFile(model_path, Buffer.alloc(weight_bytes, 1));
   const engine = fileURLToPath(new URL('loading-engine.mjs', import.meta.url));
   await writeFile(join(bin, 'vllm'), `#!/bin/sh\nexec '${process.execPath}' '${engine}' "$@"\n`);
-  // It is asked where its sources are, and has none: this stands for Python, and says what a version with --uds says.
+  await chmod(join(bin, 'vllm'), 0o755);
+  // What the probe reads of a version with --uds.
+  const sources = join(site.folder, 'sources');
+  await mkdir(join(sources, 'vllm/entrypoints/openai'), { recursive: true });
+  await mkdir(join(sources, 'vllm-0.32.0.dist-info'));
+  await writeFile(join(sources, 'vllm-0.32.0.dist-info/METADATA'), 'Name: vllm\nVersion: 0.32.0\n');
+  await writeFile(join(sources, 'vllm/__init__.py'), '');
   await writeFile(
-    join(bin, 'python3'),
-    `#!/bin/sh\necho '{"version": "0.32.0", "unix_socket": true, "media_domains": false}'\n`,
+    join(sources, 'vllm/entrypoints/openai/cli_args.py'),
+    'class FrontendArgs:\n    uds: str | None = None\n',
   );
-  for (const program of ['vllm', 'python3']) await chmod(join(bin, program), 0o755);
-  const environment = { PATH: `${bin}${delimiter}${process.env.PATH}`, XDG_CACHE_HOME: cache };
+  const environment = {
+    PATH: `${bin}${delimiter}${process.env.PATH}`,
+    PYTHONPATH: sources,
+    XDG_CACHE_HOME: cache,
+  };
   const unit = unitOf({ name: 'm' }, { engine: 'vllm', model_path, weight_bytes });
   const modelOf = async (
     agent: RunningAgent,

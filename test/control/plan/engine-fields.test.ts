@@ -36,6 +36,8 @@ const elsewhere: ReadonlySet<FieldName> = new Set([
   'command',
   // Placement chooses among them, and `precision` says what was chosen.
   'precision_choices',
+  // Placement chooses them, by what is known of the model's answers.
+  'parsers',
   // Of the native engine alone.
   'latency_sensitivity',
   'batch_invariant',

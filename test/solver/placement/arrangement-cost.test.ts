@@ -7,7 +7,11 @@ import { ask, gpus, llama } from './support.ts';
 
 const kinds = [gpus('A100-40GB', 40, 2, { count: 2 }), gpus('H100', 80, 2, { count: 2 })];
 const model = (replicas: number | 'auto', rate_per_s: number) =>
-  llama('m', '8b', { replicas, workload: { rate_per_s, input_tokens: 500, output_tokens: 200 } });
+  llama('m', '8b', {
+    replicas,
+    max_sequences: 16,
+    workload: { rate_per_s, input_tokens: 500, output_tokens: 200 },
+  });
 const runningOf = (plan: ReturnType<typeof place>): RunningReplicas[] =>
   plan.launches.flatMap(({ node_kind, units }) =>
     units.map((unit) => ({ model: 'm', node_kind, replicas: 1, device_count: unit.device_count })),
