@@ -432,15 +432,16 @@ export class UnitSupervisor {
     if (!session || session.record.lifecycle === 'LEFT') return;
     const serving = this.models.some((model) => model.state === 'serving');
     const begin = session.record.lifecycle === 'JOIN' && serving && !this.#draining;
-    const engine_version = this.#process?.engine_version;
+    const known = session.record.metadata;
+    const models = this.models.map((model) => ({ ...model }));
+    const engine_version = this.#process?.engine_version ?? known.engine_version;
+    const told = JSON.stringify([models, engine_version]);
+    // A record of a new version that says nothing new is work for the whole mesh, and a sign of life.
+    if (!begin && told === JSON.stringify([known.models, known.engine_version])) return;
+    const metadata: Partial<SessionMetadata> = { models };
+    if (engine_version !== undefined) metadata.engine_version = engine_version;
     session
-      .update({
-        ...(begin ? { lifecycle: 'SERVING' } : {}),
-        metadata: {
-          models: this.models.map((model) => ({ ...model })),
-          ...(engine_version === undefined ? {} : { engine_version }),
-        },
-      })
+      .update(begin ? { lifecycle: 'SERVING', metadata } : { metadata })
       .catch((error: unknown) => this.#options.log.error(error));
   }
 
