@@ -13,11 +13,16 @@
 /** Files of a lane at a time. Lower: longer. Higher: suites wait for cores, and come near to their limits. */
 export const laneWorkers = { units: 3, end_to_end: 2 } as const;
 
+const real_vllm = 'a real vLLM imports for a minute on two idle cores, and for many beside others';
+
 /** Files that have the machine to themselves, and what neighbours would break. */
 const alone: Readonly<Record<string, string>> = {
   'test/agent/device-worker/hostile-requests.test.ts':
     'a worker answers its agent within 5 s while it computes what takes seconds',
-  'test/agent/adapters/vllm.test.ts': 'a real vLLM imports and compiles for a minute on two idle cores',
+  'test/agent/adapters/vllm.test.ts': real_vllm,
+  'test/agent/adapters/vllm-memory.test.ts': real_vllm,
+  'test/agent/node/vllm-life.test.ts': real_vllm,
+  'test/failover/vllm.test.ts': real_vllm,
 };
 
 export interface Lane {

@@ -1,24 +1,21 @@
 /**
  * Streams of a real vLLM that lose their replica at each of many tokens, and say the same as undisturbed. Two sessions
  * pass on to one engine; a byte-level model with random weights, half of whose bytes are no UTF-8. Needs
- * $HPCSERVE_TEST_PYTHON with vLLM for CPUs.
+ * `npm run engines -- vllm`.
  */
-import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { agentPaths } from '../../spec/wire.ts';
+import { vllmPython } from '../engines/environments.ts';
+import { writeTinyModel } from '../engines/tiny-model.ts';
 import { type Answer, type Stage, startStage, until } from '../gateway/support.ts';
 import { type WholeStream, wholeStream } from './support.ts';
 
-const python = process.env.HPCSERVE_TEST_PYTHON ?? 'python3';
-const found =
-  spawnSync(python, ['-c', 'import importlib.util as u; assert u.find_spec("vllm")']).status === 0;
-const lacking = found ? '' : ` (needs vLLM for CPUs, named by HPCSERVE_TEST_PYTHON)`;
-const tinyModel = fileURLToPath(new URL('../agent/adapters/tiny-model.py', import.meta.url));
+const { found: python, lacking } = vllmPython();
 const key = 'a-key-of-this-test';
 const tokens = 60;
 const chatPath = '/v1/chat/completions';
@@ -31,7 +28,7 @@ const chat = {
 };
 const text = { model: 'tiny', prompt: 'once ', max_tokens: tokens, temperature: 0, ignore_eos: true };
 
-describe.skipIf(!found)(`a stream of a real vLLM${lacking}`, () => {
+describe.skipIf(python === undefined)(`a stream of a real vLLM${lacking}`, () => {
   let folder: string;
   let engine: ChildProcess;
   let stage: Stage;
@@ -39,7 +36,7 @@ describe.skipIf(!found)(`a stream of a real vLLM${lacking}`, () => {
 
   beforeAll(async () => {
     folder = mkdtempSync(join(tmpdir(), 'hpcserve-vllm-test-'));
-    execFileSync(python, [tinyModel, join(folder, 'tiny')]);
+    writeTinyModel(python!, join(folder, 'tiny'));
     const port = await freePort();
     engine = startEngine(folder, port);
     const url = `http://127.0.0.1:${port}`;
@@ -154,7 +151,7 @@ async function freePort(): Promise<number> {
 
 function startEngine(folder: string, port: number): ChildProcess {
   const log = openSync(join(folder, 'log'), 'w');
-  const bin = dirname(execFileSync(python, ['-c', 'import sys; print(sys.executable)']).toString().trim());
+  const bin = dirname(python!);
   const argv = [
     ...[
       'serve',

@@ -1,31 +1,25 @@
 /**
  * Two replicas of one model on one node, each a real vLLM with the memory that the plan gave it: without, each would
- * take most of the node, and the second one ends. Needs a Python that has vLLM for CPUs: $HPCSERVE_TEST_PYTHON.
+ * take most of the node, and the second one ends. Needs `npm run engines -- vllm`.
  */
-import { execFileSync, spawnSync } from 'node:child_process';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import { inspectModel } from '../../../control/plan/inspect-model.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import { deploymentSchema } from '../../../spec/model-yaml.ts';
 import { siteSchema } from '../../../spec/site.ts';
+import { vllmPython } from '../../engines/environments.ts';
+import { writeTinyModel } from '../../engines/tiny-model.ts';
 import { ask, cpus } from '../../solver/placement/support.ts';
 import { type RunningAgent, Site } from '../support.ts';
 
-const python = process.env.HPCSERVE_TEST_PYTHON ?? 'python3';
-const code = 'import importlib.util as u, sys; print(sys.executable); sys.exit(u.find_spec("vllm") is None)';
-const asked = spawnSync(python, ['-c', code], { encoding: 'utf8', timeout: 20_000 });
-const needs = asked.status === 0 ? '' : ' [skipped: needs a Python with vLLM; set HPCSERVE_TEST_PYTHON]';
+const { found: python, lacking } = vllmPython();
 const gib = 2 ** 30;
 
-describe.skipIf(needs !== '')(`two vLLM on one node${needs}`, () => {
+describe.skipIf(python === undefined)(`two vLLM on one node${lacking}`, () => {
   test('have the memory that the plan gave each, and say so', async () => {
     await using site = await Site.open();
-    const folder = join(site.folder, 'tiny');
-    execFileSync(python, [fileURLToPath(new URL('tiny-model.py', import.meta.url)), folder], {
-      stdio: ['ignore', 'ignore', 'inherit'],
-    });
+    const folder = writeTinyModel(python!, join(site.folder, 'tiny'));
     const { models } = deploymentSchema.parse({
       name: 'd',
       models: [
@@ -56,7 +50,7 @@ describe.skipIf(needs !== '')(`two vLLM on one node${needs}`, () => {
     ]);
     const agent = await site.start(launch!.units, {
       cpu_devices_per_node: 2,
-      engine_prefix: ['/usr/bin/env', `PATH=${dirname(asked.stdout.trim())}:${process.env.PATH}`],
+      engine_prefix: ['/usr/bin/env', `PATH=${dirname(python!)}:${process.env.PATH}`],
     });
     await agent.stateWhere(
       ({ sessions }) => sessions.filter(({ models: served }) => served[0]?.state === 'serving').length === 2,

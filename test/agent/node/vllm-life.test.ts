@@ -1,21 +1,16 @@
 /** A real vLLM behind a real agent: its cores, its phases, a process of it that is stopped, and one that is killed. */
-import { execFileSync, spawnSync } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { processTree } from '../../../host/process-tree.ts';
 import { parseAllowedCores } from '../../../host/processors.ts';
 import type { SessionRecord } from '../../../spec/session-record.ts';
+import { vllmPython } from '../../engines/environments.ts';
+import { writeTinyModel } from '../../engines/tiny-model.ts';
 import { eventually } from '../../mesh/support.ts';
 import { type RunningAgent, Site, unitOf } from '../support.ts';
 
-const python = process.env.HPCSERVE_TEST_PYTHON;
-const lacking =
-  python !== undefined &&
-  spawnSync(python, ['-c', 'import importlib.util as u; u.find_spec("vllm").origin']).status === 0
-    ? ''
-    : ' [skipped: needs HPCSERVE_TEST_PYTHON, a Python with vLLM for CPUs]';
+const { found: python, lacking } = vllmPython();
 /** Two of them begin beside each other on two cores. */
 const ready_ms = 300_000;
 const positions = 2048;
@@ -28,9 +23,7 @@ describe.skipIf(lacking !== '')(`vLLM${lacking}`, () => {
 
   beforeAll(async () => {
     site = await Site.open();
-    const folder = join(site.folder, 'tiny');
-    const writer = fileURLToPath(new URL('../adapters/tiny-model.py', import.meta.url));
-    execFileSync(python!, [writer, folder, String(positions)], { stdio: ['ignore', 'ignore', 'inherit'] });
+    const folder = writeTinyModel(python!, join(site.folder, 'tiny'), positions);
     const config = JSON.parse(await readFile(join(folder, 'config.json'), 'utf8')) as {
       max_position_embeddings: number;
     };
