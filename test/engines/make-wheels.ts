@@ -4,6 +4,8 @@
  */
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
+import { sglang_versions } from '../../agent/adapters/sglang-probe.ts';
+import { vllm_versions } from '../../agent/adapters/vllm-probe.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { engines_folder } from './environments.ts';
 import { run } from './making.ts';
@@ -20,20 +22,7 @@ interface Release {
 const releases: readonly Release[] = [
   {
     name: 'vllm',
-    versions: [
-      '0.8.5',
-      '0.9.2',
-      '0.10.2',
-      '0.11.2',
-      '0.12.0',
-      '0.14.1',
-      '0.18.1',
-      '0.20.1',
-      '0.24.0',
-      '0.28.0',
-      '0.32.0',
-      '0.33.0',
-    ],
+    versions: vllm_versions.read,
     files: [
       'vllm/version.py',
       'vllm/_version.py',
@@ -53,7 +42,7 @@ const releases: readonly Release[] = [
   },
   {
     name: 'sglang',
-    versions: ['0.4.6.post5', '0.4.10', '0.5.2', '0.5.6', '0.5.10', '0.5.23'],
+    versions: sglang_versions.read,
     files: [
       'sglang/version.py',
       'sglang/_version.py',

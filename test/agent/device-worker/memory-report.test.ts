@@ -78,7 +78,7 @@ describe('the report of a process’s memory', () => {
       const after = partsNow();
       expect(heapEnd()).toBe(in_the_way);
       expect((after['native heap']! - before['native heap']!) / mib).toBeGreaterThan(25);
-      expect((after['unexplained_bytes']! - before['unexplained_bytes']!) / mib).toBeLessThan(1);
+      expect((after.unexplained_bytes! - before.unexplained_bytes!) / mib).toBeLessThan(1);
       expect(buffers.every((buffer) => buffer[0] === 1)).toBe(true);
     } finally {
       if (mapped !== -1) munmap(in_the_way, page_bytes);

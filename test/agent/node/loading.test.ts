@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
 import { phaseSign } from '../../../agent/adapters/load-phases.ts';
 import type { ServedModel } from '../../../spec/session-record.ts';
+import { writeVllmSources } from '../adapters/vllm-sources.ts';
 import { type RunningAgent, Site, unitOf } from '../support.ts';
 
 const weight_bytes = 8 * 1024 * 1024;
@@ -36,14 +37,7 @@ test('its phases and bytes in order, and how long it took the last time', async 
   await chmod(join(bin, 'vllm'), 0o755);
   // What the probe reads of a version with --uds.
   const sources = join(site.folder, 'sources');
-  await mkdir(join(sources, 'vllm/entrypoints/openai'), { recursive: true });
-  await mkdir(join(sources, 'vllm-0.32.0.dist-info'));
-  await writeFile(join(sources, 'vllm-0.32.0.dist-info/METADATA'), 'Name: vllm\nVersion: 0.32.0\n');
-  await writeFile(join(sources, 'vllm/__init__.py'), '');
-  await writeFile(
-    join(sources, 'vllm/entrypoints/openai/cli_args.py'),
-    'class FrontendArgs:\n    uds: str | None = None\n',
-  );
+  await writeVllmSources(sources, '0.32.0');
   const environment = {
     PATH: `${bin}${delimiter}${process.env.PATH}`,
     PYTHONPATH: sources,

@@ -5,19 +5,13 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { test } from 'vitest';
 import { eventually } from '../../mesh/support.ts';
+import { writeVllmSources } from '../adapters/vllm-sources.ts';
 import { type RunningAgent, Site, unitOf } from '../support.ts';
 
 /** Programs and Python packages as an installation of vLLM has them, with a server that keeps to its rules. */
 async function installed(site: Site): Promise<Record<string, string>> {
   const folder = join(site.folder, 'installed');
-  await mkdir(join(folder, 'vllm/entrypoints/openai'), { recursive: true });
-  await mkdir(join(folder, 'vllm-0.18.0.dist-info'));
-  await writeFile(join(folder, 'vllm-0.18.0.dist-info/METADATA'), 'Name: vllm\nVersion: 0.18.0\n');
-  await writeFile(join(folder, 'vllm/__init__.py'), '');
-  await writeFile(
-    join(folder, 'vllm/entrypoints/openai/cli_args.py'),
-    'class FrontendArgs:\n    uds: str | None = None\n',
-  );
+  await writeVllmSources(folder, '0.18.0');
   const server = fileURLToPath(new URL('../adapters/vllm-rules.mjs', import.meta.url));
   await mkdir(join(folder, 'bin'));
   await writeFile(join(folder, 'bin/vllm'), `#!/bin/sh\nexec '${process.execPath}' '${server}' "$@"\n`);
