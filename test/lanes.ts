@@ -19,6 +19,8 @@ const real_vllm = 'a real vLLM imports for a minute on two idle cores, and for m
 const alone: Readonly<Record<string, string>> = {
   'test/agent/device-worker/hostile-requests.test.ts':
     'a worker answers its agent within 5 s while it computes what takes seconds',
+  'test/agent/device-worker/sharing.test.ts':
+    'promises of 30 ms a token are kept, measured on cores that nobody else has',
   'test/agent/adapters/vllm.test.ts': real_vllm,
   'test/agent/adapters/vllm-memory.test.ts': real_vllm,
   'test/agent/node/vllm-life.test.ts': real_vllm,
