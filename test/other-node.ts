@@ -26,6 +26,8 @@ export function runOnNode(major: string, argv: readonly string[], say: (line: st
       PATH: `${dirname(node)}:${process.env.PATH}`,
       // What npm tells its scripts is about the Node that npm ran on.
       npm_node_execpath: node,
+      // Addons are compiled against its own headers, whatever the configuration of npm says of another Node's.
+      npm_config_nodedir: dirname(dirname(node)),
       HPCSERVE_TEST_CLUSTER: process.env.HPCSERVE_TEST_CLUSTER ?? `node${major}`,
     },
   });
