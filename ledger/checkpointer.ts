@@ -1,10 +1,9 @@
 import { statSync } from 'node:fs';
-import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import type Database from 'better-sqlite3';
-import { packageRoot } from '../host/package-root.ts';
+import { compiledFile } from '../host/programs.ts';
 
-const workerFile = join(packageRoot, 'dist/ledger/checkpoint-worker.js');
+const workerFile = compiledFile('ledger/checkpoint-worker.js');
 /** Records between two looks at the log's size. */
 const interval = 2000;
 /** Lower: a smaller log, more writes to the file; higher: the reverse, since a page in it many times is copied once. */

@@ -1,9 +1,6 @@
 /** Where the product begins, and what beside it is there for a purpose of its own. */
 
-/**
- * What people and our own processes start. Threads that are named by `new URL(…, import.meta.url)` are found without a
- * list.
- */
+/** What people and our own processes start, threads among it. */
 export const productionEntries = [
   'cli/main.ts',
   'cli/quickstart.ts',
@@ -17,6 +14,9 @@ export const productionEntries = [
   'gateway/holder/main.ts',
   'control/keeper/main.ts',
   // Threads, started by path.
+  'agent/memory/hash-thread.ts',
+  'agent/memory/load/load-thread.ts',
+  'agent/memory/peers/peer-thread.ts',
   'ledger/checkpoint-worker.ts',
   'native/synth/weight-worker.ts',
 ];

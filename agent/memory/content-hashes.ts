@@ -7,10 +7,14 @@ import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs'
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { makeFolders } from '../../host/make-folders.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type FileVersion, fileVersion, sharedVersionText, versionChanges } from './file-version.ts';
 import type { FileRange } from './load/pieces.ts';
+
+/** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
+const threadFile = compiledFile('agent/memory/hash-thread.js');
 
 /** By `rangeKey`: the hash in base64url. */
 export type ContentHashes = ReadonlyMap<string, string>;
@@ -92,7 +96,7 @@ export class ContentHashCache {
   learn(file: FileVersion, ranges: readonly FileRange[]): Promise<void> {
     if (this.read(file)) return Promise.resolve();
     return new Promise((resolve, reject) => {
-      const worker = new Worker(threadFile(), { workerData: { file, ranges, folder: this.folder } });
+      const worker = new Worker(threadFile, { workerData: { file, ranges, folder: this.folder } });
       worker.once('error', (error) =>
         reject(
           new HpcserveError('E_POOL_LOAD', {
@@ -116,13 +120,6 @@ export class ContentHashCache {
     const name = createHash('sha256').update(`${inode}:${path}`).digest('base64url');
     return join(this.folder, `${name}.json`);
   }
-}
-
-/** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
-function threadFile(): URL {
-  return import.meta.url.endsWith('.ts')
-    ? new URL('../../dist/agent/memory/hash-thread.js', import.meta.url)
-    : new URL('./hash-thread.js', import.meta.url);
 }
 
 interface Entry {

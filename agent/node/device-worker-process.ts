@@ -1,7 +1,6 @@
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { packageRoot } from '../../host/package-root.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { nativeDefaults } from '../../solver/catalog/engine-defaults.ts';
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import { isFull, type ModelLoad } from '../../spec/agent-state.ts';
@@ -19,9 +18,7 @@ import { checkPool, poolBytes } from './pool-size.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 
 /** Built worker, whether the agent runs from dist/ or from the sources. */
-const workerModule = import.meta.url.endsWith('.ts')
-  ? join(packageRoot, 'dist/agent/device-worker/main.js')
-  : fileURLToPath(new URL('../device-worker/main.js', import.meta.url));
+const workerModule = compiledFile('agent/device-worker/main.js');
 
 /**
  * A worker that says nothing for so many of its reporting intervals hangs (stopped, or stuck in a driver). Counted

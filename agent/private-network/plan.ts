@@ -1,5 +1,5 @@
 import { join } from 'node:path';
-import { packageRoot } from '../../host/package-root.ts';
+import { compiledFile } from '../../host/programs.ts';
 import type { CommandLine } from '../adapters/adapter.ts';
 
 /** What runs in a network namespace of its own; see main.ts. */
@@ -18,12 +18,7 @@ export const inPrivateNetwork: readonly string[] = ['unshare', '--map-root-user'
 
 /** The command line for a plan in a file. */
 export function privateNetworkArgv(plan_file: string): string[] {
-  return [
-    ...inPrivateNetwork,
-    process.execPath,
-    join(packageRoot, 'dist/agent/private-network/main.js'),
-    plan_file,
-  ];
+  return [...inPrivateNetwork, process.execPath, compiledFile('agent/private-network/main.js'), plan_file];
 }
 
 /**

@@ -10,7 +10,7 @@ import type { PrepareFacts } from '../../control/runner/prepare-launch.ts';
 import { readAgentState } from '../../control/state/agent-state-file.ts';
 import { readableLine } from '../../control/state/readable-line.ts';
 import type { LoadedSite } from '../../control/state/site-files.ts';
-import { packageRoot } from '../../host/package-root.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
@@ -181,10 +181,7 @@ function whenAsked(context: CliContext, asked: { stop(): void; signal(name: Node
 function startAgent(context: CliContext, launch_file: string, node: string): AgentProcess {
   const agent = spawn(
     process.execPath,
-    [
-      join(packageRoot, 'dist/agent/main.js'),
-      ...['--launch', launch_file, '--node-index', '0', '--node', node],
-    ],
+    [compiledFile('agent/main.js'), ...['--launch', launch_file, '--node-index', '0', '--node', node]],
     { stdio: ['ignore', 'inherit', 'pipe'] },
   );
   createInterface(agent.stderr).on('line', (line) =>

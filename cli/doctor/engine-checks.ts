@@ -3,10 +3,9 @@
  * before it starts one: on a cluster it does so in the job, whose modules and containers this host does not have.
  */
 import { execFile } from 'node:child_process';
-import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { type LoadedSite, programOnPath } from '../../control/state/site-files.ts';
-import { packageRoot } from '../../host/package-root.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { type EngineReport, engineReportSchema } from '../../spec/engine-report.ts';
 import type { SiteEngine } from '../../spec/site-runtime.ts';
 import { type CheckResult, passed, skipped, warning } from './check.ts';
@@ -34,7 +33,7 @@ async function checkEngine(
   prefix: readonly string[],
   environment: Readonly<Record<string, string | undefined>>,
 ): Promise<CheckResult[]> {
-  const agent = join(packageRoot, 'dist', 'agent', 'main.js');
+  const agent = compiledFile('agent/main.js');
   const check = `engine ${engine}`;
   try {
     const { stdout } = await promisify(execFile)(

@@ -8,6 +8,7 @@ import type { LoadedSite } from '../../control/state/site-files.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { isSharedFilesystem, mountTypeOf, readMounts } from '../../host/mounts.ts';
 import { packageRoot } from '../../host/package-root.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { quotaAdvice, systemMessage } from '../../spec/errors/system-error.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { type CheckResult, failed, passed, warning } from './check.ts';
@@ -36,9 +37,7 @@ export function checkNode(): CheckResult {
 
 /** The programs that run in jobs are built: an unpacked archive has them, a clone needs a build. */
 export function checkPrograms(): CheckResult {
-  const missing = ['agent', 'gateway'].filter(
-    (room) => !existsSync(join(packageRoot, 'dist', room, 'main.js')),
-  );
+  const missing = ['agent', 'gateway'].filter((room) => !existsSync(compiledFile(`${room}/main.js`)));
   return missing.length === 0
     ? passed('programs', `agent and gateway in ${join(packageRoot, 'dist')}`)
     : failed('programs', `not built: ${missing.join(', ')}`, `npm --prefix ${packageRoot} run build`);

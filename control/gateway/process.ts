@@ -4,7 +4,6 @@ import { closeSync, fstatSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { hostname, userInfo } from 'node:os';
 import { basename, join } from 'node:path';
 import { makeFolders } from '../../host/make-folders.ts';
-import { packageRoot } from '../../host/package-root.ts';
 import {
   identityOf,
   isAlive,
@@ -12,6 +11,7 @@ import {
   readProcessStat,
   signalProcess,
 } from '../../host/process-identity.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { waitUntil } from '../../host/wait-until.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -115,7 +115,7 @@ export interface WantedAddress {
 }
 
 /** The program that holds a gateway's port and runs the gateway; it takes `--config FILE`. */
-export const holderProgram = join(packageRoot, 'dist', 'gateway', 'holder', 'main.js');
+export const holderProgram = compiledFile('gateway/holder/main.js');
 
 /**
  * Starts the gateway, with the holder of its port, as processes that outlive this command, and waits until it answers.

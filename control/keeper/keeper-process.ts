@@ -5,8 +5,8 @@ import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { lastingLock } from '../../host/folder-lock.ts';
 import { holderOf } from '../../host/lock-state.ts';
-import { packageRoot } from '../../host/package-root.ts';
 import { isAlive, signalProcess } from '../../host/process-identity.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { waitUntil } from '../../host/wait-until.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { keeperFiles, type StateLayout } from '../../spec/state-layout.ts';
@@ -94,7 +94,7 @@ async function startKeeper(loaded: LoadedSite, signal: AbortSignal): Promise<voi
 }
 
 function keeperArguments({ path, layout }: LoadedSite): string[] {
-  const program = join(packageRoot, 'dist', 'control', 'keeper', 'main.js');
+  const program = compiledFile('control/keeper/main.js');
   return ['--enable-source-maps', program, '--site', path, '--state-dir', dirname(layout.root)];
 }
 

@@ -3,7 +3,6 @@ import { accessSync, closeSync, constants, existsSync, openSync, readFileSync } 
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { packageRoot } from '../../host/package-root.ts';
 import {
   bootId,
   childrenOf,
@@ -16,6 +15,7 @@ import {
   signalProcess,
 } from '../../host/process-identity.ts';
 import { readProcessors } from '../../host/processors.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { shellQuote } from '../../slurm/quote.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -67,7 +67,7 @@ export class LocalRunner implements JobRunner {
    * @param environment of agents, where the person's own does not say otherwise
    */
   constructor(
-    agent: readonly string[] = [process.execPath, join(packageRoot, 'dist', 'agent', 'main.js')],
+    agent: readonly string[] = [process.execPath, compiledFile('agent/main.js')],
     environment: Readonly<Record<string, string>> = {},
   ) {
     this.#agent = agent;

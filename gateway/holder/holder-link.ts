@@ -1,11 +1,11 @@
 import { spawn } from 'node:child_process';
 import type { Server } from 'node:net';
-import { fileURLToPath } from 'node:url';
+import { compiledFile } from '../../host/programs.ts';
 import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { GatewayLog } from '../log.ts';
 import { type HeldName, type HolderMessage, handleOf } from './messages.ts';
 
-const holderProgram = fileURLToPath(new URL('main.js', import.meta.url));
+const holderProgram = compiledFile('gateway/holder/main.js');
 /** Until another holder is tried where one ended at once, ms. Lower: the address is held again sooner. */
 const again_ms = 2000;
 

@@ -1,10 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
+import { compiledFile } from '../../host/programs.ts';
 import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
 import { type HeldName, type HolderMessage, inheritOptions, type SocketHandle } from './messages.ts';
 import { type AfterEnd, afterEnd } from './restart.ts';
 
-const gatewayProgram = fileURLToPath(new URL('../main.js', import.meta.url));
+const gatewayProgram = compiledFile('gateway/main.js');
 /** The first descriptor of a child that is neither its input, output nor channel. */
 const firstInherited = 4;
 

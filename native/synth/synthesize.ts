@@ -4,9 +4,9 @@
  * MB for a large vocabulary) plus 4 MiB a thread.
  */
 import { open, rename, rm, statfs } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { dirname } from 'node:path';
 import { Worker } from 'node:worker_threads';
-import { packageRoot } from '../../host/package-root.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { isOutOfRoom, systemCode } from '../../spec/errors/system-error.ts';
 import { modelFileError } from '../formats/file-window.ts';
@@ -126,7 +126,7 @@ async function writeFile(
 /** Threads need compiled JavaScript, wherever this file itself runs from: Node 20 runs no TypeScript. */
 function runThread(work: ChunkWork, done: (bytes: number) => void): Promise<void> {
   return new Promise((resolve, reject) => {
-    const worker = new Worker(join(packageRoot, 'dist/native/synth/weight-worker.js'), { workerData: work });
+    const worker = new Worker(compiledFile('native/synth/weight-worker.js'), { workerData: work });
     worker.on('message', done);
     worker.once('error', reject);
     worker.once('exit', (code) => {

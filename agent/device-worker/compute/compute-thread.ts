@@ -1,4 +1,5 @@
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
+import { compiledFile } from '../../../host/programs.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { ComputeThreadData, FromCompute, ToCompute } from './messages.ts';
@@ -72,8 +73,7 @@ export class ComputeThread {
     if (peers_socket !== undefined) pool.peers_socket = peers_socket;
     const data: ComputeThreadData = { port, pulse: this.#pulse, settings, step_ms_min, pool };
     if (hash_dir !== undefined) data.hash_dir = hash_dir;
-    const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
-    return new Worker(new URL(`./main.${extension}`, import.meta.url), {
+    return new Worker(compiledFile('agent/device-worker/compute/main.js'), {
       workerData: data,
       transferList: [port],
       // Memory files are opened by foreign code, which Node does not see, and closed here.

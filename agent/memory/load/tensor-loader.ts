@@ -1,4 +1,5 @@
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
+import { compiledFile } from '../../../host/programs.ts';
 import type { Ggml } from '../../../native/ggml.ts';
 import type { LoadProgress } from '../../../spec/engine-contract.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
@@ -12,6 +13,9 @@ import { OpenModelFile } from './open-model-file.ts';
 import { cutIntoUnits, type TensorLoad } from './pieces.ts';
 import { TensorLoading } from './tensor-loading.ts';
 import { UnitLoader } from './unit-loader.ts';
+
+/** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
+const threadFile = compiledFile('agent/memory/load/load-thread.js');
 
 /**
  * Bytes of a unit. Measured by `bench/reuse` on the page cache: rates are flat from 256 KiB on and fall above the
@@ -121,7 +125,7 @@ export class TensorLoader {
   #helpersUpTo(count: number): readonly { port: MessagePort }[] {
     while (this.#helpers.length < count) {
       const { port1, port2 } = new MessageChannel();
-      const worker = new Worker(threadFile(), {
+      const worker = new Worker(threadFile, {
         workerData: { port: port2, folder: this.#folder },
         transferList: [port2],
       });
@@ -137,11 +141,4 @@ function helpersBeside(beside: LoadBeside, threads: number): number {
   // At least one: where another model begins to serve meanwhile, the thread that computes helps no more.
   if (beside === 'nobody') return Math.max(1, threads - 1);
   return beside === 'idle' ? threads : Math.max(1, Math.floor(busy_share * threads));
-}
-
-/** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
-function threadFile(): URL {
-  return import.meta.url.endsWith('.ts')
-    ? new URL('../../../dist/agent/memory/load/load-thread.js', import.meta.url)
-    : new URL('./load-thread.js', import.meta.url);
 }

@@ -1,4 +1,5 @@
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
+import { compiledFile } from '../../../host/programs.ts';
 import type { ContentHashes } from '../content-hashes.ts';
 import type { FileVersion } from '../file-version.ts';
 import type { LoadWork } from '../load/load-work.ts';
@@ -8,6 +9,9 @@ import { GroupClaims } from './group-claims.ts';
 import type { PeerNews, PeerWork } from './peer-loader.ts';
 import { residentRanges } from './shared-tensors.ts';
 import { groupTensors, type TensorGroup } from './tensor-groups.ts';
+
+/** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
+const threadFile = compiledFile('agent/memory/peers/peer-thread.js');
 
 /** Less than this is read from the file before a peer was asked. */
 const offered_bytes_min = 64 * 1024 * 1024;
@@ -109,7 +113,7 @@ export class PeerShare {
   #running(): { port: MessagePort } {
     if (this.#thread) return this.#thread;
     const { port1, port2 } = new MessageChannel();
-    const worker = new Worker(threadFile(), {
+    const worker = new Worker(threadFile, {
       workerData: { port: port2, folder: this.#folder },
       transferList: [port2],
     });
@@ -198,11 +202,4 @@ class PeerFetching implements Fetching {
     this.#news.close();
     return [...parts.values()];
   }
-}
-
-/** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
-function threadFile(): URL {
-  return import.meta.url.endsWith('.ts')
-    ? new URL('../../../dist/agent/memory/peers/peer-thread.js', import.meta.url)
-    : new URL('./peer-thread.js', import.meta.url);
 }

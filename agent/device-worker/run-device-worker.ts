@@ -1,0 +1,209 @@
+/** The program of the device worker: what its agent says to it, and the signals it gets. */
+import { join } from 'node:path';
+import { restrictToCores } from '../../native/affinity.ts';
+import { nativeFolderVariable } from '../../native/libraries.ts';
+import { loadLlama } from '../../native/llama.ts';
+import { returnFreedMemory } from '../../native/malloc.ts';
+import { probeNativeLibraries } from '../../native/probe.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ManifestModel } from '../memory/pool-manifest.ts';
+import { warmCache } from './cache-warmer.ts';
+import { WorkerServer } from './http/server.ts';
+import { readManifest } from './manifest-file.ts';
+import { reportMemory } from './memory-report.ts';
+import type { FromWorker, ToWorker } from './messages.ts';
+import { WorkerMetrics } from './metrics.ts';
+import { Models } from './models.ts';
+import { OutputLengthStore } from './output-length-store.ts';
+import { ProfileStore } from './profile-store.ts';
+import { WorkerLog } from './worker-log.ts';
+import { defaultLimits, type WorkerLimits, workerSharing } from './worker-options.ts';
+
+/** Exit code after `fatal`, as documented for engine failures. */
+const fatal_exit_code = 11;
+
+returnFreedMemory();
+const log = new WorkerLog();
+
+/**
+ * The device worker: a process that owns one device and serves many models on it. It is forked by a node
+ * agent, which tells it what to load; clients' requests come over its unix socket.
+ */
+class DeviceWorker {
+  #limits: WorkerLimits = defaultLimits;
+  #models: Models | undefined;
+  #server: WorkerServer | undefined;
+  #heartbeat: NodeJS.Timeout | undefined;
+  #ending = false;
+  #drains = false;
+  #warms = false;
+  readonly #warming = new AbortController();
+
+  async take(message: ToWorker): Promise<void> {
+    log.asked(message);
+    switch (message.type) {
+      case 'configure':
+        return this.#configure(message);
+      case 'load':
+        return this.#configured.models.load(message.model);
+      case 'unload':
+        return this.#configured.models.unload(message.name);
+      case 'drain':
+        return this.#drain();
+      case 'stop':
+        return this.end(0, 'the agent said so');
+    }
+  }
+
+  /** Passes a message on to the agent. */
+  tell(message: FromWorker): void {
+    log.told(message, (name) => this.#models?.all.find(({ config }) => config.name === name));
+    // An agent that goes meanwhile breaks the pipe; that it is gone is told by `disconnect`.
+    if (process.connected) process.send!(message, (error: Error | null) => error && log.warn(error.message));
+  }
+
+  /** Stops admitting, lets running answers end for a while, and goes. */
+  async terminate(): Promise<void> {
+    if (!this.#server) return this.end(0, 'SIGTERM');
+    await Promise.race([this.#drain(), new Promise((resolve) => setTimeout(resolve, this.#limits.drain_ms))]);
+    await this.end(0, 'SIGTERM');
+  }
+
+  /** Tells the agent why, and ends. */
+  async fatal(error: HpcserveError): Promise<void> {
+    log.fatal(error);
+    if (process.connected)
+      await new Promise<void>((resolve) => {
+        process.send!({ type: 'fatal', error: error.toJSON() } satisfies FromWorker, () => resolve());
+      });
+    // An ordered exit would wait for the compute thread, which may never come back.
+    if (error.code === 'E_WORKER_STUCK') process.kill(process.pid, 'SIGKILL');
+    process.exit(fatal_exit_code);
+  }
+
+  async end(code: number, reason: string): Promise<void> {
+    if (this.#ending) return;
+    this.#ending = true;
+    this.#warming.abort();
+    log.ended(reason);
+    clearInterval(this.#heartbeat);
+    this.#models?.handOver();
+    await this.#server?.close();
+    await this.#models?.stop();
+    process.exit(code);
+  }
+
+  async #configure(message: ToWorker & { type: 'configure' }): Promise<void> {
+    const { socket_path, threads, pool_bytes, library_dir, heartbeat_ms, device, limits } = message;
+    // Before the first thread that computes: those inherit it.
+    const refused = restrictToCores(message.cores ?? []);
+    if (refused !== undefined) log.warn(`the cores of the device cannot be kept to: ${refused}`);
+    // Engines and vocabularies of both threads find the libraries here.
+    if (library_dir !== undefined) process.env[nativeFolderVariable] = library_dir;
+    this.#limits = { ...defaultLimits, ...limits };
+    probeNativeLibraries();
+    const llama = loadLlama();
+    const metrics = new WorkerMetrics(device);
+    const step_ms_min = message.step_ms_min ?? 0;
+    const isa = [...llama.ggml.cpuFeatures];
+    const words = `${device}, ${threads} threads, ${isa.join(' ')}, ${llama.version}, ${step_ms_min} ms`;
+    const { cache_dir, manifest_file } = message;
+    // Before this worker writes its own.
+    const manifest = manifest_file === undefined ? [] : readManifest(manifest_file);
+    const models = new Models({
+      threads,
+      pool_bytes,
+      settings: { ...workerSharing, ...message.sharing },
+      step_ms_min,
+      ...(cache_dir !== undefined && {
+        profiles: new ProfileStore(cache_dir, words),
+        lengths: new OutputLengthStore(cache_dir),
+        hash_dir: join(cache_dir, 'tensors'),
+        ...(message.peers_socket !== undefined && { peers_socket: message.peers_socket }),
+      }),
+      ...(manifest_file !== undefined && { manifest_file }),
+      profile_ms: this.#limits.profile_ms,
+      warn: (text) => log.warn(text),
+      metrics,
+      tell: (told) => {
+        this.tell(told);
+        if (told.type === 'model' && told.state === 'serving') this.#warmOnce(models, manifest);
+      },
+      failed: (error) => void this.fatal(error),
+      stall_ms: this.#limits.stall_ms,
+    });
+    this.#models = models;
+    this.#server = new WorkerServer(models, metrics, this.#limits, async () => {
+      const { pool, view: _, ...schedule } = await models.report();
+      return {
+        format: 1,
+        at_ms: Date.now(),
+        pid: process.pid,
+        device: { name: device, threads, isa, left_out: models.kernels_left_out.map(({ what }) => what) },
+        memory: {
+          ...reportMemory(),
+          ...(pool && { pool }),
+        },
+        loading: models.loading,
+        ...schedule,
+      };
+    });
+    await this.#server.listen(socket_path);
+    this.tell({ type: 'listening', library_version: llama.version, isa });
+    this.#heartbeat = setInterval(
+      () => this.tell({ type: 'load_report', models: models.loads }),
+      heartbeat_ms,
+    );
+  }
+
+  /** Once a model serves: what its predecessor had in memory comes into the page cache, too. */
+  #warmOnce(models: Models, manifest: readonly ManifestModel[]): void {
+    if (this.#warms) return;
+    this.#warms = true;
+    const around = {
+      loading: () => models.areLoading,
+      busy: () => models.busy,
+      warmed: (path: string, read_bytes: number) => log.warmed(path, read_bytes),
+      warn: (text: string) => log.warn(text),
+    };
+    warmCache(manifest, around, this.#warming.signal).catch((error: Error) => log.warn(error.message));
+  }
+
+  async #drain(): Promise<void> {
+    const { server, models } = this.#configured;
+    server.draining = true;
+    this.#warming.abort();
+    if (!this.#drains) models.keepManifest();
+    this.#drains = true;
+    await models.whenIdle();
+    this.tell({ type: 'drained' });
+  }
+
+  get #configured(): { models: Models; server: WorkerServer } {
+    const models = this.#models;
+    const server = this.#server;
+    if (!models || !server)
+      throw new HpcserveError('E_INTERNAL', { what: 'the device worker was not configured yet' });
+    return { models, server };
+  }
+}
+
+if (!process.send) {
+  process.stderr.write('error: a device worker is started by a node agent, not by hand\n');
+  process.exit(2);
+}
+const worker = new DeviceWorker();
+const fail = (error: unknown) => void worker.fatal(HpcserveError.from(error));
+process.on('message', (message: ToWorker) => {
+  worker.take(message).catch(fail);
+});
+// The agent is gone: nobody would ever stop this process.
+process.on('disconnect', () => void worker.end(0, 'the agent is gone'));
+// It may have gone while this program was loaded, before anyone listened.
+if (!process.connected) void worker.end(0, 'the agent is gone');
+// Slurm warns every process of a step before its time limit; Node would open its debugger on this signal.
+process.on('SIGUSR1', () => undefined);
+process.on('SIGTERM', () => {
+  worker.terminate().catch(fail);
+});
+process.on('uncaughtException', fail);

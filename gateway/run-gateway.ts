@@ -1,0 +1,73 @@
+/** The program of the gateway, which main.ts describes. */
+import { parseArgs } from 'node:util';
+import { pino } from 'pino';
+import { LogOutput } from '../host/log-output.ts';
+import { returnFreedMemory } from '../native/malloc.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { readGatewayConfig } from './config.ts';
+import { startGateway } from './gateway.ts';
+import { writeHolder } from './gateway-files.ts';
+import { HolderLink } from './holder/holder-link.ts';
+import { inheritOptions } from './holder/messages.ts';
+
+const log = pino(
+  { base: { pid: process.pid }, level: process.env.HPCSERVE_LOG_LEVEL ?? 'info' },
+  new LogOutput(1),
+);
+// Bodies of many megabytes come and go for weeks.
+returnFreedMemory();
+// Warnings of Node and the last words go to the same file; that it takes none now must not end anything.
+process.stderr.on('error', () => undefined);
+
+// Slurm's warning of the time limit goes to every process of a step; Node itself would open its debugger on it.
+process.on('SIGUSR1', () => log.info('the time limit of the job comes near'));
+
+try {
+  const { values } = parseArgs({
+    options: {
+      config: { type: 'string' },
+      attached: { type: 'boolean' },
+      [inheritOptions.port]: { type: 'string' },
+      [inheritOptions.socket]: { type: 'string' },
+    },
+  });
+  if (values.config === undefined) {
+    process.stderr.write('usage: gateway/main.js --config FILE\n');
+    process.exit(2);
+  }
+  const config = readGatewayConfig(values.config);
+  const fd = (text: unknown): number | undefined => (typeof text === 'string' ? Number(text) : undefined);
+  const holder = HolderLink.ofParent({
+    config_file: values.config,
+    log,
+    onHeldBy: (pid) => writeHolder(config.gateway_folder, pid),
+    ...(values.attached ? { onLeft: () => process.kill(process.pid, 'SIGTERM') } : {}),
+  });
+  const gateway = await startGateway(config, {
+    log,
+    onLost: () => process.exit(10),
+    holder,
+    inherited: {
+      port: fd(values[inheritOptions.port]),
+      socket: fd(values[inheritOptions.socket]),
+    },
+  });
+  const stop = (): void => {
+    gateway.close().then(
+      () => process.exit(0),
+      (error: unknown) => fail(error),
+    );
+  };
+  // Slurm, the keeper beside it and a script may all say so: answers still end. Who types Ctrl-C twice means it.
+  process.on('SIGTERM', stop);
+  process.once('SIGINT', stop);
+} catch (error) {
+  fail(error);
+}
+
+function fail(error: unknown): never {
+  const known = HpcserveError.from(error);
+  log.error({ error: known.toJSON(), stack: known.stack }, 'gateway cannot run');
+  process.stderr.write(`${known.toText()}\n`);
+  process.exit(known.exit_code);
+}
