@@ -37,6 +37,7 @@ import {
   removeEntry,
   removeIfEmpty,
   renameEntry,
+  wasRemoved,
 } from './lock-state.ts';
 
 export type { LockHolder } from './lock-state.ts';
@@ -231,9 +232,9 @@ class HolderWatch {
     if (state === undefined) return 'free';
     const here = livesHere(state.holder);
     if (here === true) return state;
-    const silent = this.#standsStill_ms(state) >= this.#stale_ms;
+    const isOver = here === false || wasRemoved(state) || this.#standsStill_ms(state) >= this.#stale_ms;
     // Where it is not there any more it has gone on, or somebody else was first: the next look tells.
-    if ((here === false || silent) && removeDead(path, state)) return 'free';
+    if (isOver && removeDead(path, state)) return 'free';
     return this.#moved || this.#still_ms > this.#stale_ms + remove_max_ms ? state : 'unknown';
   }
 

@@ -99,6 +99,17 @@ export function livesHere(holder: LockHolder | undefined): boolean | undefined {
   return isAlive(holder);
 }
 
+/** What NFS and FUSE call an entry that was removed while somebody on that host had it open. */
+const removedPattern = /^\.(nfs|fuse_hidden)/;
+
+/**
+ * Whether the holder's entry was removed and only the filesystem's remains of it lie there. They go when the last
+ * reader closes them, but sshfs forgets some for ever.
+ */
+export function wasRemoved({ entries }: LockState): boolean {
+  return entries !== undefined && entries.every((name) => removedPattern.test(name));
+}
+
 /**
  * Removes what a dead holder left, exactly as it was seen: whose heartbeat has gone on meanwhile is not touched,
  * however old the list of a cache was by which it seemed to stand still.
@@ -106,7 +117,7 @@ export function livesHere(holder: LockHolder | undefined): boolean | undefined {
  */
 export function removeDead(path: string, { entries }: LockState): boolean {
   if (entries === undefined) return removeEntry(path);
-  // The holder's first. What NFS (`.nfs…`) and FUSE (`.fuse_hidden…`) keep of open files goes after it.
+  // The holder's first. What a filesystem keeps of open files goes after it.
   const [holder, ...others] = [...entries].sort(
     (a, b) => Number(entryPattern.test(b)) - Number(entryPattern.test(a)),
   );

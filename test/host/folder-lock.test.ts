@@ -231,6 +231,25 @@ describe('a holder that only its heartbeat tells of', () => {
   });
 });
 
+describe('what a filesystem keeps of an entry that was removed while it was read', () => {
+  const kept = ['.fuse_hidden0000074700000003', '.nfs00000000001a2b3c00000001'];
+
+  it.each(kept)('%s is no holder, and not waited for', async (name) => {
+    renameSync(join(path, abandoned()), join(path, name));
+    const waited_ms = await taken_ms(take(0, { times: slow }));
+    expect(waited_ms).toBeLessThan(5000);
+    expect(readdirSync(folder)).toEqual([]);
+  });
+
+  it.each(kept)('%s beside the entry of a holder changes nothing for that one', async (name) => {
+    const lock = await take();
+    writeFileSync(join(path, name), '');
+    await expect(take()).rejects.toThrow(/^taken by test/);
+    lock.assertHeld();
+    lock.release();
+  });
+});
+
 it('what was killed while it took the lock leaves nothing for long', async () => {
   const token = '0123456789abcdef01234567';
   const left = join(folder, `.lock.${token}.taking`);
