@@ -1,12 +1,13 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { HpcserveError } from '../spec/errors/error.ts';
+import { type ErrorFacts, HpcserveError } from '../spec/errors/error.ts';
 import { nearest } from '../spec/nearest.ts';
 import { quoteName } from '../spec/printable-name.ts';
 import { loadPhaseWords, type ServedModel } from '../spec/session-record.ts';
 import { deploymentFiles } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';
+import { loadsIn_s } from './routing/load-time.ts';
 import type { Refusal } from './routing/router.ts';
 import type { RoutingTable } from './routing/table.ts';
 import type { SessionLink } from './session-link.ts';
@@ -122,7 +123,7 @@ export class Availability {
       const where = `on ${session.facts.node}`;
       if (served.state === 'loading' || served.state === 'pending') {
         reasons.push(`a replica ${where} is ${describeLoading(served)}`);
-        retry_s = Math.min(retry_s, loadsIn_s(served) ?? retryLoading_s);
+        retry_s = Math.min(retry_s, loadsIn_s(served, Date.now()) ?? retryLoading_s);
       } else if (served.state === 'failed') {
         reasons.push(`a replica ${where} failed${served.error === undefined ? '' : `: ${served.error}`}`);
       } else if (served.state === 'serving') reasons.push(`a replica ${where} cannot be reached now`);
@@ -160,15 +161,16 @@ export class Availability {
     const sorted = [...names].filter((name) => allowed?.includes(name) ?? true).sort();
     const close = nearest(model.slice(0, 256), sorted);
     const listed = sorted.slice(0, listed_names_max).join(', ');
-    return new HpcserveError('E_MODEL_UNKNOWN', {
+    const facts: ErrorFacts = {
       what: `no model is called ${quoteName(model)}`,
       because:
         sorted.length === 0
           ? `nothing${allowed ? ' that this key may ask for' : ''} is deployed behind this gateway`
           : `there ${sorted.length === 1 ? 'is' : 'are'} ${listed}${sorted.length > listed_names_max ? ', …' : ''}`,
-      ...(close === undefined ? {} : { try: `did you mean ${JSON.stringify(close)}?` }),
       details: { param: 'model' },
-    });
+    };
+    if (close !== undefined) facts.try = `did you mean ${JSON.stringify(close)}?`;
+    return new HpcserveError('E_MODEL_UNKNOWN', facts);
   }
 
   #deployments(): Promise<DeploymentState[]> {
@@ -239,12 +241,6 @@ function describeLoading({ phase, bytes_loaded, bytes_total, usual_load_s }: Ser
     bytes_loaded !== undefined && bytes_total ? ` (${Math.floor((100 * bytes_loaded) / bytes_total)} %)` : '';
   const usual = usual_load_s === undefined ? '' : `, which usually takes ${Math.ceil(usual_load_s)} s in all`;
   return `${loadPhaseWords[phase ?? 'weights']}${share}${usual}`;
-}
-
-/** By how long it took the last time; undefined where that is not known. What takes longer may be over any moment. */
-function loadsIn_s({ loading_since_ms, usual_load_s }: ServedModel): number | undefined {
-  if (loading_since_ms === undefined || usual_load_s === undefined) return undefined;
-  return Math.max(1, usual_load_s - Math.max(0, Date.now() - loading_since_ms) / 1000);
 }
 
 function jobReason(name: string, launch: DeploymentState['launches'][number]): string | undefined {

@@ -25,6 +25,7 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   provider_key_file: z.string().min(1).optional(),
   routing: z.enum(routingPolicyNames).optional(),
   wait_max_s: z.number().positive().optional(),
+  load_wait_s: z.number().min(0).optional(),
   body_bytes_max: z.int().min(1).optional(),
   bodies_bytes_max: z.int().min(1).optional(),
   bodies_key_bytes_max: z.int().min(1).optional(),

@@ -4,6 +4,7 @@ import { DisposerStack } from '../host/disposer-stack.ts';
 import { KeyStore, type Ledger, openLedger } from '../ledger/index.ts';
 import { LocalSession, RendezvousRegistry } from '../mesh/index.ts';
 import { routingPolicy } from '../solver/routing/policies.ts';
+import { loadWaitDefault_s } from '../spec/gateway-settings.ts';
 import type { SessionMetadata } from '../spec/session-record.ts';
 import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
 import { limits } from '../spec/wire.ts';
@@ -48,11 +49,7 @@ export interface GatewayTimes extends FrontPortTimes {
    * How long a stream whose replica broke waits for another. Lower: errors show sooner; higher: restarts are outlived.
    */
   continue_ms: number;
-  /**
-   * The same where a replica of its model is loading, and for requests that wait for that; as long as a model's
-   * `timeouts.first_token_s` is where nobody sets it. Lower: errors show sooner; higher: larger models may be loaded
-   * meanwhile.
-   */
+  /** The same where a replica of its model is loading, and for requests that wait for that: `gateway.load_wait_s`. */
   load_wait_ms: number;
   /** A stream that waits says so as often. Lower: more to send; higher: what lies between may give it up. */
   comment_ms: number;
@@ -70,7 +67,7 @@ const defaultTimes: GatewayTimes = {
   keys_ms: 2000,
   limits_ms: 1000,
   continue_ms: 10_000,
-  load_wait_ms: 600_000,
+  load_wait_ms: 1000 * loadWaitDefault_s,
   comment_ms: 15_000,
   defragment_ms: 2000,
 };
@@ -122,7 +119,9 @@ interface Start {
 export async function startGateway(config: GatewayConfig, options: GatewayOptions): Promise<RunningGateway> {
   const { log } = options;
   const parts = new DisposerStack();
-  const start: Start = { config, options, times: { ...defaultTimes, ...options.times }, log, parts };
+  const times = { ...defaultTimes, ...options.times };
+  if (config.load_wait_s !== undefined) times.load_wait_ms = 1000 * config.load_wait_s;
+  const start: Start = { config, options, times, log, parts };
   let running: RunningGateway | undefined;
   const onLost = async (): Promise<void> => {
     await running?.close();
@@ -306,8 +305,11 @@ async function openFront(
     body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
     log,
     journals: new JournalMemory(),
-    wake_wait_s: services.wait_max_s,
-    waiting: { ...times, room: new WaitingRoom(limits.queue_length) },
+    waiting: {
+      ...times,
+      wake_wait_ms: 1000 * services.wait_max_s,
+      room: new WaitingRoom(limits.queue_length),
+    },
   });
   const tls = config.tls ? await ClientTls.open({ ...config, tls: config.tls }, log) : undefined;
   parts.add(tls, () => tls?.close());

@@ -40,6 +40,9 @@ const gatewayTlsSchema = z
       });
   });
 
+/** As long as a model's `timeouts.first_token_s` is where nobody sets it. */
+export const loadWaitDefault_s = 600;
+
 export const gatewaySchema = z.strictObject({
   place: z
     .enum(['login', 'job'])
@@ -69,6 +72,13 @@ export const gatewaySchema = z.strictObject({
     .default(120)
     .describe(
       'Longest time that a request may be expected to wait for a place, where one answer takes less; beyond it is refused with 429. Lower: overload shows sooner; higher: bursts are outlived.',
+    ),
+  load_wait_s: z
+    .number()
+    .min(0)
+    .default(loadWaitDefault_s)
+    .describe(
+      'Longest time that a request, or a stream that lost its replica, waits for one that loads. Lower: errors show sooner; higher: larger models may be loaded meanwhile.',
     ),
   cpus: z.int().min(1).default(2).describe('CPUs of the gateway’s job.'),
   memory_gb: z.number().positive().default(4).describe('Memory of the gateway’s job, in GB.'),

@@ -165,6 +165,8 @@ export interface GatewayConfig {
   mesh?: MeshSettings;
   /** Longest expected wait for a place at a replica, beyond which requests are refused. Default: 120. */
   wait_max_s?: number;
+  /** How long requests wait for a replica that loads. Default: `loadWaitDefault_s`. */
+  load_wait_s?: number;
   /** Largest body of a request. Default: as much as is read at all. */
   body_bytes_max?: number;
   /** What bodies in flight may take, of all keys and of one. Default: 1 GB, and a quarter of it. */

@@ -277,6 +277,7 @@ export function writeGatewayConfig(
     keys_folder: layout.keys_folder,
     routing: site.gateway.routing,
     wait_max_s: site.gateway.wait_max_s,
+    load_wait_s: site.gateway.load_wait_s,
     ...clientSettings(site, layout),
     ...bodySettings(site),
     ...meshSettings(site, first),

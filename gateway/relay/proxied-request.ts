@@ -12,6 +12,7 @@ import type { AcceptedRequest, Outcome } from './accepted-request.ts';
 import { Attempt } from './attempt.ts';
 import type { AttemptResult } from './attempt-result.ts';
 import { ClientAnswer, type PassedHead } from './client-answer.ts';
+import { clientPatience_ms } from './client-patience.ts';
 import { type Continuation, Continuations } from './continuations.ts';
 import type { ContinuedRequest } from './journal/journal.ts';
 import type { ProxyServices } from './proxy-services.ts';
@@ -78,7 +79,8 @@ export class ProxiedRequest {
       names: key.settings.models,
     };
     this.#client = new ClientAnswer(of);
-    this.#search = new ReplicaSearch(services.router, this.#route, services.waiting);
+    const patient_until_ms = of.began_ms + clientPatience_ms(of.request.headers, filter?.qos);
+    this.#search = new ReplicaSearch(services.router, this.#route, services.waiting, patient_until_ms);
   }
 
   start(): void {
@@ -260,7 +262,7 @@ export class ProxiedRequest {
 
   /** @param nobody what to do where no other replica comes in time */
   async #replacedOr(nobody: () => void, again?: readonly string[]): Promise<void> {
-    const next = await this.#search.replacement(performance.now(), again);
+    const next = await this.#search.expected({ lost_ms: performance.now(), again });
     if (this.#decided) return;
     if (next) this.#begin(next);
     else nobody();
@@ -298,26 +300,32 @@ export class ProxiedRequest {
 
   /** Nobody could be asked at all. */
   async #noReplica(): Promise<void> {
-    const { router, workload, wake_wait_s } = this.#services;
-    const { error, retry_after_s, wakes_in_s, comes_soon } = await router.refusal(this.#route);
+    const { router, workload } = this.#services;
+    let refusal = await router.refusal(this.#route);
     if (this.#decided) return;
-    const absent = error.code === 'E_MODEL_NO_REPLICA';
-    const lost_ms = comes_soon ? performance.now() : router.lostAt_ms(this.#route.model);
-    let next: Replica<SessionLink> | undefined;
-    if (absent && lost_ms !== undefined) next = await this.#search.replacement(lost_ms);
-    if (this.#decided) return;
-    if (!next && (absent || error.code === 'E_REPLICA_BUSY')) {
-      const model = router.modelOf(this.#route.model);
-      this.#demand(model);
-      if (wakes_in_s !== undefined) next = await this.#search.awakened(wakes_in_s, wake_wait_s);
+    const absent = refusal.error.code === 'E_MODEL_NO_REPLICA';
+    const wanted = absent || refusal.error.code === 'E_REPLICA_BUSY';
+    const model = router.modelOf(this.#route.model);
+    if (wanted) this.#demand(model);
+    if (absent) {
+      const { comes_soon, wakes_in_s } = refusal;
+      const lost_ms = comes_soon ? performance.now() : router.lostAt_ms(this.#route.model);
+      const next = await this.#search.expected({ lost_ms, wakes_in_s });
       if (this.#decided) return;
-      if (!next) {
-        workload.arrived(model);
-        workload.refused(model);
+      if (next) {
+        this.#begin(next);
+        return;
       }
+      // What holds it up may be another thing by now, and comes at another time.
+      refusal = await router.refusal(this.#route);
+      if (this.#decided) return;
     }
-    if (next) this.#begin(next);
-    else this.#fail(error, retry_after_s === undefined ? [] : ['retry-after', String(retry_after_s)]);
+    if (wanted) {
+      workload.arrived(model);
+      workload.refused(model);
+    }
+    const { error, retry_after_s } = refusal;
+    this.#fail(error, retry_after_s === undefined ? [] : ['retry-after', String(retry_after_s)]);
   }
 
   /** Counts once a request, from when it is known to be for a model that is deployed until it is decided. */

@@ -22,17 +22,17 @@ export interface ProxyServices {
   keyLimits: KeyLimits;
   demand: DemandMeter;
   defragmenter: Defragmenter;
-  /** How long a request may wait for a model that sleeps. */
-  wake_wait_s: number;
   waiting: Waiting;
 }
 
-/** How long what has lost its replica waits for another. */
+/** How long what has no replica waits for one. */
 export interface Waiting {
   /** Where none is known to come: it may be started again, or come back. */
   continue_ms: number;
   /** Where one loads. */
   load_wait_ms: number;
+  /** Where the model sleeps: until its job has told of a replica. */
+  wake_wait_ms: number;
   /** A stream says so often that it waits. */
   comment_ms: number;
   /** For requests that have not begun to be answered. */

@@ -1,4 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
+import { loadsIn_s } from '../routing/load-time.ts';
 import type { Replica } from '../routing/replica.ts';
 import type { RouteRequest, Router } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
@@ -29,6 +30,19 @@ const look_ms = 100;
  */
 const again_ms = 500;
 
+/** What a request that nobody can begin with now waits for. Replicas that load are seen besides. */
+export interface Expected {
+  /**
+   * Since when a replica is missing that may be back at any moment, on the monotonic clock: it was lost, or a job runs
+   * that has not told of it yet. Absent: there is no such.
+   */
+  lost_ms?: number | undefined;
+  /** The model sleeps and is being started. */
+  wakes_in_s?: number | undefined;
+  /** Sessions that were asked and may be asked once more after a while. */
+  again?: readonly string[] | undefined;
+}
+
 /**
  * Which replica one request may be sent to next. It counts who was asked and what came of it, and ends the search where
  * the request may be what harms replicas:
@@ -46,6 +60,8 @@ export class ReplicaSearch {
   readonly #router: Router;
   readonly #route: RouteRequest;
   readonly #waiting: Waiting;
+  /** Until when its client waits, on the monotonic clock. */
+  readonly #patient_until_ms: number;
   /** Sessions that are not asked again. */
   #tried: string[] = [];
   #asked = 0;
@@ -55,14 +71,18 @@ export class ReplicaSearch {
   #failures = 0;
   #ended = 0;
   #sentAway = false;
-  /** Since when it waits for a replica in place of the last one, which was lost; on the monotonic clock. */
+  /** Since when it waits for a replica, on the monotonic clock. */
   #waits_since_ms: number | undefined;
+  /** Since when none is there that may be back at any moment, on the monotonic clock. */
+  #lost_ms = Number.NEGATIVE_INFINITY;
   #over = false;
 
-  constructor(router: Router, route: RouteRequest, waiting: Waiting) {
+  /** @param patient_until_ms on the monotonic clock */
+  constructor(router: Router, route: RouteRequest, waiting: Waiting, patient_until_ms: number) {
     this.#router = router;
     this.#route = route;
     this.#waiting = waiting;
+    this.#patient_until_ms = patient_until_ms;
   }
 
   /** Replicas that were asked. */
@@ -146,57 +166,61 @@ export class ReplicaSearch {
   }
 
   /**
-   * Waits for a replica in place of one that was lost and has computed nothing of the request: workers are started
-   * again, jobs come back, weights are loaded. Streams that broke wait as long.
-   * @param since_ms on the monotonic clock
-   * @param again sessions that may be asked once more after a while
+   * Waits for a replica while nobody has begun to answer: one was lost and is started again, its weights are loaded, its
+   * job comes back, the model is woken. As long as its client and the gateway's settings allow, and not at all where what
+   * is known of the start says that this is not enough. Streams that broke wait as long.
    * @returns undefined where nobody came, or the search ended
    */
-  async replacement(
-    since_ms: number,
-    again: readonly string[] = [],
-  ): Promise<Replica<SessionLink> | undefined> {
-    const { continue_ms, load_wait_ms, room } = this.#waiting;
-    this.#waits_since_ms ??= since_ms;
+  async expected(what: Expected): Promise<Replica<SessionLink> | undefined> {
     const began_ms = performance.now();
-    const leave = room.enter();
-    while (!this.#over) {
-      const now_ms = performance.now();
-      if (now_ms - began_ms > again_ms) this.mayBeAsked(again);
-      const next = this.next();
-      const waited_ms = now_ms - this.#waits_since_ms;
-      const waits_ms = leave && this.#comes ? load_wait_ms : continue_ms;
-      if (next || waited_ms > waits_ms) {
-        leave?.();
-        return next;
+    this.#waits_since_ms ??= began_ms;
+    if (what.lost_ms !== undefined) this.#lost_ms = Math.max(this.#lost_ms, what.lost_ms);
+    const leave = this.#waiting.room.enter();
+    try {
+      while (!this.#over) {
+        const now_ms = performance.now();
+        if (what.again && now_ms - began_ms > again_ms) this.mayBeAsked(what.again);
+        const next = this.next();
+        if (next || now_ms > this.#waitsUntil_ms(now_ms, leave !== undefined, what)) return next;
+        await delay(look_ms);
       }
-      await delay(look_ms);
+      return undefined;
+    } finally {
+      leave?.();
     }
-    leave?.();
-    return undefined;
   }
 
-  /** A replica loads that it may be sent to. */
-  get #comes(): boolean {
-    return this.#mayAsk && this.#router.coming(this.#route).length > 0;
+  /** @param hasPlace whether it may wait longer than for one that may be back at any moment */
+  #waitsUntil_ms(now_ms: number, hasPlace: boolean, { wakes_in_s }: Expected): number {
+    const { continue_ms, load_wait_ms, wake_wait_ms } = this.#waiting;
+    const since_ms = this.#waits_since_ms!;
+    let until_ms = this.#lost_ms + continue_ms;
+    if (hasPlace && wakes_in_s !== undefined) {
+      const longest_ms = Math.min(since_ms + wake_wait_ms, this.#patient_until_ms);
+      if (since_ms + 1000 * wakes_in_s <= longest_ms) until_ms = Math.max(until_ms, longest_ms);
+    }
+    const loads_in_ms = this.#loadsIn_ms;
+    if (hasPlace && loads_in_ms !== undefined) {
+      const longest_ms = Math.min(since_ms + load_wait_ms, this.#patient_until_ms);
+      if (now_ms + loads_in_ms <= longest_ms) {
+        until_ms = Math.max(until_ms, longest_ms);
+        // One that fails to load may be started again, as one that is lost.
+        this.#lost_ms = now_ms;
+      }
+    }
+    return Math.min(until_ms, this.#patient_until_ms);
+  }
+
+  /** When the first replica serves that loads now; undefined where none does that it may be sent to. */
+  get #loadsIn_ms(): number | undefined {
+    if (!this.#mayAsk) return undefined;
+    const coming = this.#router.coming(this.#route);
+    if (coming.length === 0) return undefined;
+    const unix_ms = Date.now();
+    return Math.min(...coming.map(({ served }) => 1000 * (loadsIn_s(served, unix_ms) ?? 0)));
   }
 
   get #mayAsk(): boolean {
     return this.#failures <= retries_max && !this.stopsReplicas && this.#asked < asked_max;
-  }
-
-  /**
-   * Waits for a model that is being started, where that is expected within the time that requests may wait.
-   * @returns undefined where it does not come in time, or the search ended
-   */
-  async awakened(wakes_in_s: number, wait_max_s: number): Promise<Replica<SessionLink> | undefined> {
-    if (wakes_in_s > wait_max_s) return undefined;
-    const until_ms = performance.now() + 1000 * wait_max_s;
-    while (!this.#over && performance.now() < until_ms) {
-      const next = this.#router.candidates(this.#route).length > 0 ? this.next() : undefined;
-      if (next) return next;
-      await delay(look_ms);
-    }
-    return undefined;
   }
 }

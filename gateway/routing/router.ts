@@ -82,9 +82,7 @@ export class Router {
     return filter ? filtered(coming, ({ facts }) => facts, filter).kept : coming;
   }
 
-  /**
-   * When the last replica behind a name was lost, on the monotonic clock; undefined where there is one, or never was.
-   */
+  /** See `RoutingTable`. */
   lostAt_ms(name: string): number | undefined {
     return this.#parts.table.lostAt_ms(name);
   }

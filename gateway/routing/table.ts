@@ -31,7 +31,10 @@ const forgotten_ms = 60_000;
 export class RoutingTable<T> {
   readonly #entries = new Map<string, Entry<T>>();
   #routes = new Map<string, Route<T>>();
-  /** Names whose last replica was lost, and when, on the monotonic clock. */
+  /**
+   * Names whose last replica was lost, and when, on the monotonic clock. One whose first session was only just heard of
+   * counts as lost then: the way to it is not open yet.
+   */
   readonly #lost_ms = new Map<string, number>();
 
   /** Takes a session in, or its changed record. */
@@ -78,7 +81,10 @@ export class RoutingTable<T> {
     return this.#routes.get(name);
   }
 
-  /** When the last replica of a name was lost, on the monotonic clock; undefined where it has one, or never had. */
+  /**
+   * Since when a name has no replica that was there, or is about to be: on the monotonic clock; undefined where it has
+   * one, or none was heard of.
+   */
   lostAt_ms(name: string): number | undefined {
     return this.#lost_ms.get(name);
   }
@@ -130,6 +136,9 @@ export class RoutingTable<T> {
     const now_ms = performance.now();
     for (const [name, route] of before)
       if (answers(route) && !answers(this.#routes.get(name))) this.#lost_ms.set(name, now_ms);
+    for (const [name, route] of this.#routes)
+      if (!before.has(name) && !answers(route) && route.others.some(({ state }) => mayServe(state)))
+        this.#lost_ms.set(name, now_ms);
     for (const [name, lost_ms] of this.#lost_ms) {
       const route = this.#routes.get(name);
       const forgotten = now_ms - lost_ms > forgotten_ms && (route?.coming.length ?? 0) === 0;
@@ -140,6 +149,11 @@ export class RoutingTable<T> {
 
 /** What can be expected of a replica. */
 type Readiness = 'answers' | 'comes' | 'cannot';
+
+/** Whether a replica in this state serves, or will. */
+function mayServe(state: ModelState): boolean {
+  return state === 'serving' || state === 'pending' || state === 'loading';
+}
 
 function readinessOf(
   { record: { lifecycle }, reachable }: Pick<Entry<unknown>, 'record' | 'reachable'>,

@@ -7,6 +7,7 @@
  *       / "devices" "=" names                    ; cpu, gpu, mig, or catalog names: GH200, A100
  *       / "tier" "=" ( "stable" / "scavenger" )
  *       / "region" "=" names                     ; regions or sites
+ *       / "wait" "=" seconds [ "s" ]             ; at most so long for a replica that is expected
  * names = name *( "," name )
  * ```
  *
@@ -21,6 +22,8 @@ export interface Qos {
   devices?: string[];
   tier?: 'stable' | 'scavenger';
   regions?: string[];
+  /** Longest wait for a replica that loads or is started. Who may answer does not depend on it. */
+  wait_s?: number;
 }
 
 const name_chars_max = 1024;
@@ -41,6 +44,11 @@ const readers: Record<string, (operator: string, value: string) => Qos> = {
     return { tier: value };
   },
   region: (operator, value) => ({ regions: namesOf('region', operator, value) }),
+  wait: (operator, value) => {
+    const match = /^(\d{1,6}(?:\.\d{1,3})?)\s*s?$/.exec(value);
+    if (operator !== '=' || !match) throw wrong(`wait${operator}${value}`, 'it is written wait=30s');
+    return { wait_s: Number(match[1]) };
+  },
 };
 
 /** @throws E_REQUEST_QOS with the term that is wrong and what it should be */

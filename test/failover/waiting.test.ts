@@ -10,6 +10,7 @@ import {
   json,
   type Stage,
   startStage,
+  type TestModel,
   type TestSession,
   until,
 } from '../gateway/support.ts';
@@ -102,6 +103,73 @@ describe('a stream that has lost its replica', () => {
     const failed_ms = performance.now();
     loading.load = { state: 'failed' };
     expect(await answer).toContain('none was there within');
+    expect(performance.now() - failed_ms).toBeLessThan(2000);
+  });
+});
+
+describe('a request for a model that loads for the first time', () => {
+  /** Longer than one is waited for that nobody knows of. */
+  const soon_ms = 600;
+
+  /** @param left_s until its load is over, if it takes as long as the last time; absent: that is not known */
+  async function firstLoad(left_s?: number): Promise<TestSession> {
+    const model: TestModel = { state: 'loading' };
+    if (left_s !== undefined) {
+      model.loading_since_ms = Date.now();
+      model.usual_load_s = left_s;
+    }
+    const loading = await stage.session(json(chatAnswer), model);
+    await until(async () => (await tableOf()).includes('loading'), 'the loading replica to be seen');
+    return loading;
+  }
+
+  it.each([
+    ['though nobody knows how long that takes', undefined],
+    ['which usually takes no longer than it may wait', 2],
+  ])('waits for that, %s', async (_how, left_s) => {
+    const loading = await firstLoad(left_s);
+    const answer = stage.post(path, chat);
+    expect(await Promise.race([answer.then(() => 'answered'), delay(soon_ms, 'waits')])).toBe('waits');
+    loading.load = { state: 'serving' };
+    expect((await answer).status).toBe(200);
+    expect(loading.requests.length).toBe(1);
+  });
+
+  it('is told at once when to come back where its load usually takes longer than anything is waited for', async () => {
+    await firstLoad(100);
+    // What has only just been heard of may be there at any moment.
+    await delay(400);
+    const began_ms = performance.now();
+    const answer = await stage.post(path, chat);
+    expect(performance.now() - began_ms).toBeLessThan(1000);
+    expect(answer.status).toBe(503);
+    expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(90);
+    expect(Number(answer.headers.get('retry-after'))).toBeLessThanOrEqual(100);
+  });
+
+  it.each([
+    ['x-stainless-timeout', '2', 1800],
+    ['x-stainless-read-timeout', '1.5', 1350],
+    ['x-hpcserve-qos', 'wait=1s', 1000],
+    ['x-hpcserve-qos', 'wait=0', 0],
+  ])('waits no longer than its client says with %s: %s', async (header, value, waits_ms) => {
+    await firstLoad();
+    const began_ms = performance.now();
+    const answer = await stage.post(path, chat, { [header]: value });
+    const took_ms = performance.now() - began_ms;
+    expect(answer.status).toBe(503);
+    expect(answer.headers.get('retry-after')).toBe('15');
+    expect(took_ms).toBeGreaterThanOrEqual(waits_ms - 10);
+    expect(took_ms).toBeLessThan(waits_ms + 900);
+  });
+
+  it('is told why soon after that has failed', async () => {
+    const loading = await firstLoad();
+    const answer = stage.post(path, chat);
+    await delay(soon_ms);
+    const failed_ms = performance.now();
+    loading.load = { state: 'failed' };
+    expect((await answer).status).toBe(503);
     expect(performance.now() - failed_ms).toBeLessThan(2000);
   });
 });

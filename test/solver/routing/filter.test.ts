@@ -26,6 +26,9 @@ describe('a quality of service', () => {
     });
     expect(parseQos('')).toEqual({});
     expect(parseQos('region= eu , ch-1')).toEqual({ regions: ['eu', 'ch-1'] });
+    expect(['wait=30s', 'wait = 1.5', 'wait=0'].map(parseQos)).toEqual(
+      [30, 1.5, 0].map((wait_s) => ({ wait_s })),
+    );
   });
 
   it.each([
@@ -38,6 +41,9 @@ describe('a quality of service', () => {
     ['devices>=gpu', /written devices=one/],
     ['devices=gpu,,cpu', /written devices=one/],
     ['devices=gpu GH200', /written devices=one/],
+    ['wait>=3s', /written wait=30s/],
+    ['wait=-1', /written wait=30s/],
+    ['wait=3min', /written wait=30s/],
     ['tier=gold', /tier=stable or tier=scavenger/],
     ['tier=stable;tier=stable', /twice/],
     ['tier=stable;;region=eu', /nothing between/],
