@@ -2,7 +2,7 @@ import { type ScalingDecision, scale } from '../../solver/scaling/scale.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
-import type { PlannedWorkload } from '../../spec/plan.ts';
+import type { PlannedLaunch, PlannedWorkload } from '../../spec/plan.ts';
 import { alwaysOn } from '../../spec/scaling.ts';
 import { measuredWorkloads } from '../plan/measured-workload.ts';
 import { planNow } from '../plan/plan-now.ts';
@@ -152,8 +152,7 @@ export class Scaler {
             newLaunch(
               digestOf({ name: state.name, planned, index, at_ms: now_ms() }).slice(0, 16),
               fingerprint(planned),
-              // What it is part of is as model.yaml has it, not as the question had it.
-              { ...planned, units: planned.units.map((unit) => ({ ...unit, model })) },
+              asPartOf(model, planned),
             ),
           ),
           ...current.launches,
@@ -207,6 +206,15 @@ export class Scaler {
       return next && { ...next, launches: forgetOldest(next.launches) };
     });
   }
+}
+
+/** How many replicas there are is as model.yaml has it and not as the question had it; all else is as it was planned. */
+function asPartOf({ replicas, min_stable_replicas }: ModelSpec, planned: PlannedLaunch): PlannedLaunch {
+  const units = planned.units.map((unit) => ({
+    ...unit,
+    model: { ...unit.model, replicas, min_stable_replicas },
+  }));
+  return { ...planned, units };
 }
 
 /** Whole jobs of this model alone, `count` replicas at most: those that do not serve first, then the youngest. */

@@ -1,10 +1,13 @@
 /** What the scaler writes into the state of a deployment. */
+import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { Observation } from '../../../control/reconcile/observe.ts';
 import { openOperations } from '../../../control/runner/operations.ts';
 import { Scaler } from '../../../control/scaler/scaler.ts';
 import type { DeploymentState } from '../../../control/state/deployment-state.ts';
 import type { LaunchRecord } from '../../../control/state/launch-record.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
+import { synthesize } from '../../../native/synth/synthesize.ts';
 import type { ProgressEvent } from '../../../spec/events.ts';
 import { deploymentSchema } from '../../../spec/model-yaml.ts';
 import { deploymentState, type LaunchFacts, launchRecord, site, temporaryStore } from '../support.ts';
@@ -46,10 +49,10 @@ const serving = (id: number, facts: LaunchFacts = {}): LaunchRecord =>
     ...facts,
   });
 
-function save(min: number, launches: LaunchRecord[]): DeploymentState {
+function save(min: number, launches: LaunchRecord[], source = '/no/such/file.gguf'): DeploymentState {
   const spec = deploymentSchema.parse({
     name: 'demo',
-    models: [{ name: 'm', source: '/no/such/file.gguf', scaling: { min, max: 4, window_s: 300 } }],
+    models: [{ name: 'm', source, scaling: { min, max: 4, window_s: 300 } }],
   });
   const state = deploymentState(launches, { spec, kept: true });
   place.store.prepareDeployment('demo');
@@ -113,6 +116,20 @@ describe('the scaler', () => {
     await sixMinutes(state);
     expect(wanted()).toEqual(['1']);
     expect(events).toEqual([]);
+  });
+
+  it('adds a replica as it was planned: nothing in its job is left to be chosen', async () => {
+    const source = join(place.folder, 'tiny.gguf');
+    await synthesize({ path: source, shape: synthPresets['tiny-llama']!, quantization: 'F16', seed: 1 });
+    const state = save(2, [serving(1)], source);
+    scaler.readDemand([state]);
+    expect(await scaler.scale(state, seen(state), false)).toBe(true);
+    const [added] = place.store.require('demo').launches;
+    const [model] = state.spec.models;
+    expect(model).toMatchObject({ parallel: { tensor: 'auto' } });
+    expect(added!.planned.units.map((unit) => unit.model)).toEqual([
+      { ...model, parallel: { tensor: 1, pipeline: 1 } },
+    ]);
   });
 
   it('says what a further replica lacks, once in a while, and adds nothing on a used-up budget', async () => {
