@@ -17,7 +17,7 @@ export interface AdapterContext {
   /** How engines are started on this site (`runtime` of the site config): environment, container, nothing. */
   engine_prefix: readonly string[];
   /** What `probe` found; absent where it could not be asked. */
-  probed?: EngineProbe;
+  probed?: EngineProbe | undefined;
   emulated: boolean;
   /** Those it has; absent: it is not about them. */
   devices?: readonly NodeDevice[];

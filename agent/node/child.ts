@@ -1,6 +1,7 @@
 /** A child process of the agent in a process group of its own, with its output in a file. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync } from 'node:fs';
+import { setTimeout as delay } from 'node:timers/promises';
 import { cgroupOomKills } from '../../host/cgroup.ts';
 import { restrictProcess } from '../../native/affinity.ts';
 import { ChildLog } from './child-log.ts';
@@ -9,7 +10,7 @@ import type { OrphanGuard } from './orphan-guard.ts';
 export interface ChildOptions {
   argv: readonly string[];
   env: NodeJS.ProcessEnv;
-  cwd?: string;
+  cwd?: string | undefined;
   log_file: string;
   guard: OrphanGuard;
   /** Opens Node's message channel. */
@@ -57,6 +58,11 @@ const starter = [
 ];
 
 const shown_lines = 12;
+/**
+ * What SIGKILL has not ended by then hangs in the kernel or in a driver. Lower: such a one is given up sooner; higher:
+ * more memory may be given back meanwhile, as an end takes that long.
+ */
+const killed_ms_max = 30_000;
 
 export class Child {
   readonly process: ChildProcess;
@@ -79,7 +85,7 @@ export class Child {
     const [program, ...args] = [...starter, ...options.argv];
     this.process = spawn(program!, args, {
       env: options.env,
-      ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
+      cwd: options.cwd,
       detached: true,
       stdio: options.ipc ? ['pipe', output, output, 'ipc'] : ['pipe', output, output],
       serialization: 'advanced',
@@ -127,6 +133,12 @@ export class Child {
 
   get alive(): boolean {
     return this.#alive;
+  }
+
+  /** Whether it has ended; one that was killed is waited for. */
+  async gone(): Promise<boolean> {
+    await Promise.race([this.ended, delay(killed_ms_max, undefined, { ref: false })]);
+    return !this.#alive;
   }
 
   /** SIGKILL to the whole group. Whether and when the kernel ends it is not waited for: it may hang in a driver. */

@@ -8,7 +8,6 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { concurrencyOf, type UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
-import { fatalSign } from '../adapters/fatal.ts';
 import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
 import { cacheFolder } from './cache-folder.ts';
 import { Child, type ChildEnd } from './child.ts';
@@ -16,6 +15,9 @@ import { environmentFor } from './device-visibility.ts';
 import { checkModelPath, oneLine, pendingModel } from './model-path.ts';
 import { checkPool, poolBytes } from './pool-size.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
+import { type EndedWorker, exitedWorker, hungWorker, toldEnd } from './worker-end.ts';
+
+type Received<K extends FromWorker['type']> = Extract<FromWorker, { type: K }>;
 
 /** Built worker, whether the agent runs from dist/ or from the sources. */
 const workerModule = compiledFile('agent/device-worker/main.js');
@@ -89,26 +91,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       this.#untilSilent(),
       this.#untilFatal(),
     ]);
-    this.#send({
-      type: 'configure',
-      socket_path: this.#socket,
-      threads: context.group.threads,
-      pool_bytes: poolBytes(context),
-      cores: context.group.cores?.slice(),
-      ...(context.library_dir === undefined ? {} : { library_dir: context.library_dir }),
-      heartbeat_ms: context.heartbeat_ms,
-      cache_dir: cacheFolder(context.environment),
-      ...(context.peers_socket !== undefined && { peers_socket: context.peers_socket }),
-      ...manifestOf(context),
-      device: describeDevices(context),
-      ...(context.step_ms_min === undefined ? {} : { step_ms_min: context.step_ms_min }),
-      ...(context.sharing && { sharing: sharingOf(context.sharing) }),
-      // Slurm signals the worker together with the agent: both then give running answers the same time.
-      limits: {
-        drain_ms: context.drain_ms,
-        stall_ms: 1000 * Math.min(...context.group.units.map(({ model }) => model.timeouts.stall_s)),
-      },
-    });
+    this.#send(configurationOf(context, this.#socket));
   }
 
   get pid(): number | undefined {
@@ -160,24 +143,10 @@ export class DeviceWorkerProcess implements ServingProcess {
         for (const unit of this.#context.group.units) this.#load(unit);
         break;
       case 'progress':
-        this.#update(message.name, {
-          state: 'loading',
-          bytes_loaded: message.bytes_loaded,
-          bytes_total: message.bytes_total,
-          ...(message.elapsed_ms > 0 && {
-            load_bytes_per_s: Math.round((1000 * message.bytes_loaded) / message.elapsed_ms),
-          }),
-        });
+        this.#loaded(message);
         break;
       case 'model':
-        if (message.state === 'serving') this.#has_served = true;
-        this.#update(message.name, {
-          state: message.state,
-          ...(message.precision === undefined ? {} : { precision: message.precision }),
-          ...(message.error === undefined ? {} : { error: oneLine(message.error.what) }),
-        });
-        if (message.error) this.model_errors.set(message.name, HpcserveError.fromJSON(message.error));
-        else this.model_errors.delete(message.name);
+        this.#modelChanged(message);
         break;
       case 'kernels_left_out':
         this.notices = message.errors.map((error) => HpcserveError.fromJSON(error));
@@ -194,6 +163,22 @@ export class DeviceWorkerProcess implements ServingProcess {
         this.#onFatal();
         break;
     }
+  }
+
+  #loaded({ name, bytes_loaded, bytes_total, elapsed_ms }: Received<'progress'>): void {
+    const change: Partial<ServedModel> = { state: 'loading', bytes_loaded, bytes_total };
+    if (elapsed_ms > 0) change.load_bytes_per_s = Math.round((1000 * bytes_loaded) / elapsed_ms);
+    this.#update(name, change);
+  }
+
+  #modelChanged({ name, state, precision, error }: Received<'model'>): void {
+    if (state === 'serving') this.#has_served = true;
+    const change: Partial<ServedModel> = { state };
+    if (precision !== undefined) change.precision = precision;
+    if (error !== undefined) change.error = oneLine(error.what);
+    this.#update(name, change);
+    if (error) this.model_errors.set(name, HpcserveError.fromJSON(error));
+    else this.model_errors.delete(name);
   }
 
   #takeLoads(loads: ModelLoad[]): void {
@@ -228,29 +213,22 @@ export class DeviceWorkerProcess implements ServingProcess {
   #conclude(end: ChildEnd): ProcessEnd {
     this.upstream = undefined;
     if (this.#stopping) return { restartable: false };
-    const told = this.#fatal && this.#told(this.#fatal);
-    if (told) return { ...told, exit_code: end.code, signal: end.signal, tail: end.tail };
-    const sign = end.orderly ? undefined : fatalSign(end.tail);
-    const fatal = sign?.scope ?? (end.out_of_memory ? 'process' : undefined);
-    const error = new HpcserveError('E_AGENT_WORKER', {
-      what: `the device worker of ${describeDevices(this.#context)} ${end.words}`,
-      because: [...(sign ? [`${sign.what}: ${sign.line}`] : []), ...end.last_lines.flatMap(complaint)],
-      details: { log_file: this.log_file, exit_code: end.code, signal: end.signal },
-    });
+    return exitedWorker(end, this.#ending(), this.#fatal);
+  }
+
+  #ending(): EndedWorker {
     return {
-      error,
-      restartable: this.#has_served && fatal === undefined,
-      orderly: end.orderly,
-      ...(fatal === undefined ? {} : { fatal }),
-      exit_code: end.code,
-      signal: end.signal,
-      tail: end.tail,
+      devices: describeDevices(this.#context),
+      log_file: this.log_file,
+      has_served: this.#has_served,
     };
   }
 
-  /** The end of a worker that said itself that it cannot go on. */
-  #told(error: HpcserveError): ProcessEnd {
-    return { error, restartable: false, fatal: error.code === 'E_WORKER_STUCK' ? 'device' : 'process' };
+  /** Kills it. One that hangs in the kernel may not end by that, so its session is over without waiting for it. */
+  #killed(end: ProcessEnd): ProcessEnd {
+    this.upstream = undefined;
+    this.#child.kill();
+    return { ...end, gone: this.#child.gone() };
   }
 
   /** Resolves where the worker said that it cannot go on and is not gone soon after. */
@@ -259,9 +237,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       this.#onFatal = () => {
         setTimeout(() => {
           if (!this.#child.alive) return;
-          this.upstream = undefined;
-          this.#child.kill();
-          resolve({ ...this.#told(this.#fatal!), tail: this.#child.log.tail() });
+          resolve(this.#killed(toldEnd(this.#fatal!, this.#child.log.tail(), this.#ending())));
         }, gone_ms).unref();
       };
     });
@@ -276,10 +252,7 @@ export class DeviceWorkerProcess implements ServingProcess {
     });
   }
 
-  /**
-   * Resolves where the worker lives and is silent. It is killed; one that hangs in the kernel may not even end by
-   * that, so its session is over without waiting for it.
-   */
+  /** Resolves where the worker lives and is silent. */
   #untilSilent(): Promise<ProcessEnd> {
     const tick_ms = Math.max(tick_ms_min, this.#context.heartbeat_ms);
     return new Promise((resolve) => {
@@ -288,18 +261,42 @@ export class DeviceWorkerProcess implements ServingProcess {
         const limit = this.#has_served ? silent_ticks_max : silent_start_ticks_max;
         if (++this.#silent_ticks <= limit || this.#stopping) return;
         clearInterval(timer);
-        this.upstream = undefined;
-        this.#child.kill();
         const error = new HpcserveError('E_REPLICA_SILENT', {
           what: `the device worker of ${describeDevices(this.#context)} does not answer any more and was killed`,
           because: `it has said nothing for ${Math.round((limit * tick_ms) / 1000)} s`,
           details: { log_file: this.log_file, pid: this.pid, requests: this.#beingPrepared(tick_ms) },
         });
-        resolve({ error, restartable: false, fatal: 'device', tail: this.#child.log.tail() });
+        resolve(this.#killed(hungWorker(error, this.#child.log.tail(), this.#ending())));
       }, tick_ms);
       timer.unref();
     });
   }
+}
+
+function configurationOf(context: ProcessContext, socket_path: string): ToWorker {
+  const { group, library_dir, peers_socket, step_ms_min, sharing } = context;
+  const message: Extract<ToWorker, { type: 'configure' }> = {
+    type: 'configure',
+    socket_path,
+    threads: group.threads,
+    pool_bytes: poolBytes(context),
+    cores: group.cores?.slice(),
+    heartbeat_ms: context.heartbeat_ms,
+    cache_dir: cacheFolder(context.environment),
+    device: describeDevices(context),
+    // Slurm signals the worker together with the agent: both then give running answers the same time.
+    limits: {
+      drain_ms: context.drain_ms,
+      stall_ms: 1000 * Math.min(...group.units.map(({ model }) => model.timeouts.stall_s)),
+    },
+  };
+  const manifest_file = manifestOf(context);
+  if (manifest_file !== undefined) message.manifest_file = manifest_file;
+  if (library_dir !== undefined) message.library_dir = library_dir;
+  if (peers_socket !== undefined) message.peers_socket = peers_socket;
+  if (step_ms_min !== undefined) message.step_ms_min = step_ms_min;
+  if (sharing) message.sharing = sharingOf(sharing);
+  return message;
 }
 
 /** What a site says, in the words of the solver. */
@@ -310,19 +307,17 @@ function sharingOf({
   ...same
 }: SiteSharing): Partial<SharingSettings> {
   const told = Object.entries(same).filter(([, value]) => value !== undefined);
-  return {
-    ...(Object.fromEntries(told) as Partial<SharingSettings>),
-    ...(keep_alive_s !== undefined && { keep_alive_ms: 1000 * keep_alive_s }),
-  };
+  const settings = Object.fromEntries(told) as Partial<SharingSettings>;
+  if (keep_alive_s !== undefined) settings.keep_alive_ms = 1000 * keep_alive_s;
+  return settings;
 }
 
 function nativeModel(unit: UnitSpec): NativeModel {
   const { model } = unit;
-  return {
+  const native: NativeModel = {
     name: model.name,
     aliases: model.aliases,
     model_path: unit.model_path,
-    ...(model.chat_template === undefined ? {} : { chat_template_file: model.chat_template }),
     context_tokens: unit.context_tokens,
     max_sequences: concurrencyOf(unit),
     prefill_chunk_tokens: model.prefill_chunk_tokens ?? nativeDefaults.batched_tokens,
@@ -330,23 +325,18 @@ function nativeModel(unit: UnitSpec): NativeModel {
     kv_type: model.kv_type,
     batch_invariant: model.batch_invariant,
     latency_sensitivity: model.latency_sensitivity,
-    ...(Object.keys(model.slo).length > 0 && { slo: model.slo }),
   };
+  if (model.chat_template !== undefined) native.chat_template_file = model.chat_template;
+  if (Object.keys(model.slo).length > 0) native.slo = model.slo;
+  return native;
 }
 
 /** One for all workers of the deployment with the same models: whichever node its successor is on, it finds it. */
-function manifestOf({ manifest_folder, group }: ProcessContext): { manifest_file?: string } {
-  if (manifest_folder === undefined) return {};
+function manifestOf({ manifest_folder, group }: ProcessContext): string | undefined {
+  if (manifest_folder === undefined) return undefined;
   const names = [...new Set(group.units.map(({ model }) => model.name))].sort();
   const hash = createHash('sha256').update(JSON.stringify(names)).digest('hex');
-  return { manifest_file: join(manifest_folder, `${hash.slice(0, 16)}.json`) };
-}
-
-/** Of a line of the worker's log what says why it ended: warnings and worse, and what libraries wrote. */
-function complaint(line: string): string[] {
-  if (!line.startsWith('{"level":')) return [line];
-  const told = /^\{"level":(\d+),.*"msg":("(?:[^"\\]|\\.)*")\}$/.exec(line);
-  return told && Number(told[1]) >= 40 ? [JSON.parse(told[2]!) as string] : [];
+  return join(manifest_folder, `${hash.slice(0, 16)}.json`);
 }
 
 function describeDevices({ group }: ProcessContext): string {

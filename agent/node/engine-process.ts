@@ -40,8 +40,6 @@ const ready_poll_ms = 250;
 const stop_grace_ms = 5000;
 /** As for native models (`sharing.keep_alive_s` of the site config). */
 const keep_alive_s_default = 300;
-/** After SIGKILL: the kernel frees hundreds of GB of pinned memory in that time. */
-const kill_ms = 30_000;
 
 const never = new Promise<never>(() => undefined);
 
@@ -230,7 +228,7 @@ export class EngineProcess implements ServingProcess {
     return sleep;
   }
 
-  async #start(): Promise<{ child: Child; upstream: Upstream; sleep?: SleepPaths }> {
+  async #start(): Promise<{ child: Child; upstream: Upstream; sleep: SleepPaths | undefined }> {
     const { group, engine_prefix, runtime_folder } = this.#context;
     const container = new EngineContainer(engine_prefix, this.#unit, runtime_folder);
     const around = engineEnvironment(this.#unit, this.#context);
@@ -252,7 +250,7 @@ export class EngineProcess implements ServingProcess {
       key,
       ...(await this.#meet(key)),
       engine_prefix: container.prefix,
-      ...(probed === undefined ? {} : { probed }),
+      probed,
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
       devices: group.devices,
       cores: group.cores,
@@ -268,7 +266,7 @@ export class EngineProcess implements ServingProcess {
     const child = new Child({
       argv: line.argv,
       env: { ...environment, ...line.env },
-      ...(line.cwd === undefined ? {} : { cwd: line.cwd }),
+      cwd: line.cwd,
       log_file: this.log_file,
       guard: this.#context.guard,
       secrets: [key],
@@ -283,7 +281,7 @@ export class EngineProcess implements ServingProcess {
     );
     if (child.affinity_error !== undefined)
       this.#context.log.warn({ reason: child.affinity_error }, 'the engine is not kept to its cores');
-    return { child, upstream: { ...line.listen, key }, ...(line.sleep && { sleep: line.sleep }) };
+    return { child, upstream: { ...line.listen, key }, sleep: line.sleep };
   }
 
   /** Where it runs on several nodes: tells the others where to find it, and with which key. */
@@ -404,9 +402,8 @@ export class EngineProcess implements ServingProcess {
     const why = await watch.untilHung(signal);
     this.#hangs = true;
     child.kill();
-    await Promise.race([child.ended, delay(kill_ms, undefined, { ref: false })]);
-    const { pid } = this;
-    return hungEngine(why, this.#ending(), { tail: child.log.tail(), pid, is_gone: !child.alive });
+    const is_gone = await child.gone();
+    return hungEngine(why, this.#ending(), { tail: child.log.tail(), pid: this.pid, is_gone });
   }
 
   /** Stalled, its requests go on elsewhere, and no new ones come; or it is well again. */

@@ -9,10 +9,10 @@ export interface FailureReport {
   unit: string;
   session_id: string;
   /** Whether going on was of no use, and for whom. */
-  fatal?: string;
+  fatal?: string | undefined;
   error: ErrorJson;
-  exit_code?: number | null;
-  signal?: string | null;
+  exit_code?: number | null | undefined;
+  signal?: string | null | undefined;
   /** The whole log, and its last lines. */
   log_file: string;
   lines: readonly string[];

@@ -66,6 +66,8 @@ export interface ProcessEnd {
   error?: HpcserveError;
   /** Whether another start may help: it had been serving, and did not itself say that it cannot go on. */
   restartable: boolean;
+  /** Where it was killed: whether it has ended by that. One that has not has its device still. */
+  gone?: Promise<boolean>;
   /** It ended as by SIGTERM: no failure where the whole job is being ended. */
   orderly?: boolean;
   /** Going on is of no use: there is no further start, and of a device none for others on it either. */

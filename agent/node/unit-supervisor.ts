@@ -1,3 +1,4 @@
+import { once } from 'node:events';
 import { mkdirSync, rmSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type CurrentDelegation, LocalSession, type Registry } from '../../mesh/index.ts';
@@ -10,7 +11,7 @@ import { AnswerPace } from './answer-pace.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
 import { EngineRank } from './engine-rank.ts';
-import { shipFailure } from './failure-report.ts';
+import { type FailureReport, shipFailure } from './failure-report.ts';
 import { oneLine, pendingModel } from './model-path.ts';
 import type { HandOver } from './proxy.ts';
 import { unitReasons } from './reasons.ts';
@@ -158,7 +159,7 @@ export class UnitSupervisor {
     const failed = [...this.model_errors].map(([name, error]) => [name, error.toJSON()] as const);
     const error = this.#error ?? this.model_errors.values().next().value;
     const { group } = this.#options;
-    return {
+    const state: SessionState = {
       session_id: this.#session?.id ?? '',
       role: this.#role(),
       unit: this.name,
@@ -169,13 +170,14 @@ export class UnitSupervisor {
       })),
       engine: group.engine,
       models: this.models.map((model) => ({ ...model })),
-      ...(this.#process?.pid === undefined || this.#ended ? {} : { pid: this.#process.pid }),
       cores: group.cores,
       log_file: this.#options.log_file,
       limits: this.#process?.limits,
-      ...(error === undefined ? {} : { error: error.toJSON() }),
-      ...(failed.length === 0 ? {} : { model_errors: Object.fromEntries(failed) }),
     };
+    if (this.#process?.pid !== undefined && !this.#ended) state.pid = this.#process.pid;
+    if (error !== undefined) state.error = error.toJSON();
+    if (failed.length > 0) state.model_errors = Object.fromEntries(failed);
+    return state;
   }
 
   /** How long an answer of a model may take. */
@@ -308,11 +310,12 @@ export class UnitSupervisor {
         log.info({ unit: this.name }, 'it ended with the job');
         break;
       }
-      const pause_ms =
-        end.restartable && !this.#draining ? this.#restarts.next(performance.now()) : undefined;
       await this.#failed(end.error);
+      const is_gone = await this.#untilGone(end);
+      const again = end.restartable && is_gone && !this.#draining;
+      const pause_ms = again ? this.#restarts.next(performance.now()) : undefined;
       if (pause_ms === undefined) {
-        await this.#giveUp(end);
+        await this.#giveUp(is_gone ? end : { ...end, fatal: 'process' });
         break;
       }
       log.warn({ unit: this.name, pause_ms }, 'it is started again after a pause');
@@ -328,6 +331,17 @@ export class UnitSupervisor {
     this.#options.onChange();
   }
 
+  /** Whether nothing of the last process has its device any more. */
+  async #untilGone({ gone }: ProcessEnd): Promise<boolean> {
+    if (!gone) return true;
+    const { signal } = this.#interrupted;
+    if (signal.aborted) return true;
+    // Whoever interrupts wants no further start, and so need not know.
+    const is_gone = await Promise.race([gone, once(signal, 'abort').then(() => true)]);
+    if (!is_gone) this.#options.log.error({ unit: this.name }, 'its process has not ended by SIGKILL');
+    return is_gone;
+  }
+
   async #failed(error: HpcserveError): Promise<void> {
     this.#error = error;
     this.#options.log.error({ unit: this.name, error: error.toJSON() }, error.message);
@@ -338,19 +352,22 @@ export class UnitSupervisor {
   async #giveUp(end: ProcessEnd): Promise<void> {
     const { log, failure_file, log_file, metadata } = this.#options;
     const { fatal, exit_code, signal, tail = [] } = end;
-    const ship = shipFailure(failure_file, {
+    const report: FailureReport = {
       format: 1,
       at_ms: Date.now(),
       node: metadata.node,
       unit: this.name,
       session_id: this.#session?.id ?? '',
-      ...(fatal === undefined ? {} : { fatal }),
+      fatal,
       error: end.error!.toJSON(),
-      ...(exit_code === undefined ? {} : { exit_code }),
-      ...(signal === undefined ? {} : { signal }),
+      exit_code,
+      signal,
       log_file,
       lines: tail.slice(-report_lines),
-    }).catch((error: unknown) => log.error({ failure_file, error: String(error) }, 'no failure report'));
+    };
+    const ship = shipFailure(failure_file, report).catch((error: unknown) =>
+      log.error({ failure_file, error: String(error) }, 'no failure report'),
+    );
     await Promise.race([ship, delay(ship_ms, undefined, { ref: false })]);
     this.#given_up = true;
     if (fatal === 'device') this.#options.onDeviceFailed(end.error!);
@@ -358,16 +375,17 @@ export class UnitSupervisor {
 
   async #runOnce(): Promise<ProcessEnd> {
     const { group, metadata, registry } = this.#options;
+    const described: SessionMetadata = {
+      ...metadata,
+      role: this.#role(),
+      engine: group.engine,
+      devices: group.devices.map((device) => device.description),
+      models: this.#pendingModels(),
+    };
+    if (group.units.length === 1) described.unit = this.name;
     this.#session = await LocalSession.join(
       registry,
-      {
-        ...metadata,
-        role: this.#role(),
-        ...(group.units.length === 1 ? { unit: this.name } : {}),
-        engine: group.engine,
-        devices: group.devices.map((device) => device.description),
-        models: this.#pendingModels(),
-      },
+      described,
       () => this.#options.onChange(),
       this.#options.delegation,
     );

@@ -134,7 +134,7 @@ export const agentErrors = defineErrors({
   E_REPLICA_SILENT: {
     cause:
       'A device worker said nothing for too long and was killed. Requests that it was reading then are answered with this, since one of them may be why.',
-    fix: 'see `details.requests` of the failure report beside the log of the unit; if no request is to blame, it may have been stopped (SIGSTOP), starved of cores, or stuck in a driver or filesystem: see `dmesg` of the node',
+    fix: 'it is started again by itself; where it repeats, see `details.requests` in the agent’s log; if no request is to blame, it may have been stopped (SIGSTOP), starved of cores, or stuck in a driver or filesystem: see `dmesg` of the node',
     http_status: 502,
     exit_code: 11,
   },

@@ -3,6 +3,14 @@ import { describe, expect, test } from 'vitest';
 import { fatalSign } from '../../../agent/adapters/fatal.ts';
 
 describe('last lines of engines', () => {
+  test.each([
+    ['vLLM #17965', 'ERROR 09-06 04:14:11 [core.py:640] TimeoutError: RPC call to execute_model timed out.'],
+    ['vLLM #9839', 'asyncio.exceptions: Engine iteration timed out. This should never happen!'],
+    ['SGLang #3752', '[2025-03-09 00:57:15 TP4] Watchdog timeout (self.watchdog_timeout=300)'],
+  ])('that it hung does not keep it from being started again: %s: %s', (_, line) => {
+    expect(fatalSign([line])).toBeUndefined();
+  });
+
   // As people have reported them to the projects named.
   test.each<[string, string, 'device' | 'process']>([
     [
@@ -15,19 +23,12 @@ describe('last lines of engines', () => {
       '[rank0]:[E ProcessGroupNCCL.cpp:1537] [PG 2 Rank 0] Timeout at NCCL work: 2, last enqueued NCCL work: 2, last completed NCCL work: 1.',
       'device',
     ],
-    [
-      'vLLM #17965',
-      'ERROR 09-06 04:14:11 [core.py:640] TimeoutError: RPC call to execute_model timed out.',
-      'device',
-    ],
-    ['vLLM #9839', 'asyncio.exceptions: Engine iteration timed out. This should never happen!', 'device'],
     ['vLLM #5222', 'RuntimeError: CUDA error: uncorrectable ECC error encountered', 'device'],
     [
       'SGLang #4584',
       'RuntimeError: CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasGemmEx()`',
       'device',
     ],
-    ['SGLang #3752', '[2025-03-09 00:57:15 TP4] Watchdog timeout (self.watchdog_timeout=300)', 'device'],
     [
       'SGLang #1093',
       '[PG 3 Rank 7] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered. CUDA kernel errors might be asynchronously reported at some other API call',
