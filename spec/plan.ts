@@ -21,7 +21,7 @@ export interface PlacementModel {
   format: 'gguf' | 'huggingface';
   architecture: string;
   weight_bytes: number;
-  /** KV-cache bytes of one token over all layers at the KV type asked for. */
+  /** KV-cache bytes of one token over all layers at 16 bits an element; see `kvBytesPerToken` of the solver. */
   kv_bytes_per_token: number;
   /** What the model was trained for; bounds the default of `context_tokens`. */
   trained_context_tokens: number;

@@ -10,9 +10,6 @@ import type { SiteConfig } from '../../spec/site.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import { type ResolvedModel, resolveModelSource } from '../model-source/resolve.ts';
 
-/** Bytes per KV element relative to the summary's 16 bits; q8_0 holds 32 elements in 34 bytes. */
-const kvFactor: Record<ModelSpec['kv_type'], number> = { f16: 1, q8_0: 34 / 64, f32: 2 };
-
 export interface InspectedModel {
   placement: PlacementModel;
   resolved: ResolvedModel;
@@ -31,27 +28,26 @@ export async function inspectModel(
     aliases: site.model_aliases,
     alias_folder: dirname(sitePath),
     environment,
-    ...(site.models_dir ? { models_dir: expandSitePath(site.models_dir, environment) } : {}),
+    models_dir: site.models_dir ? expandSitePath(site.models_dir, environment) : undefined,
   });
   const { summary } = resolved;
   const supported = summary.supported_by_native;
-  return {
-    resolved,
-    placement: {
-      spec,
-      model_path: resolved.path,
-      format: resolved.kind === 'hf-folder' ? 'huggingface' : 'gguf',
-      architecture: summary.architecture,
-      weight_bytes: summary.weight_bytes,
-      kv_bytes_per_token: Math.ceil(summary.kv_bytes_per_token * kvFactor[spec.kv_type]),
-      trained_context_tokens: summary.n_ctx_train,
-      summary,
-      ...(resolved.kind === 'hf-folder'
-        ? { config: configOf(resolved.path), formats: formatsOf(spec, resolved) }
-        : {}),
-      native: supported === true ? { supported: true } : { supported: false, because: supported },
-    },
+  const placement: PlacementModel = {
+    spec,
+    model_path: resolved.path,
+    format: resolved.kind === 'hf-folder' ? 'huggingface' : 'gguf',
+    architecture: summary.architecture,
+    weight_bytes: summary.weight_bytes,
+    kv_bytes_per_token: summary.kv_bytes_per_token,
+    trained_context_tokens: summary.n_ctx_train,
+    summary,
+    native: supported === true ? { supported: true } : { supported: false, because: supported },
   };
+  if (resolved.kind === 'hf-folder') {
+    placement.config = configOf(resolved.path);
+    placement.formats = formatsOf(spec, resolved);
+  }
+  return { resolved, placement };
 }
 
 /** By the template that it will be served with. */

@@ -3,6 +3,7 @@
  * the placement. Every plan passes here before it is shown.
  */
 import type { Placement, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import { kvBytesPerToken } from '../catalog/kv-type.ts';
 
 /** What is wrong, one sentence each; empty for a sound placement. */
 export function checkPlacement(question: PlacementQuestion, placement: Placement): string[] {
@@ -104,7 +105,8 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     const heads = model.summary?.n_head;
     if (heads !== undefined && heads % unit.tensor !== 0)
       faults.push(`${unit.unit} divides ${heads} heads by ${unit.tensor}`);
-    const bytes = (unit.weight_bytes + unit.kv_tokens * model.kv_bytes_per_token) / devices;
+    const kv_bytes = unit.kv_tokens * kvBytesPerToken(unit.engine, model, unit.model.precision);
+    const bytes = (unit.weight_bytes + kv_bytes) / devices;
     for (let device = unit.first_device; device < unit.first_device + unit.device_count; device++) {
       if (device >= offer.devices.count)
         faults.push(`${unit.unit} takes device ${device} of ${offer.devices.count}`);

@@ -9,6 +9,7 @@ import {
   type RunnerUp,
 } from '../../spec/plan.ts';
 import { engineFeatures } from '../catalog/engine-defaults.ts';
+import { kvBytesPerToken } from '../catalog/kv-type.ts';
 import { type Allocation, devicesTaken } from './allocation.ts';
 import { type LatencyEstimator, uncalibrated, workloadOf } from './latency-estimator.ts';
 import { type OptionCost, penalty, replicasAtOnce } from './objective.ts';
@@ -59,7 +60,7 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     weight_bytes: first.weight_bytes,
     context_tokens: first.memory.context_tokens,
     kv_tokens: first.memory.kv_tokens,
-    kv_bytes: first.memory.kv_tokens * model.kv_bytes_per_token,
+    kv_bytes: first.memory.kv_tokens * kvBytesPerToken(first.engine, model, first.precision),
     workload: workloadOf(model),
     groups,
     runners_up: replicas === 0 ? [] : runnersUp({ model, options, placed }, about),

@@ -11,6 +11,7 @@ import {
 import { findInterconnect } from '../catalog/devices.ts';
 import { shapeOfConfig } from '../catalog/hugging-face-config.ts';
 import { assumedInterconnects } from '../catalog/interconnects.ts';
+import { kvBits } from '../catalog/kv-type.ts';
 import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
 import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
 import { standInsFor } from '../simulator/calibration.ts';
@@ -187,7 +188,7 @@ function configOf(option: PlacementOption): ReplicaConfig | undefined {
     pp: option.pipeline,
     max_sequences: option.seen?.max_sequences ?? option.batch.max_sequences,
     kv_tokens: option.seen?.kv_tokens ?? option.memory.kv_tokens,
-    kv_bits: option.engine === 'native' && model.spec.kv_type === 'q8_0' ? 8 : 16,
+    kv_bits: kvBits(option.engine, model, option.precision),
     max_batched_tokens: option.batch.batched_tokens,
   };
 }

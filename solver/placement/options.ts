@@ -243,7 +243,8 @@ function memoryTaken(
   { settings }: PlacementQuestion,
   defaults: EngineDefaults,
 ): UnitMemory | BrokenConstraint {
-  const split = { tensor, pipeline: model.spec.parallel.pipeline, weight_bytes: precision.weight_bytes };
+  const { pipeline } = model.spec.parallel;
+  const split = { tensor, pipeline, weight_bytes: precision.weight_bytes, precision: precision.precision };
   const memory = sizeUnit(model, engine, offer.devices, split, settings, defaults);
   if ('because' in memory) {
     const { because, needed, available } = memory;

@@ -7,6 +7,7 @@ import {
   type ResolvedEngine,
 } from '../../spec/plan.ts';
 import { type EngineDefaults, nativeDefaults } from '../catalog/engine-defaults.ts';
+import { kvBytesPerToken } from '../catalog/kv-type.ts';
 
 export interface UnitMemory {
   context_tokens: number;
@@ -34,6 +35,8 @@ export interface ReplicaSplit {
   tensor: number;
   pipeline: number;
   weight_bytes: number;
+  /** As the engine is asked for it: its KV may follow. */
+  precision: string;
 }
 
 /** Engines that set aside, from the start, memory for so many sequences of full length. */
@@ -69,7 +72,7 @@ export function sizeUnit(
   model: PlacementModel,
   engine: ResolvedEngine,
   device: DeviceOffer,
-  { tensor, pipeline, weight_bytes }: ReplicaSplit,
+  { tensor, pipeline, weight_bytes, precision }: ReplicaSplit,
   settings: PlacementSettings,
   defaults: EngineDefaults = nativeDefaults,
 ): UnitMemory | MemoryShortage {
@@ -84,7 +87,8 @@ export function sizeUnit(
     device,
     weights,
     kv_per_token:
-      model.kv_bytes_per_token / (pipeline * Math.min(tensor, model.summary?.n_head_kv ?? tensor)),
+      kvBytesPerToken(engine, model, precision) /
+      (pipeline * Math.min(tensor, model.summary?.n_head_kv ?? tensor)),
     margin: settings.margin_fixed_bytes + settings.margin_weight_fraction * weights + programs,
     available: Math.floor(device.memory_bytes * (onGpu ? settings.wrapped_memory_fraction : 1)),
   };

@@ -21,8 +21,8 @@ export interface ReplicaConfig {
   /** Replaces the constants that engine and device have; `roofline` gives a roofline alone. */
   calibration?: Calibration;
   interconnect?: Interconnect;
-  /** 16 unless the KV cache is quantized. */
-  kv_bits?: 8 | 16;
+  /** Of an element of the KV cache, scales included; 16 where it is not said. */
+  kv_bits?: number;
   max_sequences?: number;
   max_batched_tokens?: number;
   /** Share of device memory the engine may use. */

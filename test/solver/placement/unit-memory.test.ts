@@ -21,7 +21,8 @@ const long = (asked: Record<string, unknown> = {}): PlacementModel => ({
 });
 
 function sized(model: PlacementModel, engine: ResolvedEngine, device: DeviceOffer, tensor = 1): UnitMemory {
-  const split = { tensor, pipeline: 1, weight_bytes: model.weight_bytes };
+  const { weight_bytes, spec } = model;
+  const split = { tensor, pipeline: 1, weight_bytes, precision: spec.precision };
   const defaults = engineDefaults(
     engine,
     { ...findDevice('H100'), ...device, name: device.model } as never,
@@ -41,6 +42,11 @@ describe('a wrapped engine on a GPU', () => {
     expect(memory.kv_tokens).toBeGreaterThan(420_000);
     expect(memory.kv_tokens).toBeLessThan(460_000);
     expect(memory.kv_bytes).toBe(memory.kv_tokens * 131_072);
+  });
+
+  it('has half the KV where it runs at 32 bits', () => {
+    const at = (precision: string): number => sized(long({ precision }), 'vllm', h100).kv_tokens;
+    expect(at('f32')).toBe(Math.floor(at('bf16') / 2));
   });
 
   it('is told a context that memory bounds, so that it starts', () => {
