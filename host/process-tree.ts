@@ -54,6 +54,23 @@ export function readCharacters(pid: number): number {
   return Number(/^rchar: (\d+)$/m.exec(readIfAllowed(`/proc/${pid}/io`))?.[1] ?? 0);
 }
 
+/**
+ * Memory of processes that they do not have from files, in bytes: what each has for itself, and what most of it shares
+ * with others, once. What may not be read, or has ended, counts nothing.
+ */
+export function ownMemoryOf(pids: readonly number[]): number {
+  let own_bytes = 0;
+  let shared_bytes = 0;
+  for (const pid of pids) {
+    const status = readIfAllowed(`/proc/${pid}/status`);
+    const bytes = (field: string): number =>
+      1024 * Number(new RegExp(`^${field}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1] ?? 0);
+    own_bytes += bytes('RssAnon');
+    shared_bytes = Math.max(shared_bytes, bytes('RssShmem'));
+  }
+  return own_bytes + shared_bytes;
+}
+
 /** Bytes of mapped files below a folder (or of that file) that are in a process's memory; 0 as above. */
 export function residentOfFiles(pid: number, path: string): number {
   let isOne = false;

@@ -70,6 +70,8 @@ export interface SessionState {
   log_file?: string;
   /** Of a wrapped engine that serves. */
   limits?: EngineLimits | undefined;
+  /** The same: memory of its processes on this node as it began to serve, weights and KV on CPUs included. */
+  host_bytes?: number | undefined;
   /** Why the session failed; where it lives, why the first of its failed models did. */
   error?: ErrorJson;
   /** Models that failed on a session that lives, by name. */

@@ -39,7 +39,7 @@ export interface PlacementModel {
   seen?: EngineSeen[];
 }
 
-/** Limits of an engine that runs, and where it does. */
+/** Limits and needs of an engine that runs, and where it does. */
 export interface EngineSeen {
   node_kind: string;
   engine: ResolvedEngine;
@@ -47,6 +47,8 @@ export interface EngineSeen {
   pipeline: number;
   max_sequences?: number;
   kv_tokens?: number;
+  /** On CPUs: what its processes take for each device beside weights and KV, as they began to serve. */
+  programs_bytes?: number;
 }
 
 /** ⟨λ, μ_in, μ_out⟩ of LLMFabric §3.3, and who says so. */
@@ -162,7 +164,8 @@ export interface PlacementSettings {
   wrapped_memory_fraction: number;
   /**
    * What the processes of vLLM or SGLang take on a CPU node beside weights and KV: several interpreters with PyTorch,
-   * and what a step computes in. Lower: more KV, and a risk that the kernel ends one of them; higher: less KV.
+   * and what a step computes in. Until one ran that took more, or where a model fits only with what one took. Lower:
+   * more KV, and a risk that the kernel ends one of them; higher: less KV.
    */
   python_engine_bytes: number;
   /** Memory of a job beside its units: the node agent, its workers' runtimes, the script. */

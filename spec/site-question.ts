@@ -47,6 +47,7 @@ const placementModelSchema = z.strictObject({
         pipeline: count,
         max_sequences: count.optional(),
         kv_tokens: count.optional(),
+        programs_bytes: number.optional(),
       }),
     )
     .optional(),

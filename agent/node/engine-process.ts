@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
+import { ownMemoryOf, processTree } from '../../host/process-tree.ts';
 import type { EngineLimits, ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
@@ -54,6 +55,7 @@ export class EngineProcess implements ServingProcess {
   engine_version: string | undefined;
   upstream: Upstream | undefined;
   limits: EngineLimits | undefined;
+  host_bytes: number | undefined;
   readonly #context: ProcessContext;
   readonly #unit: UnitSpec;
   readonly #adapter: EngineAdapter;
@@ -141,7 +143,7 @@ export class EngineProcess implements ServingProcess {
         this.#sleep = sleep && this.#sleeping(sleep, upstream, signal);
         this.upstream = upstream;
         this.#serves();
-        this.#learnLimits(upstream).catch((error: unknown) => this.#context.log.error(error));
+        this.#learnLimits(child, upstream).catch((error: unknown) => this.#context.log.error(error));
         this.#watch = new EngineWatch({
           child,
           upstream,
@@ -168,12 +170,12 @@ export class EngineProcess implements ServingProcess {
     }
   }
 
-  /** What it chose itself is what status and gateways are told from then on. */
-  async #learnLimits(upstream: Upstream): Promise<void> {
+  /** What it chose itself and what it takes is what status, gateways and later plans are told from then on. */
+  async #learnLimits({ pid }: Child, upstream: Upstream): Promise<void> {
     const { log } = this.#context;
+    if (pid !== undefined) this.host_bytes = ownMemoryOf(await processTree(pid));
     this.limits = await readEngineLimits(this.#adapter, upstream, this.log_file, log);
-    if (Object.keys(this.limits).length > 0)
-      log.info({ unit: this.#unit.unit, ...this.limits }, 'engine limits');
+    log.info({ unit: this.#unit.unit, ...this.limits, host_bytes: this.host_bytes }, 'engine limits');
     const { context_tokens } = this.limits;
     this.#update(context_tokens === undefined ? {} : { context_tokens });
     this.#context.onFullness();

@@ -48,6 +48,8 @@ export interface ServingProcess {
   readonly notices?: readonly HpcserveError[];
   /** What a wrapped engine chose itself; absent until it has said so. */
   readonly limits?: EngineLimits | undefined;
+  /** Memory of its processes as it began to serve; absent until that is known. */
+  readonly host_bytes?: number | undefined;
   /** Defined as soon as requests can be sent. */
   readonly upstream: Upstream | undefined;
   /** Resolves once, when the process is gone; never rejects. */

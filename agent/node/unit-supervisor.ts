@@ -173,6 +173,7 @@ export class UnitSupervisor {
       cores: group.cores,
       log_file: this.#options.log_file,
       limits: this.#process?.limits,
+      host_bytes: this.#process?.host_bytes,
     };
     if (this.#process?.pid !== undefined && !this.#ended) state.pid = this.#process.pid;
     if (error !== undefined) state.error = error.toJSON();

@@ -1,11 +1,14 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import type { EngineLimits } from '../../spec/agent-state.ts';
-import { concurrencyOf } from '../../spec/launch.ts';
+import type { SessionState } from '../../spec/agent-state.ts';
+import { concurrencyOf, type UnitSpec } from '../../spec/launch.ts';
 import type { EngineSeen } from '../../spec/plan.ts';
 import { readAgentState } from '../state/agent-state-file.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
+
+/** What processes take differs a little from start to start: plans do not change with that. */
+const programs_step_bytes = 2 ** 28;
 
 /** What the engines of a deployment's replicas said of their limits, by model; from the files of its agents. */
 export function seenEngines(state: DeploymentState, store: DeploymentStore): Map<string, EngineSeen[]> {
@@ -13,14 +16,16 @@ export function seenEngines(state: DeploymentState, store: DeploymentStore): Map
   for (const { launch_id, planned } of wantedLaunches(state)) {
     const wrapped = planned.units.filter(({ engine }) => engine !== 'native');
     if (wrapped.length === 0) continue;
-    const told = limitsIn(store.launchFolder(state.name, launch_id));
+    const told = toldIn(store.launchFolder(state.name, launch_id));
     for (const unit of wrapped) {
-      const limits = told.get(unit.unit);
-      if (limits === undefined) continue;
+      const said = told.get(unit.unit);
+      if (said?.limits === undefined) continue;
       const { engine, tensor, pipeline, model } = unit;
       const each: EngineSeen = { node_kind: planned.node_kind, engine, tensor, pipeline };
-      each.max_sequences = limits.max_sequences ?? concurrencyOf(unit);
-      if (limits.kv_tokens !== undefined) each.kv_tokens = limits.kv_tokens;
+      each.max_sequences = said.limits.max_sequences ?? concurrencyOf(unit);
+      if (said.limits.kv_tokens !== undefined) each.kv_tokens = said.limits.kv_tokens;
+      const programs_bytes = programsOf(unit, said.host_bytes);
+      if (programs_bytes !== undefined) each.programs_bytes = programs_bytes;
       seen.set(model.name, [...(seen.get(model.name) ?? []), each]);
     }
   }
@@ -28,15 +33,30 @@ export function seenEngines(state: DeploymentState, store: DeploymentStore): Map
 }
 
 /** By unit; of a job that ran on several nodes one after the other, what was said last. */
-function limitsIn(folder: string): Map<string, EngineLimits> {
-  const limits = new Map<string, EngineLimits>();
-  if (!existsSync(folder)) return limits;
+function toldIn(folder: string): Map<string, SessionState> {
+  const told = new Map<string, SessionState>();
+  if (!existsSync(folder)) return told;
   const states = readdirSync(folder)
     .filter((name) => name.endsWith('.state.json') && !name.startsWith('.'))
     .flatMap((name) => readAgentState(join(folder, name)) ?? [])
     .sort((a, b) => a.updated_at_ms - b.updated_at_ms);
   for (const { sessions } of states)
-    for (const { unit, limits: said } of sessions)
-      if (unit !== undefined && said !== undefined) limits.set(unit, said);
-  return limits;
+    for (const session of sessions)
+      if (session.unit !== undefined && session.limits !== undefined) told.set(session.unit, session);
+  return told;
+}
+
+/**
+ * What the processes of a replica on CPUs took beside weights and KV, for each of its devices: vLLM and SGLang write
+ * all of their KV when they make it. Undefined where that is not known: on GPUs, on several nodes, and where its
+ * processes are not seen (in some containers they are no children of what was started).
+ */
+function programsOf(
+  { device_kind, device_count, nodes = 1, weight_bytes, memory }: UnitSpec,
+  host_bytes: number | undefined,
+): number | undefined {
+  if (device_kind !== 'cpu' || nodes > 1 || memory === undefined || host_bytes === undefined)
+    return undefined;
+  const bytes = host_bytes - weight_bytes - memory.kv_bytes * device_count;
+  return bytes > 0 ? Math.ceil(bytes / device_count / programs_step_bytes) * programs_step_bytes : undefined;
 }

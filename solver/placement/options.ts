@@ -17,7 +17,14 @@ import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
-import { formatGib, sequencesOf, sizeUnit, type UnitMemory } from './unit-memory.ts';
+import {
+  formatGib,
+  type MemoryShortage,
+  programsBytes,
+  sequencesOf,
+  sizeUnit,
+  type UnitMemory,
+} from './unit-memory.ts';
 
 /** One way to run a replica of a model: everything but the node it lands on. */
 export interface PlacementOption {
@@ -187,15 +194,20 @@ function optionWith(
     },
   };
   if (limit !== undefined) option.time_limit_s = limit;
-  const seen = model.seen?.find(
+  const seen = seenOf(way);
+  if (seen !== undefined) option.seen = seen;
+  return option;
+}
+
+/** What an engine said that runs so. */
+function seenOf({ model, offer, engine, tensor }: Way): EngineSeen | undefined {
+  return model.seen?.find(
     (each) =>
       each.node_kind === offer.node_kind &&
       each.engine === engine &&
       each.tensor === tensor &&
-      each.pipeline === pipeline,
+      each.pipeline === model.spec.parallel.pipeline,
   );
-  if (seen !== undefined) option.seen = seen;
-  return option;
 }
 
 /** Of CPU devices that are made of so many cores: the scheduler may count hardware threads. */
@@ -238,14 +250,22 @@ function nodesTaken({ model, offer, engine, tensor }: Way): number | BrokenConst
 
 /** Memory of the devices, and of the host where that is what devices have. */
 function memoryTaken(
-  { model, offer, engine, tensor, precision }: Way,
+  way: Way,
   devicesOnNode: number,
   { settings }: PlacementQuestion,
   defaults: EngineDefaults,
 ): UnitMemory | BrokenConstraint {
+  const { model, offer, engine, tensor, precision } = way;
   const { pipeline } = model.spec.parallel;
-  const split = { tensor, pipeline, weight_bytes: precision.weight_bytes, precision: precision.precision };
-  const memory = sizeUnit(model, engine, offer.devices, split, settings, defaults);
+  const seen_bytes = seenOf(way)?.programs_bytes;
+  const sized = (isTight: boolean): UnitMemory | MemoryShortage => {
+    const programs_bytes = programsBytes(engine, offer.devices, settings, seen_bytes, isTight);
+    const { weight_bytes, precision: name } = precision;
+    const split = { tensor, pipeline, weight_bytes, precision: name, programs_bytes };
+    return sizeUnit(model, engine, offer.devices, split, settings, defaults);
+  };
+  const usual = sized(false);
+  const memory = 'because' in usual ? sized(true) : usual;
   if ('because' in memory) {
     const { because, needed, available } = memory;
     return { constraint: 'device_memory', because, numbers: { engine, needed, available } };

@@ -37,12 +37,31 @@ export interface ReplicaSplit {
   weight_bytes: number;
   /** As the engine is asked for it: its KV may follow. */
   precision: string;
+  /** See `programsBytes`. */
+  programs_bytes: number;
 }
 
 /** Engines that set aside, from the start, memory for so many sequences of full length. */
 const reserving: ReadonlySet<ResolvedEngine> = new Set(['native', 'llama.cpp', 'ollama']);
 /** Engines whose own processes take much of the memory that weights and KV are in, on CPUs. */
 const python: ReadonlySet<ResolvedEngine> = new Set(['vllm', 'sglang']);
+
+/**
+ * What an engine's own processes take of a device: on CPUs, where they have the memory that weights and KV are in. What
+ * was seen counts where it is more than is assumed; where it is less, only if nothing fits otherwise (`isTight`), since
+ * what runs as it was planned is not to change for it.
+ */
+export function programsBytes(
+  engine: ResolvedEngine,
+  device: DeviceOffer,
+  settings: PlacementSettings,
+  seen_bytes = 0,
+  isTight = false,
+): number {
+  if (device.kind !== 'cpu') return 0;
+  const assumed = python.has(engine) ? settings.python_engine_bytes : 0;
+  return isTight && seen_bytes > 0 ? Math.min(seen_bytes, assumed) : Math.max(seen_bytes, assumed);
+}
 
 /** CUDA context, captured graphs, NCCL buffers and fragmentation, as vLLM reports them on large GPUs. */
 const gpu_reserve_bytes = 2 * 2 ** 30;
@@ -72,7 +91,7 @@ export function sizeUnit(
   model: PlacementModel,
   engine: ResolvedEngine,
   device: DeviceOffer,
-  { tensor, pipeline, weight_bytes, precision }: ReplicaSplit,
+  { tensor, pipeline, weight_bytes, precision, programs_bytes }: ReplicaSplit,
   settings: PlacementSettings,
   defaults: EngineDefaults = nativeDefaults,
 ): UnitMemory | MemoryShortage {
@@ -81,7 +100,6 @@ export function sizeUnit(
   const least_context = spec.context_tokens ?? Math.min(model.trained_context_tokens, defaultContextTokens);
   const onGpu = engine !== 'native' && device.kind !== 'cpu';
   const weights = weight_bytes / deviceCount;
-  const programs = device.kind === 'cpu' && python.has(engine) ? settings.python_engine_bytes : 0;
   const sized: Sized = {
     engine,
     device,
@@ -89,7 +107,7 @@ export function sizeUnit(
     kv_per_token:
       kvBytesPerToken(engine, model, precision) /
       (pipeline * Math.min(tensor, model.summary?.n_head_kv ?? tensor)),
-    margin: settings.margin_fixed_bytes + settings.margin_weight_fraction * weights + programs,
+    margin: settings.margin_fixed_bytes + settings.margin_weight_fraction * weights + programs_bytes,
     available: Math.floor(device.memory_bytes * (onGpu ? settings.wrapped_memory_fraction : 1)),
   };
   const { kv_per_token, margin, available } = sized;

@@ -5,8 +5,9 @@ import { expect, it } from 'vitest';
 import { seenEngines } from '../../../control/plan/seen-engines.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import type { EngineLimits } from '../../../spec/agent-state.ts';
+import type { UnitSpec } from '../../../spec/launch.ts';
 import type { EngineSeen } from '../../../spec/plan.ts';
-import { ask, gpus, llama } from '../../solver/placement/support.ts';
+import { ask, cpus, gpus, llama } from '../../solver/placement/support.ts';
 import { deploymentState, launchRecord, plannedLaunch, temporaryStore } from '../support.ts';
 
 it('is read from the files of the agents, by model', () => {
@@ -44,6 +45,73 @@ it('is read from the files of the agents, by model', () => {
   } finally {
     dispose();
   }
+});
+
+it('has what the processes of a replica on CPUs took beside its weights and KV', () => {
+  const { store, dispose } = temporaryStore();
+  try {
+    const planned = plannedLaunch('m-1');
+    const gib = 2 ** 30;
+    const unit = {
+      ...planned.units[0]!,
+      engine: 'vllm' as const,
+      device_count: 2,
+      weight_bytes: 6 * gib,
+      memory: { device_bytes: 9 * gib, kv_bytes: 2 * gib, share: 0.5 },
+    };
+    const programsSeen = (host_bytes: number, change: Partial<UnitSpec> = {}): number | undefined => {
+      const launch = launchRecord(1, {
+        phase: 'submitted',
+        planned: { ...planned, units: [{ ...unit, ...change }] },
+      });
+      const folder = store.launchFolder('demo', launch.launch_id);
+      mkdirSync(folder, { recursive: true });
+      writeFileSync(
+        join(folder, 'n.state.json'),
+        JSON.stringify({
+          format: 1,
+          node: 'n',
+          node_index: 0,
+          phase: 'serving',
+          started_at_ms: 0,
+          updated_at_ms: 1,
+          devices: [],
+          sessions: [{ engine: 'vllm', unit: 'm-1', models: [], limits: {}, host_bytes }],
+        }),
+      );
+      return seenEngines(deploymentState([launch]), store).get('m')?.[0]?.programs_bytes;
+    };
+    // 17 GiB less 6 of weights and 2 of KV on each of 2 devices, in steps of 256 MiB.
+    expect(programsSeen(17 * gib)).toBe(3.5 * gib);
+    expect(programsSeen(17 * gib - 1)).toBe(3.5 * gib);
+    // Of a container whose processes are not seen.
+    expect(programsSeen(gib)).toBeUndefined();
+    expect(programsSeen(17 * gib, { device_kind: 'gpu' })).toBeUndefined();
+  } finally {
+    dispose();
+  }
+});
+
+it('has a next plan leave more memory to the processes of an engine, and less only where nothing fits else', () => {
+  const gib = 2 ** 30;
+  const model = llama('m', '8b', { engine: 'vllm', devices: { kind: 'cpu' } });
+  const planOf = (memory_gib: number, programs_gib?: number) => {
+    const seen: EngineSeen = { node_kind: 'cpu', engine: 'vllm', tensor: 1, pipeline: 1 };
+    if (programs_gib !== undefined) seen.programs_bytes = programs_gib * gib;
+    const kind = cpus('Xeon', 1, ['avx512_bf16'], {
+      node_kind: 'cpu',
+      devices: { kind: 'cpu', model: 'Xeon', count: 1, memory_bytes: memory_gib * gib },
+      memory_bytes: 2 * memory_gib * gib,
+      engines: { vllm: { available: true } },
+    });
+    const { launches } = place(ask([{ ...model, seen: [seen] }], [kind]));
+    return launches[0]?.units[0]?.memory;
+  };
+  const usual = planOf(64)!;
+  expect(planOf(64, 1)).toEqual(usual);
+  expect(planOf(64, 5)!.device_bytes).toBe(usual.device_bytes + 3 * gib);
+  // Weights take 15 GiB, KV of one sequence 1.
+  expect([planOf(18.5), planOf(18.5, 1)]).toEqual([undefined, expect.anything()]);
 });
 
 it('changes what is predicted, and nothing of what is planned', () => {

@@ -3,7 +3,12 @@ import { describe, expect, it } from 'vitest';
 import { findDevice } from '../../../solver/catalog/devices.ts';
 import { engineDefaults } from '../../../solver/catalog/engine-defaults.ts';
 import { place } from '../../../solver/placement/placement.ts';
-import { sequencesOf, sizeUnit, type UnitMemory } from '../../../solver/placement/unit-memory.ts';
+import {
+  programsBytes,
+  sequencesOf,
+  sizeUnit,
+  type UnitMemory,
+} from '../../../solver/placement/unit-memory.ts';
 import {
   type DeviceOffer,
   defaultPlacementSettings,
@@ -22,7 +27,8 @@ const long = (asked: Record<string, unknown> = {}): PlacementModel => ({
 
 function sized(model: PlacementModel, engine: ResolvedEngine, device: DeviceOffer, tensor = 1): UnitMemory {
   const { weight_bytes, spec } = model;
-  const split = { tensor, pipeline: 1, weight_bytes, precision: spec.precision };
+  const programs_bytes = programsBytes(engine, device, defaultPlacementSettings);
+  const split = { tensor, pipeline: 1, weight_bytes, precision: spec.precision, programs_bytes };
   const defaults = engineDefaults(
     engine,
     { ...findDevice('H100'), ...device, name: device.model } as never,
