@@ -1,6 +1,7 @@
 /** `status`: what a deployment is now, found by one poll and by reading state files; changes nothing. */
 
 import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
+import { concurrencyOf } from '../spec/launch.ts';
 import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
 import { inspectGateway } from './gateway/process.ts';
 import { baseUrl } from './gateway/url.ts';
@@ -217,7 +218,15 @@ function unitReport(
   { given, ...status }: UnitStatus,
   kinds: Awaited<ReturnType<NodeKinds>>,
 ): UnitReport {
-  const planned = plannedUnit(launch, launch.units.find((unit) => unit.unit === status.unit)!);
+  const unit = launch.units.find((each) => each.unit === status.unit)!;
+  const planned = plannedUnit(launch, unit);
+  // The native engine takes what it is told.
+  if (unit.engine === 'native' && status.state === 'serving')
+    status.limits = {
+      max_sequences: concurrencyOf(unit),
+      context_tokens: unit.context_tokens,
+      kv_tokens: unit.kv_tokens,
+    };
   const over = status.state === 'lost' || status.state === 'unloaded' || status.state === 'pending';
   if (given === undefined || status.node === undefined || over) return { ...status, planned };
   const node_kinds = kinds?.get(status.node);

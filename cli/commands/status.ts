@@ -18,6 +18,7 @@ import { loadPhaseWords } from '../../spec/session-record.ts';
 import type { CliContext } from '../context.ts';
 import { confirmationLines, expectationLines } from '../format/confirmation.ts';
 import { describeGuarantee } from '../format/guarantee.ts';
+import { limitLines } from '../format/limits.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
 import { formatTable } from '../format/table.ts';
@@ -39,8 +40,8 @@ export function registerStatus(program: Command, context: CliContext): void {
       `
 Asks Slurm about jobs and nodes and reads what the node agents say of themselves. Works from every login node.
 
-With a name it also holds each replica's node, engine and devices against the plan, and shows what the plan
-expects of them. Where something differs it says so, without a name too. With --json each of units has planned,
+With a name it also holds each replica's node, engine and devices against the plan, and shows how many sequences
+of which length its engine computes at once, and what the plan expects of them. Where something differs it says so, without a name too. With --json each of units has planned,
 actual, matches (true, false, or absent while there is nothing to compare) and differences.
 
 Examples:
@@ -90,15 +91,14 @@ async function look(operations: Operations, name: string | undefined, nodeKinds:
     reportDeployments(operations, states, nodeKinds),
     reportGateway(operations),
   ]);
+  const scavenger: Report['scavenger'] = { wanted: states.some(wantsIdleNodes) };
   const { looked_ms } = readHistory(store.layout);
+  if (looked_ms !== undefined) scavenger.looked_ms = looked_ms;
   return {
     site: loaded.site.name,
     gateway,
     keeper: inspectKeeper(store.layout),
-    scavenger: {
-      wanted: states.some(wantsIdleNodes),
-      ...(looked_ms === undefined ? {} : { looked_ms }),
-    },
+    scavenger,
     deployments,
   };
 }
@@ -156,7 +156,8 @@ function render(
       );
     const confirmed = confirmationLines(report, textWidth(context), whole);
     lines.push(...confirmed.map(({ text, alarming }) => (alarming ? style('red', text, colour) : text)));
-    if (whole) lines.push(...expectationLines(report, textWidth(context)));
+    if (whole)
+      lines.push(...limitLines(report, textWidth(context)), ...expectationLines(report, textWidth(context)));
   }
   return lines;
 }

@@ -29,7 +29,7 @@ export interface UnitStatus {
   bytes_loaded?: number;
   bytes_total?: number;
   load_bytes_per_s?: number;
-  /** What a wrapped engine chose itself. */
+  /** What a wrapped engine chose itself; in reports also what the native one was told. */
   limits?: EngineLimits;
   /** While a wrapped engine loads. */
   phase?: LoadPhase;
