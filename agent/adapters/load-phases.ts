@@ -13,8 +13,13 @@ interface PhaseLine {
   seen: string;
 }
 
-/** transformers and vLLM count shards of the weights: `…shards:  25% Completed | 1/4 [00:01<00:03]`. */
-const shards = /\bLoading (?:safetensors|pt|checkpoint|weights)[^:]*(?:shards|):?\s+(\d{1,3})%/;
+/**
+ * transformers, vLLM and SGLang count shards of the weights: `…shards:  25% Completed | 1/4 [00:01<00:03]`; with several
+ * threads `Multi-thread loading shards` (`multi_thread_safetensors_weights_iterator` of model_loader/weight_utils.py in
+ * both, the default of SGLang in 2026).
+ */
+const shards =
+  /\b(?:Loading (?:safetensors|pt|checkpoint|weights)[^:]*(?:shards|)|Multi-thread loading shards):?\s+(\d{1,3})%/;
 
 const lines: Partial<Record<EngineAdapter['name'], readonly PhaseLine[]>> = {
   vllm: [
@@ -40,20 +45,47 @@ const lines: Partial<Record<EngineAdapter['name'], readonly PhaseLine[]>> = {
     { phase: 'warming_up', test: /^Captur(e|ing) (CUDA|cuda) ?graphs?\b/i, seen: '0.6 to 0.32' },
     { phase: 'warming_up', test: /^Starting vLLM (API )?server\b/, seen: '0.8 to 0.32' },
   ],
+  // srt/model_executor/model_runner.py and srt/mem_cache/memory_pool.py, from 0.2.13 (2024) to main of May 2026.
   sglang: [
-    { phase: 'weights', test: /^Load weight begin\b/, seen: '0.3 to 0.5' },
-    { phase: 'weights', test: shards, seen: '0.3 to 0.5' },
-    { phase: 'kv_cache', test: /^(KV Cache is allocated|Memory pool end)\b/, seen: '0.3 to 0.5' },
-    { phase: 'warming_up', test: /^Capture (cuda|cpu) graph begin\b/i, seen: '0.3 to 0.5' },
+    { phase: 'weights', test: /^Load weight begin\. /, seen: '0.2 to 0.5' },
+    { phase: 'weights', test: shards, seen: '0.2 to 0.5' },
+    { phase: 'kv_cache', test: /^KV Cache is allocated\. /, seen: '0.4 to 0.5' },
+    { phase: 'kv_cache', test: /^Memory pool end\. /, seen: '0.2 to 0.5' },
+    { phase: 'compiling', test: /^Compiling num tokens \(/, seen: '0.5, with piecewise graphs' },
+    // Of CUDA, CPUs, NPUs; `piecewise`, `draft`, `draft extend` before that.
+    { phase: 'warming_up', test: /^Capture (?:[\w-]+ ){1,4}graph begin\. /i, seen: '0.2 to 0.5' },
   ],
+  // src/llama-model.cpp, src/llama-context.cpp and src/llama-kv-cache*.cpp, common/common.cpp.
   'llama.cpp': [
-    { phase: 'weights', test: /\bload_tensors: loading model tensors\b/, seen: 'b4600 to b7000' },
-    { phase: 'kv_cache', test: /\bllama_(kv_cache\w*|context): /, seen: 'b4600 to b7000' },
-    { phase: 'warming_up', test: /\bwarming up the model with an empty run\b/, seen: 'b4000 to b7000' },
+    {
+      phase: 'weights',
+      test: /^load_tensors: loading model tensors, this can take a while/,
+      seen: 'b4450 to b7000',
+    },
+    // Its context was made by the last of these until b4760.
+    {
+      phase: 'kv_cache',
+      test: /^llama_(kv_cache\w*|context|init_from_model|new_context_with_model): /,
+      seen: 'b4000 to b7000',
+    },
+    {
+      phase: 'warming_up',
+      test: /^common_init_from_params: warming up the model with an empty run\b/,
+      seen: 'b4100 to b10969',
+    },
   ],
+  // launcher/src/main.rs, and backends/v2 and v3/src/lib.rs, which make KV and graphs while they warm up.
   tgi: [
-    { phase: 'weights', test: /\bStarting shard\b/, seen: '2.0 to 3.3' },
-    { phase: 'warming_up', test: /\bWarming up model\b/, seen: '2.0 to 3.3' },
+    {
+      phase: 'weights',
+      test: /^(shard-manager: )?text_generation_launcher: Starting shard\b/,
+      seen: '2.0 to 3.3.7',
+    },
+    {
+      phase: 'warming_up',
+      test: /^text_generation_router(_v[23])?: (\S+: )?Warming up model$/,
+      seen: '2.0 to 3.3.7',
+    },
   ],
 };
 

@@ -37,8 +37,9 @@ const prefixes: readonly RegExp[] = [
   /^\[(?<source>rank\d+)\]: ?/,
   // vLLM: `ERROR 01-02 12:36:59 [core.py:712] `, `INFO 05-05 12:36:59 core.py:712] `.
   /^(?<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]*\]|[\w./]+:\d+\]) ?/,
-  // SGLang: `[2025-03-09 00:57:15 TP4] `, with `[2025-03-09 00:57:15] WARNING: ` of some of its libraries.
-  /^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?<source>(?: [A-Z]+\d+)*)\] ?/,
+  // SGLang: `[2025-03-09 00:57:15 TP4] `, with `[2025-03-09 00:57:15] WARNING: ` of some of its libraries; without the
+  // date until 0.3.
+  /^\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d+)?(?<source>(?: [A-Z]+\d+)*)\] ?/,
   // uvicorn: `INFO:     `.
   /^(?<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): +/,
   // Rust's tracing (TGI): `2025-03-09T00:57:15.123456Z ERROR `.

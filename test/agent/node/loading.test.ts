@@ -23,6 +23,63 @@ test.each([
   ['INFO:     Application startup complete.', undefined],
 ])('phase of %j', (line, expected) => expect(phaseSign('vllm', line)).toEqual(expected));
 
+// As they stand in logs that people have published, and in the sources named in load-phases.ts.
+test.each<['sglang' | 'llama.cpp' | 'tgi', string, ReturnType<typeof phaseSign>]>([
+  ['sglang', '[2026-07-01 15:18:59 TP9] Load weight begin. avail mem=61.12 GB', { phase: 'weights' }],
+  [
+    'sglang',
+    'Multi-thread loading shards:  25% Completed | 1/4 [00:00<00:02,  1.29it/s]',
+    { phase: 'weights', share: 0.25 },
+  ],
+  ['sglang', 'Loading safetensors checkpoint shards:  50% Completed | 1/2', { phase: 'weights', share: 0.5 }],
+  [
+    'sglang',
+    '[2026-02-09 03:51:05] KV Cache is allocated. #tokens: 20480, K size: 1.25 GB',
+    { phase: 'kv_cache' },
+  ],
+  ['sglang', '[22:30:53 TP0] Memory pool end. avail mem=22.83 GB', { phase: 'kv_cache' }],
+  ['sglang', 'Compiling num tokens (num_tokens=4): 100% | 74/74 [00:09<00:00]', { phase: 'compiling' }],
+  [
+    'sglang',
+    '[2026-05-24 00:52:54] Capture cuda graph begin. This can take up to several minutes. avail mem=24.16 GB',
+    { phase: 'warming_up' },
+  ],
+  [
+    'sglang',
+    '[2026-05-24 00:53:00] Capture piecewise CUDA graph begin. avail mem=23.56 GB',
+    { phase: 'warming_up' },
+  ],
+  ['sglang', '[2026-05-24 00:53:00] Capture cuda graph end. Time elapsed: 5.38 s.', undefined],
+  [
+    'llama.cpp',
+    '0.00.022.811 I load_tensors: loading model tensors, this can take a while... (mmap = true)',
+    { phase: 'weights' },
+  ],
+  ['llama.cpp', 'load_tensors: offloading 28 repeating layers to GPU', undefined],
+  ['llama.cpp', 'llama_context: constructing llama_context', { phase: 'kv_cache' }],
+  ['llama.cpp', '0.00.028.429 I llama_init_from_model: n_seq_max     = 1', { phase: 'kv_cache' }],
+  [
+    'llama.cpp',
+    '0.00.047.192 W common_init_from_params: warming up the model with an empty run - please wait ... (--no-warmup to disable)',
+    { phase: 'warming_up' },
+  ],
+  [
+    'tgi',
+    '2024-05-02T10:02:21.337263Z  INFO shard-manager: text_generation_launcher: Starting shard rank=0',
+    { phase: 'weights' },
+  ],
+  [
+    'tgi',
+    '2025-01-09T17:19:35.412345Z  INFO text_generation_router_v3: backends/v3/src/lib.rs:125: Warming up model',
+    { phase: 'warming_up' },
+  ],
+  [
+    'tgi',
+    '2024-05-02T10:02:21.337263Z  INFO text_generation_router: Warming up model',
+    { phase: 'warming_up' },
+  ],
+])('phase of %s: %j', (engine, line, expected) => expect(phaseSign(engine, line)).toEqual(expected));
+
 test('its phases and bytes in order, and how long it took the last time', async () => {
   await using site = await Site.open();
   const folder = join(site.folder, 'model');
