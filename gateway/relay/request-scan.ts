@@ -39,6 +39,7 @@ const members = [
   'top_k',
   'presence_penalty',
   'frequency_penalty',
+  'logit_bias',
   'logprobs',
   'top_logprobs',
   'truncate_prompt_tokens',

@@ -142,6 +142,22 @@ describe('an answer that another worker began is the undisturbed answer, whereve
       2,
       { messages, model: 'thinker', n: 2, reasoning: { max_tokens: 4 }, response_format: schema, seed: 12 },
     ],
+    [
+      'penalties, a bias and a least length',
+      chat,
+      2,
+      {
+        messages,
+        n: 2,
+        seed: 13,
+        temperature: 1.2,
+        presence_penalty: 1.1,
+        frequency_penalty: 0.7,
+        repetition_penalty: 1.3,
+        logit_bias: { '2': 6, '5': -3 },
+        min_tokens: 12,
+      },
+    ],
     ['until its stop token', chat, 1, { messages, seed: 11, min_tokens: 3, logit_bias: { '2': 4 } }],
   ])('%s', async (_, path, choices, more) => {
     const request = { model: 'm', max_tokens: 16, stream_options: { include_usage: true }, ...more };

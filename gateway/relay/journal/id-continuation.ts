@@ -4,6 +4,7 @@ import { type ParsedRequest, scalarOf, setMember, usageEdits, wantsTokenIds } fr
 import type { RequestScan } from '../request-scan.ts';
 import type { AnswerSoFar, ChoiceSoFar } from './answer-so-far.ts';
 import { ChunksFromIds, type MovedChoice } from './chunks-from-ids.ts';
+import { earlierPenalties } from './earlier-penalties.ts';
 import type { ContinuedRequest, ContinuingReplica } from './journal.ts';
 import { type AnswerPhase, closing, phaseOf } from './reasoning-phase.ts';
 import { settledText } from './settled-text.ts';
@@ -184,5 +185,7 @@ function edits(
     if (scan.members.has('logprobs'))
       set.push(setMember(scan, 'logprobs', scalarOf(scan, 'logprobs') === true ? '0' : 'null'));
   }
-  return [...usageEdits(parsed, 'vllm'), ...set];
+  // One bias is for all prompts of a request.
+  const given = choices.length === 1 ? choices[0]!.choice.ids.toArray() : [];
+  return [...usageEdits(parsed, 'vllm'), ...set, ...earlierPenalties(scan, given)];
 }
