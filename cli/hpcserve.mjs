@@ -1,7 +1,9 @@
 #!/usr/bin/env node
 // The installed command. In a clone that was not built yet it says how; it never installs anything itself.
-import { statSync } from 'node:fs';
+import { mkdirSync, statSync } from 'node:fs';
 import module from 'node:module';
+import { homedir } from 'node:os';
+import { isAbsolute, join } from 'node:path';
 
 const at = (path) => new URL(`../dist/${path}`, import.meta.url);
 /** 0 for what is not there. */
@@ -17,6 +19,21 @@ if (compiled_ms === 0 && bundled_ms === 0) {
 }
 // Lines of the sources in stack traces, for those who look at stack traces: reading the maps takes its time.
 if (process.env.HPCSERVE_DEBUG === '1') process.setSourceMapsEnabled(true);
-// From Node 22.1 on: what was compiled once is not compiled at every command.
-module.enableCompileCache?.();
+keepCompiled();
 await import(at(bundled_ms > 0 && bundled_ms >= compiled_ms ? 'bundle/main.js' : 'cli/main.js').href);
+
+/**
+ * From Node 22.1 on: what was compiled once is not compiled at every command. It is kept in the user's own folder: Node
+ * would take one in /tmp, runs whatever code it finds there, and others may make that folder first.
+ */
+function keepCompiled() {
+  const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache');
+  if (module.enableCompileCache === undefined || !isAbsolute(cache)) return;
+  const folder = join(cache, 'hpcserve', 'compiled');
+  try {
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    module.enableCompileCache(folder);
+  } catch {
+    // A home that cannot be written only costs the time.
+  }
+}

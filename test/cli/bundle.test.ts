@@ -171,6 +171,20 @@ describe('hpcserve', () => {
     expect(chosen({ [compiled]: 11 })).toBe(compiled);
   });
 
+  it('keeps what Node compiled among the files of the user, and nothing in /tmp', () => {
+    chosen({ 'dist/bundle/main.js': 10 });
+    const [home, temporary] = [join(folder, 'home'), join(folder, 'tmp')];
+    for (const path of [home, temporary]) mkdirSync(path);
+    const env = { HOME: home, TMPDIR: temporary };
+    expect(spawnSync(process.execPath, [join(folder, 'cli/hpcserve.mjs')], { env }).status).toBe(0);
+    expect(readdirSync(temporary)).toEqual([]);
+    // Node 20 keeps nothing.
+    if (Number(process.versions.node.split('.')[0]) < 22) return;
+    const kept = join(home, '.cache/hpcserve/compiled');
+    expect(readdirSync(kept)).toHaveLength(1);
+    expect(statSync(kept).mode & 0o777).toBe(0o700);
+  });
+
   it('says what to do where nothing was built', () => {
     expect(chosen({})).toBe('error: hpcserve is not built here\n  try: npm run build');
   });
