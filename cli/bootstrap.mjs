@@ -11,6 +11,8 @@ const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const installStamp = join(root, 'node_modules', '.hpcserve-installed');
 const buildStamp = join(root, 'dist', '.hpcserve-built');
 const lockFolder = join(root, '.bootstrap-lock');
+/** Says itself what it is for. */
+const objectWrap = join(root, 'native', 'object-wrap.h');
 const sourceFolders = [
   ...[
     'cli',
@@ -57,13 +59,21 @@ if (action === 'run') {
 
 function ensureInstalled() {
   // Addons are bound to the Node ABI, so a change of Node reinstalls as a change of the lock file does.
-  const wanted = `${hash(readFileSync(join(root, 'package-lock.json')))} ${process.versions.modules} ${process.platform}-${process.arch}`;
+  const parts = [
+    hash(readFileSync(join(root, 'package-lock.json'))),
+    process.versions.modules,
+    `${process.platform}-${process.arch}`,
+  ];
+  // Addons of Node 24 that were compiled without it end the process.
+  if (major >= 24) parts.push(hash(readFileSync(objectWrap)));
+  const wanted = parts.join(' ');
   if (existsSync(installStamp) && readFileSync(installStamp, 'utf8') === wanted) return;
   note('installing dependencies (npm ci); native addons may be compiled, which takes a minute or two …');
   const env = { ...process.env };
   // Headers come with Node mostly, in its own folder or that of the system: compile against them instead of downloading.
   const headers = [dirname(dirname(process.execPath)), '/usr'].find(headersMatch);
   if (!env.npm_config_nodedir && headers !== undefined) env.npm_config_nodedir = headers;
+  env.CXXFLAGS = [env.CXXFLAGS, `-include '${objectWrap}'`].filter(Boolean).join(' ');
   const started = Date.now();
   const result = spawnSync('npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error'], {
     cwd: root,
