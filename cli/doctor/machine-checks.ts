@@ -9,6 +9,8 @@ import { makeFolders } from '../../host/make-folders.ts';
 import { isSharedFilesystem, mountTypeOf, readMounts } from '../../host/mounts.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { compiledFile } from '../../host/programs.ts';
+import { probeNativeLibraries } from '../../native/probe.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import { quotaAdvice, systemMessage } from '../../spec/errors/system-error.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { type CheckResult, failed, passed, warning } from './check.ts';
@@ -60,16 +62,33 @@ export async function checkAddons(): Promise<CheckResult> {
   }
 }
 
-/** The native engine's libraries are looked for, not loaded: login nodes are often too old for them. */
+/**
+ * The native engine's libraries. Where jobs run on this machine they are tried; login nodes, which are often too old
+ * for them, only look for them.
+ */
 export function checkNativeLibrary({ site }: LoadedSite): CheckResult {
+  const check = 'native libraries';
   const folder = site.native.library_dir;
+  if (site.kind === 'local') {
+    try {
+      const { folder: tried, ggml_version } = probeNativeLibraries(folder);
+      return passed(check, `ggml ${ggml_version} of ${tried} computes here`);
+    } catch (error) {
+      const { message, because } = HpcserveError.from(error);
+      return warning(
+        check,
+        [message, ...because].join('; '),
+        'use engines that are wrapped, or name a ggml that was built for this system in native.library_dir of the site config',
+      );
+    }
+  }
   const name = `@node-llama-cpp/linux-${process.arch}`;
   const packaged = join(packageRoot, 'node_modules', name);
-  if (folder) return passed('native libraries', `the site's own: ${folder}; probed on compute nodes`);
+  if (folder) return passed(check, `the site's own: ${folder}; probed on compute nodes`);
   return existsSync(packaged)
-    ? passed('native libraries', `${packaged}; probed on compute nodes`)
+    ? passed(check, `${packaged}; probed on compute nodes`)
     : warning(
-        'native libraries',
+        check,
         `${name} is not installed; only wrapped engines can run`,
         `npm --prefix ${packageRoot} ci`,
       );

@@ -1,6 +1,8 @@
 /**
- * `npm run package [-- --out DIR]`: one relocatable archive with its own Node, the compiled addons and the
- * compute libraries. It unpacks on a shared filesystem and runs there without npm, compiler or internet.
+ * `npm run package [-- --out DIR] [--arch ARCH]`: one relocatable archive with its own Node, the compiled addons and
+ * the compute libraries. It unpacks on a shared filesystem and runs there without npm, compiler or internet, on systems
+ * as old as `system-needs.ts` says. Made with a Node and a compiler that the package registries bring (`node.ts`,
+ * `toolchain.ts`), so it does not matter on which Linux.
  */
 import {
   chmodSync,
@@ -18,9 +20,12 @@ import { parseArgs } from 'node:util';
 import { packageRoot } from '../../host/package-root.ts';
 import { version } from '../../host/version.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { glibcNeeded } from './glibc.ts';
+import { type TargetArchitecture, targetArchitectures } from './architectures.ts';
 import { launcherScript } from './launcher.ts';
-import { installTarget, run, type TargetArchitecture, targetArchitectures } from './target.ts';
+import { nodeVersion } from './node.ts';
+import { run } from './run.ts';
+import { systemNeeds } from './system-needs.ts';
+import { installTarget } from './target.ts';
 
 /** Rooms whose compiled code its processes run; what people type comes as a bundle, tests and benches stay behind. */
 const builtRooms = [
@@ -48,9 +53,9 @@ const plain = [
 ];
 /** Files that only a compiler or a reader of their sources needs, in any package. */
 const needlessFiles = /\.(c|cc|cpp|h|hpp|o|a|asm|S|map|md|d\.ts|d\.mts|d\.cts)$/;
-/** Folders that only building an addon needs. */
+/** Folders that only building an addon needs, and addons as they were built for the Node of this machine. */
 const needlessFolders =
-  /^(better-sqlite3\/(deps|src|build\/(deps|Release\/(obj|\.deps)))|node-pty\/(deps|src|third_party|prebuilds|build\/Release\/(obj\.target|\.deps))|koffi\/(vendor|doc)|ssh2\/(test|examples)|cpu-features)(\/|$)/;
+  /^(better-sqlite3\/(deps|src|build)|node-pty\/(deps|src|third_party|prebuilds|build)|koffi\/(vendor|doc)|ssh2\/(test|examples)|cpu-features)(\/|$)/;
 
 try {
   main();
@@ -81,7 +86,6 @@ function main(): void {
   const staging = mkdtempSync(join(tmpdir(), 'hpcserve-package-'));
   try {
     const folder = join(staging, name);
-    mkdirSync(join(folder, 'bin'), { recursive: true });
     for (const entry of plain) copy(entry, folder);
     for (const room of builtRooms) copy(join('dist', room), folder);
     const bundle = join(staging, 'bundle');
@@ -91,23 +95,24 @@ function main(): void {
       filter: (path) => !path.endsWith('.map'),
     });
     for (const path of productionPackages(arch)) copyPackage(path, folder);
-    installTarget(arch, folder, join(staging, 'work'));
+    installTarget(arch, folder);
     chmodSync(join(folder, 'bin/node'), 0o755);
     writeFileSync(join(folder, 'bin/hpcserve'), launcherScript(), { mode: 0o755 });
-    const glibc = glibcNeeded(folder);
+    const { glibc, libstdcxx } = systemNeeds(folder);
     const manifest = {
       name: 'hpcserve',
       version,
-      node: process.versions.node,
+      node: nodeVersion,
       arch,
       glibc_needed: glibc,
+      libstdcxx_needed: libstdcxx,
     };
     writeFileSync(join(folder, 'MANIFEST.json'), `${JSON.stringify(manifest, null, 2)}\n`);
     const archive = join(out, `${name}.tar.gz`);
     run(['tar', '-czf', archive, '--owner=0', '--group=0', '--sort=name', '-C', staging, name], staging);
     process.stdout.write(`${archive}\n`);
     process.stderr.write(
-      `${basename(archive)}: ${(statSync(archive).size / 1e6).toFixed(0)} MB, Node ${process.versions.node}, needs glibc ${glibc.all} (login-node commands: ${glibc.without_engine})\n`,
+      `${basename(archive)}: ${(statSync(archive).size / 1e6).toFixed(0)} MB, Node ${nodeVersion}, needs glibc ${glibc.without_engine} (the native engine: ${glibc.all})\n`,
     );
   } finally {
     rmSync(staging, { recursive: true, force: true });

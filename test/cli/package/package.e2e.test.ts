@@ -1,8 +1,10 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import {
+  cpSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   symlinkSync,
@@ -12,12 +14,27 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { OldSystem, oldSystemTools } from './old-system.ts';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), 'hpcserve-archive-'));
+const opt = join(folder, 'opt');
+const tools = await oldSystemTools();
+
+beforeAll(() => {
+  const archive = execFileSync(process.execPath, [join(root, 'dist/cli/package/main.js'), '--out', folder], {
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'inherit'],
+  }).trim();
+  mkdirSync(opt);
+  execFileSync('tar', ['-xzf', archive, '-C', opt, '--strip-components=1']);
+  // The first time in a clone, compiler and Node are fetched and addons compiled.
+}, 480_000);
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 /** The archive is made, unpacked elsewhere, and used with nothing in the environment. */
 describe('npm run package', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'hpcserve-archive-'));
   const command = join(folder, 'bin', 'hpcserve');
 
   function hpcserve(...args: string[]): { status: number | null; stdout: string; stderr: string } {
@@ -31,29 +48,50 @@ describe('npm run package', () => {
   }
 
   beforeAll(() => {
-    const archive = execFileSync(
-      process.execPath,
-      [join(root, 'dist/cli/package/main.js'), '--out', folder],
-      {
-        encoding: 'utf8',
-        stdio: ['ignore', 'pipe', 'ignore'],
-      },
-    ).trim();
-    mkdirSync(join(folder, 'opt'));
-    execFileSync('tar', ['-xzf', archive, '-C', join(folder, 'opt'), '--strip-components=1']);
     mkdirSync(join(folder, 'bin'));
     symlinkSync('../opt/bin/hpcserve', command);
-  }, 180_000);
+  });
 
   afterAll(() => {
     if (existsSync(join(folder, 'state'))) hpcserve('stop', '--all', '--site', 'local', '--yes');
-    rmSync(folder, { recursive: true, force: true });
   });
 
   it('holds its own Node and says what it needs of the system', () => {
-    const manifest = JSON.parse(readFileSync(join(folder, 'opt/MANIFEST.json'), 'utf8'));
-    expect(manifest).toMatchObject({ name: 'hpcserve', node: process.versions.node, arch: process.arch });
-    expect(manifest.glibc_needed.all).toMatch(/^2\.\d+$/);
+    const manifest = JSON.parse(readFileSync(join(opt, 'MANIFEST.json'), 'utf8'));
+    expect(manifest).toMatchObject({
+      name: 'hpcserve',
+      node: expect.stringMatching(/^24\./),
+      arch: process.arch,
+      glibc_needed: { without_engine: '2.28' },
+    });
+    const node = execFileSync(join(opt, 'bin/node'), ['--version'], { encoding: 'utf8' });
+    expect(node.trim()).toBe(`v${manifest.node}`);
+  });
+
+  it('asks for no symbol that RHEL 8 lacks, but for the compute libraries', () => {
+    const binaries = readdirSync(opt, { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile() && !entry.parentPath.includes('/node_modules/@node-llama-cpp/'))
+      .map((entry) => join(entry.parentPath, entry.name))
+      .filter((path) => readFileSync(path).subarray(0, 4).toString('latin1') === '\x7fELF');
+    const names = binaries.map((path) => path.split('/').at(-1));
+    expect(names).toEqual(expect.arrayContaining(['node', 'better_sqlite3.node', 'pty.node', 'koffi.node']));
+    const symbols = execFileSync('objdump', ['-T', ...binaries], { encoding: 'utf8', maxBuffer: 1 << 27 });
+    const asked = (library: string): string[] =>
+      [...symbols.matchAll(new RegExp(`\\b${library}_([\\d.]+)`, 'g'))].map(([, version]) => version!);
+    const minor = (version: string): number => Number(version.split('.').at(-1));
+    const ofC = asked('GLIBC').filter((version) => /^2\.\d+$/.test(version));
+    expect(Math.max(...ofC.map(minor))).toBe(28);
+    // GCC 8 has GLIBCXX_3.4.25.
+    expect(Math.max(...asked('GLIBCXX').map(minor))).toBeLessThanOrEqual(25);
+  });
+
+  it('has an SQLite whose statements can be collected at any moment', () => {
+    const program = join(root, 'test/ledger/collect-statements.mjs');
+    const addon = join(opt, 'node_modules/better-sqlite3');
+    const { status, signal, stdout } = spawnSync(join(opt, 'bin/node'), [program, addon], {
+      encoding: 'utf8',
+    });
+    expect({ status, signal, stdout }).toEqual({ status: 0, signal: null, stdout: 'went on\n' });
   });
 
   it('brings no tests, no compiler and no other platform', () => {
@@ -84,5 +122,82 @@ describe('npm run package', () => {
     expect(chat.stdout.length).toBeGreaterThan(1);
     const stopped = hpcserve('stop', 'archived', '--site', 'local', '--yes');
     expect(stopped.status, stopped.stderr).toBe(0);
+  }, 120_000);
+});
+
+describe.skipIf(!tools.ready)('the archive on Debian 11', () => {
+  const home = join(folder, 'home');
+  let system: OldSystem;
+  const hpcserve = (...words: string[]) =>
+    system.run(['/opt/hpcserve/bin/hpcserve', ...words, '--site', 'local']);
+
+  beforeAll(async () => {
+    mkdirSync(home);
+    for (const name of ['agent/fixture-engine.mjs', 'ledger/collect-statements.mjs'])
+      cpSync(join(root, 'test', name), join(home, name.split('/')[1]!));
+    system = await OldSystem.start(opt, home);
+  }, 330_000);
+  afterAll(() => system?.[Symbol.asyncDispose]());
+
+  /** One model, by its settings beside name and source. */
+  function write(name: string, settings: Record<string, unknown>): string {
+    const model = { name, source: './toy.gguf', cpu_threads: 1, ...settings };
+    writeFileSync(join(home, `${name}.yaml`), JSON.stringify({ name, models: [model] }));
+    return `${name}.yaml`;
+  }
+
+  it('starts there, with all its addons', async () => {
+    const node = '/opt/hpcserve/bin/node';
+    const glibc = 'console.log(process.report.getReport().header.glibcVersionRuntime)';
+    expect(await system.run([node, '--eval', glibc])).toMatchObject({ stdout: '2.31\n' });
+    const version = await system.run(['/opt/hpcserve/bin/hpcserve', '--version']);
+    expect(version).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/),
+      stderr: '',
+    });
+    const terminal =
+      "require('/opt/hpcserve/node_modules/node-pty').spawn('echo', ['from a terminal'], {}).onData((text) => console.log(text.trim()))";
+    expect(await system.run([node, '--eval', terminal])).toMatchObject({ stdout: 'from a terminal\n' });
+    const collected = await system.run([
+      node,
+      'collect-statements.mjs',
+      '/opt/hpcserve/node_modules/better-sqlite3',
+    ]);
+    expect(collected).toMatchObject({ code: 0, stdout: 'went on\n' });
+  });
+
+  it('doctor passes what is there, and names what the native engine lacks', async () => {
+    const { stdout } = await hpcserve('doctor', '--json');
+    const checks = JSON.parse(stdout).checks as { check: string; status: string; found: string }[];
+    const statusOf = (name: string) => checks.find(({ check }) => check === name);
+    for (const name of ['node', 'programs', 'addons', 'state folder'])
+      expect(statusOf(name), name).toMatchObject({ status: 'PASSED' });
+    expect(statusOf('native libraries')).toMatchObject({
+      status: 'WARNING',
+      found: expect.stringMatching(/this system lacks GLIBCXX_3\.4\.\d+/),
+    });
+  });
+
+  it('plans, and serves a wrapped engine', async () => {
+    const synth = ['model', 'synth', 'toy.gguf', '--preset', 'tiny-llama'];
+    expect(await system.run(['/opt/hpcserve/bin/hpcserve', ...synth])).toMatchObject({ code: 0 });
+    const command = ['/opt/hpcserve/bin/node', '/home/fixture-engine.mjs', '{socket}'];
+    const file = write('wrapped', { engine: 'command', command });
+    const planned = await hpcserve('plan', file);
+    expect(planned.stdout, planned.stderr).toContain('engine command: asked for in model.yaml');
+    const deployed = await hpcserve('deploy', file, '--yes', '--timeout', '60s');
+    expect(deployed.code, deployed.stderr).toBe(0);
+    expect(await hpcserve('chat', 'wrapped', 'count 3')).toMatchObject({ code: 0, stdout: '1 2 3 \n' });
+    const stopped = await hpcserve('stop', 'wrapped', '--yes');
+    expect(stopped.code, stopped.stderr).toBe(0);
+  }, 120_000);
+
+  it('says what the system lacks where the native engine is asked for', async () => {
+    const file = write('native', { context_tokens: 256 });
+    const deployed = await hpcserve('deploy', file, '--yes', '--timeout', '60s');
+    expect(deployed.code).not.toBe(0);
+    expect(deployed.stderr).toMatch(/this system lacks GLIBCXX_3\.4\.\d+/);
+    expect(await hpcserve('stop', '--all', '--yes')).toMatchObject({ code: 0 });
   }, 120_000);
 });
