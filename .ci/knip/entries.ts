@@ -55,6 +55,7 @@ export const systemBinaries = [
     'ip',
     'mkfifo',
     'mount',
+    'objdump',
     'openssl',
     'shellcheck',
     'ssh-add',

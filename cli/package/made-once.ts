@@ -1,6 +1,7 @@
 /** What archives are made with, and what takes long to make: kept from one archive to the next in `build/package/`. */
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { moveIntoPlaceSync } from '../../host/move.ts';
 import { packageRoot } from '../../host/package-root.ts';
 
 export const keptFolder = join(packageRoot, 'build/package');
@@ -18,7 +19,7 @@ export function madeOnce(name: string, make: (folder: string) => void): string {
     make(partial);
     // It travels in an archive that others unpack.
     chmodSync(partial, 0o755);
-    renameSync(partial, folder);
+    moveIntoPlaceSync(partial, folder);
   } catch (error) {
     // Another was first, and what it made is the same.
     if (!['ENOTEMPTY', 'EEXIST'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error;

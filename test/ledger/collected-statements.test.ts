@@ -1,11 +1,11 @@
 /** Statements of SQLite are collected at any moment of a gateway's life; its addon has to bear that on every Node. */
 import { spawnSync } from 'node:child_process';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
 
-const program = join(dirname(fileURLToPath(import.meta.url)), 'collect-statements.mjs');
+const program = fileURLToPath(new URL('collect-statements.mjs', import.meta.url));
 
 it('statements that nobody holds are collected, and the process goes on', () => {
   const addon = join(packageRoot, 'node_modules/better-sqlite3');

@@ -1,13 +1,4 @@
-/**
- * A system of 2021 to run programs on: the files of Debian 11, whose C library is 2.31, as that of SLES 15 is. Programs
- * have mounts and process numbers of their own, so that all of them end with it and nothing stays mounted:
- *
- *     this machine: kernel, network
- *       └─ build/systems/bullseye   as /
- *            ├─ /opt/hpcserve       the archive, unpacked
- *            ├─ /home               a folder of the test
- *            └─ /dev, /proc, /tmp
- */
+/** The system of another Debian, in which a test runs programs. */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -33,6 +24,16 @@ export interface Ended {
   stderr: string;
 }
 
+/**
+ * A system of 2021 to run programs on: the files of Debian 11, whose C library is 2.31, as that of SLES 15 is. Programs
+ * have mounts and process numbers of their own, so that all of them end with it and nothing stays mounted:
+ *
+ *     this machine: kernel, network
+ *       └─ build/systems/bullseye   as /
+ *            ├─ /opt/hpcserve       the archive, unpacked
+ *            ├─ /home               a folder of the test
+ *            └─ /dev, /proc, /tmp
+ */
 export class OldSystem implements AsyncDisposable {
   readonly #holder: ChildProcess;
   /** A process in it, by its number on this machine. */
