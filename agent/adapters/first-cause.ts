@@ -18,13 +18,16 @@ export interface Cause {
   try?: string;
   scope?: FatalScope | undefined;
   option?: true | undefined;
-  /** A process of it ended without saying why. */
+  /** What it says follows from something that it does not say: a process ended, or does not answer. */
   is_silent?: true | undefined;
 }
 
-/** Exceptions that say no more than that there was another one, or that somebody asked the engine to end. */
+/**
+ * Exceptions that say no more than that there was another one, or that somebody asked the engine to end. What did not
+ * end in time is said by the one that follows a bare TimeoutError.
+ */
 const pointers =
-  /\bsee (the )?(root cause|stack trace)\b|\broot cause above\b|\bfor the root cause\b|\bcheck the stack trace\b|\binitialization failed due to an exception in a background process\b|\bprocess failed to start\b|\bEngine core initialization failed\b|\bchild process\b.*\bfailed\b|^(\w+\.)*(EngineDeadError|EngineGenerateError|KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError|Exit|ProcessExitedException|ProcessRaisedException|ChildFailedError)\b/i;
+  /\bsee (the )?(root cause|stack trace)\b|\broot cause above\b|\bfor the root cause\b|\bcheck the stack trace\b|\binitialization failed due to an exception in a background process\b|\bprocess failed to start\b|\bEngine core initialization failed\b|\bchild process\b.*\bfailed\b|^(\w+\.)*(EngineDeadError|EngineGenerateError|KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError|Exit|ProcessExitedException|ProcessRaisedException|ChildFailedError)\b|^(\w+\.)*TimeoutError$/i;
 
 /** `torch.OutOfMemoryError: CUDA out of memory`, `AssertionError`, `pkg.SomeException: …`. */
 const exception =
@@ -86,7 +89,7 @@ function recorded(lines: readonly LogLine[], isConsequence: boolean, scope?: Fat
 /** Exceptions begin at the margin; what pydantic and others say of them stands in the next line of the same process. */
 function firstException(lines: readonly LogLine[]): Cause | undefined {
   for (const [at, { source, text }] of lines.entries()) {
-    if (!exception.test(text) || pointers.test(text)) continue;
+    if (!exception.test(text) || pointers.test(text) || failureIn(text)?.consequence) continue;
     const next = lines.slice(at + 1, at + 1 + following_lines).find((other) => other.source === source);
     const more = next !== undefined && /^ {2}\S/.test(next.text) && !/^ {2}File "/.test(next.text);
     return { line: clipped(more ? `${text.trim()} ${next.text.trim()}` : text) };

@@ -3,9 +3,9 @@
  * of lines without the prefixes of loggers, and so narrow that no line of an engine in order has them.
  */
 /**
- * `device`: the device, its driver, or what links devices failed; nothing that runs there can be trusted, and another
- * process on it may meet the same. `process`: this process cannot do what it was asked to, and another start of it
- * would fail like this one.
+ * `device`: the device or its driver failed, by an error of its own; nothing that runs there can be trusted, and another
+ * process on it may meet the same. That something did not end in time is no such error. `process`: this process cannot
+ * do what it was asked to, and another start of it would fail like this one.
  */
 export type FatalScope = 'device' | 'process';
 
@@ -238,18 +238,44 @@ const processes: readonly RecordedFailure[] = [
   },
 ];
 
+/**
+ * Ranks that wait for one another. Each of these lines is written as well where another rank ended, or computed for
+ * longer than the engine waits: none says anything of a device. Where a device failed, another line says so, before or
+ * after, and counts.
+ */
+const links: readonly RecordedFailure[] = [
+  {
+    what: 'a process of the engine did not answer another one in time',
+    test: /\bTimeoutError: RPC call to \w+ timed out\b|\bEngine iteration timed out\b|\bWatchdog timeout \(self\.watchdog_timeout=|\bwatchdog timeout \(self\.(soft_)?watchdog_timeout=/,
+    try: 'if it repeats, see what its processes did meanwhile (`hpcserve logs`): where they only computed for long, let it wait longer (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS in the environment of the model, --watchdog-timeout of SGLang), or give it shorter prompts at once (prefill_chunk_tokens)',
+    consequence: true,
+  },
+  {
+    what: 'a collective operation between ranks did not end in time',
+    test: /\bWatchdog caught collective operation timeout\b|\bTimeout at NCCL work\b/,
+    try: 'see whether another rank ended or hung (its log is beside this one); NCCL_DEBUG=INFO in the environment of the model makes it say more',
+    consequence: true,
+  },
+  {
+    what: 'the library that links ranks failed',
+    test: /\b(NCCL|RCCL) error\b|\bnccl(SystemError|RemoteError|InternalError|InvalidUsage)\b/,
+    try: 'see whether another rank ended (its log is beside this one), and over which interface they talk (network.engine_interfaces of the site config); NCCL_DEBUG=INFO in the environment of the model makes it say more',
+    consequence: true,
+  },
+  {
+    what: 'another rank broke the connection',
+    test: /\bgloo\/transport\/\S+\] (Connection closed by peer|Read timeout|Read error|Write error)\b|\bGloo connectFullMesh failed\b/,
+    try: 'see whether another rank ended (its log is beside this one), and over which interface they talk (network.engine_interfaces of the site config)',
+    consequence: true,
+  },
+];
+
 /** Messages of PyTorch's NCCL process groups, CUDA, ROCm, vLLM, SGLang and ggml. */
 const device: readonly RecordedFailure[] = [
   {
     scope: 'device',
-    what: 'a collective operation between devices did not end in time',
-    test: /\bWatchdog caught collective operation timeout\b|\bTimeout at NCCL work\b/,
-    try: look_at_device,
-  },
-  {
-    scope: 'device',
-    what: 'the library that links devices failed',
-    test: /\b(NCCL|RCCL) error\b|\bncclUnhandledCudaError\b|\bncclSystemError\b|\bncclRemoteError\b/,
+    what: 'a device failed under the library that links devices',
+    test: /\bncclUnhandledCudaError\b|\b(NCCL|RCCL) error\b.*\bunhandled (cuda|hip) error\b/i,
     try: `NCCL_DEBUG=INFO in the environment of the model makes it say more; ${look_at_device}`,
   },
   {
@@ -270,12 +296,6 @@ const device: readonly RecordedFailure[] = [
     test: /\b(CUDA|HIP|ROCm) error: (?!out of memory)|\bCUDA driver error: (?!out of memory)|\bcuda runtime error \(\d+\)|\bMemory access fault by GPU node-\d+|\bHSA_STATUS_ERROR_(?!OUT_OF_RESOURCES)\w+|\b(CUBLAS|CUDNN|HIPBLAS|CUSOLVER)_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|NOT_INITIALIZED)\b/,
     try: look_at_device,
   },
-  {
-    // A hang is no word about the device: another start may do better.
-    what: 'the engine found its own computation hanging',
-    test: /\bWatchdog timeout \(self\.watchdog_timeout=|\bwatchdog timeout \(self\.(soft_)?watchdog_timeout=|\bEngine iteration timed out\b|\bTimeoutError: RPC call to \w+ timed out\b/,
-    try: look_at_device,
-  },
 ];
 
 /** Of a line that several fit, the first is meant: narrow ones stand before wide ones. */
@@ -285,5 +305,6 @@ export const recordedFailures: readonly RecordedFailure[] = [
   ...hostMemory,
   ...model,
   ...device,
+  ...links,
   ...processes,
 ];

@@ -1,28 +1,58 @@
 /** What engines write when they are done for, in their own words, and what is concluded. */
 import { describe, expect, test } from 'vitest';
 import { fatalSign } from '../../../agent/adapters/fatal.ts';
+import { firstCause } from '../../../agent/adapters/first-cause.ts';
+
+const failed = 'RuntimeError: CUDA error: uncorrectable ECC error encountered';
+
+/** Something that was waited for: it may have been another rank that ended, or a long computation. */
+const unanswered: readonly [who: string, what: RegExp, line: string][] = [
+  [
+    'vLLM #2734',
+    /collective operation/,
+    '(RayWorkerVllm pid=5085) [E ProcessGroupNCCL.cpp:475] [Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=20518, OpType=ALLREDUCE, NumelIn=106496, NumelOut=106496, Timeout(ms)=1800000) ran for 1800270 milliseconds before timing out.',
+  ],
+  [
+    'vLLM #6042',
+    /collective operation/,
+    '[rank0]:[E ProcessGroupNCCL.cpp:1537] [PG 2 Rank 0] Timeout at NCCL work: 2, last enqueued NCCL work: 2, last completed NCCL work: 1.',
+  ],
+  [
+    'vLLM #17965',
+    /did not answer/,
+    'ERROR 09-06 04:14:11 [core.py:640] TimeoutError: RPC call to execute_model timed out.',
+  ],
+  [
+    'verl #6583',
+    /did not answer/,
+    '(EngineCore) ERROR [core.py:1138] TimeoutError: RPC call to sample_tokens timed out.',
+  ],
+  [
+    'vLLM #9839',
+    /did not answer/,
+    'asyncio.exceptions: Engine iteration timed out. This should never happen!',
+  ],
+  ['SGLang #3752', /did not answer/, '[2025-03-09 00:57:15 TP4] Watchdog timeout (self.watchdog_timeout=300)'],
+  [
+    'PyTorch',
+    /links ranks/,
+    'torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.19.3',
+  ],
+  [
+    'PyTorch #75512',
+    /broke the connection/,
+    'RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.1.0.30]:28048',
+  ],
+  [
+    'vLLM #6775',
+    /broke the connection/,
+    '[rank0]: RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error',
+  ],
+];
 
 describe('last lines of engines', () => {
-  test.each([
-    ['vLLM #17965', 'ERROR 09-06 04:14:11 [core.py:640] TimeoutError: RPC call to execute_model timed out.'],
-    ['vLLM #9839', 'asyncio.exceptions: Engine iteration timed out. This should never happen!'],
-    ['SGLang #3752', '[2025-03-09 00:57:15 TP4] Watchdog timeout (self.watchdog_timeout=300)'],
-  ])('that it hung does not keep it from being started again: %s: %s', (_, line) => {
-    expect(fatalSign([line])).toBeUndefined();
-  });
-
   // As people have reported them to the projects named.
   test.each<[string, string, 'device' | 'process']>([
-    [
-      'vLLM #2734',
-      '(RayWorkerVllm pid=5085) [E ProcessGroupNCCL.cpp:475] [Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=20518, OpType=ALLREDUCE, NumelIn=106496, NumelOut=106496, Timeout(ms)=1800000) ran for 1800270 milliseconds before timing out.',
-      'device',
-    ],
-    [
-      'vLLM #6042',
-      '[rank0]:[E ProcessGroupNCCL.cpp:1537] [PG 2 Rank 0] Timeout at NCCL work: 2, last enqueued NCCL work: 2, last completed NCCL work: 1.',
-      'device',
-    ],
     ['vLLM #5222', 'RuntimeError: CUDA error: uncorrectable ECC error encountered', 'device'],
     [
       'SGLang #4584',
@@ -86,8 +116,17 @@ describe('last lines of engines', () => {
     'WARNING 10-12 22:31:22 shm_broadcast.py:396] No available block found in 60 second. ',
     'NCCL INFO comm 0x55fb6f3ce680 rank 0 nranks 4 cudaDev 0 nvmlDev 2 busId 41000 - Init COMPLETE',
     'ggml_cuda_init: found 2 CUDA devices:',
+    ...unanswered.map(([, , line]) => line),
   ])('is no sign: %s', (line) => {
     expect(fatalSign([line])).toBeUndefined();
+  });
+
+  test.each(unanswered)('%s: %s is said, and condemns nothing', (_, what, line) => {
+    const cause = firstCause(['INFO 05-05 12:36:59 all is well', line, 'Aborted (core dumped)']);
+    expect(cause!.what).toMatch(what);
+    expect(cause!.scope).toBeUndefined();
+    // Where a device failed, another line says so: before, as it waits for what does not come, or after.
+    for (const lines of [[failed, line], [line, failed]]) expect(firstCause(lines)!.scope).toBe('device');
   });
 
   test('the first sign is the cause of the others', () => {

@@ -94,3 +94,20 @@ test('a hang condemns no device, unless the engine says that the device failed',
   expect(stuck).toMatchObject({ restartable: false, fatal: 'process' });
   expect(stuck.error.because.join()).toContain('has not ended by that');
 });
+
+test('an engine whose processes did not answer each other in time is started again', () => {
+  const tail = [
+    '(EngineCore pid=9) ERROR 07-01 20:30:01 [core.py:1197] EngineCore encountered a fatal error.',
+    '(EngineCore pid=9) ERROR 07-01 20:30:01 [core.py:1197] Traceback (most recent call last):',
+    '(EngineCore pid=9) ERROR 07-01 20:30:01 [core.py:1197] TimeoutError',
+    '(EngineCore pid=9) ERROR 07-01 20:30:01 [core.py:1197] The above exception was the direct cause of the following exception:',
+    '(EngineCore pid=9) ERROR 07-01 20:30:01 [core.py:1197] TimeoutError: RPC call to execute_model timed out.',
+    '(APIServer pid=8) ERROR 07-01 20:30:01 [async_llm.py:704] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.',
+  ];
+  const { error, fatal, restartable } = exitedEngine({ ...end, tail, last_lines: tail }, tail, engine);
+  expect(error.because).toEqual([
+    'it exited with code 1',
+    'a process of the engine did not answer another one in time: TimeoutError: RPC call to execute_model timed out.',
+  ]);
+  expect([fatal, restartable]).toEqual([undefined, true]);
+});
