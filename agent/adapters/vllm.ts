@@ -21,6 +21,7 @@ import { type ChosenParsers, chooseParsers } from './answer-parsers.ts';
 import { isGiven, planned, toldContext } from './engine-args.ts';
 import { labelsOf, limitsOf, numberIn, wholeNumber } from './limits.ts';
 import { devicesByNumber } from './visible-devices.ts';
+import { rayArgv, rayEnvironment } from './vllm-ray.ts';
 import { readVllmProbe, vllmProbeArgv } from './vllm-probe.ts';
 
 /** Precisions that are a data type to vLLM; anything else is a quantization method. */
@@ -41,8 +42,9 @@ const sleep_option = '--enable-sleep-mode';
 /** A host that is none (RFC 2606). */
 const nowhere = 'none.invalid';
 
-/** One process a node, without Ray (https://docs.vllm.ai/en/latest/serving/parallelism_scaling/). */
-function acrossNodes({ rank, nodes, leader }: EngineRankPlace): string[] {
+/** One process a node, without Ray where it can (https://docs.vllm.ai/en/latest/serving/parallelism_scaling/). */
+function acrossNodes({ rank, nodes, leader }: EngineRankPlace, byRay: boolean): string[] {
+  if (byRay) return ['--distributed-executor-backend', 'ray'];
   return [
     ...['--distributed-executor-backend', 'mp'],
     ...option('--nnodes', nodes),
@@ -166,9 +168,11 @@ export const vllm: EngineAdapter = {
     const memory = memoryOf(unit, onCpu, context.probed?.version);
     const sleeps = model.engine_args.includes(sleep_option);
     const parsers = chooseParsers(unit, context.probed);
+    const byRay = place !== undefined && context.probed?.options?.has('--nnodes') === false;
     if (sleeps && listen.kind !== 'socket') throw cannotSleep(model);
     const argv = [
       ...context.engine_prefix,
+      ...(byRay ? rayArgv(place) : []),
       'vllm',
       'serve',
       unit.model_path,
@@ -182,7 +186,7 @@ export const vllm: EngineAdapter = {
           : ['--host', '127.0.0.1', '--port', String(listen.port)]),
       ...option('--tensor-parallel-size', unit.tensor),
       ...option('--pipeline-parallel-size', unit.pipeline),
-      ...(place === undefined ? [] : acrossNodes(place)),
+      ...(place === undefined ? [] : acrossNodes(place, byRay)),
       ...planned(unit, ['--max-model-len'], toldContext(unit)),
       ...planned(unit, ['--max-num-seqs'], model.max_sequences),
       ...planned(unit, ['--max-num-batched-tokens'], model.prefill_chunk_tokens),
@@ -201,10 +205,12 @@ export const vllm: EngineAdapter = {
       ...model.engine_args,
     ];
     return {
-      argv,
+      // Ray gives the others their work.
+      argv: byRay && place.rank > 0 ? [...context.engine_prefix, ...rayArgv(place)] : argv,
       listen,
       env: {
         VLLM_API_KEY: context.key,
+        ...(byRay && rayEnvironment(context.key)),
         ...memory.env,
         // Its ranks talk to each other over TCP: those of one node on loopback, where nobody else's node reaches.
         VLLM_HOST_IP: place?.own_address ?? '127.0.0.1',

@@ -15,7 +15,8 @@ interface Where {
 /**
  * Models are files that were looked at before the job, so nothing is asked of the hub: a node without a way out would
  * wait for it. Ranks meet on loopback where they are on one node, which nobody else's node reaches; over several nodes,
- * on the interface of the address that the agent announces, for NCCL and Gloo look for one of their own otherwise.
+ * on those interfaces of the site config that this node has, else on that of the address that the agent announces: NCCL
+ * and Gloo look for one of their own otherwise.
  */
 export function engineDefaults(
   unit: UnitSpec,
@@ -24,8 +25,11 @@ export function engineDefaults(
 ): Record<string, string> {
   const defaults: Record<string, string> = { HF_HUB_OFFLINE: '1', HF_HUB_DISABLE_TELEMETRY: '1' };
   if (unit.tensor * unit.pipeline === 1) return defaults;
-  const names = place === undefined ? interfacesWith(interfaces, '127.0.0.1') : engine_interfaces?.join(',');
-  const chosen = names ?? interfacesWith(interfaces, place!.address);
+  // Gloo ends where one of the names is of no interface, and nodes of a site may have fewer than others.
+  const there = place && engine_interfaces?.filter((name) => interfaces[name] !== undefined);
+  const chosen = there?.length
+    ? there.join(',')
+    : interfaceWith(interfaces, place === undefined ? '127.0.0.1' : place.address);
   if (chosen !== undefined) {
     defaults.NCCL_SOCKET_IFNAME = chosen;
     defaults.GLOO_SOCKET_IFNAME = chosen;
@@ -33,6 +37,6 @@ export function engineDefaults(
   return defaults;
 }
 
-function interfacesWith(interfaces: Interfaces, address: string): string | undefined {
+function interfaceWith(interfaces: Interfaces, address: string): string | undefined {
   return Object.entries(interfaces).find(([, infos]) => infos?.some((info) => info.address === address))?.[0];
 }

@@ -1,7 +1,9 @@
 /** Asks an installed engine what it can do, by the commands of its adapter. */
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
+import type { UnitSpec } from '../../spec/launch.ts';
 import type { EngineAdapter, EngineProbe } from '../adapters/adapter.ts';
+import type { AgentLog } from './log.ts';
 
 /** Lower: a node whose disk is slow is taken for one without the engine; higher: one that hangs is waited for. */
 const probe_timeout_ms = 60_000;
@@ -40,4 +42,22 @@ export async function probeEngine(
     }),
   );
   return adapter.parseProbe(outputs.join('\n'));
+}
+
+/** The same; where it cannot be asked, the log says why, the answer is undefined, and the safest form is used. */
+export async function tryToProbe(
+  adapter: EngineAdapter,
+  context: ProbeContext,
+  { unit, log }: { unit: UnitSpec; log: AgentLog },
+): Promise<EngineProbe | undefined> {
+  try {
+    return await probeEngine(adapter, context);
+  } catch (error) {
+    const apart = context.within !== undefined && context.within.length > 0;
+    log.warn(
+      { unit: unit.unit, reason: (error as Error).message.slice(0, 500) },
+      `${adapter.name} did not answer what version it is${apart ? ' in a network of its own' : ''}`,
+    );
+    return undefined;
+  }
 }

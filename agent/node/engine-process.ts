@@ -21,7 +21,7 @@ import { EngineContainer } from './engine-container.ts';
 import { type EndedEngine, type EngineEnd, exitedEngine, hungEngine } from './engine-end.ts';
 import type { HealthVerdict } from './engine-health.ts';
 import { readEngineLimits } from './engine-limits.ts';
-import { probeEngine } from './engine-probe.ts';
+import { tryToProbe } from './engine-probe.ts';
 import { EngineProgress } from './engine-progress.ts';
 import { fetchText } from './engine-request.ts';
 import { EngineSleep } from './engine-sleep.ts';
@@ -29,7 +29,7 @@ import { engineEnvironment, freePort, prepareFiles, variablesOf } from './engine
 import { EngineWatch } from './engine-watch.ts';
 import { LoadTimes } from './load-times.ts';
 import { checkModelPath, oneLine, pendingModel } from './model-path.ts';
-import { whyEnded } from './rank-rendezvous.ts';
+import { type Meeting, whyEnded } from './rank-rendezvous.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 
 /**
@@ -250,7 +250,7 @@ export class EngineProcess implements ServingProcess {
       runtime_folder,
       port: await freePort('127.0.0.1'),
       key,
-      ...(await this.#meet(key)),
+      ...(await this.#meet(key, probed?.version)),
       engine_prefix: container.prefix,
       probed,
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
@@ -287,12 +287,14 @@ export class EngineProcess implements ServingProcess {
   }
 
   /** Where it runs on several nodes: tells the others where to find it, and with which key. */
-  async #meet(key: string): Promise<Pick<AdapterContext, 'place'>> {
+  async #meet(key: string, version: string | undefined): Promise<Pick<AdapterContext, 'place'>> {
     const { place } = this.#context;
     if (place === undefined) return {};
     const { board, nodes, address } = place;
     const leader = { address, port: await freePort(address, place.port_range) };
-    await board.tell(0, { phase: 'up', meeting: { ...leader, key, node: place.node } });
+    const meeting: Meeting = { ...leader, key, node: place.node };
+    if (version !== undefined) meeting.version = version;
+    await board.tell(0, { phase: 'up', meeting });
     return { place: { rank: 0, nodes, own_address: address, leader } };
   }
 
@@ -355,18 +357,11 @@ export class EngineProcess implements ServingProcess {
    * What the installed engine can do; undefined where it does not say, and the safest form is used.
    * @param within words to put before the commands
    */
-  async #probe(environment: NodeJS.ProcessEnv, within: readonly string[]): Promise<EngineProbe | undefined> {
-    const { engine_prefix } = this.#context;
+  #probe(environment: NodeJS.ProcessEnv, within: readonly string[]): Promise<EngineProbe | undefined> {
+    const { engine_prefix, log } = this.#context;
     const { signal } = this.#stopped;
-    try {
-      return await probeEngine(this.#adapter, { engine_prefix, environment, within, signal });
-    } catch (error) {
-      this.#context.log.warn(
-        { unit: this.#unit.unit, reason: (error as Error).message.slice(0, 500) },
-        `${this.engine} did not answer what version it is${within.length > 0 ? ' in a network of its own' : ''}`,
-      );
-      return undefined;
-    }
+    const unit = this.#unit;
+    return tryToProbe(this.#adapter, { engine_prefix, environment, within, signal }, { unit, log });
   }
 
   /** Asks until the engine answers 2xx, ends, or has used up its time. */

@@ -3,9 +3,11 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel } from '../../spec/session-record.ts';
+import { checkEngineOptions, type EngineProbe } from '../adapters/adapter.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { Child } from './child.ts';
 import { EngineContainer } from './engine-container.ts';
+import { tryToProbe } from './engine-probe.ts';
 import { engineEnvironment, freePort, prepareFiles, variablesOf } from './engine-start.ts';
 import { checkModelPath } from './model-path.ts';
 import { type Meeting, type RankPlace, whyEnded } from './rank-rendezvous.ts';
@@ -18,7 +20,7 @@ const leave_ms = 20_000;
 /** It answers nobody: requests go to the first node. */
 export class EngineRank implements ServingProcess {
   readonly engine: string;
-  readonly engine_version = undefined;
+  engine_version: string | undefined;
   readonly log_file: string;
   readonly models: readonly ServedModel[] = [];
   readonly model_errors: ReadonlyMap<string, HpcserveError> = new Map();
@@ -147,16 +149,20 @@ export class EngineRank implements ServingProcess {
     const around = engineEnvironment(unit, this.#context);
     const environment = { ...around, ...container.environment(around) };
     await container.check(environment, this.#stopped.signal, log);
+    const probed = await this.#probe(environment, meeting);
     const line = adapterOf(unit.engine).commandLine(unit, {
       runtime_folder,
       port: await freePort('127.0.0.1'),
       key,
       engine_prefix: container.prefix,
+      ...(probed === undefined ? {} : { probed }),
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
       devices: group.devices,
       cores: group.cores,
       place: { rank, nodes, own_address: address, leader },
     });
+    for (const notice of line.notices ?? []) log.warn({ unit: unit.unit }, notice);
+    if (probed) checkEngineOptions(unit, probed, line.argv.slice(container.prefix.length));
     this.#stopped.signal.throwIfAborted();
     prepareFiles(line);
     const child = new Child({
@@ -176,6 +182,25 @@ export class EngineRank implements ServingProcess {
     log.info({ unit: unit.unit, rank, argv: line.argv, pid: child.pid }, 'rank of an engine started');
     this.#context.onChange();
     return child;
+  }
+
+  /**
+   * What is installed on this node: its command line is made for that, as on the first one.
+   * @throws HpcserveError E_AGENT_PART_LOST where that is another version: its ranks would not understand each other
+   */
+  async #probe(environment: NodeJS.ProcessEnv, first: Meeting): Promise<EngineProbe | undefined> {
+    const { engine_prefix, log } = this.#context;
+    const { signal } = this.#stopped;
+    const unit = this.#unit;
+    if (unit.engine === 'native') return undefined;
+    const asked = { engine_prefix, environment, signal };
+    const probed = await tryToProbe(adapterOf(unit.engine), asked, { unit, log });
+    signal.throwIfAborted();
+    this.engine_version = probed?.version;
+    const [here, there] = [probed?.version, first.version];
+    if (here !== undefined && there !== undefined && here !== there)
+      throw this.#lost(`${unit.engine} is ${here} on ${this.#place.node}, and ${there} on ${first.node}`, []);
+    return probed;
   }
 
   #lost(because: string, lines: readonly string[]): HpcserveError {

@@ -21,6 +21,8 @@ export interface Meeting {
   key: string;
   /** The first node, by the name that its agent's files have. */
   node: string;
+  /** Of the engine there; absent: it did not say. */
+  version?: string;
 }
 
 export type RankNotice = { phase: 'up'; meeting?: Meeting } | { phase: 'ended'; because: string };

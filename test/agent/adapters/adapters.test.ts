@@ -61,6 +61,27 @@ describe('on several nodes', () => {
     expect([one, two].map((each) => each!.env.VLLM_HOST_IP)).toEqual(['10.1.0.1', '10.1.0.2']);
   });
 
+  test('vLLM before it had ranks of its own: by Ray, which each node starts', () => {
+    const options = new Set(['--served-model-name']);
+    const probed = { version: '0.11.0', unix_socket: true, options };
+    const [one, two] = [first, second].map((place) => line('vllm', {}, { place, probed }, split));
+    const meeting = ['10.1.0.1', '29501'];
+    expect(one!.argv.slice(0, 2)).toEqual(['python3', '-c']);
+    expect(one!.argv.slice(3, 10)).toEqual(['head', ...meeting, '10.1.0.1', '2', 'vllm', 'serve']);
+    expect(between(one!.argv, '--tensor-parallel-size', '--max-model-len')).toEqual([
+      ...['--tensor-parallel-size', '4', '--pipeline-parallel-size', '2'],
+      ...['--distributed-executor-backend', 'ray'],
+    ]);
+    expect(two!.argv.slice(0, 3)).toEqual(one!.argv.slice(0, 3));
+    expect(two!.argv.slice(3)).toEqual(['join', ...meeting, '10.1.0.2', '2']);
+    // Whoever reaches its port needs the key, where its version asks for one.
+    for (const { env } of [one!, two!])
+      expect(env).toMatchObject({ RAY_AUTH_MODE: 'token', RAY_AUTH_TOKEN: key });
+    expect(one!.argv.join(' ')).not.toContain(key);
+    const ranks = { ...probed, options: new Set([...options, '--nnodes']) };
+    expect(line('vllm', {}, { place: first, probed: ranks }, split).argv).toContain('--nnodes');
+  });
+
   test('SGLang: by rank, and an IPv6 address in brackets', () => {
     const place = { ...second, leader: { address: 'fd00::1', port: 29_501 } };
     const { argv } = line('sglang', {}, { place }, split);

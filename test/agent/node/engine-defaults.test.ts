@@ -7,7 +7,13 @@ import { unitOf } from '../support.ts';
 const at = (address: string): NetworkInterfaceInfo[] => [
   { address, family: 'IPv4', netmask: '', mac: '', internal: false, cidr: null },
 ];
-const interfaces = { lo: at('127.0.0.1'), eth0: at('10.0.0.5'), hsn0: at('10.9.0.5') };
+const interfaces = {
+  lo: at('127.0.0.1'),
+  eth0: at('10.0.0.5'),
+  hsn0: at('10.9.0.5'),
+  ib0: at('10.8.0.5'),
+  ib1: at('10.8.1.5'),
+};
 const split = unitOf({ name: 'm' }, { engine: 'vllm', tensor: 4 });
 const place = { address: '10.9.0.5' };
 
@@ -28,6 +34,9 @@ test('ranks meet on loopback, over nodes where the agent is reached or where the
   expect(names({ engine_interfaces: ['ib0'] })).toEqual(['lo', 'lo']);
   expect(names({ place })).toEqual(['hsn0', 'hsn0']);
   expect(names({ place, engine_interfaces: ['ib0', 'ib1'] })).toEqual(['ib0,ib1', 'ib0,ib1']);
+  // A node that has not all of them, or none.
+  expect(names({ place, engine_interfaces: ['ib0', 'ib1', 'ib2', 'ib3'] })).toEqual(['ib0,ib1', 'ib0,ib1']);
+  expect(names({ place, engine_interfaces: ['ib7'] })).toEqual(['hsn0', 'hsn0']);
   expect(names({ place: { address: '192.0.2.1' } })).toEqual([undefined, undefined]);
 });
 

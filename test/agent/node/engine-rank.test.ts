@@ -1,5 +1,5 @@
 /** A wrapped engine on two nodes: its ranks find each other by files, and none goes on without the others. */
-import { mkdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, stat, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pino from 'pino';
@@ -13,6 +13,7 @@ import { placeOf, type RankPlace } from '../../../agent/node/rank-rendezvous.ts'
 import type { ProcessContext, ServingProcess } from '../../../agent/node/serving-process.ts';
 import { launchFiles } from '../../../spec/state-layout.ts';
 import { eventually, scratchFolder } from '../../mesh/support.ts';
+import { writeVllmSources } from '../adapters/vllm-sources.ts';
 import { alive, fixtureEngine, unitOf } from '../support.ts';
 
 /** The first rank answers; the other one ends in failure once there is a file. */
@@ -86,7 +87,11 @@ function groupIn(folder: string): UnitGroup {
   return { name: 'm-0', engine: 'command', threads: 1, first_device: 0, units: [unit], devices: [] };
 }
 
-async function contextOf(folder: string, rank: number): Promise<ProcessContext> {
+async function contextOf(
+  folder: string,
+  rank: number,
+  change: Partial<ProcessContext> = {},
+): Promise<ProcessContext> {
   const runtime_folder = join(folder, `run-${rank}`);
   await mkdir(runtime_folder, { mode: 0o700 });
   return {
@@ -112,7 +117,28 @@ async function contextOf(folder: string, rank: number): Promise<ProcessContext> 
     onStalled: () => undefined,
     onChange: () => undefined,
     onFullness: () => undefined,
+    ...change,
   };
+}
+
+/** The second rank of a made-up vLLM, which says its command line and waits. Its first node has 0.32.0. */
+async function secondOfVllm(folder: string, version: string): Promise<[EngineRank, ProcessContext]> {
+  await writeVllmSources(folder, version, [
+    ...['served_model_name', 'uds', 'headless', 'max_model_len', 'disable_access_log_for_endpoints'],
+    ...['nnodes', 'node_rank', 'master_addr', 'master_port', 'distributed_executor_backend'],
+    ...['tensor_parallel_size', 'pipeline_parallel_size'],
+  ]);
+  await writeFile(join(folder, 'vllm-program'), '#!/bin/sh\necho "$@"\nexec sleep 600\n', { mode: 0o700 });
+  const unit = unitOf({ name: 'm' }, { engine: 'vllm', nodes: 2, pipeline: 2 });
+  const group: UnitGroup = { ...groupIn(folder), engine: 'vllm', units: [unit] };
+  const bin = join(folder, 'bin');
+  await mkdir(bin);
+  await symlink('../vllm-program', join(bin, 'vllm'));
+  const environment = { PATH: `${bin}:${process.env.PATH}`, PYTHONPATH: folder };
+  const context = await contextOf(folder, 1, { group, environment });
+  const meeting = { address: '127.0.0.1', port: 29_501, key: 'k'.repeat(64), node: 'n0', version: '0.32.0' };
+  await placeIn(folder, 0).board.tell(0, { phase: 'up', meeting });
+  return [new EngineRank(context, context.place!), context];
 }
 
 const hasEnded = ({ ended }: ServingProcess): Promise<boolean> =>
@@ -213,4 +239,32 @@ test('what ranks told in an earlier run of the job is no news, and only their us
   await delay(100);
   await again.tell(0, { phase: 'ended', because: 'it was asked to end' });
   expect(await waiting).toBe('ended');
+});
+
+test('each rank asks what is installed on its node, and is told what that version takes', async () => {
+  await using scratch = await scratchFolder();
+  const [rank, { guard }] = await secondOfVllm(scratch.path, '0.32.0');
+  const running = eventually(
+    async () => (await readFile(rank.log_file, 'utf8').catch(() => '')) || undefined,
+    'the rank to run',
+  );
+  const log = await Promise.race([running, rank.ended.then(({ error }) => Promise.reject(error))]);
+  expect(log).toContain('--headless');
+  expect(log).toContain('--node-rank 1');
+  expect(log).toContain('--disable-access-log-for-endpoints /health,/metrics');
+  expect(rank.engine_version).toBe('0.32.0');
+  await rank.stop(100);
+  guard.close();
+});
+
+test('a rank of another version does not start: it would not understand the first', async () => {
+  await using scratch = await scratchFolder();
+  const [rank, { guard }] = await secondOfVllm(scratch.path, '0.33.0');
+  await writeFile(join(scratch.path, launchFiles.agentState('n0')), JSON.stringify({ phase: 'failed' }));
+  expect(await rank.ended).toMatchObject({
+    restartable: false,
+    error: { code: 'E_AGENT_PART_LOST', because: ['vllm is 0.33.0 on n1, and 0.32.0 on n0'] },
+  });
+  expect(rank.pid).toBeUndefined();
+  guard.close();
 });
