@@ -23,6 +23,8 @@ export interface ChildOptions {
    * apptainer, enroot, podman with crun) hands it on: the kernel keeps it over fork and exec.
    */
   cores?: readonly number[] | undefined;
+  /** First process of what it starts and is no parent of: a container. */
+  detached?: (() => Promise<number | undefined>) | undefined;
   /** Never shown in log lines that go into errors. */
   secrets?: readonly string[];
 }
@@ -71,12 +73,14 @@ export class Child {
   readonly log_error: NodeJS.ErrnoException | undefined;
   /** Why it does not keep to its cores. */
   readonly affinity_error: string | undefined;
+  readonly detached: ChildOptions['detached'];
   readonly #guard: OrphanGuard;
   readonly log: ChildLog;
   #alive = true;
 
   constructor(options: ChildOptions) {
     this.#guard = options.guard;
+    this.detached = options.detached;
     const kills_before = cgroupOomKills();
     const kept = ChildLog.open(options.log_file, options.secrets);
     this.log = kept.log;

@@ -8,50 +8,32 @@
  * engine starts and is waited for.
  */
 import { execFile } from 'node:child_process';
-import { basename } from 'node:path';
 import { promisify } from 'node:util';
 import { pathsOfUnit } from '../../host/unit-paths.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
+import { type ContainerRuntime, containerRuntimeOf } from './container-runtime.ts';
+import { clientOf, DetachedContainer } from './detached-container.ts';
 import type { AgentLog } from './log.ts';
 
 /** A container whose image has to be fetched first takes minutes; that is what its own start is for. */
 const try_timeout_ms = 60_000;
 
-/** Words of a prefix, and where it names a runtime whose options are known. */
-interface Runtime {
-  /** How it is told of a bind: by a variable, or by options behind its subcommand. */
-  kind: 'apptainer' | 'podman' | 'enroot';
-  /** Behind its subcommand. */
-  options_at: number;
-}
-
-const subcommands: Record<Runtime['kind'], readonly string[]> = {
-  apptainer: ['exec', 'run'],
-  podman: ['run'],
-  enroot: ['start'],
-};
-const programs: Readonly<Record<string, Runtime['kind']>> = {
-  apptainer: 'apptainer',
-  singularity: 'apptainer',
-  podman: 'podman',
-  'podman-hpc': 'podman',
-  docker: 'podman',
-  nerdctl: 'podman',
-  enroot: 'enroot',
-};
-
 /** The prefix of a site with what one unit needs behind it. */
 export class EngineContainer {
+  /** Where what runs behind the prefix is no child of it; absent: it ends with its process group. */
+  readonly detached: DetachedContainer | undefined;
   readonly #prefix: readonly string[];
-  readonly #runtime: Runtime | undefined;
+  readonly #runtime: ContainerRuntime | undefined;
   readonly #paths: readonly string[];
   readonly #runtime_folder: string;
   readonly #unit: UnitSpec;
 
   constructor(prefix: readonly string[], unit: UnitSpec, runtime_folder: string) {
     this.#prefix = prefix;
-    this.#runtime = runtimeOf(prefix);
+    this.#runtime = containerRuntimeOf(prefix);
+    const client = clientOf(prefix);
+    this.detached = client && new DetachedContainer(client, runtime_folder);
     this.#unit = unit;
     this.#runtime_folder = runtime_folder;
     this.#paths = prefix.length === 0 ? [] : [runtime_folder, ...pathsOfUnit(unit)];
@@ -81,15 +63,17 @@ export class EngineContainer {
   }
 
   /**
-   * The command line, with the names of variables that a runtime hands on only where it is told to.
+   * The command line of the engine, with the names of variables that a runtime hands on only where it is told to, and a
+   * name to end it by.
    * @param argv begins with `prefix`
    */
-  withVariables(argv: readonly string[], names: Iterable<string>): string[] {
+  started(argv: readonly string[], names: Iterable<string>): string[] {
     const { kind, options_at } = this.#runtime ?? {};
     if (options_at === undefined || kind === 'apptainer') return [...argv];
     const option =
       kind === 'enroot' ? (name: string) => ['--env', name] : (name: string) => [`--env=${name}`];
-    return [...argv.slice(0, options_at), ...[...names].flatMap(option), ...argv.slice(options_at)];
+    const name = this.detached === undefined ? [] : [`--name=${this.detached.name}`];
+    return [...argv.slice(0, options_at), ...name, ...[...names].flatMap(option), ...argv.slice(options_at)];
   }
 
   /**
@@ -151,11 +135,3 @@ export class EngineContainer {
 /** The first path is written to, the others are read. */
 const lookAround =
   '[ -w "$1" ] || echo "hpcserve unseen: $1"; shift; for path; do [ -r "$path" ] || echo "hpcserve unseen: $path"; done';
-
-function runtimeOf(prefix: readonly string[]): Runtime | undefined {
-  const at = prefix.findIndex((word) => programs[basename(word)] !== undefined);
-  if (at < 0) return undefined;
-  const kind = programs[basename(prefix[at]!)]!;
-  const subcommand = prefix.findIndex((word, index) => index > at && subcommands[kind].includes(word));
-  return subcommand < 0 ? undefined : { kind, options_at: subcommand + 1 };
-}

@@ -61,6 +61,8 @@ export class EngineProcess implements ServingProcess {
   readonly #adapter: EngineAdapter;
   readonly #stopped = new AbortController();
   #child: Child | undefined;
+  /** Ends what is no child of its process. */
+  #endContainer: () => Promise<void> = async () => undefined;
   #watch: EngineWatch | undefined;
   readonly #began_ms = performance.now();
   readonly #load_times: LoadTimes;
@@ -122,6 +124,7 @@ export class EngineProcess implements ServingProcess {
     const watching = new AbortController();
     const end = await this.#runOnce(AbortSignal.any([watching.signal, this.#stopped.signal]));
     watching.abort();
+    await this.#endContainer();
     const { place, log } = this.#context;
     if (place === undefined) return end;
     await place.board
@@ -261,12 +264,15 @@ export class EngineProcess implements ServingProcess {
     if (probed) checkEngineOptions(this.#unit, probed, own.argv.slice(container.prefix.length));
     this.#program = own.argv[0];
     const names = [...Object.keys(own.env), ...variablesOf(this.#unit, this.#context)];
-    const inside = { ...own, argv: container.withVariables(own.argv, names) };
+    const inside = { ...own, argv: container.started(own.argv, names) };
     const line = apart ? withPrivateNetwork(inside, runtime_folder) : inside;
     this.#stopped.signal.throwIfAborted();
     prepareFiles(line);
+    container.detached?.register();
+    this.#endContainer = async () => container.detached?.end(environment, this.#context.log);
     const child = new Child({
       argv: line.argv,
+      detached: container.detached && (() => container.detached!.pid(environment)),
       env: { ...environment, ...line.env },
       cwd: line.cwd,
       log_file: this.log_file,

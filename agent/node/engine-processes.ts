@@ -10,13 +10,16 @@ const compilers =
 /** The processes of an engine: whether one of them is stopped, and how much they compute. */
 export class EngineProcesses {
   readonly #leader: number;
+  readonly #detached: (() => Promise<number | undefined>) | undefined;
   /** Processor time of each as it was seen last, ms. */
   #known = new Map<number, number>();
   #refreshed_ms = Number.NEGATIVE_INFINITY;
   #cpu_ms = 0;
 
-  constructor(leader: number) {
+  /** @param detached first process of those that are no children of the leader, once it runs */
+  constructor(leader: number, detached?: () => Promise<number | undefined>) {
     this.#leader = leader;
+    this.#detached = detached;
   }
 
   /** Pids as they were seen last. */
@@ -51,7 +54,9 @@ export class EngineProcesses {
     const now_ms = performance.now();
     if (now_ms - this.#refreshed_ms < refresh_ms) return;
     this.#refreshed_ms = now_ms;
-    const found = await processTree(this.#leader);
+    const detached = await this.#detached?.();
+    const trees = [this.#leader, ...(detached === undefined ? [] : [detached])].map(processTree);
+    const found = (await Promise.all(trees)).flat();
     this.#known = new Map(found.map((pid) => [pid, this.#known.get(pid) ?? readActivity(pid)?.cpu_ms ?? 0]));
   }
 }

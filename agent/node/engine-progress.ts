@@ -51,7 +51,7 @@ export class EngineProgress {
     this.#child = child;
     this.#unit = unit;
     this.#engine = engine;
-    this.#processes = new EngineProcesses(child.pid!);
+    this.#processes = new EngineProcesses(child.pid!, child.detached);
     this.#tell = tell;
   }
 

@@ -31,6 +31,8 @@ export class EngineRank implements ServingProcess {
   readonly #place: RankPlace;
   readonly #stopped = new AbortController();
   #child: Child | undefined;
+  /** Ends what is no child of its process. */
+  #endContainer: () => Promise<void> = async () => undefined;
   #first_node: string | undefined;
 
   constructor(context: ProcessContext, place: RankPlace) {
@@ -82,6 +84,7 @@ export class EngineRank implements ServingProcess {
         : { error: HpcserveError.from(error), restartable: false };
     }
     watching.abort();
+    await this.#endContainer();
     await board
       .tell(rank, { phase: 'ended', because: whyEnded(end) })
       .catch((error: unknown) => this.#context.log.error({ error: String(error) }, 'the end was not told'));
@@ -165,8 +168,11 @@ export class EngineRank implements ServingProcess {
     if (probed) checkEngineOptions(unit, probed, line.argv.slice(container.prefix.length));
     this.#stopped.signal.throwIfAborted();
     prepareFiles(line);
+    container.detached?.register();
+    this.#endContainer = async () => container.detached?.end(environment, log);
     const child = new Child({
-      argv: container.withVariables(line.argv, [
+      detached: container.detached && (() => container.detached!.pid(environment)),
+      argv: container.started(line.argv, [
         ...Object.keys(line.env),
         ...variablesOf(unit, this.#context),
       ]),

@@ -43,7 +43,7 @@ export class EngineWatch {
   constructor(engine: WatchedEngine) {
     this.#engine = engine;
     this.#health = new EngineHealth(engine.unit.model.timeouts);
-    this.#processes = new EngineProcesses(engine.child.pid!);
+    this.#processes = new EngineProcesses(engine.child.pid!, engine.child.detached);
     this.#read_bytes = engine.child.log.bytes;
   }
 

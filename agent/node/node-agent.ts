@@ -11,6 +11,7 @@ import { AgentGossip } from './agent-gossip.ts';
 import { physicalCores } from './assign-cores.ts';
 import { assignDevices, type DeviceAssignment, type UnitGroup } from './assign-devices.ts';
 import { describeAgent } from './describe-agent.ts';
+import { endLeftContainers } from './detached-container.ts';
 import { LaunchProvider } from './launch-provider.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
@@ -184,7 +185,8 @@ export class NodeAgent {
     this.#changed();
 
     const runtime_folder = makeRuntimeFolder(launch.runtime_folder, this.#environment);
-    this.#guard = new OrphanGuard(runtime_folder);
+    this.#guard = new OrphanGuard(runtime_folder, this.#environment);
+    await endLeftContainers(launch.engine_prefix, this.#environment, this.#log);
     // Asked to stop meanwhile, it begins nothing more: a job that is preempted while it starts leaves at once.
     const asked = this.#stop.signal;
     this.#provider = await LaunchProvider.open({

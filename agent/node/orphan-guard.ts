@@ -3,7 +3,8 @@ import { type ChildProcess, spawn } from 'node:child_process';
 /**
  * A few lines of shell that outlive the agent by seconds. It reads `add GROUP` and `drop GROUP` from a pipe; when
  * the pipe ends, because the agent did (SIGKILL and out of memory included), it ends the process groups that are
- * left and removes the runtime folder. Signals that Slurm sends to all of a step pass it by.
+ * left, and the containers that are no children of them (`detached-container.ts` writes the files), and removes the
+ * runtime folder. Signals that Slurm sends to all of a step pass it by.
  */
 const script = `
 trap '' TERM INT HUP USR1 USR2
@@ -20,20 +21,35 @@ done
 for one in $groups; do kill -s TERM -- "-$one" 2>/dev/null; done
 [ -z "$groups" ] || sleep 1
 for one in $groups; do kill -s KILL -- "-$one" 2>/dev/null; done
+for file in "$1"/*.container; do
+  [ -f "$file" ] || continue
+  timeout 60 xargs -0 sh -c 'name=$1; shift; "$@" kill "$name"; "$@" rm --force "$name"' sh <"$file" >/dev/null 2>&1
+done
 rm -rf -- "$1"
 `;
+
+/** Variables by which container runtimes find what they run: no secret, and none that makes it a process of the job. */
+const container_variables =
+  /^(PATH|HOME|USER|LOGNAME|TMPDIR|XDG_(RUNTIME_DIR|CONFIG_HOME|DATA_HOME)|DBUS_SESSION_BUS_ADDRESS|(CONTAINERS|STORAGE|PODMAN)_\w+|DOCKER_(HOST|CONFIG|CONTEXT|TLS_VERIFY|CERT_PATH)|CONTAINERD_(ADDRESS|NAMESPACE))$/;
+
+function ofContainers(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  return Object.fromEntries(Object.entries(environment).filter(([name]) => container_variables.test(name)));
+}
 
 /** Sees to it that no child outlives the agent, however the agent ends. */
 export class OrphanGuard {
   readonly #process: ChildProcess;
 
-  /** @param folder removed when the agent has ended */
-  constructor(folder: string) {
+  /**
+   * @param folder removed when the agent has ended
+   * @param environment of the agent: what container runtimes need of it is handed on
+   */
+  constructor(folder: string, environment: NodeJS.ProcessEnv = {}) {
     this.#process = spawn('/bin/sh', ['-c', script, 'hpcserve-guard', folder], {
       stdio: ['pipe', 'ignore', 'ignore'],
       detached: true,
       cwd: '/',
-      env: { PATH: '/usr/bin:/bin' },
+      env: { PATH: '/usr/bin:/bin', ...ofContainers(environment) },
     });
     // Where the guard was killed, writing fails; Slurm still ends the step's processes.
     this.#process.stdin?.on('error', () => undefined);

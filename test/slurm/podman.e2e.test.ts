@@ -19,10 +19,12 @@ import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { packageRoot } from '../../host/package-root.ts';
-import { fixtureUnit, Site } from '../agent/support.ts';
+import { childrenOf } from '../../host/process-identity.ts';
+import { fixtureUnit, type RunningAgent, Site } from '../agent/support.ts';
 import { findProgram } from '../cluster/install.ts';
 import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
 import { hpcserveProgram } from '../cluster/user-home.ts';
+import { eventually } from '../mesh/support.ts';
 
 const lacking = ['podman', 'newuidmap', 'runc'].filter((program) => findProgram(program) === undefined);
 /** An image without a file in it: everything comes from the node, read-only. */
@@ -163,7 +165,7 @@ describe.skipIf(lacking.length > 0)(
     }, 150_000);
 
     it.skipIf(process.getuid?.() !== 0)(
-      'hold an engine alone, which is given its socket, its model and its key',
+      'hold an engine alone, with its socket, its model and its key, and never longer than its agent lives',
       async () => {
         const storage = ['--root', join(folder, 'root'), '--runroot', join(folder, 'runroot')];
         const podman = [
@@ -184,15 +186,36 @@ describe.skipIf(lacking.length > 0)(
             ...[...podman, 'run', '--rm', '--network=host', ...limits],
             ...[...fromNode.map((bind) => `--volume=${bind}`), image],
           ];
-          await site.start([fixtureUnit('m', [], { model_path: join(folder, 'empty.tar') })], {
-            engine_prefix,
-          });
-          const session = await site.serving('m', 60_000);
-          const answer = await site.ask(session, 'count 1');
-          expect(answer.statusCode).toBe(200);
-          expect(await answer.body.text()).toContain('[DONE]');
+          const serve = async (name: string): Promise<RunningAgent> => {
+            const unit = fixtureUnit(name, [], { model_path: join(folder, 'empty.tar') });
+            const agent = await site.start([unit], { engine_prefix });
+            const answer = await site.ask(await site.serving(name, 60_000), 'count 1');
+            expect(answer.statusCode).toBe(200);
+            expect(await answer.body.text()).toContain('[DONE]');
+            return agent;
+          };
+          const containers = (): string[] => {
+            const { stdout } = spawnSync(podman[0]!, [...podman.slice(1), 'ps', '--quiet'], {
+              encoding: 'utf8',
+            });
+            return stdout.split('\n').filter(Boolean);
+          };
+          // Podman's containers are no children of its client.
+          const killed = await serve('m');
+          expect(containers()).toHaveLength(1);
+          await killed.kill();
+          await eventually(() => containers().length === 0, 'its guard ends the container', 30_000);
+
+          const alone = await serve('n');
+          const left = containers();
+          // As Slurm does with all processes of a job that it knows.
+          for (const child of childrenOf(alone.process.pid!)) process.kill(child, 'SIGKILL');
+          await alone.kill();
+          expect(containers()).toEqual(left);
+          await serve('o');
+          expect(containers()).toHaveLength(1);
+          expect(containers()).not.toEqual(left);
         } finally {
-          // An agent that is killed leaves it: podman's containers are no children of its client.
           spawnSync(podman[0]!, [...podman.slice(1), 'rm', '--all', '--force', '--time=0']);
         }
       },

@@ -22,7 +22,7 @@ describe('what a runtime is told', () => {
       SINGULARITY_BIND: '/run/h,/models/x',
     });
     const argv = [...container.prefix, 'vllm', 'serve'];
-    expect(container.withVariables(argv, ['VLLM_API_KEY'])).toEqual(argv);
+    expect(container.started(argv, ['VLLM_API_KEY'])).toEqual(argv);
   });
 
   it('podman and its like, by options behind "run"; variables by their names, never their values', () => {
@@ -31,12 +31,13 @@ describe('what a runtime is told', () => {
     expect(container.prefix).toEqual([
       ...['env', 'A=run', '/usr/bin/podman-hpc', 'run', ...bound, '--rm', 'vllm:1'],
     ]);
-    expect(container.withVariables([...container.prefix, 'vllm'], ['VLLM_API_KEY'])).toEqual([
+    expect(container.started([...container.prefix, 'vllm'], ['VLLM_API_KEY'])).toEqual([
       ...[
         'env',
         'A=run',
         '/usr/bin/podman-hpc',
         'run',
+        `--name=${container.detached!.name}`,
         '--env=VLLM_API_KEY',
         ...bound,
         '--rm',
@@ -51,7 +52,7 @@ describe('what a runtime is told', () => {
     const container = containerOf('enroot', 'start', 'vllm');
     const binds = ['--mount=/run/h:/run/h', '--mount=/models/x:/models/x'];
     expect(container.prefix).toEqual(['enroot', 'start', ...binds, 'vllm']);
-    expect(container.withVariables(container.prefix, ['K'])).toEqual([
+    expect(container.started(container.prefix, ['K'])).toEqual([
       ...['enroot', 'start', '--env', 'K', ...binds, 'vllm'],
     ]);
   });
@@ -61,7 +62,7 @@ describe('what a runtime is told', () => {
       const container = containerOf(...prefix);
       expect(container.prefix).toEqual(prefix);
       expect(container.environment({})).toEqual({});
-      expect(container.withVariables([...prefix, 'a'], ['K'])).toEqual([...prefix, 'a']);
+      expect(container.started([...prefix, 'a'], ['K'])).toEqual([...prefix, 'a']);
     }
   });
 });
