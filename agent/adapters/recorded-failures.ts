@@ -3,9 +3,9 @@
  * of lines without the prefixes of loggers, and so narrow that no line of an engine in order has them.
  */
 /**
- * `device`: the device or its driver failed, by an error of its own; nothing that runs there can be trusted, and another
- * process on it may meet the same. That something did not end in time is no such error. `process`: this process cannot
- * do what it was asked to, and another start of it would fail like this one.
+ * `device`: the device or its driver failed, by an error of its own; nothing that runs there can be trusted, and
+ * another process on it may meet the same. That something did not end in time is no such error. `process`: this process
+ * cannot do what it was asked to, and another start of it would fail like this one.
  */
 export type FatalScope = 'device' | 'process';
 

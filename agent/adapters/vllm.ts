@@ -8,6 +8,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import {
+  type CommandLine,
   type EngineAdapter,
   type EngineProbe,
   type EngineRankPlace,
@@ -21,8 +22,8 @@ import { type ChosenParsers, chooseParsers } from './answer-parsers.ts';
 import { isGiven, planned, toldContext } from './engine-args.ts';
 import { labelsOf, limitsOf, numberIn, wholeNumber } from './limits.ts';
 import { devicesByNumber } from './visible-devices.ts';
-import { rayArgv, rayEnvironment } from './vllm-ray.ts';
 import { readVllmProbe, vllmProbeArgv } from './vllm-probe.ts';
+import { rayArgv, rayEnvironment } from './vllm-ray.ts';
 
 /** Precisions that are a data type to vLLM; anything else is a quantization method. */
 const dtypes: Record<string, string> = {
@@ -52,6 +53,14 @@ function acrossNodes({ rank, nodes, leader }: EngineRankPlace, byRay: boolean): 
     ...option('--master-addr', leader.address),
     ...option('--master-port', leader.port),
   ];
+}
+
+/** The first rank alone answers. */
+function whereItListens(listen: CommandLine['listen'], place: EngineRankPlace | undefined): string[] {
+  if (place !== undefined && place.rank > 0) return ['--headless'];
+  return listen.kind === 'socket'
+    ? ['--uds', listen.path]
+    : ['--host', '127.0.0.1', '--port', String(listen.port)];
 }
 
 /** What the agent asks several times a second: not worth a line of the log each. */
@@ -169,6 +178,7 @@ export const vllm: EngineAdapter = {
     const sleeps = model.engine_args.includes(sleep_option);
     const parsers = chooseParsers(unit, context.probed);
     const byRay = place !== undefined && context.probed?.options?.has('--nnodes') === false;
+    const ray = byRay ? rayEnvironment(context.key) : {};
     if (sleeps && listen.kind !== 'socket') throw cannotSleep(model);
     const argv = [
       ...context.engine_prefix,
@@ -179,11 +189,7 @@ export const vllm: EngineAdapter = {
       '--served-model-name',
       model.name,
       ...model.aliases,
-      ...(place !== undefined && place.rank > 0
-        ? ['--headless']
-        : listen.kind === 'socket'
-          ? ['--uds', listen.path]
-          : ['--host', '127.0.0.1', '--port', String(listen.port)]),
+      ...whereItListens(listen, place),
       ...option('--tensor-parallel-size', unit.tensor),
       ...option('--pipeline-parallel-size', unit.pipeline),
       ...(place === undefined ? [] : acrossNodes(place, byRay)),
@@ -210,7 +216,7 @@ export const vllm: EngineAdapter = {
       listen,
       env: {
         VLLM_API_KEY: context.key,
-        ...(byRay && rayEnvironment(context.key)),
+        ...ray,
         ...memory.env,
         // Its ranks talk to each other over TCP: those of one node on loopback, where nobody else's node reaches.
         VLLM_HOST_IP: place?.own_address ?? '127.0.0.1',

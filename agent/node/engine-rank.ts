@@ -158,7 +158,7 @@ export class EngineRank implements ServingProcess {
       port: await freePort('127.0.0.1'),
       key,
       engine_prefix: container.prefix,
-      ...(probed === undefined ? {} : { probed }),
+      probed,
       emulated: group.devices.some((device) => device.description.emulated !== undefined),
       devices: group.devices,
       cores: group.cores,
@@ -172,10 +172,7 @@ export class EngineRank implements ServingProcess {
     this.#endContainer = async () => container.detached?.end(environment, log);
     const child = new Child({
       detached: container.detached && (() => container.detached!.pid(environment)),
-      argv: container.started(line.argv, [
-        ...Object.keys(line.env),
-        ...variablesOf(unit, this.#context),
-      ]),
+      argv: container.started(line.argv, [...Object.keys(line.env), ...variablesOf(unit, this.#context)]),
       env: { ...environment, ...line.env },
       ...(line.cwd === undefined ? {} : { cwd: line.cwd }),
       log_file: this.log_file,
