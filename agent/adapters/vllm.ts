@@ -159,7 +159,8 @@ export const vllm: EngineAdapter = {
   parseProbe: readVllmProbe,
 
   threadEnvironment(unit, cores) {
-    const lists = threadLists(unit.tensor * unit.pipeline, cores);
+    // One for each rank of this node: vLLM ends where it is given more.
+    const lists = threadLists((unit.tensor * unit.pipeline) / (unit.nodes ?? 1), cores);
     // More ranks than cores: they share all of them, as the system places them.
     return { VLLM_CPU_OMP_THREADS_BIND: lists ?? 'nobind' };
   },

@@ -316,19 +316,29 @@ export class EngineProcess implements ServingProcess {
     if (place === undefined) return never;
     const { board, nodes } = place;
     const others = Array.from({ length: nodes - 1 }, (_, index) => index + 1);
-    const gone = (rank: number): Promise<EngineEnd> =>
-      board
-        .until(rank, (notice) => (notice.phase === 'ended' ? notice.because : undefined), signal)
-        .then((because) => ({
-          restartable: false,
-          error: new HpcserveError('E_AGENT_PART_LOST', {
-            what: `the replica ${this.#unit.unit} on ${nodes} nodes ended`,
-            because: `its part ${rank + 1} of ${nodes} ended: ${because}`,
-            details: { log_file: this.log_file, rank },
-          }),
-        }));
+    const lost = (rank: number, because: string): EngineEnd => ({
+      restartable: false,
+      error: new HpcserveError('E_AGENT_PART_LOST', {
+        what: `the replica ${this.#unit.unit} on ${nodes} nodes ended`,
+        because: `its part ${rank + 1} of ${nodes} ${because}`,
+        details: { log_file: this.log_file, rank },
+      }),
+    });
+    const ended = async (rank: number): Promise<EngineEnd> => {
+      const because = await board.until(
+        rank,
+        (notice) => ('because' in notice ? notice.because : undefined),
+        signal,
+      );
+      return lost(rank, `ended: ${because}`);
+    };
+    const away = async (rank: number): Promise<EngineEnd> => {
+      const node = await board.until(rank, (notice) => ('node' in notice ? notice.node : undefined), signal);
+      await place.untilNodeLost(node, signal);
+      return lost(rank, `is gone: the mesh has lost the node ${node}`);
+    };
     try {
-      return await Promise.race(others.map(gone));
+      return await Promise.race(others.flatMap((rank) => [ended(rank), away(rank)]));
     } catch (error) {
       if (signal.aborted) return never;
       throw error;

@@ -100,7 +100,7 @@ export class EngineRank implements ServingProcess {
   }
 
   async #runOnce(signal: AbortSignal): Promise<ProcessEnd> {
-    const { board, rank } = this.#place;
+    const { board, rank, node } = this.#place;
     checkModelPath(this.#unit);
     const meeting = await board.until(
       0,
@@ -113,13 +113,14 @@ export class EngineRank implements ServingProcess {
     );
     this.#first_node = meeting.node;
     const child = await this.#start(meeting);
-    await board.tell(rank, { phase: 'up' });
-    const first = this.#firstEnded(signal);
-    const ended = await Promise.race([first, child.ended]);
+    await board.tell(rank, { phase: 'up', node });
+    const first = this.#firstEnded(signal).then((because) => `it ended on its first node: ${because}`);
+    const away = this.#firstLost(meeting.node, signal);
+    const ended = await Promise.race([first, away, child.ended]);
     if (this.#stopped.signal.aborted) return { restartable: false };
     if (typeof ended === 'string') {
       await child.stop(stop_grace_ms);
-      return { restartable: false, error: this.#lost(`it ended on its first node: ${ended}`, []) };
+      return { restartable: false, error: this.#lost(ended, []) };
     }
     return {
       restartable: false,
@@ -139,6 +140,17 @@ export class EngineRank implements ServingProcess {
         if (signal.aborted) return new Promise<never>(() => undefined);
         throw error;
       });
+  }
+
+  /** What is said where that node is lost; never where the watch is given up. */
+  #firstLost(node: string, signal: AbortSignal): Promise<string> {
+    return this.#place.untilNodeLost(node, signal).then(
+      () => `the mesh has lost its first node, ${node}`,
+      (error: unknown) => {
+        if (signal.aborted) return new Promise<never>(() => undefined);
+        throw error;
+      },
+    );
   }
 
   async #start(meeting: Meeting): Promise<Child> {

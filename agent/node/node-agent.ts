@@ -15,6 +15,7 @@ import { endLeftContainers } from './detached-container.ts';
 import { LaunchProvider } from './launch-provider.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
+import { untilNodeLost } from './node-loss.ts';
 import { OrphanGuard } from './orphan-guard.ts';
 import { PeerWeights } from './peer-weights.ts';
 import { placeOf } from './rank-rendezvous.ts';
@@ -263,7 +264,9 @@ export class NodeAgent {
     return new UnitSupervisor({
       ...around,
       group,
-      place: placeOf(launch, group, this.#identity, address, this.#environment),
+      place: placeOf(launch, group, this.#identity, address, this.#environment, (node, signal) =>
+        untilNodeLost(around.registry, { launch_id: launch.launch_id, node }, signal),
+      ),
       failure_file: file(launchFiles.unitFailure(this.#identity.node, group.name)),
       delegation: () => this.#provider?.delegation,
       log_file: file(launchFiles.unitLog(this.#identity.node, group.name)),

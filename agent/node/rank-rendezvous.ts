@@ -25,7 +25,9 @@ export interface Meeting {
   version?: string;
 }
 
-export type RankNotice = { phase: 'up'; meeting?: Meeting } | { phase: 'ended'; because: string };
+export type RankNotice =
+  | { phase: 'up'; meeting?: Meeting; node?: string }
+  | { phase: 'ended'; because: string };
 
 interface RankRendezvousOptions {
   launch_folder: string;
@@ -46,6 +48,8 @@ export interface RankPlace {
   /** Ports that others may be told of. */
   port_range?: readonly [first: number, last: number];
   board: RankRendezvous;
+  /** Resolves once that node is lost: nobody there can tell it. Rejects where the signal is aborted. */
+  untilNodeLost(node: string, signal: AbortSignal): Promise<void>;
 }
 
 /** Where the process of a group stands among those of its replica; undefined where all of it is on this node. */
@@ -55,6 +59,7 @@ export function placeOf(
   { node, node_index }: Pick<NodeIdentity, 'node' | 'node_index'>,
   address: string,
   environment: NodeJS.ProcessEnv,
+  untilNodeLost: RankPlace['untilNodeLost'],
 ): RankPlace | undefined {
   const unit = group.units[0]!;
   if (unit.nodes === undefined) return undefined;
@@ -65,6 +70,7 @@ export function placeOf(
     node,
     address,
     ...(port_range === undefined ? {} : { port_range }),
+    untilNodeLost,
     board: new RankRendezvous({ launch_folder, unit: unit.unit, run: runOf(environment) }),
   };
 }

@@ -32,7 +32,11 @@ const unanswered: readonly [who: string, what: RegExp, line: string][] = [
     /did not answer/,
     'asyncio.exceptions: Engine iteration timed out. This should never happen!',
   ],
-  ['SGLang #3752', /did not answer/, '[2025-03-09 00:57:15 TP4] Watchdog timeout (self.watchdog_timeout=300)'],
+  [
+    'SGLang #3752',
+    /did not answer/,
+    '[2025-03-09 00:57:15 TP4] Watchdog timeout (self.watchdog_timeout=300)',
+  ],
   [
     'PyTorch',
     /links ranks/,
@@ -126,7 +130,11 @@ describe('last lines of engines', () => {
     expect(cause!.what).toMatch(what);
     expect(cause!.scope).toBeUndefined();
     // Where a device failed, another line says so: before, as it waits for what does not come, or after.
-    for (const lines of [[failed, line], [line, failed]]) expect(firstCause(lines)!.scope).toBe('device');
+    for (const lines of [
+      [failed, line],
+      [line, failed],
+    ])
+      expect(firstCause(lines)!.scope).toBe('device');
   });
 
   test('the first sign is the cause of the others', () => {

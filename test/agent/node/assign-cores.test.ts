@@ -163,6 +163,12 @@ describe('vLLM on CPUs is told', () => {
     expect(lists({ tensor }, cores)).toBe(expected),
   );
 
+  test('over several nodes, one list for each rank of this node', () => {
+    const cores = [[0], [1], [2]];
+    expect(lists({ tensor: 1, pipeline: 2, nodes: 2 }, cores)).toBe('0,1');
+    expect(lists({ tensor: 2, pipeline: 2, nodes: 2 }, cores)).toBe('0|1');
+  });
+
   test('one hardware thread of each physical core', () => {
     const cores = physicalCores(range(0, 8), { siblings_of: hyperThreads(8) });
     expect(cores).toEqual([

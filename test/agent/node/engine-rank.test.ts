@@ -41,9 +41,14 @@ class TwoNodes implements AsyncDisposable {
     this.second = new EngineRank(second, second.place!);
   }
 
-  static async start(): Promise<TwoNodes> {
+  /** @param lose resolves where the mesh loses the second node */
+  static async start(lose: Promise<void> = new Promise(() => undefined)): Promise<TwoNodes> {
     const scratch = await scratchFolder();
     const contexts = await Promise.all([0, 1].map((rank) => contextOf(scratch.path, rank)));
+    contexts[0]!.place!.untilNodeLost = async (node) => {
+      expect(node).toBe('n1');
+      await lose;
+    };
     const nodes = new TwoNodes(scratch, contexts);
     await nodes.agentOfFirst('serving');
     return nodes;
@@ -78,7 +83,15 @@ class TwoNodes implements AsyncDisposable {
 
 function placeIn(folder: string, rank: number, environment: NodeJS.ProcessEnv = {}): RankPlace {
   const identity = { node: `n${rank}`, node_index: rank };
-  return placeOf({ launch_folder: folder }, groupIn(folder), identity, '127.0.0.1', environment)!;
+  const launch = { launch_folder: folder };
+  return placeOf(
+    launch,
+    groupIn(folder),
+    identity,
+    '127.0.0.1',
+    environment,
+    () => new Promise(() => undefined),
+  )!;
 }
 
 function groupIn(folder: string): UnitGroup {
@@ -207,6 +220,25 @@ test('a rank that is asked to end is lost for the first node alone', async () =>
     code: 'E_AGENT_PART_LOST',
     because: ['its part 2 of 2 ended: it was asked to end'],
   });
+});
+
+test('where the mesh loses the node of a rank, which can tell nothing, the engine ends on the first', async () => {
+  let lose = (): void => undefined;
+  await using nodes = await TwoNodes.start(
+    new Promise((resolve) => {
+      lose = resolve;
+    }),
+  );
+  const pids = await nodes.serving();
+  lose();
+  expect(await nodes.first.ended).toMatchObject({
+    restartable: false,
+    error: {
+      code: 'E_AGENT_PART_LOST',
+      because: ['its part 2 of 2 is gone: the mesh has lost the node n1'],
+    },
+  });
+  expect(alive(pids.first)).toBe(false);
 });
 
 test('an engine that is asked to end on its first node ends its ranks', async () => {
