@@ -194,12 +194,9 @@ describe.skipIf(lacking.length > 0)(
             expect(await answer.body.text()).toContain('[DONE]');
             return agent;
           };
-          const containers = (): string[] => {
-            const { stdout } = spawnSync(podman[0]!, [...podman.slice(1), 'ps', '--quiet'], {
-              encoding: 'utf8',
-            });
-            return stdout.split('\n').filter(Boolean);
-          };
+          const asked = (...argv: string[]): string =>
+            spawnSync(podman[0]!, [...podman.slice(1), ...argv], { encoding: 'utf8' }).stdout;
+          const containers = (): string[] => asked('ps', '--quiet').split('\n').filter(Boolean);
           // Podman's containers are no children of its client.
           const killed = await serve('m');
           expect(containers()).toHaveLength(1);
@@ -215,6 +212,16 @@ describe.skipIf(lacking.length > 0)(
           await serve('o');
           expect(containers()).toHaveLength(1);
           expect(containers()).not.toEqual(left);
+
+          // That it is stopped is seen where it is, and not only of its client.
+          const { session_id } = await site.serving('o');
+          const inside = Number(asked('inspect', '--format', '{{.State.Pid}}', containers()[0]!));
+          process.kill(inside, 'SIGSTOP');
+          const stateIs = (state: string) => () =>
+            site.registry.get(session_id)!.metadata.models[0]!.state === state;
+          await eventually(stateIs('stalled'), 'it has stalled', 10_000);
+          process.kill(inside, 'SIGCONT');
+          await eventually(stateIs('serving'), 'it goes on', 10_000);
         } finally {
           spawnSync(podman[0]!, [...podman.slice(1), 'rm', '--all', '--force', '--time=0']);
         }
