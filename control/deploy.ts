@@ -1,7 +1,7 @@
 /** `deploy`: from a specification to a serving deployment, or to the reason why not. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { Objective } from '../spec/model-yaml.ts';
+import type { ModelSpec, Objective } from '../spec/model-yaml.ts';
 import type { Plan } from '../spec/plan.ts';
 import type { GatewayEndpoint } from '../spec/state-layout.ts';
 import { type AcceptRequest, acceptPlan } from './accept-plan.ts';
@@ -55,7 +55,7 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   const deployment = await operations.store.whilePlanning(operations, async () => {
     const made = await planNow(operations, spec, request.spec_file, { objective });
     const planned = request.plan ? useFresh(request.plan, made) : made;
-    requireFeasible(planned.plan);
+    requireFeasible(planned.plan, { may_be_empty: spec.share !== undefined });
     for (const message of planned.plan.warnings) emit({ at_ms: now_ms(), kind: 'warning', message });
     const opened = await DeploymentInProgress.open(operations, request);
     await opened.accept(planned);
@@ -67,7 +67,7 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   if (!request.detach) {
     await deployment.follow(deadline_ms);
     await forgetPrevious(operations, spec.name);
-    await expectModels(operations, endpoint, result);
+    await expectModels(operations, endpoint, { ...result, models: servedModels(spec.models) });
   }
   await leaveToKeeper(operations, spec.name);
   if (!request.detach) emit({ at_ms: now_ms(), kind: 'serving', url: result.url, models: result.models });
@@ -223,6 +223,11 @@ function cannotServe(assessment: Assessment): boolean {
   return (
     phase === 'degraded' && replicas_failed > 0 && replicas_serving + replicas_failed === replicas_wanted
   );
+}
+
+/** Those that have a replica from the start; over several sites others may have it. */
+function servedModels(models: readonly ModelSpec[]): string[] {
+  return models.flatMap(({ name, replicas }) => (replicas === 0 ? [] : [name]));
 }
 
 /** The gateway finds replicas by itself; that it has not yet is worth a word. */

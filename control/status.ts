@@ -3,6 +3,7 @@
 import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
 import { concurrencyOf } from '../spec/launch.ts';
 import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
+import { alwaysOn } from '../spec/scaling.ts';
 import { inspectGateway } from './gateway/process.ts';
 import { baseUrl } from './gateway/url.ts';
 import { liveFacts } from './plan/live-facts.ts';
@@ -18,6 +19,7 @@ import {
   type UnitStatus,
 } from './reconcile/observe.ts';
 import type { Operations } from './runner/operations.ts';
+import { readSitesFile, type SitesModel } from './scaler/sites/sites-file.ts';
 import { guaranteesOf, type ModelGuarantee } from './scavenger/guarantees.ts';
 import { type DeploymentState, liveLaunches, wantedLaunches } from './state/deployment-state.ts';
 import type { DeploymentStore } from './state/deployment-store.ts';
@@ -109,6 +111,14 @@ export interface DeploymentReport extends Assessment {
   guarantees: ModelGuarantee[];
   /** Sites of the deployment that this is a share of, those without a replica left out. */
   shared_with?: string[];
+  /** Models whose replicas follow demand over those sites, as the keeper of this one last saw them. */
+  over_sites?: OverSitesReport[];
+}
+
+export interface OverSitesReport extends SitesModel {
+  /** Replicas of all sites together. */
+  replicas_min: number;
+  replicas_max: number;
 }
 
 /**
@@ -189,6 +199,7 @@ function reportDeployment(
     updated_at_ms: state.updated_at_ms,
     planning: state.planning && planningReport(state.planning),
     shared_with: state.spec.share?.sites.flatMap(({ site, models }) => (models.length > 0 ? [site] : [])),
+    over_sites: overSites(store, state),
     ...assess(state, observation),
     models: state.models.map((model) => {
       const own = units.filter((unit) => unit.model === model.model);
@@ -203,6 +214,19 @@ function reportDeployment(
     }),
     launches,
   };
+}
+
+/** Undefined where no model of it follows demand over several sites, or no keeper has looked yet. */
+function overSites({ layout }: DeploymentStore, { name, spec, desired }: DeploymentState): OverSitesReport[] | undefined {
+  const { share, models } = spec;
+  if (share === undefined || desired !== 'serving' || models.every(({ scaling }) => !scaling)) return undefined;
+  const seen = readSitesFile(layout).filter(({ deployment, of }) => deployment === name && of === share.of);
+  const reports = models.flatMap(({ name: model, scaling }) => {
+    const found = seen.find((each) => each.model === model);
+    if (!scaling || !found) return [];
+    return [{ ...found, replicas_min: alwaysOn(scaling), replicas_max: scaling.max }];
+  });
+  return reports.length > 0 ? reports : undefined;
 }
 
 function planningReport({

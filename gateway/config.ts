@@ -21,6 +21,7 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
     .optional(),
   socket: z.string().min(1).optional(),
   deployments_folder: z.string().min(1),
+  keeper_folder: z.string().min(1).optional(),
   keys_folder: z.string().min(1).optional(),
   provider_key_file: z.string().min(1).optional(),
   routing: z.enum(routingPolicyNames).optional(),

@@ -31,6 +31,7 @@ import { JournalMemory } from './relay/journal/journal-memory.ts';
 import { WaitingRoom } from './relay/waiting-room.ts';
 import { Router } from './routing/router.ts';
 import { ServiceTimes } from './routing/service-times.ts';
+import { ScalingExchange } from './scaling-exchange.ts';
 import { Sessions } from './sessions.ts';
 import { Defragmenter } from './sharing/defragmenter.ts';
 import { DemandMeter } from './workload/demand-meter.ts';
@@ -228,6 +229,10 @@ async function joinMesh({ config, times, log, parts }: Start, keys: KeyStore) {
   await retirePredecessor(config.gateway_folder, registry, own);
   sessions = new Sessions(registry, () => own.identity, log, gossip.relayFallback);
   parts.add(sessions, (part) => part.close());
+  if (config.keeper_folder !== undefined) {
+    const files = { gateway_folder: config.gateway_folder, keeper_folder: config.keeper_folder };
+    parts.add(new ScalingExchange(files, registry, own, log, times.poll_ms), (part) => part.close());
+  }
   return { registry, gossip, own, providers, table: sessions.table };
 }
 

@@ -4,6 +4,7 @@
  */
 import { isIP } from 'node:net';
 import { z } from 'zod';
+import { scalingStatementSchema } from '../spec/scaling-statement.ts';
 import { lifecycles, loadPhases, type SessionRecord } from '../spec/session-record.ts';
 
 /** Control characters: they would act on terminals that show them, and end header fields that carry them. */
@@ -81,6 +82,8 @@ export const sessionRecordSchema: z.ZodType<SessionRecord> = z.object({
     job_end_time_ms: count.optional(),
     addresses: z.array(address).max(16),
     peer: z.object({ id: peerId, addresses: z.array(peerAddress).max(16) }).optional(),
+    // One of another version, or out of bounds, is as none: the session serves all the same.
+    scaling: scalingStatementSchema.optional().catch(undefined),
   }),
 });
 

@@ -3,6 +3,7 @@
  * a gateway. Records form a grow-only map (LLMFabric §3, G-Map): merged by lifecycle, then version.
  * Only the key a record names may write it; the record is encoded as deterministic CBOR and signed.
  */
+import type { ScalingStatement } from './scaling-statement.ts';
 
 /** JOIN < SERVING < DOWN < LEFT; a merge never goes back. */
 export const lifecycles = ['JOIN', 'SERVING', 'DOWN', 'LEFT'] as const;
@@ -96,6 +97,8 @@ export interface SessionMetadata {
   addresses: { host: string; port: number }[];
   /** The process that speaks for the session in the mesh's gossip; absent where it takes no part. */
   peer?: { id: string; addresses: string[] };
+  /** Of gateways: what their site says of models that follow demand over several sites. */
+  scaling?: ScalingStatement;
 }
 
 export interface SessionRecord {

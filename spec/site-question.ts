@@ -146,6 +146,11 @@ export const siteQuestionSchema = z.strictObject({
   /** What people should know of this site, whatever the plan. */
   warnings: z.array(z.string()),
   mesh: siteMeshStateSchema,
+  /** Fingerprint of the provider that its gateway is one of. */
+  provider_id: z
+    .string()
+    .regex(/^[0-9a-f]{32}$/)
+    .optional(),
   /** What is deployed here under the name, if anything is. */
   deployed: z
     .strictObject({

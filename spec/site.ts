@@ -164,6 +164,13 @@ export const siteSchema = z
           .describe(
             'Seconds in the queue after which a job is submitted to nodes of another kind instead, where such that suit it are free. 0: never. Lower: less waiting; higher: fewer changes of mind.',
           ),
+        sites_silent_s: z
+          .number()
+          .min(10)
+          .default(60)
+          .describe(
+            'Of models that follow demand over several sites: a site that was not heard of for so long is done without, seconds. Lower: its part is taken over sooner; higher: fewer replicas that start because a link was slow.',
+          ),
         replan: replanSchema
           .prefault({})
           .describe(

@@ -65,6 +65,8 @@ export const gatewayFiles = {
   workload: 'workload.json',
   /** DemandFile, written by the gateway. */
   demand: 'demand.json',
+  /** HeardStatements, written by the gateway. */
+  sites_scaling: 'sites-scaling.json',
   /** What keys with limits used, for the other gateways of the site; written by the gateway. */
   spent: 'spent.json',
   /** ProcessIdentity of the process that holds its port and starts it; there as long as it is meant to run. */
@@ -87,6 +89,10 @@ export const keeperFiles = {
   /** Held by whoever starts or ends one. */
   start_lock: 'start.lock',
   demand: 'demand.json',
+  /** KeeperStatement: what gateways of the site publish. */
+  scaling: 'scaling.json',
+  /** How models that follow demand over several sites stand, for `status`, and for the keeper when it is started again. */
+  sites: 'sites.json',
 } as const;
 
 /** Files of the scavenger's folder. */
@@ -155,6 +161,8 @@ export interface GatewayConfig {
   socket?: string;
   /** Where deployments' pending jobs can be looked up, for honest 503 answers. */
   deployments_folder: string;
+  /** Where the keeper of the site says what is to be published of demand; absent: nothing is. */
+  keeper_folder?: string;
   /** API keys, which all gateways of a site share. Default: `keys` beside the gateway's folder. */
   keys_folder?: string;
   /** Routing policy by name; see docs/gateway.md. Default: by-engine. */

@@ -19,6 +19,7 @@ import type { CliContext } from '../context.ts';
 import { confirmationLines, expectationLines } from '../format/confirmation.ts';
 import { describeGuarantee } from '../format/guarantee.ts';
 import { limitLines } from '../format/limits.ts';
+import { describeOverSites } from '../format/over-sites.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
 import { formatTable } from '../format/table.ts';
@@ -141,6 +142,8 @@ function render(
     );
     if (report.shared_with)
       lines.push(`  a share of what was deployed over ${report.shared_with.join(', ')}`);
+    for (const line of (report.over_sites ?? []).flatMap((each) => describeOverSites(each, context.now_ms())))
+      lines.push(...wrap(line, textWidth(context), 2));
     lines.push(...replanLine(report, context.now_ms()));
     lines.push(...report.guarantees.flatMap((each) => wrap(describeGuarantee(each), textWidth(context), 2)));
     for (const reason of report.reasons)

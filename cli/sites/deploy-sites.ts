@@ -7,9 +7,10 @@ import {
   deployDivision,
   divide,
 } from '../../control/sites/deploy-sites.ts';
-import { describeShare, jobsToReplace, sitesNotNamed } from '../../control/sites/division.ts';
+import { describeScaled, describeShare, jobsToReplace, sitesNotNamed } from '../../control/sites/division.ts';
 import { requireDivisible } from '../../control/sites/whole-plan.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { DeploymentSpec } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
 import { printPlan } from '../format/plan-text.ts';
 import { style } from '../format/style.ts';
@@ -43,7 +44,7 @@ export async function deployOverSites(
   const { now_ms, signal } = context;
   const request = { ...options, spec, spec_file: path };
   const division = await divide(several.sites, request, { anew: options.dry_run, now_ms });
-  announce(context, division, options.dry_run);
+  announce(context, division, spec, options.dry_run);
   noteSitesNotNamed(context, division, spec.name);
   if (options.dry_run) return;
   if (!division.made)
@@ -62,14 +63,20 @@ export async function deployOverSites(
 }
 
 /** @throws E_PLAN_INFEASIBLE */
-function announce(context: CliContext, { made, share, doubts }: Division, dryRun: boolean): void {
+function announce(
+  context: CliContext,
+  { made, share, doubts }: Division,
+  spec: DeploymentSpec,
+  dryRun: boolean,
+): void {
   if (made) {
     if (dryRun) printPlan(context, made.plan, { explain: false });
     else for (const message of made.plan.warnings) context.note(`warning: ${message}`);
     for (const doubt of doubts) context.note(`warning: ${doubt}`);
     requireFeasible(made.plan);
   }
-  for (const line of describeShare(share)) (dryRun ? context.out : context.note)(line);
+  const lines = [...describeShare(share), ...describeScaled(spec, share)];
+  for (const line of lines) (dryRun ? context.out : context.note)(line);
 }
 
 function noteSitesNotNamed(context: CliContext, { asked }: Division, name: string): void {

@@ -2,7 +2,7 @@
 import { search_ms } from '../../control/plan/plan-now.ts';
 import { requireFeasible } from '../../control/plan/planning.ts';
 import { type AskOptions, askSites } from '../../control/sites/ask-sites.ts';
-import { describeShare, digestOfWhole, standingShare } from '../../control/sites/division.ts';
+import { describeScaled, describeShare, digestOfWhole, standingShare } from '../../control/sites/division.ts';
 import { readWhole } from '../../control/sites/model-file.ts';
 import { planWhole, requireDivisible, requireOneMesh } from '../../control/sites/whole-plan.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -54,7 +54,7 @@ export async function planOverSites(
   if (context.json) context.out(JSON.stringify({ ...plan, shares: share.sites, mesh_warnings: apart }));
   else {
     printPlan(context, plan, { explain: options.explain });
-    if (plan.unplaced.length === 0) for (const line of describeShare(share)) context.out(line);
+    if (plan.unplaced.length === 0) for (const line of [...describeShare(share), ...describeScaled(spec, share)]) context.out(line);
     for (const line of apart) context.note(`warning: ${line}`);
     const standing = standingShare(answers, of);
     if (standing)

@@ -274,6 +274,7 @@ export function writeGatewayConfig(
     mesh_folder: layout.mesh_folder,
     gateway_folder: layout.gateway_folder,
     deployments_folder: layout.deployments_folder,
+    keeper_folder: layout.keeper_folder,
     keys_folder: layout.keys_folder,
     routing: site.gateway.routing,
     wait_max_s: site.gateway.wait_max_s,

@@ -89,6 +89,7 @@ export class Keeper {
       await this.#guarded(state.name, async () => {
         next_at_ms = Math.min(next_at_ms, await this.#keep(state));
       });
+    await this.#guarded('other sites', async () => this.#scaler.tellSites());
     await this.#guarded('the gateway', async () => {
       if (any) await this.#restartGateways();
     });

@@ -168,9 +168,12 @@ function placementSettings(site: SiteConfig): PlacementQuestion['settings'] {
   return { ...rest, penalties: { ...penalties, ...site.planning.penalties } };
 }
 
-/** @throws E_PLAN_INFEASIBLE with what rejected each option, in the user's words. */
-export function requireFeasible(plan: Plan): void {
-  if (plan.unplaced.length === 0 && plan.launches.length > 0) return;
+/**
+ * @param may_be_empty a share of a deployment over several sites, whose replicas come by demand
+ * @throws E_PLAN_INFEASIBLE with what rejected each option, in the user's words
+ */
+export function requireFeasible(plan: Plan, { may_be_empty = false } = {}): void {
+  if (plan.unplaced.length === 0 && (plan.launches.length > 0 || may_be_empty)) return;
   const because = [
     ...plan.too_large.map((model) => model.because),
     ...(plan.clash ? [plan.clash.because] : []),

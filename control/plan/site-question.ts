@@ -29,6 +29,9 @@ export async function questionNow(
     ...(input.offline ? { offline: true as const } : {}),
     warnings,
     mesh: await meshStateOf(operations),
+    ...(spec.models.some(({ scaling }) => scaling !== undefined)
+      ? { provider_id: await gatewayProviderOf(operations) }
+      : {}),
     ...(before
       ? {
           deployed: {
@@ -39,6 +42,12 @@ export async function questionNow(
         }
       : {}),
   };
+}
+
+async function gatewayProviderOf({ loaded: { site, layout }, facts }: Operations): Promise<string> {
+  // Loaded when it is needed: libp2p takes its time.
+  const { ownProvider } = await import('../state/delegations.ts');
+  return ownProvider(layout, site, facts.user).fingerprint;
 }
 
 async function meshStateOf({ loaded: { site, layout } }: Operations): Promise<SiteMeshState> {

@@ -1,4 +1,4 @@
-import { type ScalingDecision, scale } from '../../solver/scaling/scale.ts';
+import { type ScalingDecision, type ScalingSettings, scale } from '../../solver/scaling/scale.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
@@ -18,21 +18,21 @@ import {
 } from '../state/deployment-state.ts';
 import { lockWait_ms } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
-import type { LaunchRecord } from '../state/launch-record.ts';
 import { newLaunch, superseded } from '../state/launch-transitions.ts';
 import { DemandWatch } from './demand-watch.ts';
+import { awake, changedTo, launchesToRemove, replicasOf, serves } from './replicas.ts';
+import { factsHere } from './sites/site-facts.ts';
+import { SiteRooms } from './sites/site-room.ts';
+import { SitesScaler, shareHere } from './sites/sites-scaler.ts';
+import { withSleep } from './sites/sleep.ts';
 import { slotsOf } from './slots.ts';
 
 /** Demand is averaged over so long before it counts, ms; on a short reclamation window over less. */
 const average_ms = 15_000;
-/** Taken for the time of a start until one was measured, s. */
-const wake_s_default = 60;
 /** After a plan that found no place: until the next one is tried, ms. */
 const retry_ms = 30_000;
 /** A better plan of some replicas is not looked for any longer. */
 const search_ms = 500;
-
-type Scaled = NonNullable<DeploymentState['scaled']>[string];
 
 /**
  * Gives models more or fewer replicas as they are asked for: looks at demand, lets `solver/scaling` decide, plans what
@@ -42,6 +42,8 @@ export class Scaler {
   readonly #operations: Operations;
   readonly #emit: (event: ProgressEvent) => void;
   readonly #watch: DemandWatch;
+  readonly #sites: SitesScaler;
+  readonly #rooms: SiteRooms;
   /** What gateways measured of each model, as of this round. */
   #measured: ReadonlyMap<string, PlannedWorkload> | undefined;
   /** By deployment and model: when to try again what found no place. */
@@ -51,16 +53,24 @@ export class Scaler {
     this.#operations = { ...operations, emit: () => {} };
     this.#emit = emit;
     this.#watch = new DemandWatch(operations.store.layout);
+    this.#sites = new SitesScaler(this.#operations);
+    this.#rooms = new SiteRooms(this.#operations);
   }
 
-  /** Reads what gateways say; once before the deployments of a round. */
+  /** Reads what gateways say, and hears other sites; once before the deployments of a round. */
   readDemand(states: readonly DeploymentState[]): void {
+    this.#sites.read(states);
     const windows = states.flatMap(({ spec }) =>
       spec.models.flatMap(({ scaling }) => (scaling ? [1000 * scaling.window_s] : [])),
     );
     if (windows.length === 0) return;
     this.#watch.read(this.#operations.now_ms(), Math.max(...windows));
     this.#measured = measuredWorkloads(this.#operations.store.layout.root);
+  }
+
+  /** Tells other sites how this one stands; once after the deployments of a round. */
+  tellSites(): void {
+    this.#sites.publish();
   }
 
   /**
@@ -72,33 +82,83 @@ export class Scaler {
     let changed = false;
     for (const model of state.spec.models) {
       if (!model.scaling) continue;
-      // What was tried and given up is not tried again under another name.
-      if (wantedLaunches(state).some((launch) => launch.given_up !== undefined && serves(launch, model.name)))
-        continue;
-      const { have, serving } = replicasOf(state, observation, model.name);
-      if (serving > 0 && state.scaled?.[model.name]?.asleep_since_ms !== undefined) {
-        await this.#update(state.name, (current) => awake(current, model.name, this.#operations.now_ms()));
-        changed = true;
-      }
-      const decided = this.#decide(state, observation, model, have, serving);
-      if (decided.replicas === have || (spent && decided.replicas > have)) continue;
-      const done =
-        decided.replicas > have
-          ? await this.#add(state, model, decided.replicas - have)
-          : await this.#remove(state, model, have - decided.replicas);
-      if (!done) continue;
-      changed = true;
-      this.#emit({
-        at_ms: this.#operations.now_ms(),
-        kind: 'scaled',
-        deployment: state.name,
-        model: model.name,
-        from: have,
-        to: done.replicas,
-        because: decided.because,
-      });
+      const isChanged = shareHere(state, model)
+        ? await this.#scaleOverSites(state, observation, model, spent)
+        : await this.#scaleAlone(state, observation, model, spent);
+      changed ||= isChanged;
     }
     return changed;
+  }
+
+  async #scaleAlone(
+    state: DeploymentState,
+    observation: Observation,
+    model: ModelSpec,
+    spent: boolean,
+  ): Promise<boolean> {
+    // What was tried and given up is not tried again under another name.
+    if (hasGivenUp(state, model)) return false;
+    const { have, serving } = replicasOf(state, observation, model.name);
+    const wakes = serving > 0 && state.scaled?.[model.name]?.asleep_since_ms !== undefined;
+    if (wakes)
+      await this.#update(state.name, (current) => awake(current, model.name, this.#operations.now_ms()));
+    const { replicas, because } = this.#decide(state, observation, model, have, serving);
+    if (replicas === have || (spent && replicas > have)) return wakes;
+    return (await this.#change(state, model, { from: have, to: replicas, because })) || wakes;
+  }
+
+  /** This site's part of what all of them decide. */
+  async #scaleOverSites(
+    state: DeploymentState,
+    observation: Observation,
+    model: ModelSpec,
+    spent: boolean,
+  ): Promise<boolean> {
+    const now_ms = this.#operations.now_ms();
+    const { have } = replicasOf(state, observation, model.name);
+    const found = await this.#rooms.roomFor(state, model, have, shareHere(state, model)!);
+    const full = (because: string): typeof found => ({ ...found, limit: have, ready: have, because });
+    const room = spent
+      ? full('the budget of GPU-hours is used up')
+      : hasGivenUp(state, model)
+        ? full('a replica was given up')
+        : found;
+    const facts = factsHere(state, observation, model, {
+      now_ms,
+      demand: this.#watch.demandOf([model.name, ...model.aliases]),
+      settings: settingsOf(model),
+      slots: slotsOf(state, observation, model, this.#measured?.get(model.name)),
+      room,
+    });
+    const { act, because, all } = this.#sites.decide(state, model, facts, room.because);
+    const isTold = !all || withSleep(state, model.name, all, now_ms) === undefined;
+    const told = isTold
+      ? undefined
+      : await this.#update(state.name, (current) => withSleep(current, model.name, all, now_ms));
+    if (act === undefined) return told !== undefined;
+    const changed = await this.#change(state, model, { from: have, to: act, because });
+    return changed || told !== undefined;
+  }
+
+  /** @returns whether replicas came or went */
+  async #change(
+    state: DeploymentState,
+    model: ModelSpec,
+    { from, to, because }: { from: number; to: number; because: string },
+  ): Promise<boolean> {
+    const done =
+      to > from ? await this.#add(state, model, to - from) : await this.#remove(state, model, from - to);
+    if (!done) return false;
+    this.#emit({
+      at_ms: this.#operations.now_ms(),
+      kind: 'scaled',
+      deployment: state.name,
+      model: model.name,
+      from,
+      to: done.replicas,
+      because,
+    });
+    return true;
   }
 
   #decide(
@@ -108,8 +168,6 @@ export class Scaler {
     have: number,
     serving: number,
   ): ScalingDecision {
-    const scaling = model.scaling!;
-    const window_ms = 1000 * scaling.window_s;
     const { samples, asked_ms, ttft_ms } = this.#watch.demandOf([model.name, ...model.aliases]);
     return scale({
       now_ms: this.#operations.now_ms(),
@@ -121,13 +179,7 @@ export class Scaler {
       asked_ms,
       ttft_ms,
       slo_ttft_ms: model.slo.ttft_ms,
-      settings: {
-        replicas_min: alwaysOn(scaling),
-        replicas_max: scaling.max,
-        target: scaling.target,
-        window_ms,
-        average_ms: Math.min(average_ms, window_ms / 4),
-      },
+      settings: settingsOf(model),
     });
   }
 
@@ -145,7 +197,7 @@ export class Scaler {
       const { plan, fingerprint } = await planNow(this.#operations, spec, state.spec_file, { search_ms });
       requireFeasible(plan);
       this.#retry_ms.delete(key);
-      return await this.#changeReplicas(state.name, model.name, (current) => ({
+      return await this.#changeReplicas(state, model, (current) => ({
         ...current,
         launches: [
           ...plan.launches.map((planned, index) =>
@@ -161,21 +213,24 @@ export class Scaler {
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
       this.#retry_ms.set(key, now_ms() + retry_ms);
+      const because = `${[error.message, ...error.because].join(': ')} [${error.code}]`;
+      // Over several sites another one is to have it meanwhile.
+      this.#rooms.refused(state, model, replicasOf(state, undefined, model.name).have, because);
       this.#emit({
         at_ms: now_ms(),
         kind: 'warning',
-        message: `${model.name} of ${state.name} needs ${count} more replica(s): ${[error.message, ...error.because].join(': ')} [${error.code}]`,
+        message: `${model.name} of ${state.name} needs ${count} more replica(s): ${because}`,
       });
       return undefined;
     }
   }
 
   #remove(
-    { name }: DeploymentState,
+    state: DeploymentState,
     model: ModelSpec,
     count: number,
   ): Promise<{ replicas: number } | undefined> {
-    return this.#changeReplicas(name, model.name, (current) => {
+    return this.#changeReplicas(state, model, (current) => {
       const leaving = launchesToRemove(current, model.name, count);
       return leaving.length === 0 ? undefined : replaceLaunches(current, leaving.map(superseded));
     });
@@ -183,16 +238,17 @@ export class Scaler {
 
   /** @returns how many replicas the model has then; undefined where nothing was changed */
   async #changeReplicas(
-    name: string,
-    model: string,
+    state: DeploymentState,
+    model: ModelSpec,
     change: (state: DeploymentState) => DeploymentState | undefined,
   ): Promise<{ replicas: number } | undefined> {
     const { now_ms } = this.#operations;
-    const after = await this.#update(name, (state) => {
-      const changed = change(state);
-      return changed && changedTo(changed, model, now_ms());
+    const over_sites = shareHere(state, model) !== undefined;
+    const after = await this.#update(state.name, (current) => {
+      const changed = change(current);
+      return changed && changedTo(changed, model.name, now_ms(), over_sites);
     });
-    return after && { replicas: replicasOf(after, undefined, model).have };
+    return after && { replicas: replicasOf(after, undefined, model.name).have };
   }
 
   /** Changes the state as it is under the lock, if it is still to be kept. */
@@ -217,85 +273,18 @@ function asPartOf({ replicas, min_stable_replicas }: ModelSpec, planned: Planned
   return { ...planned, units };
 }
 
-/** Whole jobs of this model alone, `count` replicas at most: those that do not serve first, then the youngest. */
-function launchesToRemove(state: DeploymentState, model: string, count: number): LaunchRecord[] {
-  const own = wantedLaunches(state).filter(
-    ({ planned, given_up }) =>
-      given_up === undefined && planned.units.every((unit) => unit.model.name === model),
-  );
-  own.sort(
-    (a, b) =>
-      Number(a.served_at_ms !== undefined) - Number(b.served_at_ms !== undefined) ||
-      (b.submitting_since_ms ?? Number.POSITIVE_INFINITY) -
-        (a.submitting_since_ms ?? Number.POSITIVE_INFINITY),
-  );
-  let left = count;
-  return own.filter(({ planned: { units } }) => {
-    if (units.length > left) return false;
-    left -= units.length;
-    return true;
-  });
-}
-
-function serves({ planned }: LaunchRecord, model: string): boolean {
-  return planned.units.some((unit) => unit.model.name === model);
-}
-
-/** Replicas that are wanted, ended ones that get a successor included, and those that serve. */
-function replicasOf(
-  state: DeploymentState,
-  observation: Observation | undefined,
-  name: string,
-): { have: number; serving: number } {
-  let have = 0;
-  let serving = 0;
-  for (const launch of wantedLaunches(state)) {
-    if (launch.given_up !== undefined) continue;
-    const units = launch.planned.units.filter((unit) => unit.model.name === name);
-    const now = observation?.launches.get(launch.launch_id)?.serving_units ?? [];
-    have += units.length;
-    serving += units.filter(({ unit }) => now.includes(unit)).length;
-  }
-  return { have, serving };
-}
-
-/** The new number written down, with what it means for those who ask. */
-function changedTo(state: DeploymentState, model: string, now_ms: number): DeploymentState {
-  const { have: replicas } = replicasOf(state, undefined, model);
-  const before = state.scaled?.[model];
-  const scaled: Scaled = {
-    changed_ms: now_ms,
-    wake_s: startTime_s(state, model) ?? before?.wake_s ?? wake_s_default,
-  };
-  if (replicas === 0) scaled.asleep_since_ms = now_ms;
-  else if (before?.asleep_since_ms !== undefined) {
-    scaled.asleep_since_ms = before.asleep_since_ms;
-    scaled.waking_since_ms = now_ms;
-  }
+function settingsOf({ scaling }: ModelSpec): ScalingSettings {
+  const { max, target, window_s } = scaling!;
+  const window_ms = 1000 * window_s;
   return {
-    ...state,
-    scaled: { ...state.scaled, [model]: scaled },
-    models: state.models.map((each) => (each.model === model ? { ...each, replicas } : each)),
+    replicas_min: alwaysOn(scaling!),
+    replicas_max: max,
+    target,
+    window_ms,
+    average_ms: Math.min(average_ms, window_ms / 4),
   };
 }
 
-function awake(state: DeploymentState, model: string, now_ms: number): DeploymentState {
-  const before = state.scaled?.[model];
-  const scaled: Scaled = {
-    changed_ms: before?.changed_ms ?? now_ms,
-    wake_s: startTime_s(state, model) ?? before?.wake_s ?? wake_s_default,
-  };
-  return { ...state, scaled: { ...state.scaled, [model]: scaled } };
-}
-
-/** From submission to serving, the longest of the launches that are remembered. */
-function startTime_s(state: DeploymentState, model: string): number | undefined {
-  const times_s = state.launches.flatMap(({ planned, submitting_since_ms, served_at_ms }) =>
-    planned.units.some((unit) => unit.model.name === model) &&
-    submitting_since_ms !== undefined &&
-    served_at_ms !== undefined
-      ? [(served_at_ms - submitting_since_ms) / 1000]
-      : [],
-  );
-  return times_s.length === 0 ? undefined : Math.max(1, ...times_s);
+function hasGivenUp(state: DeploymentState, { name }: ModelSpec): boolean {
+  return wantedLaunches(state).some((launch) => launch.given_up !== undefined && serves(launch, name));
 }

@@ -1,4 +1,6 @@
 /** How a deployment is divided over sites: what each has, what stands, and what is left of before. Pure. */
+import type { DeploymentSpec } from '../../spec/model-yaml.ts';
+import { alwaysOn } from '../../spec/scaling.ts';
 import type { SiteQuestion } from '../../spec/site-question.ts';
 import type { Share, SiteShare } from '../../spec/site-share.ts';
 import { digestOf } from '../state/digest.ts';
@@ -17,6 +19,10 @@ export function digestOfWhole(
     sites: answers.map(({ site }) => site),
     slurm,
     objective,
+    // Told where a model follows demand: whose word counts is part of a share.
+    providers: answers.some(({ provider_id }) => provider_id !== undefined)
+      ? answers.map(({ provider_id }) => provider_id)
+      : undefined,
     models: first?.question.models.map(({ architecture, weight_bytes, summary }) => ({
       architecture,
       weight_bytes,
@@ -71,5 +77,20 @@ export function describeShare({ sites }: Pick<Share, 'sites'>): string[] {
         : `${replicas} of ${name}`,
     );
     return `${site}: ${counts.join(', ') || 'nothing'}`;
+  });
+}
+
+/** Where replicas of models that follow demand may come, the cheapest first: a sentence each. */
+export function describeScaled({ models }: Pick<DeploymentSpec, 'models'>, { sites }: Share): string[] {
+  return models.flatMap(({ name, scaling }) => {
+    const kinds = sites.flatMap(({ site, models: own }) =>
+      (own.find((model) => model.name === name)?.costs ?? []).map((each) => ({ site, ...each })),
+    );
+    if (!scaling || kinds.length === 0) return [];
+    kinds.sort((a, b) => a.cost - b.cost);
+    const places = kinds.map(({ site, node_kind, cost }) => `${site}/${node_kind} (${Number(cost.toPrecision(2))})`);
+    return [
+      `${name} follows demand, ${alwaysOn(scaling)} to ${scaling.max} replicas over all sites; what a replica costs: ${places.join(', ')}`,
+    ];
   });
 }

@@ -18,21 +18,13 @@ import { searchDeadline } from '../plan/search-deadline.ts';
 import { unusedDevices } from '../plan/whole-nodes.ts';
 import { digestOf } from '../state/digest.ts';
 
-/** @throws E_CONFIG_UNSUPPORTED, E_CONFIG_CONFLICT where what the file asks for is for one site alone */
-export function requireDivisible({ name, models, share }: DeploymentSpec): void {
+/** @throws E_CONFIG_CONFLICT where the file is of one site alone */
+export function requireDivisible({ name, share }: DeploymentSpec): void {
   if (share !== undefined)
     throw new HpcserveError('E_CONFIG_CONFLICT', {
       what: `this file is one site's share of ${name}`,
       because: 'it has a key share, which deploy --sites writes',
       try: 'give the file of the whole',
-    });
-  const scaled = models.filter(({ scaling }) => scaling !== undefined).map((model) => model.name);
-  if (scaled.length > 0)
-    throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
-      what: `scaling of ${scaled.join(', ')} does not go over several sites`,
-      because:
-        'each site scales by the requests that its own gateways see, and the gateways of one site see those of all',
-      try: 'remove scaling and say how many replicas there are to be, or deploy it on one site',
     });
 }
 
@@ -91,11 +83,11 @@ export function planWhole(
     warnings: [...new Set(warnings)],
   });
   const names = answers.map(({ site }) => site);
-  return {
-    question,
-    plan,
-    share: { of, sites: siteShares(placement, names, question, spec.budget?.gpu_hours) },
-  };
+  const sites = siteShares(placement, names, question, spec.budget?.gpu_hours).map((share, at) => ({
+    ...share,
+    provider_id: answers[at]!.provider_id,
+  }));
+  return { question, plan, share: { of, sites } };
 }
 
 /** A model lies elsewhere on each site. */

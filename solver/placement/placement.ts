@@ -96,6 +96,40 @@ export function place(question: PlacementQuestion, options: PlaceOptions = {}): 
   return placement;
 }
 
+/** What one more replica costs on a kind of node, by the objective of the question. */
+export interface KindCost {
+  node_kind: string;
+  cost: number;
+}
+
+/**
+ * By model, what a replica costs on each kind that can run it, by its best option there: in points of one question, so
+ * that kinds of several sites compare.
+ * @param replicas among which the model's requests are divided
+ */
+export function replicaCosts(
+  question: PlacementQuestion,
+  replicas: (model: string) => number,
+): ReadonlyMap<string, KindCost[]> {
+  const byModel = new Map(
+    question.models.map((model) => [model.spec.name, feasibleOptions(model, question, [])]),
+  );
+  const costOf = objectiveCost({ ...question, running: undefined }, new LatencyEstimator(), byModel);
+  const costs = new Map<string, KindCost[]>();
+  for (const [model, options] of byModel) {
+    const share = 1 / Math.max(1, replicas(model));
+    const best = new Map<string, number>();
+    for (const option of options) {
+      const { node_kind } = option.offer;
+      // What nodes are free is told by each site as it is then.
+      const free = { ...option, offer: { ...option.offer, free: undefined, nodes_idle: undefined } };
+      best.set(node_kind, Math.min(best.get(node_kind) ?? Number.POSITIVE_INFINITY, costOf(free, 1, share)));
+    }
+    costs.set(model, [...best].map(([node_kind, cost]) => ({ node_kind, cost })));
+  }
+  return costs;
+}
+
 function feasibleOptions(
   model: PlacementModel,
   question: PlacementQuestion,

@@ -26,12 +26,12 @@ export interface ScalingSettings {
 }
 
 /** Hysteresis: a replica goes only if the others would then be in use by no more than this share of the target. */
-const down_share = 0.8;
+export const down_share = 0.8;
 /**
  * An objective that is missed is not the fault of too few replicas where these are less in use than this share of the
  * target.
  */
-const busy_share = 0.5;
+export const busy_share = 0.5;
 
 export interface ScalingQuestion {
   now_ms: number;
@@ -62,16 +62,13 @@ export function scale(question: ScalingQuestion): ScalingDecision {
   const { replicas_min, replicas_max, target, window_ms } = settings;
   const bounded = (wanted: number): number => Math.max(replicas_min, Math.min(replicas_max, wanted));
   const asked = question.asked_ms !== undefined && question.asked_ms > now_ms - window_ms;
-  const means = averages(samples, now_ms, settings);
-  const load = means.at(-1) ?? 0;
+  const { mean: load, peak: most, seen } = demandOver(samples, now_ms, settings);
 
   const wanted = Math.max(need(load, target * slots), Number(asked), missesObjective(question, load));
   const up = bounded(wanted);
   if (up > replicas) return { replicas: up, because: upBecause(question, load, wanted) };
 
-  const most = Math.max(0, ...means);
   const down = bounded(Math.max(need(most, down_share * target * slots), Number(asked)));
-  const seen = (samples[0]?.at_ms ?? now_ms) <= now_ms - window_ms;
   const settled = question.changed_ms <= now_ms - window_ms;
   if (down >= replicas || !seen || !settled) return { replicas, because: 'as many as are needed' };
   const window_s = Math.round(window_ms / 1000);
@@ -82,6 +79,25 @@ export function scale(question: ScalingQuestion): ScalingDecision {
         ? `nobody has asked for ${window_s} s`
         : `at most ${figure(most)} requests at once in ${window_s} s`,
   };
+}
+
+export interface DemandSeen {
+  /** Requests at once, on average of late, and the most of a window's averages. */
+  mean: number;
+  peak: number;
+  /** Samples reach back for a whole window. */
+  seen: boolean;
+}
+
+/** What samples come to. */
+export function demandOver(
+  samples: readonly DemandSample[],
+  now_ms: number,
+  settings: Pick<ScalingSettings, 'window_ms' | 'average_ms'>,
+): DemandSeen {
+  const means = averages(samples, now_ms, settings);
+  const seen = (samples[0]?.at_ms ?? now_ms) <= now_ms - settings.window_ms;
+  return { mean: means.at(-1) ?? 0, peak: Math.max(0, ...means), seen };
 }
 
 function need(concurrency: number, per_replica: number): number {
@@ -111,7 +127,7 @@ function upBecause({ replicas, ttft_ms, slots }: ScalingQuestion, load: number, 
 function averages(
   samples: readonly DemandSample[],
   now_ms: number,
-  { window_ms, average_ms }: ScalingSettings,
+  { window_ms, average_ms }: Pick<ScalingSettings, 'window_ms' | 'average_ms'>,
 ): number[] {
   const sums = new Map<number, { sum: number; count: number }>();
   for (const { at_ms, concurrency } of samples) {
@@ -124,6 +140,6 @@ function averages(
   return [...sums].sort(([a], [b]) => b - a).map(([, { sum, count }]) => sum / count);
 }
 
-function figure(value: number): string {
+export function figure(value: number): string {
   return value.toFixed(value < 10 ? 1 : 0);
 }

@@ -11,10 +11,13 @@ import type {
 } from '../../spec/plan.ts';
 import type { ModelShare, SiteShare } from '../../spec/site-share.ts';
 import { unitName } from '../placement/packing.ts';
+import { type KindCost, replicaCosts } from '../placement/placement.ts';
 import { kindAt, kindOfSite } from './kind-names.ts';
 
 /** A share of requests is never written as 0: where replicas are, some come. */
 const request_share_min = 1e-6;
+/** Nothing is for free: what is compared is divided by it. */
+const cost_min = 1e-6;
 
 /**
  * @param question the merged one
@@ -26,6 +29,7 @@ export function siteShares(
   question: PlacementQuestion,
   budget_gpu_hours?: number,
 ): SiteShare[] {
+  const costs = costsOfScaled(placement, question);
   const shares = sites.map((site): SiteShare & { gpus: number } => ({
     site,
     models: [],
@@ -38,16 +42,20 @@ export function siteShares(
     let nth = 0;
     for (const [at, share] of shares.entries()) {
       const { replicas, onStable, requests } = counts[at]!;
-      if (replicas === 0) continue;
+      const own = spec.scaling && costsAt(share.site, costs.get(spec.name) ?? []);
+      // What follows demand is known to every site that can run it, also where it has no replica yet.
+      if (replicas === 0 && !own?.length) continue;
       const min_stable_replicas = Math.min(stable, onStable);
       stable -= min_stable_replicas;
-      share.models.push({
+      const told: ModelShare = {
         name: spec.name,
         replicas,
         min_stable_replicas,
-        scavenger_replicas: part(spec.scavenger.replicas, having, nth++),
-        request_share: Math.min(1, Math.max(request_share_min, requests)),
-      });
+        scavenger_replicas: replicas === 0 ? 0 : part(spec.scavenger.replicas, having, nth++),
+        request_share: replicas === 0 ? 1 / spec.scaling!.max : Math.min(1, Math.max(request_share_min, requests)),
+      };
+      if (own) told.costs = own;
+      share.models.push(told);
     }
   }
   const gpus = shares.reduce((sum, share) => sum + share.gpus, 0);
@@ -56,6 +64,24 @@ export function siteShares(
     // Sites without a GPU use none of it.
     gpu_hours: budget_gpu_hours === undefined || own === 0 ? undefined : (budget_gpu_hours * own) / gpus,
   }));
+}
+
+/** Of the models that follow demand. */
+function costsOfScaled(placement: Placement, question: PlacementQuestion): ReadonlyMap<string, KindCost[]> {
+  const models = question.models.filter(({ spec }) => spec.scaling !== undefined);
+  if (models.length === 0) return new Map();
+  return replicaCosts(
+    { ...question, models },
+    (name) => placement.models.find(({ model }) => model === name)?.replicas ?? 1,
+  );
+}
+
+/** By the kinds' own names there. */
+function costsAt(site: string, costs: readonly KindCost[]): KindCost[] {
+  return costs.flatMap(({ node_kind, cost }) => {
+    const own = kindOfSite(site, node_kind);
+    return own === undefined ? [] : [{ node_kind: own, cost: Number(Math.max(cost_min, cost).toPrecision(4)) }];
+  });
 }
 
 /** Of `total` among `parts`, as even as whole numbers are; the first ones have what remains. */
