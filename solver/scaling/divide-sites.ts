@@ -2,12 +2,13 @@
  * How many replicas each site is to have of a model that follows demand over several of them. Every keeper asks this of
  * the same statements and carries out its own number alone, so it is pure, and says the same to all:
  *
- *   more are needed     ─► where one is about to leave it stays; else the least cost for each request at once that it takes
- *   fewer are needed    ─► what was not started yet, then what does not serve, then the dearest; never below demand
+ *   more are needed     ─► where a place for a request at once costs least, on nodes that are free if there are any
+ *   fewer are needed    ─► what does not serve first, then the dearest; never below demand
  *   neither             ─► a replica may move to a site that is much cheaper: there it starts, then here one leaves
  *
- * Sites say what they are about to have (`claim`) before they do it, and that is what is counted: of two that mean to
- * add the same replica, all see the second one before either begins.
+ * Sites say what they are about to have (`claim`) before they do it. It begins with what they have, and where something
+ * is to be added or taken away those come first that said they would, in the order of the sites: of two that mean to add
+ * the same replica, both see who is to before either begins, also where they see prices or demand a little differently.
  */
 import { busy_share, down_share, figure } from './scale.ts';
 
@@ -85,8 +86,7 @@ class Division {
     this.#peak = Math.max(this.#load, sum(sites.map(({ peak }) => peak)));
     const asked = sites.some((site) => site.asked);
     this.#floor = Math.min(settings.replicas_max, Math.max(settings.replicas_min, Number(asked)));
-    // What a site cannot run is no claim of use.
-    this.claims = sites.map(({ claim, have, limit }) => Math.min(claim, Math.max(have, limit)));
+    this.claims = sites.map(({ have }) => have);
   }
 
   /** More where demand, the minimum or a missed objective asks for it. */
@@ -141,7 +141,7 @@ class Division {
   /** @returns why, where it took any */
   #takeDearSpares(): string | undefined {
     for (let because: string | undefined; ; ) {
-      const from = this.#dearest((site, at) => this.claims[at]! > 0 && this.#isSpare(site));
+      const from = this.#leaves((site, at) => this.claims[at]! > 0 && this.#isSpare(site));
       const to = this.#cheapest((site, at) => this.claims[at]! > 0 || this.claims[at]! < site.ready);
       if (to === undefined || from === undefined || !this.#isMuchCheaper(to, from)) return because;
       this.claims[from]!--;
@@ -152,8 +152,8 @@ class Division {
   /** The beginning of a move: what takes the place of a replica starts at a site that is much cheaper. */
   moved(): SitesDivision | undefined {
     if (!this.#isAtRest()) return undefined;
-    const to = this.#cheapest((site, at) => this.claims[at]! < site.ready);
-    const from = this.#dearest((_, at) => this.claims[at]! > 0);
+    const to = this.#comes((site, at) => this.claims[at]! < site.ready);
+    const from = this.#leaves((_, at) => this.claims[at]! > 0);
     if (to === undefined || from === undefined || !this.#isMuchCheaper(to, from)) return undefined;
     const added = this.#insteadOf(to, from);
     if (added === undefined) return undefined;
@@ -179,10 +179,10 @@ class Division {
     );
   }
 
-  /** All that is said is done, and serves; and nothing is there to make first tokens come sooner. */
+  /** All there are serve; and nothing is there to make first tokens come sooner. */
   #isAtRest(): boolean {
-    const done = this.#sites.every(({ have, serving }, at) => this.claims[at] === have && serving === have);
-    return done && this.#isQuiet() && !this.#sites.some(({ late }) => late);
+    const serves = this.#sites.every(({ have, serving }) => serving === have);
+    return serves && this.#isQuiet() && !this.#sites.some(({ late }) => late);
   }
 
   #missesObjective(): boolean {
@@ -213,18 +213,29 @@ class Division {
 
   #cheapestWithRoom(): number | undefined {
     return (
-      this.#cheapest(({ have }, at) => this.claims[at]! < have) ??
-      this.#cheapest(({ ready, stuck }, at) => this.claims[at]! < ready && stuck === 0) ??
+      this.#comes(({ ready, stuck }, at) => this.claims[at]! < ready && stuck === 0) ??
       this.#cheapest(({ limit, stuck }, at) => this.claims[at]! < limit && stuck === 0)
     );
+  }
+
+  /** One that said that it would have more, as far as it can; else the cheapest. */
+  #comes(accepts: (site: SiteStanding, at: number) => boolean): number | undefined {
+    const said = this.#sites.findIndex(
+      ({ claim, limit, stuck }, at) => this.claims[at]! < Math.min(claim, limit) && stuck === 0,
+    );
+    return said >= 0 ? said : this.#cheapest(accepts);
+  }
+
+  /** One that said that it would have fewer; else the dearest. */
+  #leaves(accepts: (site: SiteStanding, at: number) => boolean): number | undefined {
+    const said = this.#sites.findIndex((site, at) => this.claims[at]! > site.claim && accepts(site, at));
+    return said >= 0 ? said : this.#dearest(accepts);
   }
 
   #firstToLeave(mayLeave: (site: SiteStanding) => boolean): number | undefined {
     const has = (site: SiteStanding, at: number): boolean => this.claims[at]! > 0 && mayLeave(site);
     return (
-      this.#dearest((site, at) => has(site, at) && this.claims[at]! > site.have) ??
-      this.#dearest((site, at) => has(site, at) && this.claims[at]! > site.serving) ??
-      this.#dearest(has)
+      this.#leaves((site, at) => has(site, at) && this.claims[at]! > site.serving) ?? this.#leaves(has)
     );
   }
 
@@ -250,7 +261,7 @@ class Division {
 
   #growthReason(before: number, late: boolean): string {
     const { target } = this.#settings;
-    const had = sum(this.#sites.map(({ slots, claim }) => slots * claim));
+    const had = sum(this.#sites.map(({ slots, have }) => slots * have));
     if (this.#load / target > had) {
       if (before === 0) return 'a request came';
       return `${figure(this.#load)} requests at once, and replicas that compute ${had}`;

@@ -4,10 +4,11 @@
  */
 
 /**
- * What a site is about to have is known to the others for so long before it does it, ms: longer than a statement
- * travels. Lower: replicas start sooner; higher: slower links, and still no two sites that start the same one.
+ * What a site is about to have is known to the others for so long before it does it, ms: longer than a statement travels
+ * there and another one back. Lower: replicas start sooner; higher: slower links, and still no two sites that start the
+ * same one.
  */
-export const settle_ms = 5_000;
+export const settle_ms = 6_000;
 
 /** Replicas that a site said it is about to have. */
 export interface SiteClaim {

@@ -7,6 +7,8 @@ export interface WorldSite {
   slots: number;
   cost: number;
   limit: number;
+  /** What a replica costs as a share of `cost`, as it changes. */
+  factor?: (at_s: number) => number;
   /** Replicas it begins with. */
   replicas?: number;
 }
@@ -45,6 +47,7 @@ export interface Instant {
   load: number;
 }
 
+/** Keepers come round at intervals of their own, up to this one. */
 const round_s = 5;
 
 export function simulateSites(world: SitesWorld): Instant[] {
@@ -90,7 +93,7 @@ export function simulateSites(world: SitesWorld): Instant[] {
       limit: sites[at]!.limit,
       ready: sites[at]!.limit,
       slots: sites[at]!.slots,
-      cost: sites[at]!.cost,
+      cost: sites[at]!.cost * (sites[at]!.factor?.(at_s) ?? 1),
     };
   };
 
@@ -137,7 +140,7 @@ export function simulateSites(world: SitesWorld): Instant[] {
   for (let at_s = 0; at_s < world.seconds; at_s++) {
     for (const [at, keeper] of keepers.entries()) {
       if (at_s < keeper.next_round_s) continue;
-      keeper.next_round_s = at_s + round_s;
+      keeper.next_round_s = at_s + 1 + Math.floor(random() * round_s);
       if (isUp(at, at_s)) round(at, at_s);
     }
     for (let index = mail.length - 1; index >= 0; index--)
