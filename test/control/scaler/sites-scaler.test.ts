@@ -158,7 +158,7 @@ describe('the keepers of two sites', () => {
     rounds([one, two], 2);
     // It is said, and nothing is done yet.
     expect(two.said!.statement.models[0]).toMatchObject({ have: 1, claim: 2 });
-    rounds([one, two], 4);
+    rounds([one, two], 6);
     expect([one.facts.have, two.facts.have]).toEqual([1, 2]);
     expect(one.said!.peers).toEqual([{ site: 'two', provider_id: '2'.repeat(32) }]);
     expect(one.seen).toMatchObject({
@@ -200,7 +200,7 @@ describe('the keepers of two sites', () => {
 
   it('go on where they were when a keeper is started again: neither the wait nor the claim begins anew', () => {
     const one = new Site('one', { mean: 7, peak: 7, asked: true });
-    rounds([one], 13);
+    rounds([one], 14);
     expect(one.seen).toMatchObject({ silent: ['two'], claim: { replicas: 3 } });
     one.scaler = new SitesScaler(one.operations);
     rounds([one], 2);
