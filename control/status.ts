@@ -217,9 +217,13 @@ function reportDeployment(
 }
 
 /** Undefined where no model of it follows demand over several sites, or no keeper has looked yet. */
-function overSites({ layout }: DeploymentStore, { name, spec, desired }: DeploymentState): OverSitesReport[] | undefined {
+function overSites(
+  { layout }: DeploymentStore,
+  { name, spec, desired }: DeploymentState,
+): OverSitesReport[] | undefined {
   const { share, models } = spec;
-  if (share === undefined || desired !== 'serving' || models.every(({ scaling }) => !scaling)) return undefined;
+  if (share === undefined || desired !== 'serving' || models.every(({ scaling }) => !scaling))
+    return undefined;
   const seen = readSitesFile(layout).filter(({ deployment, of }) => deployment === name && of === share.of);
   const reports = models.flatMap(({ name: model, scaling }) => {
     const found = seen.find((each) => each.model === model);

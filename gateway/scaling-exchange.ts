@@ -51,7 +51,8 @@ export class ScalingExchange {
     this.#timer = setInterval(() => this.#look(), poll_ms).unref();
     this.#unsubscribe = registry.onChange((changes) => {
       const isNews = changes.some(
-        ({ before, after }) => JSON.stringify(before?.metadata.scaling) !== JSON.stringify(after?.metadata.scaling),
+        ({ before, after }) =>
+          JSON.stringify(before?.metadata.scaling) !== JSON.stringify(after?.metadata.scaling),
       );
       if (isNews && this.#peers.length > 0) this.#look();
     });

@@ -288,7 +288,7 @@ export const modelSchema = z.strictObject({
   scaling: scalingSchema
     .optional()
     .describe(
-      'Replicas by demand, beginning with `replicas`; see docs/lifetimes.md. Default: always `replicas`.',
+      'Replicas by demand, beginning with `replicas`; over several sites for all of them together; see docs/lifetimes.md. Default: always `replicas`.',
     ),
 });
 export type ModelSpec = z.infer<typeof modelSchema>;

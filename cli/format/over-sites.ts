@@ -6,7 +6,9 @@ import { printable } from './style.ts';
 /** What happens where of a model whose replicas follow demand over several sites, and why; a sentence each. */
 export function describeOverSites(report: OverSitesReport, now_ms: number): string[] {
   const { own, heard, silent, replicas_min, replicas_max, because, since_ms, held, no_room } = report;
-  const others = heard.flatMap(({ site, said }) => (said && !silent.includes(site) ? [siteWords(site, said)] : []));
+  const others = heard.flatMap(({ site, said }) =>
+    said && !silent.includes(site) ? [siteWords(site, said)] : [],
+  );
   const age = formatDuration(Math.max(0, now_ms - since_ms));
   const lines = [
     `${report.model} follows demand over all sites, ${replicas_min} to ${replicas_max} replicas together: ${[siteWords('here', own), ...others].join('; ')}`,
@@ -16,7 +18,7 @@ export function describeOverSites(report: OverSitesReport, now_ms: number): stri
   for (const site of silent) {
     const last = heard.find((each) => each.site === site)!;
     const quiet = formatDuration(Math.max(0, now_ms - last.heard_ms));
-    lines.push(`${site} has not been heard for ${quiet}: its part is the other sites\'`);
+    lines.push(`${site} has not been heard for ${quiet}: its part is the other sites'`);
   }
   if (no_room !== undefined) lines.push(`no further one has a place here: ${no_room}`);
   return lines.map(printable);

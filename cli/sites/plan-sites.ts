@@ -54,7 +54,8 @@ export async function planOverSites(
   if (context.json) context.out(JSON.stringify({ ...plan, shares: share.sites, mesh_warnings: apart }));
   else {
     printPlan(context, plan, { explain: options.explain });
-    if (plan.unplaced.length === 0) for (const line of [...describeShare(share), ...describeScaled(spec, share)]) context.out(line);
+    if (plan.unplaced.length === 0)
+      for (const line of [...describeShare(share), ...describeScaled(spec, share)]) context.out(line);
     for (const line of apart) context.note(`warning: ${line}`);
     const standing = standingShare(answers, of);
     if (standing)

@@ -88,7 +88,9 @@ export function describeScaled({ models }: Pick<DeploymentSpec, 'models'>, { sit
     );
     if (!scaling || kinds.length === 0) return [];
     kinds.sort((a, b) => a.cost - b.cost);
-    const places = kinds.map(({ site, node_kind, cost }) => `${site}/${node_kind} (${Number(cost.toPrecision(2))})`);
+    const places = kinds.map(
+      ({ site, node_kind, cost }) => `${site}/${node_kind} (${Number(cost.toPrecision(2))})`,
+    );
     return [
       `${name} follows demand, ${alwaysOn(scaling)} to ${scaling.max} replicas over all sites; what a replica costs: ${places.join(', ')}`,
     ];

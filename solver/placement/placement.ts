@@ -125,7 +125,10 @@ export function replicaCosts(
       const free = { ...option, offer: { ...option.offer, free: undefined, nodes_idle: undefined } };
       best.set(node_kind, Math.min(best.get(node_kind) ?? Number.POSITIVE_INFINITY, costOf(free, 1, share)));
     }
-    costs.set(model, [...best].map(([node_kind, cost]) => ({ node_kind, cost })));
+    costs.set(
+      model,
+      [...best].map(([node_kind, cost]) => ({ node_kind, cost })),
+    );
   }
   return costs;
 }

@@ -234,9 +234,7 @@ class Division {
 
   #firstToLeave(mayLeave: (site: SiteStanding) => boolean): number | undefined {
     const has = (site: SiteStanding, at: number): boolean => this.claims[at]! > 0 && mayLeave(site);
-    return (
-      this.#leaves((site, at) => has(site, at) && this.claims[at]! > site.serving) ?? this.#leaves(has)
-    );
+    return this.#leaves((site, at) => has(site, at) && this.claims[at]! > site.serving) ?? this.#leaves(has);
   }
 
   /** The first one of those that cost the same. */
@@ -266,7 +264,8 @@ class Division {
       if (before === 0) return 'a request came';
       return `${figure(this.#load)} requests at once, and replicas that compute ${had}`;
     }
-    if (before < this.#floor) return this.#settings.replicas_min > before ? 'so many are always on' : 'a request came';
+    if (before < this.#floor)
+      return this.#settings.replicas_min > before ? 'so many are always on' : 'a request came';
     if (late) return `${figure(this.#load)} requests at once, and first tokens that come late`;
     return `${figure(this.#load)} requests at once, and replicas that wait for longer than a start takes`;
   }

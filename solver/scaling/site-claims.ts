@@ -27,7 +27,10 @@ export interface ClaimInputs {
 }
 
 /** @returns the claim from now on, and how many replicas there are to be once nobody can object any more */
-export function stepClaim({ claim, target, published, now_ms }: ClaimInputs): { claim: SiteClaim; act?: number } {
+export function stepClaim({ claim, target, published, now_ms }: ClaimInputs): {
+  claim: SiteClaim;
+  act?: number;
+} {
   if (claim.replicas !== target) return { claim: { replicas: target } };
   if (published !== target) return { claim: { replicas: target } };
   const since_ms = claim.published_ms ?? now_ms;

@@ -52,7 +52,8 @@ export function siteShares(
         replicas,
         min_stable_replicas,
         scavenger_replicas: replicas === 0 ? 0 : part(spec.scavenger.replicas, having, nth++),
-        request_share: replicas === 0 ? 1 / spec.scaling!.max : Math.min(1, Math.max(request_share_min, requests)),
+        request_share:
+          replicas === 0 ? 1 / spec.scaling!.max : Math.min(1, Math.max(request_share_min, requests)),
       };
       if (own) told.costs = own;
       share.models.push(told);
@@ -80,7 +81,9 @@ function costsOfScaled(placement: Placement, question: PlacementQuestion): Reado
 function costsAt(site: string, costs: readonly KindCost[]): KindCost[] {
   return costs.flatMap(({ node_kind, cost }) => {
     const own = kindOfSite(site, node_kind);
-    return own === undefined ? [] : [{ node_kind: own, cost: Number(Math.max(cost_min, cost).toPrecision(4)) }];
+    return own === undefined
+      ? []
+      : [{ node_kind: own, cost: Number(Math.max(cost_min, cost).toPrecision(4)) }];
   });
 }
 

@@ -13,8 +13,24 @@ import { freePort } from '../slurm/ssh/server.ts';
 let home: Home;
 let mesh_port: number;
 
-function writeSite(name: string, more: string): void {
-  const shipped = readFileSync(join(packageRoot, 'site-configs/local.yaml'), 'utf8');
+const device = {
+  kind: 'cpu',
+  model: 'CPU',
+  count: 1,
+  memory_gb: 2,
+  cores: 1,
+  emulated: 'cpu',
+  emulated_step_ms: 40,
+};
+
+/** @param paced nodes of a declared speed, so that several answers at once take a while on any machine */
+function writeSite(name: string, more: string, paced?: { tier: string; count: number }): void {
+  let shipped = readFileSync(join(packageRoot, 'site-configs/local.yaml'), 'utf8');
+  if (paced)
+    shipped = shipped.replace(
+      'node_kinds:',
+      `node_kinds:\n  - ${JSON.stringify({ name: 'paced', ...paced, cpus: 1, memory_gb: 4, devices: [device] })}`,
+    );
   const folder = join(home.folder, '.config/hpcserve/sites');
   mkdirSync(folder, { recursive: true });
   writeFileSync(join(folder, `${name}.yaml`), `${shipped.replace('name: local', `name: ${name}`)}${more}`);
@@ -51,8 +67,16 @@ beforeAll(async () => {
     expect(made.code, made.stderr).toBe(0);
   }
   const alias = (file: string): string => `model_aliases:\n  here: ${join(home.folder, file)}\n`;
-  writeSite('one', `mesh:\n  port: ${mesh_port}\n${alias('toy.gguf')}`);
-  writeSite('two', `mesh:\n  bootstrap: ["127.0.0.1:${mesh_port}"]\n${alias('other.gguf')}`);
+  const keeper = 'keeper:\n  sites_silent_s: 10\n';
+  // What is preemptible counts as dearer.
+  writeSite('one', `mesh:\n  port: ${mesh_port}\n${alias('toy.gguf')}${keeper}`, {
+    tier: 'scavenger',
+    count: 2,
+  });
+  writeSite('two', `mesh:\n  bootstrap: ["127.0.0.1:${mesh_port}"]\n${alias('other.gguf')}${keeper}`, {
+    tier: 'stable',
+    count: 1,
+  });
   for (const name of ['one', 'two'])
     writeFileSync(join(meshFolder(name), 'network.key'), new Uint8Array(32).fill(7), { mode: 0o600 });
 }, 60_000);
@@ -69,6 +93,7 @@ function deploy(...words: string[]): Promise<Outcome> {
 
 interface ShownDeployment {
   phase: string;
+  replicas_serving: number;
   launches: { job_id: string; phase: string; units: { unit: string }[] }[];
   shared_with?: string[];
 }
@@ -113,7 +138,6 @@ describe('what is asked for wrongly', () => {
   });
 
   it.each([
-    ['scaling', {}, { scaling: { max: 3 } }, /scaling of toy does not go over several sites/, 3],
     ['both keys', { site: 'one', sites: ['one', 'two'] }, {}, /site and sites contradict each other/, 3],
     [
       'a share of another',
@@ -257,6 +281,86 @@ describe('a deployment over sites of this machine', () => {
     expect(Object.values(await standing()).flatMap(jobsAt)).toEqual([]);
   }, 120_000);
 });
+
+describe('a model that follows demand over sites of this machine', () => {
+  /** Replicas that serve at each site, and how the deployment stands there. */
+  async function replicas(): Promise<string> {
+    const { one, two } = await standing();
+    return `${one?.replicas_serving}+${two?.replicas_serving}`;
+  }
+  const phases = async (): Promise<string[]> =>
+    Object.values(await standing()).map((each) => each?.phase ?? 'none');
+
+  it('gets replicas where they are cheaper, loses none to a silent site, sleeps and wakes everywhere', async () => {
+    const scaling = { min: 0, max: 2, window_s: 5 };
+    const paced = {
+      devices: { node_kinds: ['one/paced', 'two/paced'] },
+      max_sequences: 2,
+      batch_invariant: true,
+    };
+    writeModel({}, { replicas: 1, scaling, ...paced });
+    const planned = await home.run(['plan', 'model.yaml', '--sites', 'one,two']);
+    expect(planned.stdout, planned.stderr).toMatch(
+      /^toy follows demand, 0 to 2 replicas over all sites; what a replica costs: two\/paced \([\d.]+\), one\/paced \([\d.]+\)$/m,
+    );
+    const deployed = await deploy('--json');
+    expect(deployed.code, deployed.stderr).toBe(0);
+    const { url, key } = JSON.parse(deployed.stdout.trim().split('\n').at(-1)!) as {
+      url: string;
+      key: string;
+    };
+    expect(await replicas()).toBe('1+0');
+
+    const answers = new Set<string>();
+    let enough = false;
+    const client = async (): Promise<void> => {
+      do answers.add(await ask(url, key, 100));
+      while (!enough);
+    };
+    const load = Promise.all(Array.from({ length: 4 }, client));
+    await expect.poll(replicas, { timeout: 60_000 }).toBe('1+1');
+
+    // The keeper of the other site is heard no more; what runs there goes on, and is not counted on.
+    const status = await home.run(['status', '--site', 'two', '--json']);
+    const { pid } = (JSON.parse(status.stdout) as { keeper: { pid: number } }).keeper;
+    process.kill(pid, 'SIGSTOP');
+    try {
+      await expect.poll(replicas, { timeout: 60_000 }).toBe('2+1');
+      const told = await home.run(['status', 'demo', '--site', 'one']);
+      expect(told.stdout).toMatch(/two has not been heard for \d+ s: its part is the other sites'/);
+    } finally {
+      process.kill(pid, 'SIGCONT');
+    }
+    await expect.poll(replicas, { timeout: 60_000 }).toBe('1+1');
+    const back = await home.run(['status', 'demo', '--site', 'one']);
+    expect(back.stdout).toMatch(
+      /toy follows demand over all sites, 0 to 2 replicas together: here 1 .*; two 1 /,
+    );
+    enough = true;
+    await load;
+    expect(answers.size).toBe(1);
+
+    await expect.poll(phases, { timeout: 60_000 }).toEqual(['asleep', 'asleep']);
+    // A request to the gateway of either site wakes it where it is cheaper.
+    const woken = await home.run(['chat', 'toy', 'Hello', '--site', 'one']);
+    expect(woken.code, woken.stderr).toBe(0);
+    expect(await replicas()).toBe('0+1');
+    const stopped = await home.run(['stop', 'demo', '--sites', 'one,two']);
+    expect(stopped.code, stopped.stderr).toBe(0);
+  }, 240_000);
+});
+
+async function ask(url: string, key: string, max_tokens: number): Promise<string> {
+  const messages = [{ role: 'user', content: 'Hello' }];
+  const answer = await fetch(`${url}/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'toy', seed: 1, max_tokens, messages, ignore_eos: true }),
+  });
+  const text = await answer.text();
+  expect(answer.status, text).toBe(200);
+  return (JSON.parse(text) as { choices: { message: { content: string } }[] }).choices[0]!.message.content;
+}
 
 it('a gateway that does not reach the other site is no success', async () => {
   writeSite('three', `mesh:\n  bootstrap: ["127.0.0.1:${await freePort()}"]\n`);

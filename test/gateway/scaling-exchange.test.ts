@@ -38,7 +38,9 @@ async function startSite(site: string, bootstrap: string[]): Promise<Site> {
       write(JSON.stringify({ statement: { format: 1, at, models: [{ ...model, claim }] }, peers })),
     heard: () => {
       try {
-        return JSON.parse(readFileSync(join(stage.config.gateway_folder, gatewayFiles.sites_scaling), 'utf8'));
+        return JSON.parse(
+          readFileSync(join(stage.config.gateway_folder, gatewayFiles.sites_scaling), 'utf8'),
+        );
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
         throw error;
@@ -86,7 +88,10 @@ it('comes from the sites that the keeper named, proved to be theirs, and from no
   impostor.say(4000, []);
   one.say(1, [peer('two', two)]);
   two.say(3, [peer('one', one)]);
-  await eventually(async () => one.heard()?.heard.length === 1 && two.heard()?.heard.length === 1, 'both hear');
+  await eventually(
+    async () => one.heard()?.heard.length === 1 && two.heard()?.heard.length === 1,
+    'both hear',
+  );
   await eventually(async () => (await tableOf(one.stage)).gateways.length === 3, 'the impostor is known');
   expect(one.heard()).toEqual({
     format: 1,
@@ -97,7 +102,10 @@ it('comes from the sites that the keeper named, proved to be theirs, and from no
 
   // What cannot be read changes nothing that was said, and is told once.
   two.write('{"statement":');
-  await eventually(async () => two.stage.logged.some((line) => line.includes('demand of several sites')), 'the log');
+  await eventually(
+    async () => two.stage.logged.some((line) => line.includes('demand of several sites')),
+    'the log',
+  );
   expect(one.heard()!.heard[0]!.statement.at).toBe(3);
   two.say(5, []);
   await eventually(async () => one.heard()!.heard[0]?.statement.at === 5, 'what is said next');

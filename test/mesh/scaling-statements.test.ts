@@ -41,7 +41,8 @@ const statement = (models: unknown[] = [model]): ScalingStatement =>
   ({ format: 1, at: 1_700_000_000_000, models }) as ScalingStatement;
 const received = (scaling: unknown): SessionMetadata => {
   const said = { ...metadata, role: 'gateway', scaling } as SessionMetadata;
-  return openRecord(sealRecord(recordOf(identity, { metadata: said }), identity, networkKey), networkKey).metadata;
+  return openRecord(sealRecord(recordOf(identity, { metadata: said }), identity, networkKey), networkKey)
+    .metadata;
 };
 
 it('travel in the record of a gateway as they were said', () => {

@@ -43,7 +43,10 @@ function readOne(path: string) {
 /** @param statement undefined: nothing follows demand over several sites any more */
 export function writeStatement({ keeper_folder }: StateLayout, statement: KeeperStatement | undefined): void {
   const path = join(keeper_folder, keeperFiles.scaling);
-  if (statement === undefined) return rmSync(path, { force: true });
+  if (statement === undefined) {
+    rmSync(path, { force: true });
+    return;
+  }
   makeFolders(keeper_folder);
   writeFileAtomically(path, `${JSON.stringify(statement)}\n`);
 }

@@ -33,7 +33,12 @@ export class SiteRooms {
     this.#operations = operations;
   }
 
-  async roomFor(state: DeploymentState, model: ModelSpec, have: number, share: ModelShare): Promise<SiteRoom> {
+  async roomFor(
+    state: DeploymentState,
+    model: ModelSpec,
+    have: number,
+    share: ModelShare,
+  ): Promise<SiteRoom> {
     const key = keyOf(state, model);
     const known = this.#found.get(key);
     const now_ms = this.#operations.now_ms();
@@ -55,7 +60,8 @@ export class SiteRooms {
     const { max } = model.scaling!;
     const costs = new Map(share.costs?.map(({ node_kind, cost }) => [node_kind, cost]));
     const dearest = Math.max(...costs.values(), cost_min);
-    const costOf = (kind: string | undefined): number => (kind === undefined ? dearest : (costs.get(kind) ?? dearest));
+    const costOf = (kind: string | undefined): number =>
+      kind === undefined ? dearest : (costs.get(kind) ?? dearest);
     try {
       const all = await this.#plan(state, { ...model, replicas: max }, (offers) => [...offers]);
       const limit = Math.max(have, placedIn(all, max));
@@ -68,7 +74,12 @@ export class SiteRooms {
       return room;
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
-      return { limit: have, ready: have, cost: dearest, because: [error.message, ...error.because].join(': ') };
+      return {
+        limit: have,
+        ready: have,
+        cost: dearest,
+        because: [error.message, ...error.because].join(': '),
+      };
     }
   }
 

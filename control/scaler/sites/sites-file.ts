@@ -28,6 +28,8 @@ const sitesModelSchema = z.object({
   /** What the last change here or elsewhere was for, and since when it is as it is. */
   because: z.string(),
   since_ms: z.number(),
+  /** What the last division said, over the sites that counted. */
+  divided: z.array(z.int()).optional(),
   /** Why nothing is decided now. */
   held: z.string().optional(),
   /** Why no further replica has a place here. */

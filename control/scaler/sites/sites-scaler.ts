@@ -15,6 +15,14 @@ import type { DeploymentState } from '../../state/deployment-state.ts';
 import { type Heard, readHeard, writeStatement } from './exchange-files.ts';
 import { readSitesFile, type SitesModel, writeSitesFile } from './sites-file.ts';
 
+/**
+ * Between two statements that say the same, ms: a sign of life. Lower: a silent site is known sooner; higher: fewer records
+ * on their way.
+ */
+const heartbeat_ms = 4_000;
+/** Between two statements at least, ms. */
+const statement_ms_min = 1_000;
+
 /** What this site measured and has of a model, without what it means to do. */
 export type SiteFacts = Omit<StatedModel, 'deployment' | 'of' | 'model' | 'claim'>;
 
@@ -43,11 +51,14 @@ export class SitesScaler {
   readonly #models: Map<string, SitesModel>;
   #heard: Heard = { sites: new Map() };
   #wanted: readonly DeploymentState[] = [];
-  #spoken = false;
+  /** What was said last; absent: nothing is. */
+  #said: { at_ms: number; models: string } | undefined;
 
   constructor(operations: Operations) {
     this.#operations = operations;
     this.#models = new Map(readSitesFile(operations.store.layout).map((each) => [keyOf(each), each]));
+    // A keeper before this one may have left its statement behind.
+    if (this.#models.size > 0) this.#said = { at_ms: Number.NEGATIVE_INFINITY, models: '' };
   }
 
   /** Hears what the others say now; once before the deployments of a round. */
@@ -82,11 +93,17 @@ export class SitesScaler {
       looked_ms: now_ms,
       because: known?.because ?? 'as it was deployed',
       since_ms: known?.since_ms ?? now_ms,
+      divided: known?.divided,
       no_room,
       silent: heard.filter((each) => presence(each) === 'silent').map(({ site }) => site),
     };
     this.#models.set(keyOf(names), next);
-    const counted = this.#inOrder(state, model, own, heard.filter((each) => presence(each) === 'there'));
+    const counted = this.#inOrder(
+      state,
+      model,
+      own,
+      heard.filter((each) => presence(each) === 'there'),
+    );
     const awaited = heard.filter((each) => presence(each) === 'waited_for').map(({ site }) => site);
     if (presence(published) !== 'there') next.held = 'no gateway of this site publishes what it says';
     else if (awaited.length > 0) next.held = `nothing was heard of ${awaited.join(' and ')} yet`;
@@ -98,29 +115,37 @@ export class SitesScaler {
     const step = stepClaim({ claim, target: divided.claims[at]!, published: published.said?.claim, now_ms });
     next.claim = step.claim;
     next.own = { ...own, claim: step.claim.replicas };
-    if (divided.claims.some((replicas, index) => replicas !== counted[index]!.claim)) {
+    const before = known?.divided ?? counted.map(({ have }) => have);
+    if (divided.claims.join() !== before.join()) {
       next.because = divided.because;
       next.since_ms = now_ms;
     }
+    next.divided = divided.claims;
     const all = { ...totalOf(counted), claim: sum(divided.claims) };
     const decision: SitesDecision = { because: next.because, all };
     if (step.act !== undefined && step.act !== facts.have) decision.act = step.act;
     return decision;
   }
 
-  /** Says it, and writes down what is known; once after the deployments of a round. */
+  /** Says it, and writes down what is known, where it is time to; once after the deployments of a round. */
   publish(): void {
     const { layout } = this.#operations.store;
-    const models = [...this.#models.values()];
-    if (models.length === 0 && !this.#spoken) return;
-    const said = models.map(({ own }) => own).slice(0, stated_models_max);
-    const at = Math.floor(this.#operations.now_ms());
-    writeStatement(
-      layout,
-      said.length === 0 ? undefined : { statement: { format: 1, at, models: said }, peers: this.#peers() },
-    );
-    writeSitesFile(layout, models);
-    this.#spoken = said.length > 0;
+    const known = [...this.#models.values()];
+    const models = known.map(({ own }) => own).slice(0, stated_models_max);
+    const at_ms = this.#operations.now_ms();
+    if (models.length === 0) {
+      if (this.#said) writeStatement(layout, undefined);
+      if (this.#said) writeSitesFile(layout, []);
+      this.#said = undefined;
+      return;
+    }
+    const text = JSON.stringify(models);
+    const since_ms = at_ms - (this.#said?.at_ms ?? Number.NEGATIVE_INFINITY);
+    if (since_ms < (text === this.#said?.models ? heartbeat_ms : statement_ms_min)) return;
+    const statement: ScalingStatement = { format: 1, at: Math.floor(at_ms), models };
+    writeStatement(layout, { statement, peers: this.#peers() });
+    writeSitesFile(layout, known);
+    this.#said = { at_ms, models: text };
   }
 
   #listen(

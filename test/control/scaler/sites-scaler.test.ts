@@ -236,7 +236,13 @@ describe('the scaler of a site', () => {
         launches: new Map(
           state.launches.map(({ launch_id, superseded, planned }) => [
             launch_id,
-            { launch_id, superseded, agents: [], units: [], serving_units: planned.units.map(({ unit }) => unit) },
+            {
+              launch_id,
+              superseded,
+              agents: [],
+              units: [],
+              serving_units: planned.units.map(({ unit }) => unit),
+            },
           ]),
         ),
       };
@@ -254,7 +260,11 @@ describe('the scaler of a site', () => {
     const site = new Site('one');
     const store = new DeploymentStore(site.operations.store.layout);
     const records = Array.from({ length: launches }, (_, at) =>
-      launchRecord(at + 1, { phase: 'submitted', submitting_since_ms: (at + 1) * minute, served_at_ms: (at + 2) * minute }),
+      launchRecord(at + 1, {
+        phase: 'submitted',
+        submitting_since_ms: (at + 1) * minute,
+        served_at_ms: (at + 2) * minute,
+      }),
     );
     store.prepareDeployment('demo');
     store.write({ ...site.state, launches: records });
@@ -277,7 +287,9 @@ describe('the scaler of a site', () => {
     const site = deployed(2);
     await keep(site, { cost: 5 }, 40);
     const { launches } = site.operations.store.require('demo');
-    expect(launches.filter(({ superseded }) => !superseded).map(({ launch_id }) => launch_id.at(-1))).toEqual(['1']);
+    expect(launches.filter(({ superseded }) => !superseded).map(({ launch_id }) => launch_id.at(-1))).toEqual(
+      ['1'],
+    );
   });
 });
 

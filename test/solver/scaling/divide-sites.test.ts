@@ -45,14 +45,20 @@ describe('a division over sites', () => {
   it('prefers nodes that are free to those that are waited for', () => {
     const sites = [site('free', 1, { mean: 3, cost: 5 }), site('taken', 0, { ready: 0 })];
     expect(divideSites(sites, settings).claims).toEqual([2, 0]);
-    expect(divideSites([site('free', 1, { mean: 3, cost: 5, ready: 1 }), sites[1]!], settings).claims).toEqual([1, 1]);
+    expect(
+      divideSites([site('free', 1, { mean: 3, cost: 5, ready: 1 }), sites[1]!], settings).claims,
+    ).toEqual([1, 1]);
   });
 
   it('keeps what is about to leave before it adds, and counts what was said and not done yet', () => {
     const leaving = site('dear', 2, { claim: 1, cost: 9, mean: 3, settled: false });
     expect(divideSites([leaving, site('cheap', 0)], settings).claims).toEqual([2, 0]);
     // Two that both said they would add the one that is needed: the first of them does.
-    const both = [site('busy', 1, { mean: 3 }), site('a', 0, { claim: 1, cost: 2 }), site('b', 0, { claim: 1 })];
+    const both = [
+      site('busy', 1, { mean: 3 }),
+      site('a', 0, { claim: 1, cost: 2 }),
+      site('b', 0, { claim: 1 }),
+    ];
     expect(divideSites(both, settings).claims).toEqual([1, 1, 0]);
     const coming = site('cheap', 0, { claim: 1 });
     expect(divideSites([site('dear', 1, { mean: 3, cost: 9 }), coming], settings).claims).toEqual([1, 1]);
@@ -105,7 +111,10 @@ describe('a division over sites', () => {
     expect(divideSites([site('first', 1), site('cheap', 1)], may_sleep).claims).toEqual([0, 0]);
     expect(divideSites(asleep, may_sleep).claims).toEqual([0, 0]);
     const asked = { ...asleep[0]!, asked: true };
-    expect(divideSites([asked, asleep[1]!], may_sleep)).toEqual({ claims: [0, 1], because: 'a request came' });
+    expect(divideSites([asked, asleep[1]!], may_sleep)).toEqual({
+      claims: [0, 1],
+      because: 'a request came',
+    });
   });
 
   it('adds one where first tokens are late and all replicas are busy', () => {
@@ -147,17 +156,26 @@ const anySites = fc.array(standing, { minLength: 1, maxLength: 5 }).map((sites) 
 describe('any division over sites', () => {
   it('keeps to the bounds, adds only where there is room, and takes away only what is there', () => {
     fc.assert(
-      fc.property(anySites, fc.nat(3), fc.integer({ min: 3, max: 9 }), (sites, replicas_min, replicas_max) => {
-        const { claims } = divideSites(sites, { replicas_min, replicas_max, target: 0.5 });
-        expect(total(claims)).toBeLessThanOrEqual(replicas_max);
-        for (const [at, { have, limit }] of sites.entries()) {
-          expect(claims[at]).toBeGreaterThanOrEqual(0);
-          expect(claims[at]).toBeLessThanOrEqual(Math.max(have, limit));
-        }
-        const room = total(sites.map(({ have, limit, stuck }, at) => (stuck > 0 ? have : Math.max(have, limit)) - claims[at]!));
-        // Short of the minimum only where no site has room.
-        if (total(claims) < replicas_min) expect(room).toBeLessThanOrEqual(0);
-      }),
+      fc.property(
+        anySites,
+        fc.nat(3),
+        fc.integer({ min: 3, max: 9 }),
+        (sites, replicas_min, replicas_max) => {
+          const { claims } = divideSites(sites, { replicas_min, replicas_max, target: 0.5 });
+          expect(total(claims)).toBeLessThanOrEqual(replicas_max);
+          for (const [at, { have, limit }] of sites.entries()) {
+            expect(claims[at]).toBeGreaterThanOrEqual(0);
+            expect(claims[at]).toBeLessThanOrEqual(Math.max(have, limit));
+          }
+          const room = total(
+            sites.map(
+              ({ have, limit, stuck }, at) => (stuck > 0 ? have : Math.max(have, limit)) - claims[at]!,
+            ),
+          );
+          // Short of the minimum only where no site has room.
+          if (total(claims) < replicas_min) expect(room).toBeLessThanOrEqual(0);
+        },
+      ),
     );
   });
 
@@ -174,18 +192,29 @@ describe('any division over sites', () => {
 
   it('does not depend on how often it is asked: carried out, it comes to rest, and stays there', () => {
     fc.assert(
-      fc.property(anySites, fc.nat(3), fc.integer({ min: 3, max: 9 }), (sites, replicas_min, replicas_max) => {
-        const bounds = { replicas_min, replicas_max, target: 0.5 };
-        let now = sites.map((each): SiteStanding => ({ ...each, late: false, seen: true, settled: true }));
-        const steps: number[][] = [];
-        for (let round = 0; round < 60; round++) {
-          const { claims } = divideSites(now, bounds);
-          // Each step is carried out, and serves before the next one.
-          now = now.map((each, at) => ({ ...each, claim: claims[at]!, have: claims[at]!, serving: claims[at]!, stuck: 0 }));
-          steps.push(claims);
-        }
-        expect(steps.at(-1)).toEqual(steps.at(-2));
-      }),
+      fc.property(
+        anySites,
+        fc.nat(3),
+        fc.integer({ min: 3, max: 9 }),
+        (sites, replicas_min, replicas_max) => {
+          const bounds = { replicas_min, replicas_max, target: 0.5 };
+          let now = sites.map((each): SiteStanding => ({ ...each, late: false, seen: true, settled: true }));
+          const steps: number[][] = [];
+          for (let round = 0; round < 60; round++) {
+            const { claims } = divideSites(now, bounds);
+            // Each step is carried out, and serves before the next one.
+            now = now.map((each, at) => ({
+              ...each,
+              claim: claims[at]!,
+              have: claims[at]!,
+              serving: claims[at]!,
+              stuck: 0,
+            }));
+            steps.push(claims);
+          }
+          expect(steps.at(-1)).toEqual(steps.at(-2));
+        },
+      ),
     );
   });
 });
@@ -280,7 +309,10 @@ describe('keepers of several sites', () => {
     const away = (at_s: number): boolean => at_s >= 300 && at_s < 700;
     const instants = simulateSites({
       ...world,
-      sites: [{ ...world.sites[0]!, replicas: 2 }, { ...world.sites[1]!, replicas: 2 }],
+      sites: [
+        { ...world.sites[0]!, replicas: 2 },
+        { ...world.sites[1]!, replicas: 2 },
+      ],
       seconds: 2400,
       isUp: (site, at_s) => site === 0 || !away(at_s),
     });
@@ -291,7 +323,9 @@ describe('keepers of several sites', () => {
     expect(at(300 + 55).have[0]).toBe(at(299).have[0]);
     expect(at(300 + world.silent_s + 20).have[0]).toBe(4);
     for (const { at_s, serving } of instants.slice(500)) {
-      const counted = away(at_s) ? serving[0]! * one!.slots : serving[0]! * one!.slots + serving[1]! * two!.slots;
+      const counted = away(at_s)
+        ? serving[0]! * one!.slots
+        : serving[0]! * one!.slots + serving[1]! * two!.slots;
       expect(0.5 * counted).toBeGreaterThanOrEqual(7);
     }
     for (const { have } of instants.slice(720)) expect(total(have)).toBeLessThanOrEqual(6);

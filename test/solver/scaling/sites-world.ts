@@ -1,6 +1,12 @@
 /** Keepers of several sites whose statements take their time: the judge of the division and of its delays. */
 import { divideSites, type SiteStanding, type SitesSettings } from '../../../solver/scaling/divide-sites.ts';
-import { type LastHeard, listen, presenceOf, type SiteClaim, stepClaim } from '../../../solver/scaling/site-claims.ts';
+import {
+  type LastHeard,
+  listen,
+  presenceOf,
+  type SiteClaim,
+  stepClaim,
+} from '../../../solver/scaling/site-claims.ts';
 import { seededRandom } from '../../../solver/simulator/random.ts';
 
 export interface WorldSite {
@@ -74,7 +80,9 @@ export function simulateSites(world: SitesWorld): Instant[] {
   const standing = (at: number, at_s: number): SiteStanding => {
     const keeper = keepers[at]!;
     const entry = sites.findIndex((_, each) => isUp(each, at_s));
-    const loads = Array.from({ length: world.window_s }, (_, back) => (at_s < back ? 0 : world.load(at_s - back)));
+    const loads = Array.from({ length: world.window_s }, (_, back) =>
+      at_s < back ? 0 : world.load(at_s - back),
+    );
     const isEntry = entry === at;
     const serving = keeper.serves_s.filter((serves_s) => serves_s <= at_s).length;
     const quiet = at_s - keeper.changed_s >= world.window_s;
@@ -104,8 +112,15 @@ export function simulateSites(world: SitesWorld): Instant[] {
     for (const [other] of sites.entries()) {
       if (other === at) continue;
       const arrived = mail.filter((each) => each.from === other && each.to === at && each.at_s <= at_s);
-      const newest = arrived.reduce((a, b) => (a === undefined || b.sent > a.sent ? b : a), undefined as (typeof mail)[number] | undefined);
-      keeper.heard[other] = listen(keeper.heard[other], newest && { at: newest.sent, said: newest.said }, now_ms);
+      const newest = arrived.reduce(
+        (a, b) => (a === undefined || b.sent > a.sent ? b : a),
+        undefined as (typeof mail)[number] | undefined,
+      );
+      keeper.heard[other] = listen(
+        keeper.heard[other],
+        newest && { at: newest.sent, said: newest.said },
+        now_ms,
+      );
     }
     const own = standing(at, at_s);
     const presences = sites.map((_, other) =>
@@ -126,7 +141,8 @@ export function simulateSites(world: SitesWorld): Instant[] {
     published[at] = said;
     sent++;
     for (const [to] of sites.entries())
-      if (to !== at && isUp(to, at_s)) mail.push({ from: at, to, at_s: at_s + random() * world.delay_s, sent, said });
+      if (to !== at && isUp(to, at_s))
+        mail.push({ from: at, to, at_s: at_s + random() * world.delay_s, sent, said });
   };
 
   const act = (keeper: Keeper, replicas: number, at_s: number): void => {

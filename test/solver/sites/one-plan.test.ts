@@ -290,6 +290,33 @@ const instance = fc
   });
 
 describe('the shares of a plan over several sites', () => {
+  it('of a model that follows demand are of every site that can run it, with what a replica costs there', () => {
+    const models = [
+      llama('m', '8b', { replicas: 1, scaling: { min: 0, max: 4 }, scavenger: { replicas: 3 } }),
+      llama('n', '8b', { replicas: 1 }),
+    ];
+    const names = ['daint', 'todi', 'tiny'];
+    const merged = mergeQuestions([
+      site('daint', models, [gpus('A100', 80, 2), gpus('GH200', 96, 2, { tier: 'scavenger' })]),
+      site('todi', models, [gpus('GH200', 96, 2, { nodes_idle: 0 })]),
+      site('tiny', models, [gpus('V100', 4, 1, { count: 1 })]),
+    ]);
+    const plan = place(merged);
+    const shares = siteShares(plan, names, merged);
+    const of = (name: string) => shares.map(({ models: own }) => own.find((each) => each.name === name));
+    const scaled = of('m');
+    expect(scaled.map((each) => each?.replicas)).toEqual([1, 0, undefined]);
+    expect(scaled[1]).toMatchObject({ min_stable_replicas: 0, scavenger_replicas: 0, request_share: 0.25 });
+    expect(scaled[0]!.scavenger_replicas).toBe(3);
+    expect(scaled[0]!.costs!.map(({ node_kind }) => node_kind)).toEqual(['a100', 'gh200']);
+    const [[a100, preemptible], [stable]] = [scaled[0]!.costs!, scaled[1]!.costs!];
+    // One unit for all: the same nodes cost more where they may be taken away, whoever waits for them now.
+    expect(preemptible!.cost).toBeGreaterThan(stable!.cost);
+    expect(a100!.cost).toBeLessThan(stable!.cost);
+    expect(of('n').map((each) => each?.replicas)).toEqual([1, undefined, undefined]);
+    expect(of('n')[0]!.costs).toBeUndefined();
+  });
+
   it('add up to the whole, and each is a sound plan of its site', () => {
     let placed = 0;
     fc.assert(
