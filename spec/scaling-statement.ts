@@ -1,6 +1,7 @@
 /**
  * What a site says of models that follow demand over several sites: its keeper writes it, its gateways publish it in
- * their session records, and the keepers of the other sites divide the replicas by it (`solver/scaling/divide-sites.ts`).
+ * their session records, and the keepers of the other sites divide the replicas by it
+ * (`solver/scaling/divide-sites.ts`).
  *
  *   keeper ─ scaling.json ─► gateway ─ session record ─► gossip ─► gateway ─ sites-scaling.json ─► keeper
  */

@@ -91,7 +91,7 @@ export const keeperFiles = {
   demand: 'demand.json',
   /** KeeperStatement: what gateways of the site publish. */
   scaling: 'scaling.json',
-  /** How models that follow demand over several sites stand, for `status`, and for the keeper when it is started again. */
+  /** How models that follow demand over several sites stand: for `status`, and for the keeper that comes after. */
   sites: 'sites.json',
 } as const;
 

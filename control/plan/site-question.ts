@@ -29,9 +29,7 @@ export async function questionNow(
     ...(input.offline ? { offline: true as const } : {}),
     warnings,
     mesh: await meshStateOf(operations),
-    ...(spec.models.some(({ scaling }) => scaling !== undefined)
-      ? { provider_id: await gatewayProviderOf(operations) }
-      : {}),
+    provider_id: await providerOfGateway(operations, spec),
     ...(before
       ? {
           deployed: {
@@ -44,7 +42,12 @@ export async function questionNow(
   };
 }
 
-async function gatewayProviderOf({ loaded: { site, layout }, facts }: Operations): Promise<string> {
+/** Where a model follows demand: for others nobody has to know it. */
+async function providerOfGateway(
+  { loaded: { site, layout }, facts }: Operations,
+  { models }: DeploymentSpec,
+): Promise<string | undefined> {
+  if (models.every(({ scaling }) => scaling === undefined)) return undefined;
   // Loaded when it is needed: libp2p takes its time.
   const { ownProvider } = await import('../state/delegations.ts');
   return ownProvider(layout, site, facts.user).fingerprint;

@@ -62,13 +62,9 @@ export function changedTo(
 ): DeploymentState {
   const { have: replicas } = replicasOf(state, undefined, model);
   const before = state.scaled?.[model];
-  const scaled: Scaled = {
-    ...(over_sites ? before : undefined),
-    changed_ms: now_ms,
-    wake_s: wakeTime_s(state, model),
-  };
+  const scaled: Scaled = { changed_ms: now_ms, wake_s: wakeTime_s(state, model) };
   const models = state.models.map((each) => (each.model === model ? { ...each, replicas } : each));
-  if (over_sites) return { ...state, scaled: { ...state.scaled, [model]: scaled }, models };
+  if (over_sites) return { ...state, scaled: { ...state.scaled, [model]: { ...before, ...scaled } }, models };
   if (replicas === 0) scaled.asleep_since_ms = now_ms;
   else if (before?.asleep_since_ms !== undefined) {
     scaled.asleep_since_ms = before.asleep_since_ms;

@@ -7,8 +7,9 @@
  *   neither             ─► a replica may move to a site that is much cheaper: there it starts, then here one leaves
  *
  * Sites say what they are about to have (`claim`) before they do it. It begins with what they have, and where something
- * is to be added or taken away those come first that said they would, in the order of the sites: of two that mean to add
- * the same replica, both see who is to before either begins, also where they see prices or demand a little differently.
+ * is to be added or taken away those come first that said they would, in the order of the sites: of two that mean to
+ * add the same replica, both see who is to before either begins, also where prices and demand look a little different
+ * to each.
  */
 import { busy_share, down_share, figure } from './scale.ts';
 
@@ -54,8 +55,8 @@ export interface SitesDivision {
 }
 
 /**
- * A replica moves to another site only if one costs less than this share of it there. Lower: fewer moves; higher: cheaper
- * sooner.
+ * A replica moves to another site only if one costs less than this share of it there. Lower: fewer moves; higher:
+ * cheaper sooner.
  */
 const cheaper_share = 0.75;
 

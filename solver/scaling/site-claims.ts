@@ -4,9 +4,9 @@
  */
 
 /**
- * What a site is about to have is known to the others for so long before it does it, ms: longer than a statement travels
- * there and another one back. Lower: replicas start sooner; higher: slower links, and still no two sites that start the
- * same one.
+ * What a site is about to have is known to the others for so long before it does it, ms: longer than a statement
+ * travels there and another one back. Lower: replicas start sooner; higher: slower links, and still no two sites that
+ * start the same one.
  */
 export const settle_ms = 6_000;
 
@@ -48,7 +48,7 @@ export interface LastHeard<T> {
 }
 
 /** @param said what the newest statement holds of the model; absent: nothing */
-export function listen<T>(
+export function hearSite<T>(
   before: LastHeard<T> | undefined,
   said: { at: number; said: T } | undefined,
   now_ms: number,
@@ -60,13 +60,13 @@ export function listen<T>(
 /**
  * `waited_for`: nothing is decided before it spoke or was silent for long enough; `silent`: the others do without it.
  */
-export type Presence = 'there' | 'waited_for' | 'silent';
+export type SitePresence = 'there' | 'waited_for' | 'silent';
 
-export function presenceOf(
+export function sitePresence(
   { said, heard_ms }: LastHeard<unknown>,
   now_ms: number,
   silent_ms: number,
-): Presence {
+): SitePresence {
   if (now_ms - heard_ms >= silent_ms) return 'silent';
   return said === undefined ? 'waited_for' : 'there';
 }

@@ -8,8 +8,8 @@ import type { SiteRoom } from './site-room.ts';
 import type { SiteFacts } from './sites-scaler.ts';
 
 /**
- * A replica that does not serve after so many times a usual start, and after so long at least, is not counted on. Lower:
- * other sites step in sooner; higher: fewer replicas that start in vain because a queue was long.
+ * A replica that does not serve after so many times a usual start, and after so long at least, is not counted on.
+ * Lower: other sites step in sooner; higher: fewer replicas that start in vain because a queue was long.
  */
 const stuck_factor = 3;
 const stuck_s_min = 120;

@@ -1,5 +1,5 @@
 import { divideSites, type SiteStanding } from '../../../solver/scaling/divide-sites.ts';
-import { type LastHeard, listen, presenceOf, stepClaim } from '../../../solver/scaling/site-claims.ts';
+import { hearSite, type LastHeard, sitePresence, stepClaim } from '../../../solver/scaling/site-claims.ts';
 import type { ModelSpec } from '../../../spec/model-yaml.ts';
 import { alwaysOn } from '../../../spec/scaling.ts';
 import {
@@ -16,8 +16,8 @@ import { type Heard, readHeard, writeStatement } from './exchange-files.ts';
 import { readSitesFile, type SitesModel, writeSitesFile } from './sites-file.ts';
 
 /**
- * Between two statements that say the same, ms: a sign of life. Lower: a silent site is known sooner; higher: fewer records
- * on their way.
+ * Between two statements that say the same, ms: a sign of life. Lower: a silent site is known sooner; higher: fewer
+ * records on their way.
  */
 const heartbeat_ms = 4_000;
 /** Between two statements at least, ms. */
@@ -80,10 +80,10 @@ export class SitesScaler {
     const known = this.#models.get(keyOf(names));
     const claim = known?.claim ?? { replicas: facts.have };
     const own: StatedModel = { ...names, ...facts, claim: claim.replicas };
-    const published = listen(known?.published, entryIn(this.#heard.own, names), now_ms);
+    const published = hearSite(known?.published, entryIn(this.#heard.own, names), now_ms);
     const heard = this.#listen(state, model, known, now_ms);
     const silent_ms = 1000 * this.#operations.loaded.site.keeper.sites_silent_s;
-    const presence = (each: LastHeard<unknown>) => presenceOf(each, now_ms, silent_ms);
+    const presence = (each: LastHeard<unknown>) => sitePresence(each, now_ms, silent_ms);
     const next: SitesModel = {
       ...names,
       claim,
@@ -159,7 +159,7 @@ export class SitesScaler {
       .filter((site) => site !== state.site)
       .map((site) => {
         const before = known?.heard.find((each) => each.site === site);
-        return { site, ...listen(before, entryIn(this.#heard.sites.get(site), names), now_ms) };
+        return { site, ...hearSite(before, entryIn(this.#heard.sites.get(site), names), now_ms) };
       });
   }
 

@@ -1,10 +1,10 @@
 /** Keepers of several sites whose statements take their time: the judge of the division and of its delays. */
 import { divideSites, type SiteStanding, type SitesSettings } from '../../../solver/scaling/divide-sites.ts';
 import {
+  hearSite,
   type LastHeard,
-  listen,
-  presenceOf,
   type SiteClaim,
+  sitePresence,
   stepClaim,
 } from '../../../solver/scaling/site-claims.ts';
 import { seededRandom } from '../../../solver/simulator/random.ts';
@@ -57,116 +57,152 @@ export interface Instant {
 const round_s = 5;
 
 export function simulateSites(world: SitesWorld): Instant[] {
-  const random = seededRandom(world.seed);
-  const { sites, settings } = world;
-  const isUp = world.isUp ?? (() => true);
-  const keepers = sites.map(
-    ({ replicas = 0 }): Keeper => ({
-      claim: { replicas },
-      have: replicas,
-      serves_s: Array.from({ length: replicas }, () => 0),
-      changed_s: -world.window_s,
-      heard: sites.map(() => undefined),
-      next_round_s: random() * round_s,
-    }),
-  );
-  /** Statements on their way: `to` knows of it from `at_s` on. */
-  const mail: { from: number; to: number; at_s: number; sent: number; said: SiteStanding }[] = [];
-  /** What each site's own gateway publishes. */
-  const published: (SiteStanding | undefined)[] = sites.map(() => undefined);
-  const instants: Instant[] = [];
-  let sent = 0;
+  return new Simulation(world).run();
+}
 
-  const standing = (at: number, at_s: number): SiteStanding => {
-    const keeper = keepers[at]!;
-    const entry = sites.findIndex((_, each) => isUp(each, at_s));
-    const loads = Array.from({ length: world.window_s }, (_, back) =>
-      at_s < back ? 0 : world.load(at_s - back),
+/** A statement on its way: the other site knows of it from `at_s` on. */
+interface Letter {
+  from: number;
+  to: number;
+  at_s: number;
+  sent: number;
+  said: SiteStanding;
+}
+
+class Simulation {
+  readonly #world: SitesWorld;
+  readonly #random: () => number;
+  readonly #keepers: Keeper[];
+  /** What each site's own gateway publishes. */
+  readonly #published: (SiteStanding | undefined)[];
+  #mail: Letter[] = [];
+  #sent = 0;
+
+  constructor(world: SitesWorld) {
+    this.#world = world;
+    this.#random = seededRandom(world.seed);
+    this.#published = world.sites.map(() => undefined);
+    this.#keepers = world.sites.map(
+      ({ replicas = 0 }): Keeper => ({
+        claim: { replicas },
+        have: replicas,
+        serves_s: Array.from({ length: replicas }, () => 0),
+        changed_s: -world.window_s,
+        heard: world.sites.map(() => undefined),
+        next_round_s: this.#random() * round_s,
+      }),
     );
-    const isEntry = entry === at;
-    const serving = keeper.serves_s.filter((serves_s) => serves_s <= at_s).length;
-    const quiet = at_s - keeper.changed_s >= world.window_s;
+  }
+
+  run(): Instant[] {
+    return Array.from({ length: this.#world.seconds }, (_, at_s) => this.#second(at_s));
+  }
+
+  #second(at_s: number): Instant {
+    for (const [at, keeper] of this.#keepers.entries()) {
+      if (at_s < keeper.next_round_s) continue;
+      keeper.next_round_s = at_s + 1 + Math.floor(this.#random() * round_s);
+      if (this.#isUp(at, at_s)) this.#round(at, at_s);
+    }
+    this.#mail = this.#mail.filter((letter) => letter.at_s >= at_s - 4 * round_s);
+    return {
+      at_s,
+      have: this.#keepers.map(({ have }) => have),
+      serving: this.#keepers.map((keeper) => servingAt(keeper, at_s)),
+      load: this.#world.load(at_s),
+    };
+  }
+
+  #isUp(site: number, at_s: number): boolean {
+    return this.#world.isUp?.(site, at_s) ?? true;
+  }
+
+  #round(at: number, at_s: number): void {
+    const keeper = this.#keepers[at]!;
+    this.#hear(at, at_s);
+    const target = this.#target(at, at_s);
+    if (target !== undefined) {
+      const published = this.#published[at]?.claim;
+      const step = stepClaim({ claim: keeper.claim, target, published, now_ms: 1000 * at_s });
+      keeper.claim = step.claim;
+      if (step.act !== undefined && step.act !== keeper.have) this.#act(keeper, step.act, at_s);
+    }
+    // What is said after the decision is on its way at once.
+    const said = this.#standing(at, at_s);
+    this.#published[at] = said;
+    const sent = ++this.#sent;
+    for (const [to] of this.#keepers.entries()) {
+      const arrives_s = at_s + this.#random() * this.#world.delay_s;
+      if (to !== at && this.#isUp(to, at_s)) this.#mail.push({ from: at, to, at_s: arrives_s, sent, said });
+    }
+  }
+
+  #hear(at: number, at_s: number): void {
+    const { heard } = this.#keepers[at]!;
+    for (const [other] of this.#keepers.entries()) {
+      if (other === at) continue;
+      const arrived = this.#mail.filter(({ from, to, at_s: arrives_s }) => {
+        return from === other && to === at && arrives_s <= at_s;
+      });
+      const newest = arrived.sort((a, b) => b.sent - a.sent)[0];
+      heard[other] = hearSite(heard[other], newest && { at: newest.sent, said: newest.said }, 1000 * at_s);
+    }
+  }
+
+  /** Undefined while it waits for one that it has not heard yet. */
+  #target(at: number, at_s: number): number | undefined {
+    const { heard } = this.#keepers[at]!;
+    const own = this.#standing(at, at_s);
+    const counted: SiteStanding[] = [];
+    for (const [other] of this.#keepers.entries()) {
+      const last = heard[other];
+      if (last === undefined) {
+        counted.push(own);
+        continue;
+      }
+      const presence = sitePresence(last, 1000 * at_s, 1000 * this.#world.silent_s);
+      if (presence === 'waited_for') return undefined;
+      if (presence === 'there') counted.push(last.said!);
+    }
+    return divideSites(counted, this.#world.settings).claims[counted.indexOf(own)]!;
+  }
+
+  #standing(at: number, at_s: number): SiteStanding {
+    const { load, window_s, sites } = this.#world;
+    const keeper = this.#keepers[at]!;
+    const { slots, cost, limit, factor } = sites[at]!;
+    const isEntry = sites.findIndex((_, each) => this.#isUp(each, at_s)) === at;
+    const loads = Array.from({ length: isEntry ? window_s : 0 }, (_, back) =>
+      at_s < back ? 0 : load(at_s - back),
+    );
     return {
       site: `s${at}`,
-      mean: isEntry ? world.load(at_s) : 0,
-      peak: isEntry ? Math.max(...loads) : 0,
-      asked: isEntry && loads.some((load) => load > 0),
+      mean: isEntry ? load(at_s) : 0,
+      peak: Math.max(0, ...loads),
+      asked: loads.some((each) => each > 0),
       late: false,
-      seen: at_s >= world.window_s,
-      settled: quiet,
+      seen: at_s >= window_s,
+      settled: at_s - keeper.changed_s >= window_s,
       have: keeper.have,
-      serving,
+      serving: servingAt(keeper, at_s),
       stuck: 0,
       claim: keeper.claim.replicas,
-      limit: sites[at]!.limit,
-      ready: sites[at]!.limit,
-      slots: sites[at]!.slots,
-      cost: sites[at]!.cost * (sites[at]!.factor?.(at_s) ?? 1),
+      limit,
+      ready: limit,
+      slots,
+      cost: cost * (factor?.(at_s) ?? 1),
     };
-  };
+  }
 
-  const round = (at: number, at_s: number): void => {
-    const keeper = keepers[at]!;
-    const now_ms = 1000 * at_s;
-    const silent_ms = 1000 * world.silent_s;
-    for (const [other] of sites.entries()) {
-      if (other === at) continue;
-      const arrived = mail.filter((each) => each.from === other && each.to === at && each.at_s <= at_s);
-      const newest = arrived.reduce(
-        (a, b) => (a === undefined || b.sent > a.sent ? b : a),
-        undefined as (typeof mail)[number] | undefined,
-      );
-      keeper.heard[other] = listen(
-        keeper.heard[other],
-        newest && { at: newest.sent, said: newest.said },
-        now_ms,
-      );
-    }
-    const own = standing(at, at_s);
-    const presences = sites.map((_, other) =>
-      other === at ? ('there' as const) : presenceOf(keeper.heard[other]!, now_ms, silent_ms),
-    );
-    if (!presences.includes('waited_for')) {
-      const counted = sites.flatMap((_, other) =>
-        other === at ? [own] : presences[other] === 'there' ? [keeper.heard[other]!.said!] : [],
-      );
-      const { claims } = divideSites(counted, settings);
-      const target = claims[counted.indexOf(own)]!;
-      const step = stepClaim({ claim: keeper.claim, target, published: published[at]?.claim, now_ms });
-      keeper.claim = step.claim;
-      if (step.act !== undefined && step.act !== keeper.have) act(keeper, step.act, at_s);
-    }
-    // What is said after the decision, and on its way at once.
-    const said = standing(at, at_s);
-    published[at] = said;
-    sent++;
-    for (const [to] of sites.entries())
-      if (to !== at && isUp(to, at_s))
-        mail.push({ from: at, to, at_s: at_s + random() * world.delay_s, sent, said });
-  };
-
-  const act = (keeper: Keeper, replicas: number, at_s: number): void => {
-    while (keeper.serves_s.length < replicas) keeper.serves_s.push(at_s + world.lead_s);
+  #act(keeper: Keeper, replicas: number, at_s: number): void {
+    while (keeper.serves_s.length < replicas) keeper.serves_s.push(at_s + this.#world.lead_s);
     keeper.serves_s.sort((a, b) => a - b);
     keeper.serves_s.length = replicas;
     keeper.have = replicas;
     keeper.changed_s = at_s;
-  };
-
-  for (let at_s = 0; at_s < world.seconds; at_s++) {
-    for (const [at, keeper] of keepers.entries()) {
-      if (at_s < keeper.next_round_s) continue;
-      keeper.next_round_s = at_s + 1 + Math.floor(random() * round_s);
-      if (isUp(at, at_s)) round(at, at_s);
-    }
-    for (let index = mail.length - 1; index >= 0; index--)
-      if (mail[index]!.at_s < at_s - 4 * round_s) mail.splice(index, 1);
-    instants.push({
-      at_s,
-      have: keepers.map(({ have }) => have),
-      serving: keepers.map(({ serves_s }) => serves_s.filter((each) => each <= at_s).length),
-      load: world.load(at_s),
-    });
   }
-  return instants;
+}
+
+function servingAt({ serves_s }: Keeper, at_s: number): number {
+  return serves_s.filter((each) => each <= at_s).length;
 }
