@@ -30,6 +30,7 @@ import {
   type OpenAiHandler,
   requireModel,
 } from './openai-handler.ts';
+import { insteadOf } from './other-servers-paths.ts';
 import { requestIdOf } from './request-id.ts';
 import type { Replica } from './routing/replica.ts';
 import type { Router } from './routing/router.ts';
@@ -137,7 +138,12 @@ function answerErrors(app: FastifyInstance, log: GatewayLog): void {
       answerWith(request, reply, new HpcserveError('E_REQUEST_METHOD', { what }));
     } else {
       const what = `there is nothing at ${path.slice(0, 256)}`;
-      answerWith(request, reply, new HpcserveError('E_REQUEST_PATH', { what }));
+      const mend = insteadOf(path);
+      answerWith(
+        request,
+        reply,
+        new HpcserveError('E_REQUEST_PATH', mend === undefined ? { what } : { what, try: mend }),
+      );
     }
   });
 }

@@ -66,7 +66,7 @@ export class OpenAiHandler {
     return this.#draining;
   }
 
-  /** Takes a request for an OpenAI path that replicas serve; false for any other. */
+  /** Takes a request for a path that replicas serve; false for any other. */
   take(request: IncomingMessage, response: ServerResponse): boolean {
     const endpoint = endpoints.get(pathOf(request.url ?? ''));
     if (!endpoint) return false;
@@ -172,8 +172,9 @@ export class OpenAiHandler {
     const parsed = parseRequest(scan, endpoint.dialect);
     requireModel(key, parsed.model);
     const filter = this.#filters.of(key.settings, request.headers);
-    const prompt_tokens = this.#promptTokens(parsed);
-    if (reservation) keyLimits.reserve(key, reservation, prompt_tokens + this.#answerTokens(parsed));
+    const prompt_tokens = endpoint.computes ? this.#promptTokens(parsed) : 0;
+    const tokens = endpoint.computes ? prompt_tokens + this.#answerTokens(parsed) : 0;
+    if (reservation) keyLimits.reserve(key, reservation, tokens);
     return { ...arrival, parsed, filter, prompt_tokens_max: prompt_tokens, release: () => hold.release() };
   }
 

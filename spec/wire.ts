@@ -17,6 +17,9 @@ export const agentPaths = {
   tensors: '/hpcserve/v1/tensors',
 } as const;
 
+/** Paths of clients that are not OpenAI's, by vLLM's names: a model's tokens of a text, and the text of tokens. */
+export const clientPaths = { tokenize: '/tokenize', detokenize: '/detokenize' } as const;
+
 export const headers = {
   /**
    * Served name the gateway resolved, so that an agent need not parse the body; on answers: the model that answered.

@@ -116,6 +116,8 @@ export interface EngineAdapter {
    * none.
    */
   readonly detokenize_path?: string;
+  /** For POST with `model` and `prompt` or `messages`: answers with `tokens` and `count`. Absent: it tells none. */
+  readonly tokenize_path?: string;
   /** Answers 2xx when, and only when, requests are served. */
   readonly readiness_path: string;
   /** Prometheus text with the engine's load; absent: the agent counts requests itself. */

@@ -39,6 +39,7 @@ export const sglang: EngineAdapter = {
   readiness_path: '/health',
   metrics_path: '/metrics',
   detokenize_path: '/detokenize',
+  tokenize_path: '/tokenize',
   // Versions that do not know it pay no heed to it.
   takes_cache_salt: true,
 

@@ -151,6 +151,7 @@ export const vllm: EngineAdapter = {
   readiness_path: '/health',
   metrics_path: '/metrics',
   detokenize_path: '/detokenize',
+  tokenize_path: '/tokenize',
   // https://docs.vllm.ai/en/latest/usage/security.html: its key is asked for below /v1 alone.
   takes_cache_salt: true,
   open_paths: ['/invocations', '/pooling', '/score', '/rerank', '/tokenize', '/detokenize', '/metrics'],

@@ -8,7 +8,7 @@ import { pipeline } from 'node:stream';
 import type { AgentState, Heartbeat } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
-import { agentPaths, headers } from '../../spec/wire.ts';
+import { agentPaths, clientPaths, headers } from '../../spec/wire.ts';
 import { answerError, answerJson } from './answers.ts';
 import { salted_paths, withCacheSalt } from './cache-salt.ts';
 import { connectionTo, fetchText } from './engine-request.ts';
@@ -70,6 +70,8 @@ export function sessionRequestHandler(agent: SessionRequests) {
       unit?.detokenize_path !== undefined
     )
       serve(agent, sessionId, unit, request, response, unit.detokenize_path);
+    else if (isTokenPath(path) && request.method === 'POST' && unit)
+      serveTokens(agent, sessionId, unit, request, response, path);
     else if (isOpenAiPath(path) && unit) serve(agent, sessionId, unit, request, response);
     else if (isOpenAiPath(path)) {
       // On a connection from before its end: the request is not to blame, another replica may answer it.
@@ -122,6 +124,31 @@ function passOn(unit: UnitSupervisor, request: IncomingMessage, response: Server
   asked.on('error', () => response.destroy());
   response.on('close', () => asked.destroy());
   request.pipe(asked);
+}
+
+function isTokenPath(path: string): boolean {
+  return path === clientPaths.tokenize || path === clientPaths.detokenize;
+}
+
+/** A model's tokens, by engines that tell them in vLLM's way. */
+function serveTokens(
+  agent: SessionRequests,
+  sessionId: string,
+  unit: UnitSupervisor,
+  request: IncomingMessage,
+  response: ServerResponse,
+  path: string,
+): void {
+  const enginePath = path === clientPaths.tokenize ? unit.tokenize_path : unit.detokenize_path;
+  if (enginePath !== undefined) {
+    serve(agent, sessionId, unit, request, response, enginePath);
+    return;
+  }
+  request.resume();
+  const { engine } = unit.state();
+  const what = `${path} is not supported: ${engine} tells no tokens in the way of vLLM`;
+  const because = 'the native engine, vLLM and SGLang do; elsewhere use the tokenizer of the model itself';
+  answerError(response, new HpcserveError('E_REQUEST_UNSUPPORTED', { what, because }));
 }
 
 /** Below /v1 whatever the engine makes of dots: what else it has is not for peers. */

@@ -6,6 +6,7 @@ import type { ModelLoad, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
+import { clientPaths } from '../../spec/wire.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { AnswerPace } from './answer-pace.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
@@ -196,7 +197,13 @@ export class UnitSupervisor {
   /** Where its engine spells tokens; undefined where it does not. */
   get detokenize_path(): string | undefined {
     const { engine } = this.#options.group;
-    return engine === 'native' ? undefined : adapterOf(engine).detokenize_path;
+    return engine === 'native' ? clientPaths.detokenize : adapterOf(engine).detokenize_path;
+  }
+
+  /** Where its engine tells tokens of texts; undefined where it does not. */
+  get tokenize_path(): string | undefined {
+    const { engine } = this.#options.group;
+    return engine === 'native' ? clientPaths.tokenize : adapterOf(engine).tokenize_path;
   }
 
   /** Undefined where its engine gets bodies as they come: the native one reads them itself. */

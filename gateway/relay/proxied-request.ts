@@ -94,7 +94,7 @@ export class ProxiedRequest {
 
   /** @param request with which this replica goes on with the stream; absent: the request from its start */
   #begin(replica: Replica<SessionLink>, request?: ContinuedRequest): void {
-    if (this.#search.asked === 0) {
+    if (this.#search.asked === 0 && this.#of.endpoint.computes) {
       this.#services.workload.arrived(replica.served.name);
       this.#demand(replica.served.name);
     }
@@ -304,11 +304,13 @@ export class ProxiedRequest {
     let refusal = await router.refusal(this.#route);
     if (this.#decided) return;
     const absent = refusal.error.code === 'E_MODEL_NO_REPLICA';
-    const wanted = absent || refusal.error.code === 'E_REPLICA_BUSY';
+    const { computes } = this.#of.endpoint;
+    const wanted = computes && (absent || refusal.error.code === 'E_REPLICA_BUSY');
     const model = router.modelOf(this.#route.model);
     if (wanted) this.#demand(model);
     if (absent) {
-      const { comes_soon, wakes_in_s } = refusal;
+      const { comes_soon } = refusal;
+      const wakes_in_s = computes ? refusal.wakes_in_s : undefined;
       const lost_ms = comes_soon ? performance.now() : router.lostAt_ms(this.#route.model);
       const next = await this.#search.expected({ lost_ms, wakes_in_s });
       if (this.#decided) return;
@@ -425,7 +427,9 @@ export class ProxiedRequest {
     this.#client.endStall();
     const { ledger, metrics, serviceTimes, workload, keyLimits, demand } = this.#services;
     const record = this.#record(outcome);
-    const { status, served_model } = record;
+    const { status } = record;
+    // What no device computes says nothing of how long a model takes.
+    const served_model = this.#of.endpoint.computes ? record.served_model : undefined;
     this.#continuations?.release();
     metrics.answered(record);
     if (status < 300 && served_model !== undefined) {

@@ -370,3 +370,39 @@ describe('embeddings', () => {
     ).rejects.toMatchObject({ status: 400, param: 'dimensions' });
   });
 });
+
+describe('tokens, as vLLM tells them', () => {
+  type Told = { count: number; tokens: number[]; token_strs: string[] | null; max_model_len: number };
+  const told = async (path: string, body: object): Promise<{ status: number; answer: Told & Refused }> => {
+    const answer = await stage.post(path, body);
+    return { status: answer.status, answer: (await answer.json()) as Told & Refused };
+  };
+  type Refused = { prompt: string; error: { message: string } };
+
+  it('of a text are those that a completion counts, and spell it again', async () => {
+    const prompt = 'Ships float, don’t they?';
+    const { answer } = await told('/tokenize', { model: 'tiny', prompt, return_token_strs: true });
+    const completion = await client.completions.create({ model: 'tiny', prompt, max_tokens: 1 });
+    expect(answer.count).toBe(completion.usage!.prompt_tokens);
+    expect(answer.tokens).toHaveLength(answer.count);
+    expect(answer.token_strs).toHaveLength(answer.count);
+    expect(answer.max_model_len).toBe(context_tokens);
+    const bare = await told('/tokenize', { model: 'tiny', prompt, add_special_tokens: false });
+    expect(bare.answer.tokens).toEqual(answer.tokens.slice(1));
+    const { answer: text } = await told('/detokenize', { model: 'tiny', tokens: bare.answer.tokens });
+    expect(text).toEqual({ prompt });
+  });
+
+  it('of a chat are those that its answer counts', async () => {
+    const messages = [{ role: 'user' as const, content: 'Why?' }];
+    const { answer } = await told('/tokenize', { model: 'tools', messages });
+    const chat = await client.chat.completions.create({ model: 'tools', messages, max_tokens: 1 });
+    expect(answer.count).toBe(chat.usage!.prompt_tokens);
+  });
+
+  it('are refused by name where the engine does not tell them', async () => {
+    const { status, answer } = await told('/tokenize', { model: 'foreign', prompt: 'x' });
+    expect(status).toBe(400);
+    expect(answer.error.message).toMatch(/\/tokenize is not supported.*use the tokenizer of the model/);
+  });
+});

@@ -60,6 +60,14 @@ describe('the official client raises', () => {
       'tempreature',
     ],
     [
+      'a parameter of vLLM',
+      { prompt_logprobs: 1 },
+      OpenAI.BadRequestError,
+      400,
+      'unsupported_value',
+      'prompt_logprobs',
+    ],
+    [
       'too many tokens',
       { max_tokens: 99_999 },
       OpenAI.BadRequestError,

@@ -165,6 +165,11 @@ describe('requests that are wrong', () => {
     const headers = { authorization: `Bearer ${stage.key}` };
     const missing = await fetch(`${stage.url}/v1/nothing`, { headers });
     expect([missing.status, (await errorOf(missing)).code]).toEqual([404, 'E_REQUEST_PATH']);
+    const known = await fetch(`${stage.url}/tokenizer_info`, { headers });
+    expect([known.status, (await errorOf(known)).message]).toEqual([
+      404,
+      expect.stringContaining('tokenizer=FOLDER'),
+    ]);
     const get = await fetch(stage.url + path, { headers });
     expect([get.status, get.headers.get('allow'), (await errorOf(get)).code]).toEqual([
       405,

@@ -5,7 +5,7 @@ import { dirname } from 'node:path';
 import type { DeviceReport } from '../../../spec/device-report.ts';
 import { moveAwaySchema } from '../../../spec/device-view.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { agentPaths, headers as headerNames, limits } from '../../../spec/wire.ts';
+import { agentPaths, clientPaths, headers as headerNames, limits } from '../../../spec/wire.ts';
 import type { AnswerContext } from '../answers/answer.ts';
 import type { WorkerMetrics } from '../metrics.ts';
 import type { Models } from '../models.ts';
@@ -13,6 +13,7 @@ import { BodyReader } from '../requests/body-reader.ts';
 import { chatCompletion } from '../requests/chat.ts';
 import { textCompletion } from '../requests/completions.ts';
 import { embeddings } from '../requests/embeddings.ts';
+import { detokenize, tokenize } from '../requests/tokens.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { WorkerLimits } from '../worker-options.ts';
 import { bodyBytesMax, readJson } from './read-body.ts';
@@ -35,11 +36,13 @@ const generating: Record<string, Handler> = {
   '/v1/chat/completions': chatCompletion,
   '/v1/completions': textCompletion,
   '/v1/embeddings': embeddings,
+  [clientPaths.tokenize]: tokenize,
+  [clientPaths.detokenize]: detokenize,
 };
 const reading = ['/v1/models', '/health', '/metrics', agentPaths.device, agentPaths.sharing];
 const posted: string[] = [agentPaths.move, agentPaths.tensors];
 
-/** OpenAI's paths on a unix socket. */
+/** OpenAI's paths, and those for a model's tokens, on a unix socket. */
 export class WorkerServer {
   /** Set while nothing new is admitted. */
   draining = false;

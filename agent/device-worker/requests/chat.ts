@@ -7,10 +7,11 @@ import { ChatChoice, type ChatDelta } from '../answers/chat-answer.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader } from './body-reader.ts';
+import { readRenderOptions, renderChat } from './chat-prompt.ts';
 import { type GenerationParameters, readGeneration } from './generation.ts';
-import { answerTokens, checkTextLength } from './limits.ts';
+import { answerTokens } from './limits.ts';
 import { readMessages } from './messages.ts';
-import { type ReasoningRequest, readReasoning, reasoningLimit, reasoningVariables } from './reasoning.ts';
+import { readReasoning, reasoningLimit } from './reasoning.ts';
 import { readResponseFormat } from './response-format.ts';
 import { readTools, type ToolRequest } from './tools.ts';
 
@@ -30,26 +31,17 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     body.number('max_tokens', { min: 1, integer: true });
   body.ignore('max_tokens');
   const reasoning = readReasoning(body);
-  const prompt = renderOptions(body, reasoning);
+  const options = readRenderOptions(body, reasoning);
   refuseOthers(body);
   body.finish();
 
-  const { value: guarded, masked } = text.guard.mask({
-    messages,
-    ...prompt,
-    ...(tools ? { tools: tools.definitions } : {}),
-  });
-  // Each of them becomes tokens of its own.
-  if (masked.length > model.context_tokens)
-    answerTokens(masked.length, wanted, model.context_tokens, 'messages');
   const { continued } = parameters;
   const rendered_ms = continued?.rendered_ms ?? Date.now();
-  const rendered = text.template.render({ ...guarded, now_ms: rendered_ms });
-  checkTextLength(rendered, model, 'messages');
+  const rendered = renderChat({ messages, tools, ...options }, model, wanted, rendered_ms);
   const tokens = continued?.prompt_token_ids
     ? Int32Array.from(continued.prompt_token_ids)
-    : text.guard.tokenize(text.vocabulary, rendered, masked);
-  const opened = promptOpensReasoning(rendered);
+    : rendered.tokens();
+  const opened = promptOpensReasoning(rendered.text);
   const form = {
     ...(text.reasons ? { reasoning: { opened } } : {}),
     ...(tools ? { tools: { format: tools.format, names: tools.names } } : {}),
@@ -103,19 +95,6 @@ function readLogprobs(body: BodyReader): number | undefined {
   if (top !== undefined && !wanted)
     return body.refuse('top_logprobs', 'is only allowed where `logprobs` is true');
   return wanted ? (top ?? 0) : undefined;
-}
-
-function renderOptions(body: BodyReader, reasoning: ReasoningRequest) {
-  const variables = { ...reasoningVariables(reasoning), ...body.object('chat_template_kwargs')?.body };
-  const continue_final_message = body.boolean('continue_final_message') ?? false;
-  const generation = body.boolean('add_generation_prompt');
-  if (continue_final_message && generation === true)
-    body.refuse('add_generation_prompt', 'cannot be true together with `continue_final_message`');
-  return {
-    variables,
-    continue_final_message,
-    add_generation_prompt: generation ?? !continue_final_message,
-  };
 }
 
 function refuseOthers(body: BodyReader): void {

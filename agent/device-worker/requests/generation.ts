@@ -5,6 +5,7 @@ import { type ContinuedChoice, type ContinueRequest, continuation } from '../../
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
 import { BodyReader, type Json } from './body-reader.ts';
+import { refuseVllmParameters } from './vllm-parameters.ts';
 
 /**
  * Answers of one request; each takes a place in the batch. Lower: less of a device for one request; higher: fewer
@@ -44,6 +45,7 @@ export interface GenerationParameters {
 
 /** @param n_vocab size of the vocabulary, for token ids in the request */
 export function readGeneration(body: BodyReader, n_vocab: number): GenerationParameters {
+  refuseVllmParameters(body);
   const token = { min: 0, max: n_vocab - 1 };
   const seed = body.number('seed', { integer: true }) ?? randomInt(2 ** 47);
   const sampling = {

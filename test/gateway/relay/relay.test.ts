@@ -103,6 +103,25 @@ describe('answers that are no stream', () => {
     expect(counted).toMatchObject({ requests: 1, prompt_tokens: 77 });
   });
 
+  it('of a model’s tokens are no load', async () => {
+    const used = { prompt_tokens: 2, completion_tokens: 0, total_tokens: 2 };
+    const told = { count: 2, max_model_len: 512, tokens: [5, 6], usage: used };
+    const upstream = await session(json(told), { name: 'spelled' });
+    const ask = (asked: string) => shared.stage.post(asked, { model: 'spelled', prompt: 'hi' });
+    const loads = async (): Promise<number> => {
+      const table = (await (await shared.stage.admin('/mesh/table')).json()) as {
+        workload: { model: string }[];
+      };
+      return table.workload.filter(({ model }) => model === 'spelled').length;
+    };
+    const result = await (await ask('/tokenize')).json();
+    expect(result).toEqual(told);
+    expect(upstream.requests[0]!.path).toBe('/tokenize');
+    expect(await loads()).toBe(0);
+    await (await ask('/v1/completions')).text();
+    expect(await loads()).toBe(1);
+  });
+
   it('can be asked for by an alias', async () => {
     const upstream = await session(json(chatAnswer), { aliases: ['gpt-test'] });
     expect(await models()).toEqual(['tiny', 'gpt-test']);
