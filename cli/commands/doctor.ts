@@ -7,6 +7,7 @@ import type { CheckResult, CheckStatus } from '../doctor/check.ts';
 import { checkEngines } from '../doctor/engine-checks.ts';
 import {
   checkAddons,
+  checkCpuKernels,
   checkEngineNetworks,
   checkNativeLibrary,
   checkNode,
@@ -72,6 +73,7 @@ async function runChecks(context: CliContext): Promise<CheckResult[]> {
   results.push(
     { check: 'site config', status: 'PASSED', found: `${loaded.site.name} from ${loaded.path}` },
     checkNativeLibrary(loaded),
+    checkCpuKernels(),
     ...checkEngineNetworks(loaded),
     ...(await checkEngines(loaded, context.environment)),
     ...checkStateFolder(loaded),

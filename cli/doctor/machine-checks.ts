@@ -11,9 +11,10 @@ import { packageRoot } from '../../host/package-root.ts';
 import { compiledFile } from '../../host/programs.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { type KernelSet, loadCpuKernels } from '../../native/cpu-kernels.ts';
 import { quotaAdvice, systemMessage } from '../../spec/errors/system-error.ts';
 import { formatBytes } from '../format/quantities.ts';
-import { type CheckResult, failed, passed, warning } from './check.ts';
+import { type CheckResult, failed, passed, skipped, warning } from './check.ts';
 
 /** Below this a deployment's logs and ledger may fill the disk. */
 const leastFree_bytes = 1024 ** 3;
@@ -91,6 +92,22 @@ export function checkNativeLibrary({ site }: LoadedSite): CheckResult {
         check,
         `${name} is not installed; only wrapped engines can run`,
         `npm --prefix ${packageRoot} ci`,
+      );
+}
+
+/** Our own products for CPUs, of which ggml has others: said of this machine, whose CPU may not be that of the nodes. */
+export function checkCpuKernels(): CheckResult {
+  const check = 'CPU kernels';
+  if (process.arch !== 'x64')
+    return skipped(check, `there are none of our own for ${process.arch}; ggml's serve`);
+  const kernels = loadCpuKernels();
+  const names = (sets: readonly KernelSet[]): string => sets.map(({ name }) => name).join(', ') || 'none';
+  return kernels
+    ? passed(check, `compiled for ${names(kernels.compiled)}; this CPU has ${names(kernels.sets)}`)
+    : warning(
+        check,
+        "not built, since there was no C compiler; ggml's serve, which are slower",
+        `install gcc 12 or later, then: npm --prefix ${packageRoot} run build`,
       );
 }
 

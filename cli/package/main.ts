@@ -88,6 +88,8 @@ function main(): void {
     const folder = join(staging, name);
     for (const entry of plain) copy(entry, folder);
     for (const room of builtRooms) copy(join('dist', room), folder);
+    // Compiled for this machine's architecture.
+    if (arch !== process.arch) rmSync(join(folder, 'dist/native/kernels'), { recursive: true, force: true });
     const bundle = join(staging, 'bundle');
     run([process.execPath, join(packageRoot, 'dist/.ci/bundle.js'), bundle], packageRoot);
     cpSync(bundle, join(folder, 'dist/bundle'), {

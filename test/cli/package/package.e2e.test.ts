@@ -102,6 +102,12 @@ describe('npm run package', () => {
     expect(existsSync(join(folder, 'opt/node_modules/@node-llama-cpp', `linux-${other}`))).toBe(false);
   });
 
+  it('brings the products for CPUs that were compiled, without their sources', () => {
+    const library = 'dist/native/kernels/libhpcserve-kernels.so';
+    expect(existsSync(join(folder, 'opt', library))).toBe(existsSync(join(root, library)));
+    expect(existsSync(join(folder, 'opt/native'))).toBe(false);
+  });
+
   it('runs through a link, with an empty PATH and HOME', () => {
     const { status, stdout, stderr } = hpcserve('--version');
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });

@@ -1,0 +1,68 @@
+/**
+ * Our own matrix products for CPUs (native/kernels, in C): weights that were packed once, multiplied by the widest
+ * instruction set that this CPU has. The build compiles them where there is a C compiler; where there was none, ggml's
+ * kernels serve alone.
+ */
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import koffi from 'koffi';
+import { packageRoot } from '../host/package-root.ts';
+import { type Bound, bind, type Pointer, type SignatureTable } from './signature.ts';
+
+export const cpuKernelsFile = 'libhpcserve-kernels.so';
+/** Where the build puts the library, also in an archive. */
+export const cpuKernelsPath = join(packageRoot, 'dist/native/kernels', cpuKernelsFile);
+
+/** enum hk_set, the fastest first, and the names that messages use. */
+const kernelSets = [
+  { name: 'AMX-BF16', bit: 4 },
+  { name: 'AVX-512 BF16', bit: 2 },
+  { name: 'AVX2', bit: 1 },
+] as const;
+export type KernelSet = (typeof kernelSets)[number];
+
+/** See native/kernels/pack.h, dispatch.h and ggml-layout.c. */
+const table = {
+  hk_compiled_sets: ['i32'],
+  hk_sets: ['i32'],
+  hk_can_pack: ['i32', 'i32', 'i64'],
+  hk_packed_bytes: ['i64', 'i32', 'i64', 'i64'],
+  hk_pack_weights: ['void', 'i32', 'i32', 'i64', 'i64', 'ptr', 'ptr'],
+  hk_activation_bytes: ['i64', 'i64', 'i64'],
+  hk_pack_activations: ['void', 'i32', 'i64', 'i64', 'ptr', 'i64', 'ptr', 'i64', 'i64'],
+  hk_multiply: ['i32', 'i32', 'i32', 'i64', 'i64', 'i64', 'ptr', 'ptr', 'ptr', 'i64', 'i64', 'i64'],
+  hk_layout: ['ptr', 'i32', 'ptr'],
+} as const satisfies SignatureTable;
+
+export interface CpuKernels extends Bound<typeof table> {
+  readonly path: string;
+  /** Instruction sets that were compiled, and those of them that this CPU and its kernel run; the fastest first. */
+  readonly compiled: readonly KernelSet[];
+  readonly sets: readonly KernelSet[];
+  /** `ggml_custom_op_t` functions; their user data is the bit of a set. */
+  readonly packOperator: Pointer;
+  readonly multiplyOperator: Pointer;
+}
+
+let loaded: CpuKernels | undefined;
+
+/**
+ * Loads the library, once a process. It needs nothing but the C library, and asks the CPU before it uses an instruction.
+ * @returns undefined where it was not built
+ */
+export function loadCpuKernels(path = cpuKernelsPath): CpuKernels | undefined {
+  if (loaded?.path === path) return loaded;
+  if (!existsSync(path)) return undefined;
+  const library = koffi.load(path);
+  const bound = bind(library, table);
+  const named = (bits: number): KernelSet[] => kernelSets.filter(({ bit }) => (bits & bit) !== 0);
+  loaded = {
+    ...bound,
+    path,
+    compiled: named(bound.hk_compiled_sets()),
+    sets: named(bound.hk_sets()),
+    packOperator: library.symbol('hk_pack_operator') as Pointer,
+    multiplyOperator: library.symbol('hk_multiply_operator') as Pointer,
+  };
+  return loaded;
+}

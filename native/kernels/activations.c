@@ -1,0 +1,58 @@
+/* Activations from F32 into tiles of BF16. */
+#include "pack.h"
+#include <string.h>
+
+int64_t hk_activation_bytes(int64_t m, int64_t k) {
+  const int rows = hk_tile_rows(m);
+  return hk_ceil_div(m, rows) * rows * hk_blocks(k) * HK_BLOCK * 2;
+}
+
+/* To the nearest BF16, ties to even; a NaN stays one. */
+static inline uint16_t to_bf16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded);
+}
+
+/* One row of a tile; x is NULL behind the last row. */
+static void pack_row(const float *x, int64_t k, uint16_t *tile, int rows, int64_t begin, int64_t end) {
+  for (int64_t block = begin; block < end; block++) {
+    uint16_t *to = tile + block * rows * HK_BLOCK;
+    const int64_t left = x ? k - block * HK_BLOCK : 0;
+    if (left >= HK_BLOCK)
+      for (int element = 0; element < HK_BLOCK; element++) to[element] = to_bf16(x[block * HK_BLOCK + element]);
+    else
+      for (int element = 0; element < HK_BLOCK; element++)
+        to[element] = element < left ? to_bf16(x[block * HK_BLOCK + element]) : 0;
+  }
+}
+
+/* The same in pairs, beside the other rows of the tile. */
+static void pack_pairs(const float *x, int64_t k, uint16_t *tile, int rows, int64_t begin, int64_t end) {
+  for (int64_t pair = begin * 16; pair < end * 16; pair++) {
+    uint16_t *to = tile + pair * 2 * rows;
+    to[0] = x && 2 * pair < k ? to_bf16(x[2 * pair]) : 0;
+    to[1] = x && 2 * pair + 1 < k ? to_bf16(x[2 * pair + 1]) : 0;
+  }
+}
+
+void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
+                         int64_t begin, int64_t end) {
+  const int rows = hk_tile_rows(m);
+  const int64_t tile_elements = rows * hk_blocks(k) * HK_BLOCK;
+  for (int64_t first = 0; first < m; first += rows, packed += tile_elements) {
+#ifdef HK_WITH_AMX_BF16
+    if (hk_is_in_rows(set) && rows == HK_TILE_MAX) {
+      const int valid = m - first < rows ? (int)(m - first) : rows;
+      hk_pack_tile_amx(valid, k, x + first * x_stride, x_stride, packed, begin, end);
+      continue;
+    }
+#endif
+    for (int row = 0; row < rows; row++) {
+      const float *from = first + row < m ? x + (first + row) * x_stride : NULL;
+      if (hk_is_in_rows(set)) pack_pairs(from, k, packed + 2 * row, rows, begin, end);
+      else pack_row(from, k, packed + row * HK_BLOCK, rows, begin, end);
+    }
+  }
+}

@@ -1,0 +1,16 @@
+/* The products behind one function, which is all that callers need to know of instruction sets. */
+#pragma once
+#include "kernels.h"
+
+/* Bits of enum hk_set that the compiler knew. */
+HK_API int hk_compiled_sets(void);
+
+/* Those of them that this CPU, its kernel and this process may run here. */
+HK_API int hk_sets(void);
+
+/*
+ * Strips [begin, end) of the product by one instruction set.
+ * Returns 0, and computes nothing, where that set is not among hk_sets().
+ */
+HK_API int hk_multiply(int set, int type, int64_t n, int64_t k, int64_t m, const void *weights, const uint16_t *x,
+                       float *y, int64_t y_stride, int64_t begin, int64_t end);

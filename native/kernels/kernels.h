@@ -1,0 +1,86 @@
+/*
+ * Matrix products for CPUs with weights that were packed once, at loading.
+ *
+ *   y[m][n] = sum over k of x[m][k] * w[n][k]
+ *
+ * Words: a strip is 16 rows of the weights, which are 16 columns of the result. A block is 32 elements along k. A tile
+ * is up to 16 rows of x. Sums over k go in one order, block by block, whatever else is computed beside them: a row of
+ * the result has the same bits in every batch, in every part of the columns, and with any number of threads.
+ *
+ * Activations are rounded to BF16, as every product here takes them. Weights reach the product in one of two orders,
+ * which the instruction set decides:
+ *
+ *   rows   [row of the strip][element], for the tile unit. Quantized weights are rounded to BF16 with their scale.
+ *   pairs  [pair along k][row of the strip][2], for vectors. Quantized integers are multiplied as BF16 or F32, which
+ *          hold them exactly, and the block's scale is applied to its sum.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+/* Functions that are called from outside of the library. */
+#define HK_API __attribute__((visibility("default")))
+
+#define HK_STRIP 16
+#define HK_BLOCK 32
+#define HK_TILE_MAX 16
+/* Bytes of one block of a strip as BF16. */
+#define HK_BLOCK_BYTES 1024
+
+/* Numbers of enum ggml_type. */
+enum hk_type { HK_Q4_0 = 2, HK_Q8_0 = 8, HK_BF16 = 30 };
+
+/* Instruction sets that a product is written for, as bits, slowest first. */
+enum hk_set { HK_AVX2 = 1, HK_AVX512_BF16 = 2, HK_AMX_BF16 = 4 };
+
+struct hk_product {
+  enum hk_type type;
+  /* Columns of the result, and rows. */
+  int64_t n, m;
+  /* Blocks along k. */
+  int64_t blocks;
+  const uint8_t *weights;
+  /* As hk_pack_activations leaves them for this instruction set. */
+  const uint16_t *x;
+  float *y;
+  /* Floats from one row of y to the next. */
+  int64_t y_stride;
+};
+
+/* Computes the strips [begin, end). */
+typedef void hk_product_function(const struct hk_product *product, int64_t begin, int64_t end);
+hk_product_function hk_product_avx2, hk_product_avx512_bf16, hk_product_amx_bf16;
+
+static inline int hk_is_in_rows(int set) { return set == HK_AMX_BF16; }
+
+static inline int64_t hk_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Rows of a tile of x: a power of two, so that few shapes of the inner loop exist. */
+static inline int hk_tile_rows(int64_t m) {
+  int rows = 1;
+  while (rows < m && rows < HK_TILE_MAX) rows *= 2;
+  return rows;
+}
+
+static inline int64_t hk_blocks(int64_t k) { return hk_ceil_div(k, HK_BLOCK); }
+
+/* Bytes of a block's quantized integers, without its scales. */
+static inline int64_t hk_integer_bytes(enum hk_type type) {
+  return type == HK_Q4_0 ? 256 : type == HK_Q8_0 ? 512 : HK_BLOCK_BYTES;
+}
+
+/*
+ * A strip: the integers of all blocks, then the scales of all blocks, 16 F16 each. BF16 has no scales. A block is
+ *          rows                              pairs
+ *   BF16   [row 16][element 32]              [pair 16][row 16][2]
+ *   Q8_0   [row 16][element 32]              [pair 16][2][row 16]
+ *   Q4_0   [4][element 32] words of 4 bits   [4][row 16][2] words of 4 bits
+ *          for each of 4 rows                for each of 4 pairs
+ */
+static inline int64_t hk_strip_bytes(enum hk_type type, int64_t blocks) {
+  return blocks * (hk_integer_bytes(type) + (type == HK_BF16 ? 0 : 2 * HK_STRIP));
+}
+
+static inline const uint16_t *hk_scales(enum hk_type type, const uint8_t *strip, int64_t blocks, int64_t block) {
+  return (const uint16_t *)(strip + blocks * hk_integer_bytes(type)) + block * HK_STRIP;
+}

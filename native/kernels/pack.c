@@ -1,0 +1,116 @@
+/* Weights from the layout of model files into strips. */
+#include "pack.h"
+#include <string.h>
+
+int hk_can_pack(int type, int64_t k) {
+  if (k <= 0) return 0;
+  if (type == HK_BF16) return 1;
+  return (type == HK_Q4_0 || type == HK_Q8_0) && k % HK_BLOCK == 0;
+}
+
+int64_t hk_packed_bytes(int type, int64_t n, int64_t k) {
+  return hk_ceil_div(n, HK_STRIP) * hk_strip_bytes(type, hk_blocks(k));
+}
+
+/* Row `row` of a strip, for the tile unit. Elements behind k stay zero, as the whole strip is before. */
+static void pack_row_bf16(const uint8_t *source, int64_t k, int row, uint8_t *strip) {
+  for (int64_t block = 0; block * HK_BLOCK < k; block++) {
+    const int64_t left = k - block * HK_BLOCK;
+    const size_t elements = (size_t)(left < HK_BLOCK ? left : HK_BLOCK);
+    memcpy(strip + block * HK_BLOCK_BYTES + row * 64, source + 64 * block, 2 * elements);
+  }
+}
+
+/* Four rows share a word of every element. The first of them is written first and clears what was there. */
+static void pack_row_q4_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
+  uint16_t *scales = (uint16_t *)(strip + blocks * 256) + row;
+  const int shift = 4 * (row & 3);
+  for (int64_t block = 0; block < blocks; block++, source += 18) {
+    memcpy(scales + block * HK_STRIP, source, 2);
+    uint16_t *words = (uint16_t *)(strip + block * 256) + 32 * (row >> 2);
+    for (int byte = 0; byte < 16; byte++) {
+      const uint16_t low = source[2 + byte] & 15, high = source[2 + byte] >> 4;
+      words[byte] = (uint16_t)((shift ? words[byte] : 0) | low << shift);
+      words[byte + 16] = (uint16_t)((shift ? words[byte + 16] : 0) | high << shift);
+    }
+  }
+}
+
+static void pack_row_q8_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
+  uint16_t *scales = (uint16_t *)(strip + blocks * 512) + row;
+  for (int64_t block = 0; block < blocks; block++, source += 34) {
+    memcpy(scales + block * HK_STRIP, source, 2);
+    memcpy(strip + block * 512 + 32 * row, source + 2, HK_BLOCK);
+  }
+}
+
+/* The same for vectors, in pairs. */
+static void pack_pairs_bf16(const uint8_t *source, int64_t k, int row, uint8_t *strip) {
+  const uint16_t *from = (const uint16_t *)source;
+  uint32_t *to = (uint32_t *)strip + row;
+  int64_t pair = 0;
+  for (; 2 * pair + 1 < k; pair++) {
+    uint32_t both;
+    memcpy(&both, from + 2 * pair, 4);
+    to[pair * HK_STRIP] = both;
+  }
+  if (2 * pair < k) to[pair * HK_STRIP] = from[2 * pair];
+}
+
+/* struct block_q4_0 of ggml: an F16, then 16 bytes; the low halves are elements 0 to 15, the high ones 16 to 31. */
+static void pack_pairs_q4_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
+  uint16_t *scales = (uint16_t *)(strip + blocks * 256) + row;
+  for (int64_t block = 0; block < blocks; block++, source += 18) {
+    memcpy(scales + block * HK_STRIP, source, 2);
+    uint16_t *words = (uint16_t *)(strip + block * 256) + 2 * row;
+    const uint8_t *q = source + 2;
+    /* Vector v holds the pairs 4v to 4v + 3: elements 8v to 8v + 7, even ones in the first word of a row. */
+    for (int v = 0; v < 4; v++) {
+      const uint8_t *bytes = q + 8 * (v & 1);
+      const int shift = v < 2 ? 0 : 4;
+      uint32_t even = 0, odd = 0;
+      for (int pair = 0; pair < 4; pair++) {
+        even |= (uint32_t)((bytes[2 * pair] >> shift) & 15) << (4 * pair);
+        odd |= (uint32_t)((bytes[2 * pair + 1] >> shift) & 15) << (4 * pair);
+      }
+      words[v * 32] = (uint16_t)even;
+      words[v * 32 + 1] = (uint16_t)odd;
+    }
+  }
+}
+
+/* struct block_q8_0 of ggml: an F16, then 32 signed bytes. */
+static void pack_pairs_q8_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
+  uint16_t *scales = (uint16_t *)(strip + blocks * 512) + row;
+  for (int64_t block = 0; block < blocks; block++, source += 34) {
+    memcpy(scales + block * HK_STRIP, source, 2);
+    uint8_t *to = strip + block * 512 + row;
+    for (int element = 0; element < HK_BLOCK; element++) to[element * HK_STRIP] = source[2 + element];
+  }
+}
+
+int64_t hk_row_bytes(int type, int64_t k) {
+  return type == HK_Q4_0 ? k / HK_BLOCK * 18 : type == HK_Q8_0 ? k / HK_BLOCK * 34 : 2 * k;
+}
+
+static void pack_row(int set, int type, const uint8_t *source, int64_t k, int row, uint8_t *strip) {
+  const int64_t blocks = hk_blocks(k);
+  if (hk_is_in_rows(set)) {
+    if (type == HK_BF16) pack_row_bf16(source, k, row, strip);
+    else if (type == HK_Q4_0) pack_row_q4_0(source, blocks, row, strip);
+    else pack_row_q8_0(source, blocks, row, strip);
+  } else if (type == HK_BF16) pack_pairs_bf16(source, k, row, strip);
+  else if (type == HK_Q4_0) pack_pairs_q4_0(source, blocks, row, strip);
+  else pack_pairs_q8_0(source, blocks, row, strip);
+}
+
+void hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed) {
+  const int64_t row_bytes = hk_row_bytes(type, k), strip_bytes = hk_strip_bytes(type, hk_blocks(k));
+  uint8_t *strip = packed;
+  for (int64_t first = 0; first < n; first += HK_STRIP, strip += strip_bytes) {
+    const int rows = n - first < HK_STRIP ? (int)(n - first) : HK_STRIP;
+    if (rows < HK_STRIP || k % HK_BLOCK != 0) memset(strip, 0, (size_t)strip_bytes);
+    for (int row = 0; row < rows; row++)
+      pack_row(set, type, (const uint8_t *)source + (first + row) * row_bytes, k, row, strip);
+  }
+}

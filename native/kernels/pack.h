@@ -1,0 +1,33 @@
+/* Weights and activations in the order in which the products read them. */
+#pragma once
+#include "kernels.h"
+
+/* Whether there is a packed layout for weights of this type and row length. */
+HK_API int hk_can_pack(int type, int64_t k);
+
+/* Bytes of n packed rows. Every strip takes as much, so that rows from a multiple of 16 on can be taken alone. */
+HK_API int64_t hk_packed_bytes(int type, int64_t n, int64_t k);
+
+/* Bytes of a row as model files have it. */
+int64_t hk_row_bytes(int type, int64_t k);
+
+/*
+ * Packs n whole rows for the products of one instruction set. What lies behind the last row of the last strip becomes
+ * zero.
+ */
+HK_API void hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed);
+
+/* Bytes of m packed rows of activations. */
+HK_API int64_t hk_activation_bytes(int64_t m, int64_t k);
+
+/*
+ * Rounds the blocks [begin, end) along k of m rows of x to BF16, in tiles of hk_tile_rows(m) rows:
+ * [tile][block][row of the tile][element 32] for vectors, [tile][block][pair 16][row of the tile][2] for the tile unit.
+ * Rows behind m, to the end of the last tile, and elements behind k become zero.
+ */
+HK_API void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
+                         int64_t begin, int64_t end);
+
+/* The same for one tile of 16 rows, of which `valid` are there, in pairs. */
+void hk_pack_tile_amx(int valid, int64_t k, const float *x, int64_t x_stride, uint16_t *tile, int64_t begin,
+                      int64_t end);

@@ -1,0 +1,240 @@
+/*
+ * Products with the tile unit: TDPBF16PS multiplies a block of a strip by 16 rows of x in 16 cycles.
+ *
+ * Weights are the left operand, [row of the strip][element], so that quantized rows become BF16 by a look-up: a row of
+ * a block has only as many different values as its integers have. The sums come out as [row of the strip][row of x] and
+ * are turned around when they leave. Quantized weights are rounded to BF16 with their scale.
+ */
+#include "expand-rows.h"
+
+/* Blocks along k before other rows of x: higher, fewer sums leave the tile unit unfinished; lower, 32 columns of
+ * weights (128 KiB as BF16) and the rows of x beside them stay in the second cache. */
+#define BLOCKS_AT_ONCE 64
+/* Rows of x that pass over a chunk of weights (1 MiB with BLOCKS_AT_ONCE): higher, weights are expanded less often. */
+#define ROWS_AT_ONCE 256
+/* Blocks that are expanded before they are multiplied, where each serves one tile of x alone. */
+#define GROUP 2
+/* Bytes in front of what is expanded that are asked of the memory: about its latency times its rate for one core. */
+#define AHEAD_BYTES 4096
+
+struct tile_config {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+} __attribute__((aligned(64)));
+
+/* Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 pairs of `width` rows of x. */
+static void configure(int width) {
+  struct tile_config config = {.palette = 1};
+  for (int tile = 0; tile < 8; tile++) {
+    config.row_bytes[tile] = (uint16_t)(tile == 4 || tile == 5 ? 64 : 4 * width);
+    config.rows[tile] = 16;
+  }
+  _tile_loadconfig(&config);
+}
+
+/* The compiler does not know that tiles are loaded from memory that was just written. */
+#define WRITTEN() __asm__ volatile("" ::: "memory")
+
+/* Where two strips meet one or two tiles of x. */
+struct part {
+  /* Of each strip: expanded or packed blocks. */
+  const uint16_t *w[2];
+  /* Of each tile of x. */
+  const uint16_t *x[2];
+  float *y[2];
+  int valid[2];
+  int64_t y_stride;
+  __mmask16 columns[2];
+  int strips, tiles, width, count;
+  /* Whether the sums begin here; else they go on from y. */
+  int first;
+};
+
+/* Sums of one strip and tile of x to y, which has them the other way around, or back. */
+static void sums_out(const struct part *p, int strip, int tile, const float *sums) {
+  float *y = p->y[tile] + strip * HK_STRIP;
+  __m512 rows[16];
+  if (p->width == 16) {
+    for (int row = 0; row < 16; row++) rows[row] = _mm512_load_ps(sums + 16 * row);
+    hk_transpose(rows);
+  } else {
+    const __m512i places = _mm512_mullo_epi32(hk_counting(), _mm512_set1_epi32(p->width));
+    for (int row = 0; row < p->width; row++) rows[row] = _mm512_i32gather_ps(places, sums + row, 4);
+  }
+  for (int row = 0; row < p->valid[tile]; row++)
+    _mm512_mask_storeu_ps(y + row * p->y_stride, p->columns[strip], rows[row]);
+}
+
+static void sums_in(const struct part *p, int strip, int tile, float *sums) {
+  const float *y = p->y[tile] + strip * HK_STRIP;
+  __m512 rows[16];
+  for (int row = 0; row < 16; row++)
+    rows[row] = row < p->valid[tile] ? _mm512_maskz_loadu_ps(p->columns[strip], y + row * p->y_stride)
+                                     : _mm512_setzero_ps();
+  hk_transpose(rows);
+  for (int row = 0; row < 16; row++) _mm512_store_ps(sums + 16 * row, rows[row]);
+}
+
+/* Sums begin at zero, or as y has them; the latter only with tiles of 16 rows. */
+#define BEGIN(tile_register, strip, tile)                                                                              \
+  if (strip < strips && tile < tiles) {                                                                                \
+    if (p->first) _tile_zero(tile_register);                                                                           \
+    else {                                                                                                             \
+      sums_in(p, strip, tile, sums);                                                                                   \
+      WRITTEN();                                                                                                       \
+      _tile_loadd(tile_register, sums, 64);                                                                            \
+    }                                                                                                                  \
+  }
+#define END(tile_register, strip, tile)                                                                                \
+  if (strip < strips && tile < tiles) {                                                                                \
+    _tile_stored(tile_register, sums, 4 * p->width);                                                                   \
+    sums_out(p, strip, tile, sums);                                                                                    \
+  }
+
+/* Blocks that are BF16 in memory. */
+static inline __attribute__((always_inline)) void multiply(const int strips, const int tiles, const struct part *p) {
+  float sums[16 * 16] __attribute__((aligned(64)));
+  const int64_t x_bytes = 4 * p->width, x_step = 16 * 2 * p->width;
+  const uint16_t *w0 = p->w[0], *w1 = p->w[1], *x0 = p->x[0], *x1 = p->x[1];
+  BEGIN(0, 0, 0) BEGIN(1, 1, 0) BEGIN(2, 0, 1) BEGIN(3, 1, 1)
+  WRITTEN();
+  for (int block = 0; block < p->count; block++) {
+    _tile_loadd(4, w0, 64);
+    _tile_loadd(6, x0, x_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    if (strips > 1) {
+      _tile_loadd(5, w1, 64);
+      _tile_dpbf16ps(1, 5, 6);
+    }
+    if (tiles > 1) {
+      _tile_loadd(7, x1, x_bytes);
+      _tile_dpbf16ps(2, 4, 7);
+      if (strips > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+    w0 += HK_BLOCK_BYTES / 2, w1 += HK_BLOCK_BYTES / 2, x0 += x_step, x1 += x_step;
+  }
+  END(0, 0, 0) END(1, 1, 0) END(2, 0, 1) END(3, 1, 1)
+}
+
+/* One tile of x by quantized blocks that are read once, from memory: they are expanded a group ahead. */
+static inline __attribute__((always_inline)) void multiply_stream(const enum hk_type type, const int strips,
+                                                                  const struct part *p, const uint8_t *const *packed,
+                                                                  int64_t blocks) {
+  uint16_t w[4][2][GROUP * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
+  float sums[16 * 16] __attribute__((aligned(64)));
+  const int64_t x_bytes = 4 * p->width, x_step = 16 * 2 * p->width, groups = hk_ceil_div(blocks, GROUP);
+  const int tiles = 1;
+  const uint16_t *x = p->x[0];
+  BEGIN(0, 0, 0) BEGIN(1, 1, 0)
+  for (int64_t group = 0; group <= groups; group++) {
+    if (group < groups) {
+      const int count = blocks - group * GROUP < GROUP ? (int)(blocks - group * GROUP) : GROUP;
+      for (int strip = 0; strip < strips; strip++)
+        hk_expand_rows(type, packed[strip], blocks, group * GROUP, count, w[group & 3][strip], AHEAD_BYTES);
+    }
+    WRITTEN();
+    if (group == 0) continue;
+    const int64_t at = (group - 1) * GROUP;
+    const uint16_t *w0 = w[(group - 1) & 3][0], *w1 = w[(group - 1) & 3][1];
+    for (int64_t block = 0; block < GROUP && at + block < blocks; block++) {
+      _tile_loadd(6, x, x_bytes);
+      _tile_loadd(4, w0 + block * (HK_BLOCK_BYTES / 2), 64);
+      _tile_dpbf16ps(0, 4, 6);
+      if (strips > 1) {
+        _tile_loadd(5, w1 + block * (HK_BLOCK_BYTES / 2), 64);
+        _tile_dpbf16ps(1, 5, 6);
+      }
+      x += x_step;
+    }
+  }
+  END(0, 0, 0) END(1, 1, 0)
+}
+
+static void multiply_any(const struct part *p) {
+  if (p->strips == 2 && p->tiles == 2) multiply(2, 2, p);
+  else if (p->strips == 2) multiply(2, 1, p);
+  else if (p->tiles == 2) multiply(1, 2, p);
+  else multiply(1, 1, p);
+}
+
+static inline __attribute__((always_inline)) struct part part_of(const struct hk_product *p, int64_t strip,
+                                                                int64_t end) {
+  const int strips = end - strip > 1 ? 2 : 1;
+  return (struct part){.y_stride = p->y_stride,
+                       .columns = {hk_columns(p->n, strip), strips > 1 ? hk_columns(p->n, strip + 1) : 0},
+                       .strips = strips,
+                       .width = hk_tile_rows(p->m)};
+}
+
+/* Up to 16 rows of x. */
+static inline __attribute__((always_inline)) void few_rows(const enum hk_type type, const struct hk_product *p,
+                                                           int64_t begin, int64_t end) {
+  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
+  for (int64_t strip = begin; strip < end; strip += 2) {
+    struct part part = part_of(p, strip, end);
+    const uint8_t *packed[2] = {p->weights + strip * strip_bytes, p->weights + (strip + 1) * strip_bytes};
+    part.x[0] = p->x;
+    part.y[0] = p->y + strip * HK_STRIP;
+    part.valid[0] = (int)p->m;
+    part.tiles = 1;
+    part.first = 1;
+    part.count = (int)p->blocks;
+    if (type == HK_BF16) {
+      part.w[0] = (const uint16_t *)packed[0], part.w[1] = (const uint16_t *)packed[1];
+      multiply_any(&part);
+    } else if (part.strips == 2) multiply_stream(type, 2, &part, packed, p->blocks);
+    else multiply_stream(type, 1, &part, packed, p->blocks);
+  }
+}
+
+static inline __attribute__((always_inline)) void many_rows(const enum hk_type type, const struct hk_product *p,
+                                                            int64_t begin, int64_t end) {
+  uint16_t expanded[2][BLOCKS_AT_ONCE * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
+  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
+  for (int64_t chunk = 0; chunk < p->blocks; chunk += BLOCKS_AT_ONCE)
+    for (int64_t from = 0; from < p->m; from += ROWS_AT_ONCE) {
+      const int64_t to = from + ROWS_AT_ONCE < p->m ? from + ROWS_AT_ONCE : p->m;
+      const int count = (int)(p->blocks - chunk < BLOCKS_AT_ONCE ? p->blocks - chunk : BLOCKS_AT_ONCE);
+      for (int64_t strip = begin; strip < end; strip += 2) {
+        struct part part = part_of(p, strip, end);
+        part.count = count;
+        part.first = chunk == 0;
+        for (int side = 0; side < part.strips; side++) {
+          const uint8_t *packed = p->weights + (strip + side) * strip_bytes;
+          part.w[side] = type == HK_BF16 ? (const uint16_t *)(packed + chunk * HK_BLOCK_BYTES) : expanded[side];
+          if (type != HK_BF16) hk_expand_rows(type, packed, p->blocks, chunk, count, expanded[side], AHEAD_BYTES);
+        }
+        for (int64_t row = from; row < to;) {
+          for (part.tiles = 0; part.tiles < 2 && row < to; part.tiles++, row += HK_TILE_MAX) {
+            part.x[part.tiles] = p->x + (row * p->blocks + chunk * HK_TILE_MAX) * HK_BLOCK;
+            part.y[part.tiles] = p->y + row * p->y_stride + strip * HK_STRIP;
+            part.valid[part.tiles] = to - row < HK_TILE_MAX ? (int)(to - row) : HK_TILE_MAX;
+          }
+          multiply_any(&part);
+        }
+      }
+    }
+}
+
+#define PRODUCT(type, name)                                                                                            \
+  static void name(const struct hk_product *p, int64_t begin, int64_t end) {                                           \
+    if (p->m <= HK_TILE_MAX) few_rows(type, p, begin, end);                                                            \
+    else many_rows(type, p, begin, end);                                                                               \
+  }
+PRODUCT(HK_BF16, bf16)
+PRODUCT(HK_Q4_0, q4_0)
+PRODUCT(HK_Q8_0, q8_0)
+
+void hk_product_amx_bf16(const struct hk_product *p, int64_t begin, int64_t end) {
+  if (begin >= end) return;
+  /* ggml configures the tiles of a thread once and expects to find them so. */
+  struct tile_config before;
+  _tile_storeconfig(&before);
+  configure(hk_tile_rows(p->m));
+  if (p->type == HK_BF16) bf16(p, begin, end);
+  else if (p->type == HK_Q4_0) q4_0(p, begin, end);
+  else q8_0(p, begin, end);
+  if (before.palette == 0) _tile_release();
+  else _tile_loadconfig(&before);
+}

@@ -1,0 +1,140 @@
+/* Products with AVX2 and FMA in F32, for CPUs that know no BF16. */
+#include "kernels.h"
+#include <immintrin.h>
+
+/* Blocks at once: 16 KiB of weights and up to 4 KiB of x as F32, which the first cache holds. */
+#define CHUNK 8
+/* Rows of x that are multiplied together: 8 sums, two vectors of weights and one of x fit into the registers. */
+#define ROWS 4
+#define ROWS_AT_ONCE 256
+
+/* A block as F32, [element][row of the strip]. */
+static void expand_bf16(const uint8_t *from, float *to) {
+  const __m256i high = _mm256_set1_epi32((int)0xffff0000);
+  for (int pair = 0; pair < 16; pair++, to += 32)
+    for (int half = 0; half < 2; half++) {
+      const __m256i both = _mm256_loadu_si256((const __m256i *)(from + 64 * pair + 32 * half));
+      _mm256_store_ps(to + 8 * half, _mm256_castsi256_ps(_mm256_slli_epi32(both, 16)));
+      _mm256_store_ps(to + 16 + 8 * half, _mm256_castsi256_ps(_mm256_and_si256(both, high)));
+    }
+}
+
+static void expand_q4_0(const uint8_t *from, float *to) {
+  const __m256i four_bits = _mm256_set1_epi32(15), eight = _mm256_set1_epi32(8);
+  for (int v = 0; v < 4; v++)
+    for (int half = 0; half < 2; half++) {
+      __m256i words = _mm256_loadu_si256((const __m256i *)(from + 64 * v + 32 * half));
+      for (int pair = 0; pair < 4; pair++, words = _mm256_srli_epi32(words, 4)) {
+        const __m256i even = _mm256_sub_epi32(_mm256_and_si256(words, four_bits), eight);
+        const __m256i odd = _mm256_sub_epi32(_mm256_and_si256(_mm256_srli_epi32(words, 16), four_bits), eight);
+        float *at = to + (4 * v + pair) * 32 + 8 * half;
+        _mm256_store_ps(at, _mm256_cvtepi32_ps(even));
+        _mm256_store_ps(at + 16, _mm256_cvtepi32_ps(odd));
+      }
+    }
+}
+
+static void expand_q8_0(const uint8_t *from, float *to) {
+  for (int at = 0; at < 512; at += 8)
+    _mm256_store_ps(to + at, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from + at)))));
+}
+
+static void expand(enum hk_type type, const uint8_t *strip, int64_t blocks, int64_t begin, int count, float *to,
+                   float *scales) {
+  for (int block = 0; block < count; block++, to += HK_BLOCK * HK_STRIP, scales += HK_STRIP) {
+    const uint8_t *from = strip + (begin + block) * hk_integer_bytes(type);
+    if (type == HK_BF16) {
+      expand_bf16(from, to);
+      continue;
+    }
+    if (type == HK_Q4_0) expand_q4_0(from, to);
+    else expand_q8_0(from, to);
+    const uint16_t *halves = hk_scales(type, strip, blocks, begin + block);
+    _mm256_store_ps(scales, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)halves)));
+    _mm256_store_ps(scales + 8, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(halves + 8))));
+  }
+}
+
+struct part {
+  const float *x;
+  const float *w;
+  /* Of blocks; NULL: they have none. */
+  const float *scales;
+  int count;
+};
+
+/* `rows` rows of x, [block][row][32] as F32, by one strip; `total` goes on. */
+static inline __attribute__((always_inline)) void multiply(const int rows, const struct part *p, float *total) {
+  const float *x = p->x, *w = p->w;
+  for (int block = 0; block < p->count; block++, x += rows * HK_BLOCK, w += HK_BLOCK * HK_STRIP) {
+    __m256 sum[ROWS][2];
+#pragma GCC unroll 4
+    for (int row = 0; row < rows; row++) sum[row][0] = sum[row][1] = _mm256_setzero_ps();
+    for (int element = 0; element < HK_BLOCK; element++) {
+      const __m256 low = _mm256_load_ps(w + element * HK_STRIP), high = _mm256_load_ps(w + element * HK_STRIP + 8);
+#pragma GCC unroll 4
+      for (int row = 0; row < rows; row++) {
+        const __m256 one = _mm256_broadcast_ss(x + row * HK_BLOCK + element);
+        sum[row][0] = _mm256_fmadd_ps(one, low, sum[row][0]);
+        sum[row][1] = _mm256_fmadd_ps(one, high, sum[row][1]);
+      }
+    }
+    for (int half = 0; half < 2; half++) {
+      const __m256 scale = p->scales ? _mm256_load_ps(p->scales + block * HK_STRIP + 8 * half) : _mm256_set1_ps(1);
+#pragma GCC unroll 4
+      for (int row = 0; row < rows; row++) {
+        float *at = total + row * HK_STRIP + 8 * half;
+        _mm256_store_ps(at, _mm256_fmadd_ps(scale, sum[row][half], _mm256_load_ps(at)));
+      }
+    }
+  }
+}
+
+static void multiply_rows(int rows, const struct part *part, float *total) {
+  if (rows == 4) multiply(4, part, total);
+  else if (rows == 2) multiply(2, part, total);
+  else multiply(1, part, total);
+}
+
+/* Rows of a tile of x as F32, [block][row][32]. */
+static void widen(const uint16_t *x, int tile_rows, int rows, int count, float *to) {
+  for (int block = 0; block < count; block++, x += tile_rows * HK_BLOCK)
+    for (int at = 0; at < rows * HK_BLOCK; at += 8, to += 8) {
+      const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x + at)));
+      _mm256_store_ps(to, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)));
+    }
+}
+
+void hk_product_avx2(const struct hk_product *p, int64_t begin, int64_t end) {
+  float w[CHUNK * HK_BLOCK * HK_STRIP] __attribute__((aligned(64)));
+  float scales[CHUNK * HK_STRIP] __attribute__((aligned(64)));
+  float x[CHUNK * HK_BLOCK * ROWS] __attribute__((aligned(64)));
+  float total[ROWS * HK_STRIP] __attribute__((aligned(64)));
+  const int64_t strip_bytes = hk_strip_bytes(p->type, p->blocks);
+  const int tile_rows = hk_tile_rows(p->m), rows = tile_rows < ROWS ? tile_rows : ROWS;
+  for (int64_t from = 0; from < p->m; from += ROWS_AT_ONCE) {
+    const int64_t to = from + ROWS_AT_ONCE < p->m ? from + ROWS_AT_ONCE : p->m;
+    for (int64_t chunk = 0; chunk < p->blocks; chunk += CHUNK) {
+      struct part part = {.x = x, .w = w, .scales = p->type == HK_BF16 ? NULL : scales};
+      part.count = p->blocks - chunk < CHUNK ? (int)(p->blocks - chunk) : CHUNK;
+      for (int64_t strip = begin; strip < end; strip++) {
+        expand(p->type, p->weights + strip * strip_bytes, p->blocks, chunk, part.count, w, scales);
+        const int columns = p->n - strip * HK_STRIP < HK_STRIP ? (int)(p->n - strip * HK_STRIP) : HK_STRIP;
+        for (int64_t row = from; row < to; row += rows) {
+          const int64_t tile = row / tile_rows, within = row % tile_rows;
+          widen(p->x + ((tile * p->blocks + chunk) * tile_rows + within) * HK_BLOCK, tile_rows, rows, part.count, x);
+          for (int r = 0; r < rows; r++)
+            for (int column = 0; column < HK_STRIP; column++)
+              total[r * HK_STRIP + column] =
+                  chunk == 0 || row + r >= to || column >= columns
+                      ? 0
+                      : p->y[(row + r) * p->y_stride + strip * HK_STRIP + column];
+          multiply_rows(rows, &part, total);
+          for (int r = 0; r < rows && row + r < to; r++)
+            for (int column = 0; column < columns; column++)
+              p->y[(row + r) * p->y_stride + strip * HK_STRIP + column] = total[r * HK_STRIP + column];
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,137 @@
+/** Our matrix products against double precision, on every instruction set of this machine, and their fixed order. */
+import { describe, expect, it } from 'vitest';
+import {
+  builtKernels,
+  errorOf,
+  type Matrix,
+  madeMatrix,
+  margin,
+  type PackedType,
+  pack,
+  packedTypes,
+  product,
+  randomNumbers,
+  untouched,
+} from './support.ts';
+
+const kernels = builtKernels();
+const types = Object.keys(packedTypes) as PackedType[];
+/** F32 sums of up to 4,096 terms; a term that is missing or in the wrong place makes a thousand times as much. */
+const error_max = 4e-7;
+
+console.log(
+  `compiled: ${kernels.compiled.map(({ name }) => name).join(', ')}; ran here: ${kernels.sets.map(({ name }) => name).join(', ')}`,
+);
+
+function activations(m: number, k: number, next: () => number): Float32Array {
+  return Float32Array.from({ length: m * k }, next);
+}
+
+/** n, k, m: one row, strips and blocks that are cut off, every width of tile, more rows than pass at once. */
+const shapes: [number, number, number][] = [
+  [1, 32, 1],
+  [16, 64, 2],
+  [17, 96, 3],
+  [48, 2112, 16],
+  [50, 1056, 33],
+  [33, 544, 7],
+  [32, 4128, 5],
+  [40, 2080, 18],
+  [63, 96, 530],
+];
+
+describe.each(kernels.sets)('$name', (set) => {
+  it.each(types)('%s is right on every shape, and writes nothing else', (type) => {
+    for (const [n, even, m] of shapes) {
+      // Only BF16 has rows of any length.
+      const k = type === 'BF16' && n > 1 ? even - n : even;
+      const next = randomNumbers(n * 31 + m);
+      const matrix = madeMatrix(type, n, k, next);
+      const x = activations(m, k, next);
+      const y = product(kernels, set, matrix, pack(kernels, set, matrix), x, m);
+      expect(errorOf(set, matrix, x, m, y), `${n} × ${k} by ${m}`).toBeLessThan(error_max);
+      for (let row = 0; row < m; row++)
+        for (let column = n; column < n + margin; column++)
+          expect(y[row * (n + margin) + column]).toBe(untouched);
+    }
+  });
+
+  it.each(types)('%s gives a row the same bits alone, in every batch, and in parts', (type) => {
+    const [n, k, m] = [80, 2144, 70];
+    const next = randomNumbers(5);
+    const matrix = madeMatrix(type, n, k, next);
+    const packed = pack(kernels, set, matrix);
+    const x = activations(m, k, next);
+    const row = (y: Float32Array, index: number): Buffer =>
+      Buffer.from(y.buffer, y.byteOffset + index * (n + margin) * 4, n * 4);
+    const alone = Array.from({ length: m }, (_, index) =>
+      row(product(kernels, set, matrix, packed, x.subarray(index * k, (index + 1) * k), 1), 0),
+    );
+    for (const [rows, parts] of [
+      [2, 1],
+      [3, 2],
+      [7, 1],
+      [16, 3],
+      [17, 1],
+      [70, 1],
+      [70, 5],
+    ] as const) {
+      const y = product(kernels, set, matrix, packed, x, rows, parts);
+      for (let index = 0; index < rows; index++)
+        expect(row(y, index).equals(alone[index]!), `row ${index} of ${rows} in ${parts} parts`).toBe(true);
+    }
+  });
+
+  it('takes zeros, the smallest and the largest numbers', () => {
+    const [n, k, m] = [16, 64, 3];
+    const next = randomNumbers(9);
+    // BF16: 0, -0, a denormal, 2^-126, 2^100. F16 scales: 0, -0, a denormal, 2^-14, the largest.
+    const bf16 = [0, 0x8000, 1, 0x0080, 0x7180];
+    const f16 = [0, 0x8000, 1, 0x0400, 0x7bff];
+    for (const type of types) {
+      const hostile = (type === 'BF16' ? bf16 : f16) as readonly number[];
+      const matrix = madeMatrix(type, n, k, next, (index) => hostile[(index * 7) % hostile.length]!);
+      const x = activations(m, k, next);
+      x[3] = 1e-40;
+      x[4] = 0;
+      x[5] = -0;
+      const y = product(kernels, set, matrix, pack(kernels, set, matrix), x, m);
+      expect(errorOf(set, matrix, x, m, y), type).toBeLessThan(error_max);
+    }
+  });
+
+  it('tells a matrix whose rows are in the wrong place', () => {
+    for (const type of types) {
+      const next = randomNumbers(2);
+      const matrix = madeMatrix(type, 32, 64, next);
+      const swapped: Matrix = { ...matrix, values: matrix.values.slice() };
+      swapped.values.set(matrix.values.subarray(64, 128), 0);
+      const x = activations(2, 64, next);
+      const y = product(kernels, set, matrix, pack(kernels, set, matrix), x, 2);
+      expect(errorOf(set, swapped, x, 2, y)).toBeGreaterThan(1000 * error_max);
+    }
+  });
+});
+
+it('an instruction set that is not there computes nothing', () => {
+  const matrix = madeMatrix('Q8_0', 16, 32, randomNumbers(1));
+  const nowhere = { name: 'AVX2', bit: 8 } as never;
+  expect(() => product(kernels, nowhere, matrix, new Uint8Array(1024), new Float32Array(32), 1)).toThrow(
+    'did not run',
+  );
+});
+
+it('packs what it has kernels for, strip by strip', () => {
+  const { Q4_0, Q8_0, BF16 } = packedTypes;
+  const canPack = (type: number, k: number) => kernels.hk_can_pack(type, k) === 1;
+  expect([
+    canPack(Q4_0, 64),
+    canPack(Q4_0, 48),
+    canPack(BF16, 7),
+    canPack(Q8_0, 0),
+    canPack(13, 256),
+  ]).toEqual([true, false, true, false, false]);
+  // Whole strips take the bytes of the file.
+  expect(Number(kernels.hk_packed_bytes(Q4_0, 32, 64))).toBe(32 * 2 * 18);
+  expect(Number(kernels.hk_packed_bytes(Q8_0, 17, 32))).toBe(32 * 34);
+});

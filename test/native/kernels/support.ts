@@ -1,0 +1,167 @@
+/** Made-up weights in the layout of model files, what they are in double precision, and products by our kernels. */
+import { type CpuKernels, type KernelSet, loadCpuKernels } from '../../../native/cpu-kernels.ts';
+import { addressOf, GgmlType } from '../../../native/ggml.ts';
+
+/** Tests need a build with a C compiler; where there is none, products cannot be tried. */
+export function builtKernels(): CpuKernels {
+  const kernels = loadCpuKernels();
+  if (!kernels) throw new Error('native/kernels was not compiled: npm run build, with a C compiler');
+  return kernels;
+}
+
+export const packedTypes = { BF16: GgmlType.BF16, Q4_0: GgmlType.Q4_0, Q8_0: GgmlType.Q8_0 } as const;
+export type PackedType = keyof typeof packedTypes;
+
+const block_elements = 32;
+const scale_bytes = 2;
+
+/** A generator of numbers by seed (mulberry32), from -1 to 1. */
+export function randomNumbers(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 31 - 1;
+  };
+}
+
+const float = new Float32Array(1);
+const bits = new Uint32Array(float.buffer);
+
+/** To the nearest BF16, ties to even. */
+export function bf16Of(value: number): number {
+  float[0] = value;
+  return ((bits[0]! + 0x7fff + ((bits[0]! >>> 16) & 1)) >>> 16) & 0xffff;
+}
+
+export function fromBf16(half: number): number {
+  bits[0] = half << 16;
+  return float[0]!;
+}
+
+function fromF16(half: number): number {
+  const sign = half & 0x8000 ? -1 : 1;
+  const exponent = (half >> 10) & 31;
+  const fraction = half & 1023;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
+
+/** Memory that begins at a multiple of 64, as pools give it. */
+export function alignedBytes(count: number): Uint8Array {
+  const memory = new Uint8Array(count + 64);
+  const rest = Number(addressOf(memory) % 64n);
+  return memory.subarray((64 - rest) % 64, ((64 - rest) % 64) + count);
+}
+
+export interface Matrix {
+  type: PackedType;
+  n: number;
+  k: number;
+  /** As a model file has it. */
+  bytes: Uint8Array;
+  /** [n, k], exactly. */
+  values: Float64Array;
+}
+
+/** @param scaleOf the scale of a block (as an F16) or a BF16 value, by number: what makes a matrix hostile */
+export function madeMatrix(
+  type: PackedType,
+  n: number,
+  k: number,
+  next: () => number,
+  scaleOf?: (index: number) => number,
+): Matrix {
+  const values = new Float64Array(n * k);
+  if (type === 'BF16') {
+    const halves = new Uint16Array(n * k);
+    for (let at = 0; at < n * k; at++) {
+      halves[at] = scaleOf?.(at) ?? bf16Of(next());
+      values[at] = fromBf16(halves[at]!);
+    }
+    return { type, n, k, bytes: new Uint8Array(halves.buffer), values };
+  }
+  const block_bytes = scale_bytes + (type === 'Q4_0' ? 16 : 32);
+  const bytes = new Uint8Array(((n * k) / block_elements) * block_bytes);
+  for (let block = 0; block < (n * k) / block_elements; block++) {
+    const at = block * block_bytes;
+    // An F16 between 2^-9 and 2^-5, of either sign.
+    const half = scaleOf?.(block) ?? (next() < 0 ? 0x8000 : 0) | (0x1800 + Math.floor((next() + 1) * 0x800));
+    bytes[at] = half & 255;
+    bytes[at + 1] = half >> 8;
+    for (let byte = scale_bytes; byte < block_bytes; byte++)
+      bytes[at + byte] = Math.floor((next() + 1) * 128);
+    for (let element = 0; element < block_elements; element++) {
+      const byte = bytes[at + scale_bytes + (type === 'Q4_0' ? element % 16 : element)]!;
+      const integer = type === 'Q4_0' ? ((byte >> (element < 16 ? 0 : 4)) & 15) - 8 : (byte << 24) >> 24;
+      values[block * block_elements + element] = fromF16(half) * integer;
+    }
+  }
+  return { type, n, k, bytes, values };
+}
+
+/** Weights as the kernels of one instruction set read them. */
+export function pack(kernels: CpuKernels, set: KernelSet, { type, n, k, bytes }: Matrix): Uint8Array {
+  const id = packedTypes[type];
+  const packed = alignedBytes(kernels.hk_packed_bytes(id, n, k)).fill(0xff);
+  kernels.hk_pack_weights(set.bit, id, n, k, bytes, packed);
+  return packed;
+}
+
+/** Floats from one row of a result to the next beyond its columns, which nobody may write to. */
+export const margin = 3;
+export const untouched = 12345.5;
+
+/** @returns [m, n + margin] */
+export function product(
+  kernels: CpuKernels,
+  set: KernelSet,
+  matrix: Matrix,
+  packed: Uint8Array,
+  x: Float32Array,
+  m: number,
+  parts = 1,
+): Float32Array {
+  const { type, n, k } = matrix;
+  const blocks = Math.ceil(k / block_elements);
+  const activations = alignedBytes(kernels.hk_activation_bytes(m, k)).fill(0xff);
+  for (let part = 0; part < parts; part++) {
+    const [begin, end] = [Math.floor((blocks * part) / parts), Math.floor((blocks * (part + 1)) / parts)];
+    kernels.hk_pack_activations(set.bit, m, k, x, k, activations, begin, end);
+  }
+  const y = new Float32Array(m * (n + margin)).fill(untouched);
+  const strips = Math.ceil(n / 16);
+  for (let part = 0; part < parts; part++) {
+    const [begin, end] = [Math.floor((strips * part) / parts), Math.floor((strips * (part + 1)) / parts)];
+    const id = packedTypes[type];
+    const ran = kernels.hk_multiply(set.bit, id, n, k, m, packed, activations, y, n + margin, begin, end);
+    if (ran !== 1) throw new Error(`${set.name} did not run`);
+  }
+  return y;
+}
+
+/**
+ * Largest error of a product, as a share of the sum of its terms' sizes. Activations are rounded to BF16 first, as the
+ * kernels do, and so are quantized weights where the tile unit multiplies.
+ */
+export function errorOf(set: KernelSet, matrix: Matrix, x: Float32Array, m: number, y: Float32Array): number {
+  const { n, k, type, values } = matrix;
+  const rounded = Float64Array.from(x, (value) => fromBf16(bf16Of(value)));
+  const weights =
+    set.name === 'AMX-BF16' && type !== 'BF16' ? values.map((value) => fromBf16(bf16Of(value))) : values;
+  let worst = 0;
+  for (let row = 0; row < m; row++)
+    for (let column = 0; column < n; column++) {
+      let sum = 0;
+      let size = 1e-30;
+      for (let at = 0; at < k; at++) {
+        const term = rounded[row * k + at]! * weights[column * k + at]!;
+        sum += term;
+        size += Math.abs(term);
+      }
+      const error = Math.abs(y[row * (n + margin) + column]! - sum) / size;
+      if (!(error <= worst)) worst = error;
+    }
+  return worst;
+}
