@@ -119,7 +119,7 @@ describe('a request for a model that loads for the first time', () => {
       model.usual_load_s = left_s;
     }
     const loading = await stage.session(json(chatAnswer), model);
-    await until(async () => (await tableOf()).includes('loading'), 'the loading replica to be seen');
+    await until(async () => (await tableOf()).includes('"reachable":true'), 'the loading replica to be seen');
     return loading;
   }
 
