@@ -46,7 +46,7 @@ export class OldSystem implements AsyncDisposable {
 
   static async start(archive: string, home: string): Promise<OldSystem> {
     await ensureFiles();
-    // The first process waits for whatever is left without a parent, as init does.
+    // The first process waits for whatever is left without a parent, as init does. It says its number once it is inside.
     const script = `set -e
       read -r pid rest < /proc/self/stat
       mount --rbind /dev "$1/dev"
@@ -54,8 +54,7 @@ export class OldSystem implements AsyncDisposable {
       mount --bind "$2" "$1/opt/hpcserve"
       mount --bind "$3" "$1/home"
       mount -t proc proc "$1/proc"
-      echo "$pid"
-      exec chroot "$1" /bin/sh -c 'while sleep 1; do :; done'`;
+      exec chroot "$1" /bin/sh -c 'echo "$1"; while sleep 1; do :; done' sh "$pid"`;
     const holder = spawn(
       'unshare',
       ['--mount', '--pid', '--fork', '--kill-child', '--', 'sh', '-c', script, 'sh', files, archive, home],
