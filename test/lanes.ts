@@ -25,6 +25,7 @@ const alone: Readonly<Record<string, string>> = {
   'test/agent/adapters/vllm-memory.test.ts': real_vllm,
   'test/agent/node/vllm-life.test.ts': real_vllm,
   'test/failover/vllm.test.ts': real_vllm,
+  'test/conformance/tools/vllm.test.ts': real_vllm,
 };
 
 export interface Lane {

@@ -65,3 +65,20 @@ export function wheelSources(name: 'vllm' | 'sglang'): Environment<Map<string, s
   if (versions.length === 0) return absent('needs sources of releases: npm run engines -- wheels');
   return { found: new Map(versions.map((version) => [version, join(folder, version)])), lacking: '' };
 }
+
+/** Programs of others that measure and judge servers, of `npm run engines -- clients`. */
+export interface ClientTools {
+  /** guidellm, aiperf and lm_eval. */
+  bin: string;
+  /** `vllm bench`. */
+  vllm_bin: string;
+}
+
+export function clientTools(): Environment<ClientTools> {
+  return isReady('clients') && isReady('vllm')
+    ? {
+        found: { bin: join(engines_folder, 'clients/bin'), vllm_bin: join(engines_folder, 'vllm/bin') },
+        lacking: '',
+      }
+    : absent('needs guidellm, aiperf, vLLM and lm-eval: npm run engines -- clients');
+}

