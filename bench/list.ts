@@ -3,6 +3,7 @@ import type { Bench } from './result.ts';
 /** Loaded on demand, so that one bench's peers are no condition of another. */
 export const benches: Record<string, () => Promise<Bench>> = {
   engine: async () => (await import('./engine/index.ts')).engineBench,
+  engines: async () => (await import('./engines/index.ts')).enginesBench,
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
   soak: async () => (await import('./soak/index.ts')).soakBench,
   chaos: async () => (await import('./chaos/index.ts')).chaosBench,

@@ -61,5 +61,5 @@ export const systemBinaries = [
     'ssh-add',
     'ssh-agent',
   ],
-  ...['ssh-keygen', 'sshfs', 'umount', 'unshare'],
+  ...['ssh-keygen', 'sshfs', 'taskset', 'umount', 'unshare'],
 ];

@@ -21,8 +21,15 @@ describe('a bench that lacks its data', () => {
     ['simulator', 'HPCSERVE_TRUTH'],
     ['sharing', 'HPCSERVE_TRACES'],
     ['solver', 'HPCSERVE_INSTANCES'],
-  ])('fails before it measures: %s says what is missing and how to get it', (name, variable) => {
-    const nowhere = { HPCSERVE_TRUTH: '/none', HPCSERVE_TRACES: '/none', HPCSERVE_INSTANCES: '/none' };
+    ['engines', 'npm run engines -- vllm'],
+  ])('fails before it measures: %s says what is missing and how to get it', (name, mend) => {
+    const nowhere = {
+      HPCSERVE_TRUTH: '/none',
+      HPCSERVE_TRACES: '/none',
+      HPCSERVE_INSTANCES: '/none',
+      HPCSERVE_ENGINES: '/none',
+      HPCSERVE_TEST_PYTHON: undefined,
+    };
     const argv = [join(packageRoot, 'dist/bench/run.js'), name];
     const env = { ...process.env, ...nowhere };
     const { status, stdout, stderr } = spawnSync(process.execPath, argv, { env, encoding: 'utf8' });
@@ -30,7 +37,7 @@ describe('a bench that lacks its data', () => {
     expect(stdout).toBe('');
     expect(stderr).toMatch(
       new RegExp(
-        `error: .* not there[\\s\\S]*try: .*${variable}|error: there are no .*/none[\\s\\S]*try: .*${variable}`,
+        `error: .* not (?:there|here)[\\s\\S]*try: .*${mend}|error: there are no .*/none[\\s\\S]*try: .*${mend}`,
       ),
     );
   });

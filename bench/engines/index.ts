@@ -1,0 +1,191 @@
+/**
+ * What a wrapped engine gives behind hpcserve, beside the same engine bare: same cores, same options, same clients, in
+ * one run and alternating. The engine is a real vLLM on the CPUs of this machine.
+ */
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { availableParallelism, tmpdir, totalmem } from 'node:os';
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { packageRoot } from '../../host/package-root.ts';
+import { vllmPython } from '../../test/engines/environments.ts';
+import { MissingNeed } from '../need.ts';
+import type { Bench, BenchOptions, BenchResult } from '../result.ts';
+import { median } from '../slurm/median.ts';
+import { BareEngine } from './bare-engine.ts';
+import { type Endpoint, type Load, put } from './clients.ts';
+import { Deployment } from './deployment.ts';
+
+/** A full batch, so that every core has work; a round takes some 8 s on two cores. */
+const busy: Load = { clients: 16, requests: 16, prompt_tokens: 128, answer_tokens: 32 };
+const alone: Load = { clients: 1, requests: 10, prompt_tokens: 64, answer_tokens: 4 };
+const warmUp: Load = { ...busy, answer_tokens: 8 };
+const pairs = 10;
+const alone_pairs = 5;
+const idle_s = 30;
+/** For four engines at once, each with its weights, its KV cache and Python’s own memory. Lower: they swap. */
+const memory_gib_min = 16;
+const throughput_ratio_min = 0.97;
+const added_ttft_ms_max = 5;
+const idle_share_max = 0.01;
+const bare_key = 'bench';
+
+export const enginesBench: Bench = {
+  name: 'engines',
+  describe: 'a real vLLM on CPUs behind hpcserve beside the same vLLM bare: tokens, first tokens, idle cost',
+  run,
+};
+
+async function run({ log }: BenchOptions): Promise<BenchResult[]> {
+  const { found: python } = vllmPython();
+  if (python === undefined)
+    throw new MissingNeed(
+      'a real vLLM for CPUs is not here',
+      'npm run engines -- vllm, or HPCSERVE_TEST_PYTHON that names a Python that has it',
+    );
+  if (totalmem() < memory_gib_min * 2 ** 30 || availableParallelism() < 2)
+    throw new MissingNeed(
+      'four engines at once are too much for this machine',
+      `run it where there are ${memory_gib_min} GiB of memory and two cores`,
+    );
+  const folder = mkdtempSync(join(tmpdir(), 'hpcserve-bench-engines-'));
+  try {
+    const model_folder = join(folder, 'model');
+    log('writing a model of the shape of Qwen3-0.6B');
+    execFileSync(python, [join(packageRoot, 'bench/engines/model.py'), model_folder], {
+      stdio: ['ignore', 'ignore', 'inherit'],
+    });
+    const stage = { model_folder, folder, engine_bin: dirname(python), log };
+    return [...(await oneReplica(stage)), ...(await twoReplicas(stage))];
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+interface Stage {
+  model_folder: string;
+  folder: string;
+  engine_bin: string;
+  log: BenchOptions['log'];
+}
+
+async function oneReplica(stage: Stage): Promise<BenchResult[]> {
+  stage.log('one replica: deploying it, and starting the bare one with its command line');
+  await using deployment = await Deployment.open(stage.model_folder, stage.engine_bin, 1);
+  const bare = await bareEndpoint(stage, deployment);
+  try {
+    const idle = await idleShares(deployment);
+    const rounds = await alternate(stage, deployment.endpoint, bare.endpoint, busy);
+    const first: { ours: number; theirs: number }[] = [];
+    for (let pair = 0; pair < alone_pairs; pair++) {
+      const ours = median((await put(deployment.endpoint, alone)).ttft_ms);
+      first.push({ ours, theirs: median((await put(bare.endpoint, alone)).ttft_ms) });
+    }
+    stage.log(first.map(({ ours, theirs }) => `${ours.toFixed(1)} beside ${theirs.toFixed(1)}`).join(', '));
+    const ours_ms = median(first.map(({ ours }) => ours));
+    const theirs_ms = median(first.map(({ theirs }) => theirs));
+    const added_ms = median(first.map(({ ours, theirs }) => ours - theirs));
+    return [
+      throughputRow(`one replica, ${busy.clients} clients`, rounds),
+      {
+        what: `first token, one client (added: ${added_ms.toFixed(2)} ms)`,
+        unit: 'ms',
+        ours: ours_ms,
+        peer: 'bare vLLM',
+        theirs: theirs_ms,
+        ratio: theirs_ms / ours_ms,
+        bar: `added ≤ ${added_ttft_ms_max} ms`,
+        holds: added_ms <= added_ttft_ms_max,
+      },
+      ...idle,
+    ];
+  } finally {
+    await bare.stop();
+  }
+}
+
+async function twoReplicas(stage: Stage): Promise<BenchResult[]> {
+  stage.log('two replicas on half of the cores each, and two bare ones bound to the same');
+  await using deployment = await Deployment.open(stage.model_folder, stage.engine_bin, 2);
+  const bare = await bareEndpoint(stage, deployment);
+  try {
+    const rounds = await alternate(stage, deployment.endpoint, bare.endpoint, busy);
+    return [throughputRow(`two replicas, ${busy.clients} clients`, rounds)];
+  } finally {
+    await bare.stop();
+  }
+}
+
+/** Bare engines with the command lines and the cores of those of the deployment. */
+async function bareEndpoint(
+  { folder }: Stage,
+  { engines, endpoint: ours }: Deployment,
+): Promise<{ endpoint: Endpoint; stop(): Promise<void> }> {
+  const bare: BareEngine[] = [];
+  const stop = async (): Promise<void> => {
+    for (const engine of bare) await engine.stop();
+  };
+  try {
+    for (const [index, command] of engines.entries())
+      bare.push(await BareEngine.start(command, bare_key, join(folder, `bare-${index}.log`)));
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+  return { endpoint: { urls: bare.map(({ url }) => url), key: bare_key, model: ours.model }, stop };
+}
+
+interface Round {
+  ours: number;
+  theirs: number;
+}
+
+/** Tokens a second of both, one after the other, so that neither has the other's share of the cores. */
+async function alternate({ log }: Stage, ours: Endpoint, theirs: Endpoint, load: Load): Promise<Round[]> {
+  await put(ours, warmUp);
+  await put(theirs, warmUp);
+  const rounds: Round[] = [];
+  for (let pair = 0; pair < pairs; pair++) {
+    const first = pair % 2 === 0 ? ours : theirs;
+    const second = first === ours ? theirs : ours;
+    const speeds = [(await put(first, load)).tokens_per_s, (await put(second, load)).tokens_per_s] as const;
+    const [own, bare] = first === ours ? speeds : speeds.toReversed();
+    rounds.push({ ours: own!, theirs: bare! });
+    log(`${own!.toFixed(1)} tokens/s behind hpcserve, ${bare!.toFixed(1)} bare`);
+  }
+  return rounds;
+}
+
+function throughputRow(what: string, rounds: readonly Round[]): BenchResult {
+  const ratio = median(rounds.map(({ ours, theirs }) => ours / theirs));
+  return {
+    what,
+    unit: 'tokens/s',
+    ours: median(rounds.map(({ ours }) => ours)),
+    peer: 'bare vLLM',
+    theirs: median(rounds.map(({ theirs }) => theirs)),
+    ratio,
+    bar: `ratio ≥ ${throughput_ratio_min}`,
+    holds: ratio >= throughput_ratio_min,
+  };
+}
+
+/** What each of our processes takes of a core while nobody asks for anything. */
+async function idleShares(deployment: Deployment): Promise<BenchResult[]> {
+  const before = deployment.processorTime();
+  await sleep(1000 * idle_s);
+  const after = deployment.processorTime();
+  return [...before].map(([what, time_s]) => {
+    const share = ((after.get(what) ?? time_s) - time_s) / idle_s;
+    return {
+      what: `idle: ${what.split(' ')[0]}`,
+      unit: 'of a core',
+      ours: share,
+      peer: '',
+      theirs: null,
+      ratio: null,
+      bar: `≤ ${idle_share_max}`,
+      holds: share <= idle_share_max,
+    };
+  });
+}
