@@ -36,7 +36,7 @@ const table = {
 
 export interface CpuKernels extends Bound<typeof table> {
   readonly path: string;
-  /** Instruction sets that were compiled, and those of them that this CPU and its kernel run; the fastest first. */
+  /** Instruction sets that were compiled, and those of them that run here; the fastest first. */
   readonly compiled: readonly KernelSet[];
   readonly sets: readonly KernelSet[];
   /** `ggml_custom_op_t` functions; their user data is the bit of a set. */

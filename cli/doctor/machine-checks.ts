@@ -95,7 +95,7 @@ export function checkNativeLibrary({ site }: LoadedSite): CheckResult {
       );
 }
 
-/** Our own products for CPUs, of which ggml has others: said of this machine, whose CPU may not be that of the nodes. */
+/** Our own products for CPUs: said of this machine, whose CPU may not be that of the nodes. */
 export function checkCpuKernels(): CheckResult {
   const check = 'CPU kernels';
   if (process.arch !== 'x64')
@@ -103,12 +103,11 @@ export function checkCpuKernels(): CheckResult {
   const kernels = loadCpuKernels();
   const names = (sets: readonly KernelSet[]): string => sets.map(({ name }) => name).join(', ') || 'none';
   return kernels
-    ? passed(check, `compiled for ${names(kernels.compiled)}; this CPU has ${names(kernels.sets)}`)
-    : warning(
+    ? passed(
         check,
-        "not built, since there was no C compiler; ggml's serve, which are slower",
-        `install gcc 12 or later, then: npm --prefix ${packageRoot} run build`,
-      );
+        `compiled for ${names(kernels.compiled)}; this CPU has ${names(kernels.sets)}; engines multiply by ggml's so far`,
+      )
+    : skipped(check, "not built, since there was no C compiler; engines multiply by ggml's");
 }
 
 /** Engines that answer some of their paths without a key, and are therefore run in a network namespace of their own. */

@@ -18,6 +18,6 @@ void hk_pack_tile_amx(int valid, int64_t k, const float *x, int64_t x_stride, ui
                               : _mm512_setzero_ps();
     hk_transpose(rows);
     for (int pair = 0; pair < 16; pair++)
-      _mm512_store_ps((float *)(tile + block * 16 * HK_BLOCK + pair * 2 * 16), rows[pair]);
+      _mm512_storeu_ps((float *)(tile + block * 16 * HK_BLOCK + pair * 2 * 16), rows[pair]);
   }
 }

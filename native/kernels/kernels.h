@@ -10,7 +10,7 @@
  * Activations are rounded to BF16, as every product here takes them. Weights reach the product in one of two orders,
  * which the instruction set decides:
  *
- *   rows   [row of the strip][element], for the tile unit. Quantized weights are rounded to BF16 with their scale.
+ *   rows   [row of the strip][element], for the tile unit. Quantized weights become BF16 with their scale.
  *   pairs  [pair along k][row of the strip][2], for vectors. Quantized integers are multiplied as BF16 or F32, which
  *          hold them exactly, and the block's scale is applied to its sum.
  */
@@ -39,6 +39,7 @@ struct hk_product {
   int64_t n, m;
   /* Blocks along k. */
   int64_t blocks;
+  /* Of weights and x nothing is asked but what ggml gives: addresses are multiples of 32. */
   const uint8_t *weights;
   /* As hk_pack_activations leaves them for this instruction set. */
   const uint16_t *x;

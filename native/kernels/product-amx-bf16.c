@@ -3,7 +3,7 @@
  *
  * Weights are the left operand, [row of the strip][element], so that quantized rows become BF16 by a look-up: a row of
  * a block has only as many different values as its integers have. The sums come out as [row of the strip][row of x] and
- * are turned around when they leave. Quantized weights are rounded to BF16 with their scale.
+ * are turned around when they leave.
  */
 #include "expand-rows.h"
 
@@ -12,8 +12,8 @@
 #define BLOCKS_AT_ONCE 64
 /* Rows of x that pass over a chunk of weights (1 MiB with BLOCKS_AT_ONCE): higher, weights are expanded less often. */
 #define ROWS_AT_ONCE 256
-/* Blocks that are expanded before they are multiplied, where each serves one tile of x alone. */
-#define GROUP 2
+/* Expanded blocks of a strip that are kept: one is multiplied while the next is expanded. */
+#define RING 4
 /* Bytes in front of what is expanded that are asked of the memory: about its latency times its rate for one core. */
 #define AHEAD_BYTES 4096
 
@@ -117,36 +117,30 @@ static inline __attribute__((always_inline)) void multiply(const int strips, con
   END(0, 0, 0) END(1, 1, 0) END(2, 0, 1) END(3, 1, 1)
 }
 
-/* One tile of x by quantized blocks that are read once, from memory: they are expanded a group ahead. */
+/* One tile of x by quantized blocks that are read once, from memory: each is expanded while the last is multiplied. */
 static inline __attribute__((always_inline)) void multiply_stream(const enum hk_type type, const int strips,
                                                                   const struct part *p, const uint8_t *const *packed,
                                                                   int64_t blocks) {
-  uint16_t w[4][2][GROUP * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
+  uint16_t w[RING][2][HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
   float sums[16 * 16] __attribute__((aligned(64)));
-  const int64_t x_bytes = 4 * p->width, x_step = 16 * 2 * p->width, groups = hk_ceil_div(blocks, GROUP);
+  const int64_t x_bytes = 4 * p->width, x_step = 16 * 2 * p->width;
   const int tiles = 1;
   const uint16_t *x = p->x[0];
   BEGIN(0, 0, 0) BEGIN(1, 1, 0)
-  for (int64_t group = 0; group <= groups; group++) {
-    if (group < groups) {
-      const int count = blocks - group * GROUP < GROUP ? (int)(blocks - group * GROUP) : GROUP;
+  for (int64_t block = 0; block <= blocks; block++) {
+    if (block < blocks)
       for (int strip = 0; strip < strips; strip++)
-        hk_expand_rows(type, packed[strip], blocks, group * GROUP, count, w[group & 3][strip], AHEAD_BYTES);
-    }
+        hk_expand_rows(type, packed[strip], blocks, block, 1, w[block & (RING - 1)][strip], AHEAD_BYTES);
     WRITTEN();
-    if (group == 0) continue;
-    const int64_t at = (group - 1) * GROUP;
-    const uint16_t *w0 = w[(group - 1) & 3][0], *w1 = w[(group - 1) & 3][1];
-    for (int64_t block = 0; block < GROUP && at + block < blocks; block++) {
-      _tile_loadd(6, x, x_bytes);
-      _tile_loadd(4, w0 + block * (HK_BLOCK_BYTES / 2), 64);
-      _tile_dpbf16ps(0, 4, 6);
-      if (strips > 1) {
-        _tile_loadd(5, w1 + block * (HK_BLOCK_BYTES / 2), 64);
-        _tile_dpbf16ps(1, 5, 6);
-      }
-      x += x_step;
+    if (block == 0) continue;
+    _tile_loadd(6, x, x_bytes);
+    _tile_loadd(4, w[(block - 1) & (RING - 1)][0], 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if (strips > 1) {
+      _tile_loadd(5, w[(block - 1) & (RING - 1)][1], 64);
+      _tile_dpbf16ps(1, 5, 6);
     }
+    x += x_step;
   }
   END(0, 0, 0) END(1, 1, 0)
 }

@@ -47,8 +47,8 @@ static inline __attribute__((always_inline)) void multiply(const int rows, const
       for (int strip = 0; strip < strips; strip++) sum[row][strip] = scaled ? _mm512_setzero_ps() : total[row][strip];
 #pragma GCC unroll 2
     for (int pair = 0; pair < 16; pair++) {
-      const __m512bh first = (__m512bh)_mm512_load_si512(w0 + pair * 32);
-      const __m512bh second = strips > 1 ? (__m512bh)_mm512_load_si512(w1 + pair * 32) : first;
+      const __m512bh first = (__m512bh)_mm512_loadu_si512(w0 + pair * 32);
+      const __m512bh second = strips > 1 ? (__m512bh)_mm512_loadu_si512(w1 + pair * 32) : first;
 #pragma GCC unroll 8
       for (int row = 0; row < rows; row++) {
         const __m512bh both = (__m512bh)_mm512_set1_epi32(((const int32_t *)(x + row * HK_BLOCK))[pair]);

@@ -104,13 +104,29 @@ describe.each(kernels.sets)('$name', (set) => {
     for (const type of types) {
       const next = randomNumbers(2);
       const matrix = madeMatrix(type, 32, 64, next);
-      const swapped: Matrix = { ...matrix, values: matrix.values.slice() };
+      const swapped: Matrix = { ...matrix, values: matrix.values.slice(), cut: matrix.cut.slice() };
       swapped.values.set(matrix.values.subarray(64, 128), 0);
+      swapped.cut.set(matrix.cut.subarray(64, 128), 0);
       const x = activations(2, 64, next);
       const y = product(kernels, set, matrix, pack(kernels, set, matrix), x, 2);
       expect(errorOf(set, swapped, x, 2, y)).toBeGreaterThan(1000 * error_max);
     }
   });
+});
+
+it('quantized weights of the tile unit are within 0.7 units of BF16, and right on average', () => {
+  const { values, cut } = madeMatrix('Q8_0', 64, 4096, randomNumbers(3));
+  let worst = 0;
+  let [sum, size] = [0, 0];
+  for (const [index, value] of values.entries()) {
+    if (value === 0) continue;
+    const unit = 2 ** (Math.floor(Math.log2(Math.abs(value))) - 7);
+    worst = Math.max(worst, Math.abs(cut[index]! - value) / unit);
+    sum += Math.abs(cut[index]!) - Math.abs(value);
+    size += Math.abs(value);
+  }
+  expect(worst).toBeLessThan(0.71);
+  expect(Math.abs(sum / size)).toBeLessThan(2e-4);
 });
 
 it('an instruction set that is not there computes nothing', () => {

@@ -30,12 +30,12 @@ const float = new Float32Array(1);
 const bits = new Uint32Array(float.buffer);
 
 /** To the nearest BF16, ties to even. */
-export function bf16Of(value: number): number {
+function bf16Of(value: number): number {
   float[0] = value;
   return ((bits[0]! + 0x7fff + ((bits[0]! >>> 16) & 1)) >>> 16) & 0xffff;
 }
 
-export function fromBf16(half: number): number {
+function fromBf16(half: number): number {
   bits[0] = half << 16;
   return float[0]!;
 }
@@ -48,11 +48,18 @@ function fromF16(half: number): number {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
-/** Memory that begins at a multiple of 64, as pools give it. */
-export function alignedBytes(count: number): Uint8Array {
-  const memory = new Uint8Array(count + 64);
-  const rest = Number(addressOf(memory) % 64n);
-  return memory.subarray((64 - rest) % 64, ((64 - rest) % 64) + count);
+/** Memory that begins at a multiple of 32 and of nothing more: ggml's allocator of graphs gives such addresses. */
+function alignedBytes(count: number): Uint8Array {
+  const memory = new Uint8Array(count + 96);
+  const begin = Number((96n - (addressOf(memory) % 64n)) % 64n);
+  return memory.subarray(begin, begin + count);
+}
+
+/** A quantized weight as the tile unit takes it: see HK_CUT_OFF in native/kernels/expand-rows.h. */
+function cutOff(scale: number, integer: number): number {
+  float[0] = Math.fround(Math.fround(scale * Math.fround(1.00271)) * integer);
+  bits[0]! &= 0xffff0000;
+  return float[0]!;
 }
 
 export interface Matrix {
@@ -63,6 +70,8 @@ export interface Matrix {
   bytes: Uint8Array;
   /** [n, k], exactly. */
   values: Float64Array;
+  /** The same as the tile unit takes them. */
+  cut: Float64Array;
 }
 
 /** @param scaleOf the scale of a block (as an F16) or a BF16 value, by number: what makes a matrix hostile */
@@ -74,13 +83,14 @@ export function madeMatrix(
   scaleOf?: (index: number) => number,
 ): Matrix {
   const values = new Float64Array(n * k);
+  const cut = type === 'BF16' ? values : new Float64Array(n * k);
   if (type === 'BF16') {
     const halves = new Uint16Array(n * k);
     for (let at = 0; at < n * k; at++) {
       halves[at] = scaleOf?.(at) ?? bf16Of(next());
       values[at] = fromBf16(halves[at]!);
     }
-    return { type, n, k, bytes: new Uint8Array(halves.buffer), values };
+    return { type, n, k, bytes: new Uint8Array(halves.buffer), values, cut };
   }
   const block_bytes = scale_bytes + (type === 'Q4_0' ? 16 : 32);
   const bytes = new Uint8Array(((n * k) / block_elements) * block_bytes);
@@ -96,9 +106,10 @@ export function madeMatrix(
       const byte = bytes[at + scale_bytes + (type === 'Q4_0' ? element % 16 : element)]!;
       const integer = type === 'Q4_0' ? ((byte >> (element < 16 ? 0 : 4)) & 15) - 8 : (byte << 24) >> 24;
       values[block * block_elements + element] = fromF16(half) * integer;
+      cut[block * block_elements + element] = cutOff(fromF16(half), integer);
     }
   }
-  return { type, n, k, bytes, values };
+  return { type, n, k, bytes, values, cut };
 }
 
 /** Weights as the kernels of one instruction set read them. */
@@ -143,13 +154,12 @@ export function product(
 
 /**
  * Largest error of a product, as a share of the sum of its terms' sizes. Activations are rounded to BF16 first, as the
- * kernels do, and so are quantized weights where the tile unit multiplies.
+ * kernels do, and quantized weights are as the tile unit takes them where it multiplies.
  */
 export function errorOf(set: KernelSet, matrix: Matrix, x: Float32Array, m: number, y: Float32Array): number {
-  const { n, k, type, values } = matrix;
+  const { n, k } = matrix;
   const rounded = Float64Array.from(x, (value) => fromBf16(bf16Of(value)));
-  const weights =
-    set.name === 'AMX-BF16' && type !== 'BF16' ? values.map((value) => fromBf16(bf16Of(value))) : values;
+  const weights = set.name === 'AMX-BF16' ? matrix.cut : matrix.values;
   let worst = 0;
   for (let row = 0; row < m; row++)
     for (let column = 0; column < n; column++) {

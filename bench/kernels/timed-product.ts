@@ -1,0 +1,113 @@
+import type { Compute } from '../../agent/engine/compute.ts';
+import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
+import { type Ggml, GgmlType, memoryAt } from '../../native/ggml.ts';
+import type { PackedProducts } from '../../native/packed-products.ts';
+import type { Pointer } from '../../native/signature.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+
+/** A number in every type of weight that is neither zero nor large: 0x3c3c is 1.06 as F16, and 0.011 as BF16. */
+const fill_byte = 0x3c;
+
+/** Rows of `k` elements in a type of ggml, which make `n` columns of the result. */
+export interface TimedMatrix {
+  type: string;
+  n: number;
+  k: number;
+}
+
+/** A product by one matrix after another, so that weights come from memory as in a model. */
+export class TimedProduct {
+  readonly #ggml: Ggml;
+  readonly #compute: Compute;
+  readonly #packed: PackedProducts | undefined;
+  readonly #context: Pointer;
+  readonly #buffer: Pointer;
+  readonly #allocators: Pointer[] = [];
+  readonly #matrices: Pointer[];
+  /** By rows of the result. */
+  readonly #graphs = new Map<number, Pointer>();
+
+  /**
+   * @param layout where the weights lie: a buffer type of ggml, or ours
+   * @param row_counts rows of the result that are to be timed
+   * @param weight_bytes of all matrices together, at least of one
+   * @throws HpcserveError E_NATIVE_MEMORY
+   */
+  constructor(
+    ggml: Ggml,
+    compute: Compute,
+    layout: Pointer | PackedProducts,
+    { type, n, k }: TimedMatrix,
+    row_counts: readonly number[],
+    weight_bytes: number,
+  ) {
+    const id = ggmlTypeByName(type).id;
+    const bytes = n * Number(ggml.ggml_row_size(id, k));
+    const count = Math.max(1, Math.round(weight_bytes / bytes));
+    this.#ggml = ggml;
+    this.#compute = compute;
+    const nodes = 2 * count + 1;
+    this.#context = ggml.ggml_init({
+      mem_size:
+        (count + row_counts.length * nodes) * Number(ggml.ggml_tensor_overhead()) +
+        row_counts.length * Number(ggml.ggml_graph_overhead_custom(nodes, false)),
+      mem_buffer: null,
+      no_alloc: true,
+    })!;
+    this.#matrices = Array.from({ length: count }, () => ggml.ggml_new_tensor_2d(this.#context, id, k, n)!);
+    const bufferType = typeof layout === 'bigint' ? layout : layout.bufferType;
+    this.#packed = typeof layout === 'bigint' ? undefined : layout;
+    this.#buffer = this.#place(bufferType, new Uint8Array(bytes).fill(fill_byte));
+    for (const m of row_counts) this.#graphs.set(m, this.#build(k, m, nodes));
+  }
+
+  /** @returns milliseconds of one product with `m` rows, one of `row_counts` */
+  run_ms(m: number): number {
+    const started = performance.now();
+    this.#compute.run(this.#graphs.get(m)!);
+    return (performance.now() - started) / this.#matrices.length;
+  }
+
+  free(): void {
+    for (const allocator of this.#allocators) this.#ggml.ggml_gallocr_free(allocator);
+    this.#ggml.ggml_backend_buffer_free(this.#buffer);
+    this.#ggml.ggml_free(this.#context);
+  }
+
+  #place(bufferType: Pointer, source: Uint8Array): Pointer {
+    const ggml = this.#ggml;
+    const [first] = this.#matrices;
+    const step = Math.ceil(Number(ggml.ggml_backend_buft_get_alloc_size(bufferType, first!)) / 64) * 64;
+    const buffer = ggml.ggml_backend_buft_alloc_buffer(bufferType, this.#matrices.length * step);
+    if (!buffer) {
+      ggml.ggml_free(this.#context);
+      throw new HpcserveError('E_NATIVE_MEMORY', {
+        what: `no ${this.#matrices.length * step} bytes of memory to time a product in`,
+      });
+    }
+    const base = ggml.ggml_backend_buffer_get_base(buffer)!;
+    for (const [index, matrix] of this.#matrices.entries()) {
+      ggml.ggml_backend_tensor_alloc(buffer, matrix, base + BigInt(index * step));
+      ggml.ggml_backend_tensor_set(matrix, source, 0, source.length);
+    }
+    return buffer;
+  }
+
+  #build(k: number, m: number, nodes: number): Pointer {
+    const ggml = this.#ggml;
+    const x = ggml.ggml_new_tensor_2d(this.#context, GgmlType.F32, k, m)!;
+    ggml.ggml_set_input(x);
+    const graph = ggml.ggml_new_graph_custom(this.#context, nodes, false)!;
+    for (const matrix of this.#matrices) {
+      const product = this.#packed
+        ? this.#packed.multiply(this.#context, matrix, x)
+        : ggml.ggml_mul_mat(this.#context, matrix, x);
+      ggml.ggml_build_forward_expand(graph, product);
+    }
+    const allocator = ggml.ggml_gallocr_new(ggml.ggml_backend_cpu_buffer_type())!;
+    this.#allocators.push(allocator);
+    ggml.ggml_gallocr_alloc_graph(allocator, graph);
+    memoryAt(ggml.ggml_get_data(x)!, 4 * k * m).fill(fill_byte);
+    return graph;
+  }
+}

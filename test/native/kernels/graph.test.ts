@@ -1,0 +1,83 @@
+/** Our products as operators of ggml's graphs, from weights in our layout, beside double precision and in parts. */
+import { expect, it } from 'vitest';
+import { Compute } from '../../../agent/engine/compute.ts';
+import { GgmlType, loadGgml, memoryAt } from '../../../native/ggml.ts';
+import { PackedProducts } from '../../../native/packed-products.ts';
+import {
+  builtKernels,
+  errorOf,
+  madeMatrix,
+  margin,
+  type PackedType,
+  packedTypes,
+  randomNumbers,
+} from './support.ts';
+
+const kernels = builtKernels();
+const ggml = loadGgml();
+const error_max = 4e-7;
+
+/** @param threads of ggml's pool @returns [m, n + margin], as `errorOf` takes it */
+function graphProduct(
+  packed: PackedProducts,
+  matrix: ReturnType<typeof madeMatrix>,
+  x: Float32Array,
+  m: number,
+  threads: number,
+): Float32Array {
+  const { n, k, type, bytes } = matrix;
+  const compute = new Compute(ggml, { threads, fixed_paths: false });
+  const context = ggml.ggml_init({ mem_size: 2 ** 16, mem_buffer: null, no_alloc: true })!;
+  const weights = ggml.ggml_new_tensor_2d(context, packedTypes[type], k, n)!;
+  const size = Number(ggml.ggml_backend_buft_get_alloc_size(packed.bufferType, weights));
+  const buffer = ggml.ggml_backend_buft_alloc_buffer(packed.bufferType, size)!;
+  ggml.ggml_backend_tensor_alloc(buffer, weights, ggml.ggml_backend_buffer_get_base(buffer)!);
+  ggml.ggml_backend_tensor_set(weights, bytes, 0, bytes.length);
+  expect(packed.holds(weights)).toBe(true);
+  const input = ggml.ggml_new_tensor_2d(context, GgmlType.F32, k, m)!;
+  ggml.ggml_set_input(input);
+  const result = packed.multiply(context, weights, input);
+  ggml.ggml_set_output(result);
+  const graph = ggml.ggml_new_graph_custom(context, 16, false)!;
+  ggml.ggml_build_forward_expand(graph, result);
+  const allocator = ggml.ggml_gallocr_new(ggml.ggml_backend_cpu_buffer_type())!;
+  try {
+    expect(ggml.ggml_gallocr_alloc_graph(allocator, graph)).toBe(true);
+    memoryAt(ggml.ggml_get_data(input)!, x.byteLength).set(
+      new Uint8Array(x.buffer, x.byteOffset, x.byteLength),
+    );
+    compute.run(graph);
+    const y = new Float32Array(m * (n + margin));
+    const found = new Float32Array(memoryAt(ggml.ggml_get_data(result)!, 4 * m * n).slice().buffer);
+    for (let row = 0; row < m; row++) y.set(found.subarray(row * n, (row + 1) * n), row * (n + margin));
+    return y;
+  } finally {
+    ggml.ggml_gallocr_free(allocator);
+    ggml.ggml_backend_buffer_free(buffer);
+    ggml.ggml_free(context);
+    compute.free();
+  }
+}
+
+it.each(kernels.sets)('$name multiplies in a graph, with the same bits on any number of threads', (set) => {
+  const packed = PackedProducts.open(ggml, kernels, set)!;
+  for (const type of Object.keys(packedTypes) as PackedType[])
+    for (const m of [1, 20]) {
+      const next = randomNumbers(m);
+      const matrix = madeMatrix(type, 208, 320, next);
+      const x = Float32Array.from({ length: m * 320 }, next);
+      const alone = graphProduct(packed, matrix, x, m, 1);
+      expect(errorOf(set, matrix, x, m, alone)).toBeLessThan(error_max);
+      expect(graphProduct(packed, matrix, x, m, 3)).toEqual(alone);
+    }
+});
+
+it('says which types and rows it can multiply', () => {
+  const packed = PackedProducts.open(ggml, kernels)!;
+  expect(packed.canMultiply(GgmlType.Q4_0, 2048)).toBe(true);
+  expect(packed.canMultiply(GgmlType.Q2_K, 2048)).toBe(false);
+});
+
+it('opens nothing for an instruction set that this CPU lacks', () => {
+  expect(PackedProducts.open(ggml, kernels, { name: 'AVX2', bit: 64 } as never)).toBeUndefined();
+});
