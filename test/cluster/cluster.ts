@@ -20,6 +20,7 @@ import { createServer } from 'node:net';
 import { userInfo } from 'node:os';
 import { basename, delimiter, dirname, join } from 'node:path';
 import { startAccounting } from './accounting.ts';
+import { ClusterHosts } from './hosts.ts';
 import { missingPrograms, pathWithSbin } from './install.ts';
 import {
   type ClusterFolders,
@@ -90,6 +91,12 @@ export interface Cluster {
   runAs(user: 'user' | 'root', argv: readonly string[], options?: RunOptions): Promise<CommandResult>;
   /** `argv` in the form that, spawned by this process, runs as the ordinary user. */
   argvAsUser(argv: readonly string[]): string[];
+  /** The network of its nodes, where each is a host of its own. */
+  readonly hosts: ClusterHosts | undefined;
+  /** As when its power fails: all that runs on it is gone at once. Only where each node is a host of its own. */
+  loseNode(node: string): void;
+  /** It has started again, with an empty /tmp, and offers itself to Slurm. */
+  bootNode(node: string): void;
   /** Processes started by jobs of this cluster that live now. */
   jobProcesses(): FoundProcess[];
   /** Cancels every job and waits until their processes are gone; throws when some stay. */
@@ -183,6 +190,7 @@ export async function startLocked(
   if (options.shape !== undefined) state.shape = options.shape;
   writeFiles(state, folders, programs);
   const cluster = attach(state, folders);
+  cluster.hosts?.make();
   try {
     await startDaemons(state, folders, programs);
     if (!(await waitUntil(() => allNodesUp(cluster), start_timeout_ms, command_interval_ms)))
@@ -231,6 +239,7 @@ export async function stopLocked(folders: ClusterFolders): Promise<StopReport> {
   );
   killed.push(...rest);
   rmSync(folders.state, { force: true });
+  if (process.getuid?.() === 0) new ClusterHosts(folders).remove();
   unmountBelow(folders.run);
   rmSync(folders.run, { recursive: true, force: true });
   return { was_up: state !== undefined, killed };
@@ -264,6 +273,11 @@ function programName(command: string): string {
 
 function attach(state: ClusterState, folders: ClusterFolders): Cluster {
   const { user } = state;
+  const hosts = hostsOf(state, folders);
+  const ownHosts = (): ClusterHosts => {
+    if (hosts === undefined) throw new Error(`nodes of the cluster ${state.name} are one host`);
+    return hosts;
+  };
   const env: Record<string, string> = {
     ...state.env,
     HOME: user.home,
@@ -283,6 +297,16 @@ function attach(state: ClusterState, folders: ClusterFolders): Cluster {
         cwd: options.cwd ?? (who === 'user' ? user.home : folders.base),
         env: { ...env, ...options.env },
       }),
+    hosts,
+    loseNode: (node) => {
+      ownHosts().lose(node);
+      state.daemons = state.daemons.filter(({ name }) => name !== `slurmd-${node}`);
+    },
+    bootNode: (node) => {
+      ownHosts().mend(node);
+      startSlurmd(state, folders, slurmPrograms(state.slurm), node);
+      writeFileSync(folders.state, `${JSON.stringify(state, null, 2)}\n`);
+    },
     jobProcesses: () => jobProcesses(folders.slurm_conf),
     cancelAllJobs: async () => {
       const patience_ms = (kill_wait_s + 15) * 1000;
@@ -297,6 +321,10 @@ function attach(state: ClusterState, folders: ClusterFolders): Cluster {
     },
   };
   return cluster;
+}
+
+function hostsOf({ shape }: ClusterState, folders: ClusterFolders): ClusterHosts | undefined {
+  return shape === 'separate-hosts' ? new ClusterHosts(folders) : undefined;
 }
 
 /** True when the controller answers and every node can take a job. */
@@ -317,12 +345,9 @@ async function allNodesUp(cluster: Cluster): Promise<boolean> {
   );
 }
 
-function writeFiles(
-  { name, ports, shape }: ClusterState,
-  folders: ClusterFolders,
-  programs: SlurmPrograms,
-): void {
+function writeFiles(state: ClusterState, folders: ClusterFolders, programs: SlurmPrograms): void {
   const { run } = folders;
+  const { name, ports, shape } = state;
   for (const folder of ['', 'state', 'log', 'spool', 'dev', 'munge'])
     mkdirSync(join(run, folder), { recursive: true, mode: 0o755 });
   for (const node of clusterNodeNames) mkdirSync(join(run, 'spool', node), { mode: 0o755 });
@@ -338,6 +363,7 @@ function writeFiles(
     version: programs.version,
     plugins: programs.plugins,
     shape,
+    hosts: hostsOf(state, folders),
   };
   writeFileSync(folders.slurm_conf, slurmConf(input));
   writeFileSync(join(run, 'gres.conf'), gresConf(folders));
@@ -375,8 +401,19 @@ async function startDaemons(
       startDaemon: start,
     });
   start('slurmctld', ['slurmctld', '-D']);
+  for (const node of clusterNodeNames) startSlurmd(state, folders, programs, node);
+}
+
+function startSlurmd(
+  state: ClusterState,
+  folders: ClusterFolders,
+  programs: SlurmPrograms,
+  node: string,
+): void {
   const stepDaemon = programs.step_daemon === undefined ? [] : ['-d', programs.step_daemon];
-  for (const node of clusterNodeNames) start(`slurmd-${node}`, ['slurmd', '-D', ...stepDaemon, '-N', node]);
+  const slurmd = [programs.find('slurmd') ?? 'slurmd', '-D', ...stepDaemon, '-N', node];
+  const prefix = hostsOf(state, folders)?.prefix(node) ?? [];
+  startDaemon(state, folders, programs, `slurmd-${node}`, [...prefix, ...slurmd]);
 }
 
 function startDaemon(

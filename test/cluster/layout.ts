@@ -57,11 +57,19 @@ export const scavenge_grace_s = 5;
 export const kill_wait_s = 3;
 
 /** Kinds of sites that the cluster can be, beside the usual one, which gives jobs a part of a node. */
-export const clusterShapes = ['linear', 'exclusive', 'job-submit', 'private-tmp', 'cgroup'] as const;
+export const clusterShapes = [
+  'linear',
+  'exclusive',
+  'job-submit',
+  'private-tmp',
+  'cgroup',
+  'separate-hosts',
+] as const;
 /**
  * `linear`: select/linear, whole nodes · `exclusive`: partitions with OverSubscribe=EXCLUSIVE · `job-submit`: a Lua
  * policy that refuses with words · `private-tmp`: job_container/tmpfs, each job with a /tmp and a /dev/shm of its own ·
- * `cgroup`: proctrack/cgroup and task/cgroup, which limit memory.
+ * `cgroup`: proctrack/cgroup and task/cgroup, which limit memory · `separate-hosts`: each node with an address, a /tmp
+ * and a /dev/shm of its own (`hosts.ts`).
  */
 export type ClusterShape = (typeof clusterShapes)[number];
 
@@ -80,7 +88,7 @@ export interface ClusterFolders {
  * their own.
  */
 export function sharedTemporaryFolder(shape?: ClusterShape): string {
-  return shape === 'private-tmp' ? '/var/tmp' : '/tmp';
+  return shape === 'private-tmp' || shape === 'separate-hosts' ? '/var/tmp' : '/tmp';
 }
 
 /** Folders of the cluster `name` of this user. */

@@ -1,6 +1,7 @@
 /** The configuration files of the private cluster, as text. */
 import { join } from 'node:path';
 import { accountingConf } from './accounting.ts';
+import type { ClusterHosts } from './hosts.ts';
 import {
   type ClusterFolders,
   type ClusterNodeKind,
@@ -31,6 +32,8 @@ export interface ClusterConfInput {
   /** Folder of its plugins; undefined: where it was compiled to find them. */
   plugins: string | undefined;
   shape: ClusterShape | undefined;
+  /** Where each node is a host of its own. */
+  hosts: ClusterHosts | undefined;
 }
 
 /**
@@ -46,7 +49,7 @@ export function slurmConf(input: ClusterConfInput): string {
   const memory = shape === 'linear' ? 'DefMemPerNode=4096' : 'DefMemPerCPU=1024';
   return [
     `ClusterName=${input.cluster_name}`,
-    'SlurmctldHost=localhost(127.0.0.1)',
+    `SlurmctldHost=localhost(${input.hosts?.login_address ?? '127.0.0.1'})`,
     `SlurmctldPort=${input.ports.slurmctld}`,
     'AuthType=auth/munge',
     ...(input.plugins === undefined ? [] : [`PluginDir=${input.plugins}`]),
@@ -76,11 +79,13 @@ export function slurmConf(input: ClusterConfInput): string {
     'EnforcePartLimits=ALL',
     'SchedulerParameters=bf_interval=1,sched_interval=2,sched_min_interval=0',
     `KillWait=${kill_wait_s}`,
+    // Sites leave it at 300 s: so long a node may be silent before Slurm ends what ran on it.
+    ...(shape === 'separate-hosts' ? ['SlurmdTimeout=15'] : []),
     'MinJobAge=3600',
     ...(input.ports.slurmdbd === undefined
       ? []
       : accountingConf(input.ports.slurmdbd, join(run, 'munge', 'socket'), version)),
-    ...clusterNodeKinds.flatMap((kind) => kind.nodes.map((node) => nodeLine(kind, node, input.ports))),
+    ...clusterNodeKinds.flatMap((kind) => kind.nodes.map((node) => nodeLine(kind, node, input))),
     ...clusterNodeKinds.map(
       (kind, index) =>
         `PartitionName=${kind.name} Nodes=${kind.nodes.join(',')} Default=${index === 0 ? 'YES' : 'NO'} ` +
@@ -95,10 +100,10 @@ export function slurmConf(input: ClusterConfInput): string {
   ].join('\n');
 }
 
-function nodeLine(kind: ClusterNodeKind, node: string, ports: ClusterPorts): string {
+function nodeLine(kind: ClusterNodeKind, node: string, { ports, hosts }: ClusterConfInput): string {
   const gres = kind.gpus === undefined ? '' : ` Gres=gpu:${kind.gpus.type}:${kind.gpus.count}`;
   return (
-    `NodeName=${node} NodeHostname=localhost NodeAddr=127.0.0.1 Port=${ports.slurmd[node]} ` +
+    `NodeName=${node} NodeHostname=localhost NodeAddr=${hosts?.address(node) ?? '127.0.0.1'} Port=${ports.slurmd[node]} ` +
     `Sockets=${kind.sockets} CoresPerSocket=${kind.cores_per_socket} ThreadsPerCore=1 ` +
     `RealMemory=${kind.memory_mb} Feature=${kind.features.join(',')}${gres}`
   );

@@ -2,6 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { parseTestArguments } from '../arguments.ts';
 import { type SlurmRun, withSlurmRun } from '../slurm-table.ts';
+import { ClusterHosts } from './hosts.ts';
 import { type ClusterShape, clusterFolders } from './layout.ts';
 import { cgroupConf, slurmConf } from './slurm-conf.ts';
 import { atLeastRelease } from './slurm-folder.ts';
@@ -64,6 +65,7 @@ describe('slurm.conf', () => {
     version,
     plugins: undefined,
     shape,
+    hosts: undefined,
   });
 
   it('has what a release knows', () => {
@@ -85,5 +87,10 @@ describe('slurm.conf', () => {
     );
     expect(cgroupConf(input('22.05.8', 'cgroup'))).toContain('ConstrainRAMSpace=yes');
     expect(clusterFolders('c', 'private-tmp').base).toMatch(/^\/var\/tmp\//);
+    const apart = input('22.05.8', 'separate-hosts');
+    const hosts = new ClusterHosts(apart.folders);
+    const [a1, a2] = ['a1', 'a2'].map((node) => hosts.address(node).replaceAll('.', '\\.'));
+    expect(slurmConf({ ...apart, hosts })).toMatch(new RegExp(`NodeAddr=${a1} [^]*NodeAddr=${a2} `));
+    expect(slurmConf({ ...apart, hosts })).toContain(`SlurmctldHost=localhost(${hosts.login_address})`);
   });
 });

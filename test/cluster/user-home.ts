@@ -15,7 +15,7 @@ export interface UserHomeOptions {
   /** With slurmdbd, as `ClusterOptions` has it. */
   accounting?: boolean;
   /** Makes a site of the shipped `test-cluster`, in `site.yaml`; absent: the shipped one. */
-  site?: (shipped: string) => string;
+  site?: (shipped: string, cluster: Cluster) => string;
   /** A command that takes longer is ended; absent: 120 s. */
   command_timeout_ms?: number;
 }
@@ -44,7 +44,9 @@ export class UserHome {
     const shipped = join(packageRoot, 'site-configs/test-cluster.yaml');
     this.environment = {
       HOME: this.folder,
-      HPCSERVE_SITE: site ? this.write('site.yaml', site(readFileSync(shipped, 'utf8'))) : 'test-cluster',
+      HPCSERVE_SITE: site
+        ? this.write('site.yaml', site(readFileSync(shipped, 'utf8'), lease.cluster))
+        : 'test-cluster',
     };
   }
 
