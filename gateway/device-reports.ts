@@ -29,14 +29,9 @@ export function deviceReports(table: RoutingTable<SessionLink>): Promise<DeviceR
   return Promise.all(
     links.map(async ({ record, reachable, link }): Promise<DeviceRow> => {
       const { node, site, deployment, job_id, devices } = record.metadata;
-      const row = {
-        session_id: record.session_id,
-        node,
-        site,
-        ...(deployment === undefined ? {} : { deployment }),
-        ...(job_id === undefined ? {} : { job_id }),
-        devices,
-      };
+      const row: DeviceRow = { session_id: record.session_id, node, site, devices };
+      if (deployment !== undefined) row.deployment = deployment;
+      if (job_id !== undefined) row.job_id = job_id;
       if (!reachable) return { ...row, error: 'the session cannot be reached' };
       try {
         return { ...row, report: await link.ask(agentPaths.device, answer_ms) };

@@ -41,7 +41,7 @@ try {
     config_file: values.config,
     log,
     onHeldBy: (pid) => writeHolder(config.gateway_folder, pid),
-    ...(values.attached ? { onLeft: () => process.kill(process.pid, 'SIGTERM') } : {}),
+    onLeft: values.attached ? () => process.kill(process.pid, 'SIGTERM') : undefined,
   });
   const gateway = await startGateway(config, {
     log,

@@ -14,9 +14,9 @@ interface PhaseLine {
 }
 
 /**
- * transformers, vLLM and SGLang count shards of the weights: `…shards:  25% Completed | 1/4 [00:01<00:03]`; with several
- * threads `Multi-thread loading shards` (`multi_thread_safetensors_weights_iterator` of model_loader/weight_utils.py in
- * both, the default of SGLang in 2026).
+ * transformers, vLLM and SGLang count shards of the weights: `…shards:  25% Completed | 1/4 [00:01<00:03]`; with
+ * several threads `Multi-thread loading shards` (`multi_thread_safetensors_weights_iterator` of
+ * model_loader/weight_utils.py in both, the default of SGLang in 2026).
  */
 const shards =
   /\b(?:Loading (?:safetensors|pt|checkpoint|weights)[^:]*(?:shards|)|Multi-thread loading shards):?\s+(\d{1,3})%/;

@@ -186,7 +186,7 @@ export class EngineRank implements ServingProcess {
       detached: container.detached && (() => container.detached!.pid(environment)),
       argv: container.started(line.argv, [...Object.keys(line.env), ...variablesOf(unit, this.#context)]),
       env: { ...environment, ...line.env },
-      ...(line.cwd === undefined ? {} : { cwd: line.cwd }),
+      cwd: line.cwd,
       log_file: this.log_file,
       guard,
       secrets: [key],

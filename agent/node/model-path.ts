@@ -38,14 +38,11 @@ function checkReadable(unit: UnitSpec, path: string, role: string): void {
 
 /** The model of a unit as a session record lists it, before anything was loaded. */
 export function pendingModel(unit: UnitSpec): ServedModel {
-  return {
-    name: unit.model.name,
-    aliases: unit.model.aliases,
-    state: 'pending',
-    precision: unit.model.precision,
-    context_tokens: unit.context_tokens,
-    ...(Object.keys(unit.model.slo).length === 0 ? {} : { slo: unit.model.slo }),
-  };
+  const { name, aliases, precision, slo } = unit.model;
+  const { context_tokens } = unit;
+  const model: ServedModel = { name, aliases, state: 'pending', precision, context_tokens };
+  if (Object.keys(slo).length > 0) model.slo = slo;
+  return model;
 }
 
 /** What people see beside a model's name: one line, whatever a library put into its message. */

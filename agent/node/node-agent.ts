@@ -140,11 +140,7 @@ export class NodeAgent {
     // Nobody takes its place: running answers get all the time there is, new ones go elsewhere from now on.
     const { job_end_time_ms } = this.#identity;
     const { warned_before_s } = this.#launch;
-    const left_ms = walltimeLeft_ms({
-      ...(job_end_time_ms === undefined ? {} : { job_end_time_ms }),
-      ...(warned_before_s === undefined ? {} : { warned_before_s }),
-      now_ms: Date.now(),
-    });
+    const left_ms = walltimeLeft_ms({ job_end_time_ms, warned_before_s, now_ms: Date.now() });
     this.#walltime_drain_ms = Math.max(this.#drainMs(), left_ms - stop_grace_ms);
     this.#end('the time limit of the job comes near');
   }
@@ -336,9 +332,9 @@ export class NodeAgent {
   async #listen(registry: RendezvousRegistry): Promise<{ choice: AddressChoice; port: number }> {
     const routed = await routedAddress(this.#environment);
     const choice = chooseAddresses(hostInterfaces(), {
-      ...(this.#launch.network === undefined ? {} : { network: this.#launch.network }),
+      network: this.#launch.network,
       loopback: this.#launch.site === 'local' || this.#environment.SLURM_JOB_ID === undefined,
-      ...(routed === undefined ? {} : { routed }),
+      routed,
     });
     this.#server = new SessionServer({
       registry,

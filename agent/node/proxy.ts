@@ -67,17 +67,11 @@ export function proxyRequest(proxied: ProxiedRequest): void {
     onEnd();
     return;
   }
-  const passed = request({
-    ...connectionTo(upstream),
-    method: incoming.method,
-    path: proxied.path ?? incoming.url,
-    headers: {
-      ...passedOn(incoming.headers),
-      host: 'localhost',
-      ...(body === undefined ? {} : { 'content-length': body.length }),
-      ...(upstream.key === undefined ? {} : { authorization: `Bearer ${upstream.key}` }),
-    },
-  });
+  const headers: OutgoingHttpHeaders = { ...passedOn(incoming.headers), host: 'localhost' };
+  if (body !== undefined) headers['content-length'] = body.length;
+  if (upstream.key !== undefined) headers.authorization = `Bearer ${upstream.key}`;
+  const { method, url } = incoming;
+  const passed = request({ ...connectionTo(upstream), method, path: proxied.path ?? url, headers });
   passed.setNoDelay(true);
 
   const unanswered: UnansweredRequest = { id: String(incoming.headers[headerNames.request_id] ?? '') };

@@ -69,7 +69,7 @@ export function placeOf(
     nodes: unit.nodes,
     node,
     address,
-    ...(port_range === undefined ? {} : { port_range }),
+    port_range,
     untilNodeLost,
     board: new RankRendezvous({ launch_folder, unit: unit.unit, run: runOf(environment) }),
   };

@@ -35,10 +35,12 @@ export function accessRefusal(
   if (right === 'operate' ? mayOperate(rules, peer, provider) : mayUse(rules, provider)) return undefined;
   const who = `${peer.metadata.role} on ${peer.metadata.node}`;
   const whose = describeProvider(peer.metadata.provider, provider);
+  const details: Record<string, unknown> = { right };
+  if (provider !== undefined) details.provider = provider;
   return new HpcserveError('E_AGENT_ACCESS', {
     what: `the ${who} of ${whose} may not ${right} this session`,
     because: because(rules, peer, right, provider),
-    details: { right, ...(provider === undefined ? {} : { provider }) },
+    details,
   });
 }
 

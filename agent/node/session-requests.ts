@@ -106,12 +106,9 @@ function passOn(unit: UnitSupervisor, request: IncomingMessage, response: Server
   }
   const { method, url } = request;
   const type = request.headers['content-type'];
-  const asked = requestHttp({
-    ...connectionTo(upstream),
-    method,
-    path: url,
-    headers: { host: 'worker', ...(type !== undefined && { 'content-type': type }) },
-  });
+  const passed: OutgoingHttpHeaders = { host: 'worker' };
+  if (type !== undefined) passed['content-type'] = type;
+  const asked = requestHttp({ ...connectionTo(upstream), method, path: url, headers: passed });
   asked.on('response', (answer) => {
     const named = (['content-type', 'content-length'] as const).flatMap((name) => {
       const value = answer.headers[name];
@@ -174,8 +171,8 @@ function serve(
     [headers.node]: agent.node,
     [headers.engine]: unit.state().engine,
     [headers.session]: sessionId,
-    ...(model === undefined ? {} : { [headers.precision]: model.precision }),
   };
+  if (model !== undefined) answer_headers[headers.precision] = model.precision;
   const { upstream } = unit;
   if (unit.draining || !upstream || model?.state !== 'serving') {
     request.resume();
@@ -189,7 +186,7 @@ function serve(
   const onEnd = unit.enter();
   const pass = (body?: Buffer): void =>
     proxyRequest({
-      ...(body === undefined ? {} : { body }),
+      body,
       path: enginePath,
       incoming: request,
       outgoing: response,

@@ -29,19 +29,15 @@ export function nodeIdentity(
   const node_index = given.node_index ?? number('SLURM_NODEID') ?? number('SLURM_PROCID') ?? 0;
   const own_name = node_count > 1 && environment.SLURM_JOB_ID === undefined ? `${host}-${node_index}` : host;
   const end_s = number('SLURM_JOB_END_TIME');
-  return {
-    node: safeFileName(given.node ?? environment.SLURMD_NODENAME ?? own_name),
-    hostname: host,
-    node_index,
-    ...(environment.SLURM_JOB_ID === undefined
-      ? {}
-      : {
-          job_id: jobIdOf(environment, environment.SLURM_JOB_ID),
-          // Slurm sets it from the second run on.
-          restart_count: number('SLURM_RESTART_COUNT') ?? 0,
-        }),
-    ...(end_s === undefined ? {} : { job_end_time_ms: end_s * 1000 }),
-  };
+  const node = safeFileName(given.node ?? environment.SLURMD_NODENAME ?? own_name);
+  const identity: NodeIdentity = { node, hostname: host, node_index };
+  if (environment.SLURM_JOB_ID !== undefined) {
+    identity.job_id = jobIdOf(environment, environment.SLURM_JOB_ID);
+    // Slurm sets it from the second run on.
+    identity.restart_count = number('SLURM_RESTART_COUNT') ?? 0;
+  }
+  if (end_s !== undefined) identity.job_end_time_ms = end_s * 1000;
+  return identity;
 }
 
 /** A task of a job array by the name that people and Slurm's commands know it by: its own number is shown nowhere. */

@@ -1,4 +1,5 @@
 /** What is said of a device worker that ended, or had to be ended. */
+import { z } from 'zod';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { fatalSign } from '../adapters/fatal.ts';
 import type { ChildEnd } from './child.ts';
@@ -35,7 +36,9 @@ export function exitedWorker(
   return ended;
 }
 
-/** The end of a worker that said itself why it cannot go on. A thread that is stuck may do better in another process. */
+/**
+ * The end of a worker that said itself why it cannot go on. A thread that is stuck may do better in another process.
+ */
 export function toldEnd(error: HpcserveError, tail: readonly string[], worker: EndedWorker): ProcessEnd {
   if (error.code === 'E_WORKER_STUCK') return hungWorker(error, tail, worker);
   return { error, restartable: false, fatal: 'process', tail };
@@ -56,5 +59,5 @@ export function hungWorker(error: HpcserveError, tail: readonly string[], worker
 function complaint(line: string): string[] {
   if (!line.startsWith('{"level":')) return [line];
   const told = /^\{"level":(\d+),.*"msg":("(?:[^"\\]|\\.)*")\}$/.exec(line);
-  return told && Number(told[1]) >= 40 ? [JSON.parse(told[2]!) as string] : [];
+  return told && Number(told[1]) >= 40 ? [z.string().parse(JSON.parse(told[2]!))] : [];
 }

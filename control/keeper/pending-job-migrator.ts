@@ -144,7 +144,8 @@ function inPlaceOf(
   // Derived, so that a keeper that died between deciding and writing decides the same again.
   const newId = (index: number): string => {
     for (let attempt = 0; ; attempt++) {
-      const what = { moved: before.launch_id, deployment, index, ...(attempt === 0 ? {} : { attempt }) };
+      const what: Record<string, unknown> = { moved: before.launch_id, deployment, index };
+      if (attempt > 0) what.attempt = attempt;
       const id = digestOf(what).slice(0, 16);
       if (!known.has(id)) return id;
     }

@@ -71,7 +71,7 @@ export async function planningInput(
     ...(offline ? offered : await withQueueWaits(operations, expected)),
     ...joinedOffers(loaded.site, loaded.layout, facts.environment, own, now_ms()),
   ];
-  return {
+  const input: PlanningInput = {
     spec,
     spec_file: specFile,
     site: loaded.site,
@@ -82,11 +82,13 @@ export async function planningInput(
     offline,
     limits: searchDeadline(options.search_ms ?? search_ms, () => performance.now()),
     measured: measuredWorkloads(store.layout.root),
-    ...(objective ? { objective } : {}),
-    ...(before?.desired === 'serving'
-      ? { running: runningOf(before), seen: seenEngines(before, store) }
-      : {}),
   };
+  if (objective) input.objective = objective;
+  if (before?.desired === 'serving') {
+    input.running = runningOf(before);
+    input.seen = seenEngines(before, store);
+  }
+  return input;
 }
 
 /**

@@ -93,20 +93,20 @@ export async function buildPlacementQuestion(input: PlanningInput): Promise<Aske
   const stamps = Object.fromEntries(models.map((model) => [model.model_path, stampOf(model.model_path)]));
   const limit = spec.slurm.time_limit === undefined ? undefined : parseSlurmDuration_s(spec.slurm.time_limit);
   const { partition } = spec.slurm;
+  const question: PlacementQuestion = {
+    deployment: spec.name,
+    site: site.name,
+    models,
+    node_kinds: [...input.offers],
+    settings: placementSettings(site),
+    objective: input.objective ?? spec.objective,
+  };
+  if (limit !== undefined) question.time_limit_s = limit;
+  if (partition !== undefined)
+    question.partitions = typeof partition === 'string' ? partition.split(',') : partition;
+  if (input.running) question.running = input.running;
   return {
-    question: {
-      deployment: spec.name,
-      site: site.name,
-      models,
-      node_kinds: [...input.offers],
-      ...(limit === undefined ? {} : { time_limit_s: limit }),
-      ...(partition === undefined
-        ? {}
-        : { partitions: typeof partition === 'string' ? partition.split(',') : partition }),
-      settings: placementSettings(site),
-      objective: input.objective ?? spec.objective,
-      ...(input.running ? { running: input.running } : {}),
-    },
+    question,
     inputs_digest: digestOf({ spec, stamps, site, offers: input.offers.map(withoutCounts) }),
     spec_digest: digestOf({ spec, stamps }),
     fingerprint: (launch) => {
@@ -123,21 +123,19 @@ export async function planDeployment(input: PlanningInput): Promise<PlannedDeplo
   const { inputs_digest, warnings, ...asked } = await buildPlacementQuestion(input);
   const placement = place(asked.question, input.limits);
   refuseWithoutEffect(input.spec.models, placement.models);
-  return {
-    ...asked,
-    plan: sealPlan({
-      format: 1,
-      deployment: input.spec.name,
-      site: input.site.name,
-      made_at_ms: input.now_ms,
-      ...(input.offline ? { offline: true } : {}),
-      inputs_digest,
-      ...placement,
-      warnings: [
-        ...new Set([...warnings, ...placement.warnings, ...unusedDevices(placement.launches, input.offers)]),
-      ],
-    }),
+  const plan: Parameters<typeof sealPlan>[0] = {
+    format: 1,
+    deployment: input.spec.name,
+    site: input.site.name,
+    made_at_ms: input.now_ms,
+    inputs_digest,
+    ...placement,
+    warnings: [
+      ...new Set([...warnings, ...placement.warnings, ...unusedDevices(placement.launches, input.offers)]),
+    ],
   };
+  if (input.offline) plan.offline = true;
+  return { ...asked, plan: sealPlan(plan) };
 }
 
 /** What decides where replicas run, and is no matter of one that runs. */
@@ -260,8 +258,7 @@ export function launchIds(root: string, deployment: string, generation: number) 
 function unknownDevices(offers: readonly NodeKindOffer[]): string[] {
   return offers.flatMap(({ node_kind, devices, cpus, isa = [], architecture }) => {
     if (devices.kind === 'cpu' || devices.emulated) return [];
-    const host = { cpus, isa, ...(architecture ? { architecture } : {}) };
-    const { note } = offeredDevice(devices, host, devices.figures);
+    const { note } = offeredDevice(devices, { cpus, isa, architecture }, devices.figures);
     return note === undefined ? [] : [`${node_kind}: ${note}`];
   });
 }

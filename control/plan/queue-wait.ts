@@ -36,7 +36,7 @@ export async function withQueueWaits(
 function smallest(offer: NodeKindOffer): PlannedLaunch {
   const { devices } = offer;
   const limit = offer.time_limit_default_s;
-  return {
+  const launch: PlannedLaunch = {
     node_kind: offer.node_kind,
     tier: offer.tier,
     partitions: offer.partitions,
@@ -46,11 +46,12 @@ function smallest(offer: NodeKindOffer): PlannedLaunch {
       model: devices.model,
       count: devices.kind === 'cpu' ? 0 : 1,
       memory_bytes: devices.memory_bytes,
-      ...(devices.emulated ? { emulated: devices.emulated } : {}),
     },
     cpus_per_node: Math.max(1, Math.floor(offer.cpus / devices.count)),
     memory_bytes_per_node: Math.floor(offer.memory_bytes / devices.count),
-    ...(limit === undefined ? {} : { time_limit_s: limit }),
     units: [],
   };
+  if (devices.emulated) launch.devices_per_node.emulated = devices.emulated;
+  if (limit !== undefined) launch.time_limit_s = limit;
+  return launch;
 }

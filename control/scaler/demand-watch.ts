@@ -81,7 +81,7 @@ export class DemandWatch {
     const [first = [], ...others] = all.map(({ samples }) => samples);
     const asked = all.flatMap(({ asked_ms }) => (asked_ms === undefined ? [] : [asked_ms]));
     const ttft_ms = all.find((each) => each.ttft_ms !== undefined)?.ttft_ms;
-    return {
+    const watched: Watched = {
       samples: first.map(({ at_ms, concurrency }) => ({
         at_ms,
         concurrency: others.reduce(
@@ -89,9 +89,10 @@ export class DemandWatch {
           concurrency,
         ),
       })),
-      ...(asked.length > 0 ? { asked_ms: Math.max(...asked) } : {}),
-      ...(ttft_ms === undefined ? {} : { ttft_ms }),
     };
+    if (asked.length > 0) watched.asked_ms = Math.max(...asked);
+    if (ttft_ms !== undefined) watched.ttft_ms = ttft_ms;
+    return watched;
   }
 
   #of(model: string): Watched {

@@ -264,7 +264,9 @@ export class Scaler {
   }
 }
 
-/** How many replicas there are is as model.yaml has it and not as the question had it; all else is as it was planned. */
+/**
+ * How many replicas there are is as model.yaml has it and not as the question had it; all else is as it was planned.
+ */
 function asPartOf({ replicas, min_stable_replicas }: ModelSpec, planned: PlannedLaunch): PlannedLaunch {
   const units = planned.units.map((unit) => ({
     ...unit,

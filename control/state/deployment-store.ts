@@ -287,9 +287,8 @@ function stateFolderError(path: string, error: unknown): HpcserveError {
   return new HpcserveError('E_STATE_FOLDER', {
     what: `the state folder cannot be used: ${path}`,
     because: message,
-    ...(code === 'ENOSPC'
-      ? { try: `free space on the filesystem of ${dirname(path)}, or name another state_dir` }
-      : {}),
+    try:
+      code === 'ENOSPC' ? `free space on the filesystem of ${dirname(path)}, or name another state_dir` : [],
     cause: error,
   });
 }

@@ -26,13 +26,10 @@ export function logFilesOf(launchFolder: string, launchId: string, units: readon
     else if (name.endsWith('.log')) {
       const unit = units.find((each) => name.endsWith(`.${each}.log`));
       const stem = name.slice(0, -'.log'.length);
-      files.push({
-        path,
-        launch_id: launchId,
-        kind: 'unit',
-        node: unit ? stem.slice(0, -(unit.length + 1)) : stem,
-        ...(unit ? { unit } : {}),
-      });
+      const node = unit ? stem.slice(0, -(unit.length + 1)) : stem;
+      const file: LogFile = { path, launch_id: launchId, kind: 'unit', node };
+      if (unit) file.unit = unit;
+      files.push(file);
     }
   }
   return files;

@@ -191,7 +191,7 @@ export class KeyLimits {
       if (lastMinute(tokens, previous_tokens, now_ms) + held >= tokens_per_minute)
         throw new HpcserveError('E_KEY_RATE', {
           what: `the key ${name} may be used for ${tokens_per_minute} tokens a minute, and they are used up`,
-          ...(held > 0 ? { because: `${Math.ceil(held)} of them are held for requests that run` } : {}),
+          because: held > 0 ? `${Math.ceil(held)} of them are held for requests that run` : [],
           details: {
             retry_after_s: untilWithin_s(tokens, previous_tokens, tokens_per_minute - 1, now_ms),
           },

@@ -6,7 +6,10 @@ import type { Qos } from '../../solver/routing/qos.ts';
  * and later), that for Python (its time between two bytes).
  */
 const timeoutHeaders = ['x-stainless-timeout', 'x-stainless-read-timeout'];
-/** What an answer takes on its way back, of the client's time. Lower: some clients give up first; higher: less is waited. */
+/**
+ * What an answer takes on its way back, of the client's time. Lower: some clients give up first; higher: less
+ * is waited.
+ */
 const return_ms_max = 1000;
 const return_share = 0.1;
 

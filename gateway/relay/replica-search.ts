@@ -31,7 +31,7 @@ const look_ms = 100;
 const again_ms = 500;
 
 /** What a request that nobody can begin with now waits for. Replicas that load are seen besides. */
-export interface Expected {
+export interface ReplicaExpectation {
   /**
    * Since when a replica is missing that may be back at any moment, on the monotonic clock: it was lost, or a job runs
    * that has not told of it yet. Absent: there is no such.
@@ -166,12 +166,12 @@ export class ReplicaSearch {
   }
 
   /**
-   * Waits for a replica while nobody has begun to answer: one was lost and is started again, its weights are loaded, its
-   * job comes back, the model is woken. As long as its client and the gateway's settings allow, and not at all where what
-   * is known of the start says that this is not enough. Streams that broke wait as long.
+   * Waits for a replica while nobody has begun to answer: one was lost and is started again, its weights are loaded,
+   * its job comes back, the model is woken. As long as its client and the gateway's settings allow, and not at all
+   * where what is known of the start says that this is not enough. Streams that broke wait as long.
    * @returns undefined where nobody came, or the search ended
    */
-  async expected(what: Expected): Promise<Replica<SessionLink> | undefined> {
+  async expected(what: ReplicaExpectation): Promise<Replica<SessionLink> | undefined> {
     const began_ms = performance.now();
     this.#waits_since_ms ??= began_ms;
     if (what.lost_ms !== undefined) this.#lost_ms = Math.max(this.#lost_ms, what.lost_ms);
@@ -191,7 +191,7 @@ export class ReplicaSearch {
   }
 
   /** @param hasPlace whether it may wait longer than for one that may be back at any moment */
-  #waitsUntil_ms(now_ms: number, hasPlace: boolean, { wakes_in_s }: Expected): number {
+  #waitsUntil_ms(now_ms: number, hasPlace: boolean, { wakes_in_s }: ReplicaExpectation): number {
     const { continue_ms, load_wait_ms, wake_wait_ms } = this.#waiting;
     const since_ms = this.#waits_since_ms!;
     let until_ms = this.#lost_ms + continue_ms;

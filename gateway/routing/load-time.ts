@@ -4,8 +4,8 @@ import type { ServedModel } from '../../spec/session-record.ts';
 const overdue_s = 1;
 
 /**
- * When a replica that loads is expected to serve, seconds from `now_ms` (Unix), by how long its load took the last time;
- * undefined where that is not known.
+ * When a replica that loads is expected to serve, seconds from `now_ms` (Unix), by how long its load took the last
+ * time; undefined where that is not known.
  */
 export function loadsIn_s(
   { loading_since_ms, usual_load_s }: Pick<ServedModel, 'loading_since_ms' | 'usual_load_s'>,

@@ -1,5 +1,5 @@
 /** The devices of native replicas, as their workers see them at one moment. */
-import type { DeviceView } from '../../solver/sharing/device-view.ts';
+import type { DeviceView, InstanceView } from '../../solver/sharing/device-view.ts';
 import { GrowingProfile } from '../../solver/sharing/growing-profile.ts';
 import { defaultSharingSettings, type SharingSettings } from '../../solver/sharing/settings.ts';
 import { type SharedDeviceView, sharedDeviceViewSchema } from '../../spec/device-view.ts';
@@ -64,6 +64,16 @@ export async function seeDevices(
   return seen.sort((a, b) => (a.view.id < b.view.id ? -1 : 1));
 }
 
+function requestOf(
+  session_id: string,
+  { first_token_ms, background, ...told }: SharedDeviceView['instances'][number]['requests'][number],
+): InstanceView['requests'][number] {
+  const request: InstanceView['requests'][number] = { ...told, id: `${session_id}:${told.id}` };
+  if (first_token_ms !== undefined) request.first_token_ms = first_token_ms;
+  if (background !== undefined) request.background = background;
+  return request;
+}
+
 function viewOf(
   session_id: string,
   kind: DeviceView['kind'],
@@ -83,12 +93,7 @@ function viewOf(
       id: `${instance.model} on ${session_id.slice(0, 8)}`,
       profile: new GrowingProfile(profile).profile,
       stays: true,
-      requests: requests.map(({ first_token_ms, background, ...request }) => ({
-        ...request,
-        id: `${session_id}:${request.id}`,
-        ...(first_token_ms !== undefined && { first_token_ms }),
-        ...(background !== undefined && { background }),
-      })),
+      requests: requests.map((request) => requestOf(session_id, request)),
     })),
   };
 }

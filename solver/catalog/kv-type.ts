@@ -11,8 +11,8 @@ const summary_bits = 16;
  *
  * - `kv_type`: what model.yaml says, in ggml's types.
  * - `dtype`: what the model computes in, so its precision; where that is a quantization, 16 bits.
- * - `stored`: the same, and without a precision what the files are of. The others make 16 bits of files of 32 (`auto` of
- *   `--dtype`: vLLM `_resolve_auto_dtype` in vllm/config/model.py, SGLang `_get_and_verify_dtype` in
+ * - `stored`: the same, and without a precision what the files are of. The others make 16 bits of files of 32 (`auto`
+ *   of `--dtype`: vLLM `_resolve_auto_dtype` in vllm/config/model.py, SGLang `_get_and_verify_dtype` in
  *   srt/configs/model_config.py).
  * - `half`: 16 bits in any case.
  */
@@ -34,7 +34,8 @@ const engines: Readonly<Record<ResolvedEngine, EngineKv>> = {
       ['--cache-type-v', '-ctv'],
     ],
   },
-  // It knows f16, q8_0 and q4_0, and takes f16 for any other word (`kvCacheTypeFromStr` in runner/ollamarunner/cache.go).
+  // It knows f16, q8_0 and q4_0, and takes f16 for any other word (`kvCacheTypeFromStr` in
+  // runner/ollamarunner/cache.go).
   ollama: { of: 'kv_type', options: [] },
   vllm: { of: 'dtype', options: kvCacheDtype },
   sglang: { of: 'dtype', options: kvCacheDtype },

@@ -20,7 +20,7 @@ import { type PrecisionChoice, precisionsOf } from './precision.ts';
 import {
   formatGib,
   type MemoryShortage,
-  programsBytes,
+  ownPrograms_bytes,
   sequencesOf,
   sizeUnit,
   type UnitMemory,
@@ -259,7 +259,7 @@ function memoryTaken(
   const { pipeline } = model.spec.parallel;
   const seen_bytes = seenOf(way)?.programs_bytes;
   const sized = (isTight: boolean): UnitMemory | MemoryShortage => {
-    const programs_bytes = programsBytes(engine, offer.devices, settings, seen_bytes, isTight);
+    const programs_bytes = ownPrograms_bytes(engine, offer.devices, settings, seen_bytes, isTight);
     const { weight_bytes, precision: name } = precision;
     const split = { tensor, pipeline, weight_bytes, precision: name, programs_bytes };
     return sizeUnit(model, engine, offer.devices, split, settings, defaults);

@@ -37,7 +37,7 @@ export interface ReplicaSplit {
   weight_bytes: number;
   /** As the engine is asked for it: its KV may follow. */
   precision: string;
-  /** See `programsBytes`. */
+  /** See `ownPrograms_bytes`. */
   programs_bytes: number;
 }
 
@@ -51,7 +51,7 @@ const python: ReadonlySet<ResolvedEngine> = new Set(['vllm', 'sglang']);
  * was seen counts where it is more than is assumed; where it is less, only if nothing fits otherwise (`isTight`), since
  * what runs as it was planned is not to change for it.
  */
-export function programsBytes(
+export function ownPrograms_bytes(
   engine: ResolvedEngine,
   device: DeviceOffer,
   settings: PlacementSettings,

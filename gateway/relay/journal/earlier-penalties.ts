@@ -9,11 +9,11 @@ const bias_max = 100;
 const biases = z.record(z.string(), z.number()).nullish();
 
 /**
- * What `frequency_penalty` of a request takes from tokens that its answer holds already, as a bias: the engine that goes
- * on has them in its prompt, and counts from there on. Each time that a token was given takes the same from it, so both
- * together are what an undisturbed answer would have. (With `repetition_penalty` besides, engines that scale after a bias
- * come near it.) `presence_penalty` takes from a token once, whether it was given once or often: that cannot be said by a
- * bias, and counts anew. `repetition_penalty` counts prompts, and `min_tokens` is made less.
+ * What `frequency_penalty` of a request takes from tokens that its answer holds already, as a bias: the engine that
+ * goes on has them in its prompt, and counts from there on. Each time that a token was given takes the same from it, so
+ * both together are what an undisturbed answer would have. (With `repetition_penalty` besides, engines that scale after
+ * a bias come near it.) `presence_penalty` takes from a token once, whether it was given once or often: that cannot be
+ * said by a bias, and counts anew. `repetition_penalty` counts prompts, and `min_tokens` is made less.
  *
  * @param given tokens of the answer so far
  */

@@ -4,7 +4,7 @@ import { findDevice } from '../../../solver/catalog/devices.ts';
 import { engineDefaults } from '../../../solver/catalog/engine-defaults.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import {
-  programsBytes,
+  ownPrograms_bytes,
   sequencesOf,
   sizeUnit,
   type UnitMemory,
@@ -27,7 +27,7 @@ const long = (asked: Record<string, unknown> = {}): PlacementModel => ({
 
 function sized(model: PlacementModel, engine: ResolvedEngine, device: DeviceOffer, tensor = 1): UnitMemory {
   const { weight_bytes, spec } = model;
-  const programs_bytes = programsBytes(engine, device, defaultPlacementSettings);
+  const programs_bytes = ownPrograms_bytes(engine, device, defaultPlacementSettings);
   const split = { tensor, pipeline: 1, weight_bytes, precision: spec.precision, programs_bytes };
   const defaults = engineDefaults(
     engine,
