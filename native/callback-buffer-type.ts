@@ -4,7 +4,7 @@ import type { Ggml } from './ggml.ts';
 import type { Pointer } from './signature.ts';
 
 /** Fields of `struct ggml_backend_buffer_type`, pointers all: get_name, alloc_buffer, …, is_host, device, context. */
-const fields = { get_name: 0, alloc_buffer: 1, is_host: 5, count: 8 } as const;
+const fields = { get_name: 0, alloc_buffer: 1, max_size: 3, is_host: 5, count: 8 } as const;
 const pointer_bytes = 8;
 
 const allocPrototype = koffi.proto('void *hpcserve_alloc_buffer(void *buffer_type, size_t bytes)');
@@ -13,24 +13,26 @@ const flagPrototype = koffi.proto('bool hpcserve_is_host(void *buffer_type)');
 
 /**
  * A buffer type of ggml whose memory a function here gives: ggml's allocator of graphs asks a buffer type for memory,
- * and knows no other way to be told where. It is the CPU's plain buffer type with another `alloc_buffer`.
+ * and knows no other way to be told where. It is another buffer type with its own `alloc_buffer`, which is asked
+ * for all memory of a graph at once.
  */
 export class CallbackBufferType {
   readonly pointer: Pointer;
   readonly #callback: bigint;
 
   /**
+   * @param like the buffer type whose buffers are given
    * @param allocate gives a ggml buffer of at least so many bytes; undefined: there is no memory. Called on this thread
    *   only, from within calls of ggml
    * @throws HpcserveError E_NATIVE_VERSION: the struct is laid out differently
    */
-  constructor(ggml: Ggml, allocate: (bytes: number) => Pointer | undefined) {
-    const plain = ggml.ggml_backend_cpu_buffer_type()!;
-    const field = (index: number): Pointer => koffi.decode(plain, index * pointer_bytes, 'void *') as Pointer;
-    const name = koffi.call(field(fields.get_name), namePrototype, plain) as string;
+  constructor(ggml: Ggml, like: Pointer, allocate: (bytes: number) => Pointer | undefined) {
+    const field = (index: number): Pointer | null =>
+      koffi.decode(like, index * pointer_bytes, 'void *') as Pointer | null;
+    const name = koffi.call(field(fields.get_name)!, namePrototype, like) as string;
     if (
-      name !== ggml.ggml_backend_buft_name(plain) ||
-      !koffi.call(field(fields.is_host), flagPrototype, plain)
+      name !== ggml.ggml_backend_buft_name(like) ||
+      isHost(field(fields.is_host), like) !== ggml.ggml_backend_buft_is_host(like)
     )
       throw new HpcserveError('E_NATIVE_VERSION', {
         what: 'struct ggml_backend_buffer_type is laid out differently than the bindings expect',
@@ -42,6 +44,8 @@ export class CallbackBufferType {
       (_type: unknown, bytes: number | bigint) => allocate(Number(bytes)) ?? null,
       koffi.pointer(allocPrototype),
     ) as unknown as bigint;
+    // Without it there is no largest size, and so no second buffer for one graph.
+    koffi.encode(this.pointer, fields.max_size * pointer_bytes, 'void *', null);
     koffi.encode(this.pointer, fields.alloc_buffer * pointer_bytes, 'void *', this.#callback);
   }
 
@@ -50,4 +54,9 @@ export class CallbackBufferType {
     koffi.unregister(this.#callback as never);
     koffi.free(this.pointer);
   }
+}
+
+/** `is_host` is optional in ggml: a buffer type without it is not the host's. */
+function isHost(address: Pointer | null, bufferType: Pointer): boolean {
+  return address !== null && (koffi.call(address, flagPrototype, bufferType) as boolean);
 }

@@ -7,7 +7,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import { findNativeLibraries, type NativeLibraries, supportedVersions } from './libraries.ts';
 import { type Bound, bind, type Pointer, type SignatureTable, type StructType } from './signature.ts';
 
-/** enum ggml_type, of the types that models are stored in. */
+/** enum ggml_type, of the types that models and graphs have. */
 export const GgmlType = {
   F32: 0,
   F16: 1,
@@ -149,6 +149,7 @@ const baseTable = {
   ggml_backend_buft_name: ['str', 'ptr'],
   ggml_backend_buft_alloc_buffer: ['ptr', 'ptr', 'usize'],
   ggml_backend_buft_get_alignment: ['usize', 'ptr'],
+  ggml_backend_buft_get_max_size: ['usize', 'ptr'],
   ggml_backend_buft_get_alloc_size: ['usize', 'ptr', 'ptr'],
   ggml_backend_buft_is_host: ['bool', 'ptr'],
   ggml_backend_buffer_free: ['void', 'ptr'],
@@ -162,6 +163,7 @@ const baseTable = {
   ggml_backend_tensor_alloc: ['i32', 'ptr', 'ptr', 'ptr'],
   ggml_backend_tensor_set: ['void', 'ptr', 'ptr', 'usize', 'usize'],
   ggml_backend_tensor_get: ['void', 'ptr', 'ptr', 'usize', 'usize'],
+  ggml_backend_tensor_copy: ['void', 'ptr', 'ptr'],
   ggml_backend_graph_compute: ['i32', 'ptr', 'ptr'],
   ggml_backend_free: ['void', 'ptr'],
   ggml_backend_name: ['str', 'ptr'],
@@ -170,6 +172,8 @@ const baseTable = {
   ggml_backend_dev_description: ['str', 'ptr'],
   ggml_backend_dev_type: ['i32', 'ptr'],
   ggml_backend_dev_buffer_type: ['ptr', 'ptr'],
+  ggml_backend_dev_host_buffer_type: ['ptr', 'ptr'],
+  ggml_backend_dev_memory: ['void', 'ptr', 'ptr', 'ptr'],
   ggml_backend_dev_supports_op: ['bool', 'ptr', 'ptr'],
   ggml_backend_dev_backend_reg: ['ptr', 'ptr'],
   ggml_backend_reg_dev_get: ['ptr', 'ptr', 'usize'],
@@ -368,6 +372,13 @@ function checkTensorLayout(base: Base): void {
   } finally {
     base.ggml_free(context);
   }
+}
+
+/** What the driver of a device says of its memory, bytes. */
+export function deviceMemory(ggml: Ggml, device: Pointer): { free_bytes: number; total_bytes: number } {
+  const [free, total] = [new BigUint64Array(1), new BigUint64Array(1)];
+  ggml.ggml_backend_dev_memory(device, free, total);
+  return { free_bytes: Number(free[0]), total_bytes: Number(total[0]) };
 }
 
 /** The C string or bytes at an address, as memory that is shared, not copied. */

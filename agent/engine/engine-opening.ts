@@ -1,6 +1,8 @@
-import { type Ggml, loadGgml } from '../../native/ggml.ts';
+import { loadGgml } from '../../native/ggml.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import type { EngineOptions } from '../../spec/engine-contract.ts';
+import type { Backend } from '../backend/backend.ts';
+import { cpuBackend } from '../backend/cpu/cpu-backend.ts';
 import { checkOptions } from './engine-options.ts';
 import type { KvSource } from './kv-storage.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
@@ -20,7 +22,7 @@ export interface EngineMemory {
 /** An engine whose weights are on their way, while the thread that computes goes on with other engines. */
 export class EngineOpening {
   readonly #options: EngineOptions;
-  readonly #ggml: Ggml;
+  readonly #backend: Backend;
   readonly #memory: EngineMemory;
   readonly #file: ModelFile;
   readonly #weights: WeightLoading;
@@ -32,13 +34,13 @@ export class EngineOpening {
     options: EngineOptions,
     memory: EngineMemory,
     beside: LoadBeside,
-    ggml?: Ggml,
+    backend?: Backend,
     file?: ModelFile,
   ) {
     checkOptions(options);
-    if (!ggml) probeNativeLibraries();
+    if (!backend) probeNativeLibraries();
     this.#options = options;
-    this.#ggml = ggml ?? loadGgml();
+    this.#backend = backend ?? cpuBackend(loadGgml());
     this.#memory = memory;
     this.#file = file ?? openModelFile(options.model_path);
     const { gguf, model } = this.#file;
@@ -55,7 +57,7 @@ export class EngineOpening {
     const weights = this.#weights.advance(help);
     if (!weights) return undefined;
     const { kv, scratch } = this.#memory;
-    return new NativeEngine(this.#options, this.#ggml, { file: this.#file, weights, kv, scratch });
+    return new NativeEngine(this.#options, this.#backend, { file: this.#file, weights, kv, scratch });
   }
 
   abort(): void {

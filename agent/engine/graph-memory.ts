@@ -29,9 +29,10 @@ export class GraphMemory {
     return (Number(tensor) - this.#base) / 4;
   }
 
-  /** The `data` pointer of a tensor. */
-  setAddress(slot: number, address: number): void {
-    this.#write(slot + tensorLayout.data / 4, address);
+  /** Moves a view to an offset of its source, which lies at `base`: backends go by its address or by the offset. */
+  moveView(slot: number, base: number, offset_bytes: number): void {
+    this.#write(slot + tensorLayout.data / 4, base + offset_bytes);
+    this.#write(slot + tensorLayout.view_offs / 4, offset_bytes);
   }
 
   /** ne[dimension]. */

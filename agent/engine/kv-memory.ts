@@ -1,10 +1,11 @@
-import { type Ggml, GgmlType } from '../../native/ggml.ts';
-import { moveMemory } from '../../native/memory-map.ts';
+import { GgmlType } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvType } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Backend } from '../backend/backend.ts';
 import type { Architecture } from './architecture.ts';
-import { type KvSource, type KvStorage, OwnKvStorage } from './kv-storage.ts';
+import { type KvSource, type KvStorage, kv_block_tokens } from './kv-storage.ts';
+import { OwnKvStorage } from './own-kv-storage.ts';
 
 const kvTypes: Record<KvType, number> = { f16: GgmlType.F16, q8_0: GgmlType.Q8_0, f32: GgmlType.F32 };
 
@@ -31,7 +32,7 @@ export class KvMemory {
   /** Keys and values of one token over all layers. */
   readonly token_bytes: number;
   readonly #layers = new Map<number, KvLayer>();
-  readonly #ggml: Ggml;
+  readonly #backend: Backend;
   readonly #context: Pointer;
 
   /**
@@ -41,13 +42,14 @@ export class KvMemory {
    * type)
    */
   constructor(
-    ggml: Ggml,
+    backend: Backend,
     model: Architecture,
     layers: readonly number[],
     { kv_tokens, kv_type }: { kv_tokens: number; kv_type: KvType },
     source?: KvSource,
   ) {
-    this.#ggml = ggml;
+    const { ggml } = backend;
+    this.#backend = backend;
     this.type = kvTypes[kv_type];
     const width = model.n_head_kv * model.head_dim;
     // Scattered rows are gathered as 32-bit words.
@@ -61,8 +63,8 @@ export class KvMemory {
     this.head_bytes = Number(ggml.ggml_row_size(this.type, model.head_dim));
     this.token_bytes = 2 * layers.length * this.row_bytes;
     const shape = { matrices: 2 * layers.length, row_bytes: this.row_bytes, tokens: kv_tokens };
-    this.storage = source ? source.open(shape) : new OwnKvStorage(ggml, shape);
-    this.n_rows = this.storage.scratch_row + 1;
+    this.storage = source ? source.open(shape) : new OwnKvStorage(backend, shape);
+    this.n_rows = this.storage.n_rows;
     this.#context = ggml.ggml_init({
       mem_size: (2 * layers.length + 1) * Number(ggml.ggml_tensor_overhead()),
       mem_buffer: null,
@@ -104,18 +106,48 @@ export class KvMemory {
     return this.#layers;
   }
 
-  /** Copies rows of all matrices to others; the ranges do not overlap. */
-  copyRows(from_row: number, to_row: number, rows: number): void {
-    const bytes = rows * this.row_bytes;
-    for (const { keys_address, values_address } of this.#layers.values())
-      for (const base of [keys_address, values_address]) {
-        const at = (row: number): Pointer => BigInt(base + row * this.row_bytes);
-        moveMemory(at(to_row), at(from_row), bytes);
-      }
+  /** Row of a token of a sequence with these blocks. */
+  rowOf(blocks: ArrayLike<number>, position: number): number {
+    const block = blocks[Math.floor(position / kv_block_tokens)]!;
+    return this.storage.block_rows[block]! + (position % kv_block_tokens);
+  }
+
+  /** Copies the first rows of a block of all matrices to another block. */
+  copyRows(from_block: number, to_block: number, rows: number): void {
+    const { block_rows, buffer } = this.storage;
+    const from = block_rows[from_block]! * this.row_bytes;
+    const to = block_rows[to_block]! * this.row_bytes;
+    for (const base of this.#matrices())
+      this.#backend.move(buffer, BigInt(base + to), BigInt(base + from), rows * this.row_bytes);
+  }
+
+  /** Copies rows of one matrix to the host; matrices count as keys, values, keys of the next layer, and so on. */
+  readRows(matrix: number, row: number, into: Uint8Array): void {
+    this.#backend.read(this.storage.buffer, this.#address(matrix, row), into);
+  }
+
+  writeRows(matrix: number, row: number, from: Uint8Array): void {
+    this.#backend.write(this.storage.buffer, this.#address(matrix, row), from);
+  }
+
+  /** Two a layer. */
+  get n_matrices(): number {
+    return 2 * this.#layers.size;
+  }
+
+  #address(matrix: number, row: number): Pointer {
+    return this.storage.address(matrix) + BigInt(row * this.row_bytes);
+  }
+
+  *#matrices(): Generator<number> {
+    for (const { keys_address, values_address } of this.#layers.values()) {
+      yield keys_address;
+      yield values_address;
+    }
   }
 
   free(): void {
     this.storage.free();
-    this.#ggml.ggml_free(this.#context);
+    this.#backend.ggml.ggml_free(this.#context);
   }
 }

@@ -2,9 +2,7 @@
  * The memory behind a KV cache, as the engine sees it: matrices of rows, one row a token, that lie at addresses of
  * their own. The addresses exist from the start; memory comes behind them in slabs, where and when it is asked for.
  */
-import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
 
 /** Tokens per block: the unit of allocation, of sharing and of transfer. */
 export const kv_block_tokens = 16;
@@ -34,13 +32,23 @@ export interface KvUser {
   reclaim(bytes: number): void;
 }
 
-/** Rows of all matrices together. Slab `i` is the rows from `i` × `slab_rows` on. */
+/**
+ * Rows of all matrices together. Blocks have numbers in order, and slab `i` is the blocks of `slab_rows` tokens from
+ * `i` × `slab_rows` on; where their rows lie, `block_rows` says.
+ */
 export interface KvStorage {
   /** ggml's buffer of all matrices. */
   readonly buffer: Pointer;
   readonly slab_rows: number;
   readonly slabs: number;
   readonly slab_bytes: number;
+  /** Rows of a matrix, those without memory and the scratch row included. */
+  readonly n_rows: number;
+  /**
+   * By number of the block, its first row; the others follow it. Where addresses are mapped to memory, rows are in the
+   * order of blocks; elsewhere a block has its rows from when its slab gets memory.
+   */
+  readonly block_rows: Int32Array;
   /** A row that always has memory and belongs to nobody. */
   readonly scratch_row: number;
   /** Bytes that are taken now. */
@@ -64,61 +72,10 @@ export interface KvSource {
   open(shape: KvShape): KvStorage;
 }
 
-const alignment = 64;
-
-/** Memory of an engine's own, all of it taken at once: one slab. */
-export class OwnKvStorage implements KvStorage {
-  readonly buffer: Pointer;
-  readonly slab_rows: number;
-  readonly slabs = 1;
-  readonly slab_bytes: number;
-  readonly scratch_row: number;
-  readonly #ggml: Ggml;
-  readonly #base: Pointer;
-  readonly #matrix_bytes: number;
-
-  /** @throws HpcserveError E_NATIVE_MEMORY */
-  constructor(ggml: Ggml, { matrices, row_bytes, tokens }: KvShape) {
-    this.#ggml = ggml;
-    this.slab_rows = Math.floor(tokens / kv_block_tokens) * kv_block_tokens;
-    this.scratch_row = this.slab_rows;
-    this.#matrix_bytes = Math.ceil((row_bytes * (this.slab_rows + 1)) / alignment) * alignment;
-    this.slab_bytes = Math.max(alignment, matrices * this.#matrix_bytes);
-    const buffer = ggml.ggml_backend_buft_alloc_buffer(ggml.ggml_backend_cpu_buffer_type(), this.slab_bytes);
-    if (!buffer)
-      throw new HpcserveError('E_NATIVE_MEMORY', {
-        what: `no ${(this.slab_bytes / 2 ** 30).toFixed(2)} GiB of memory for a KV cache of ${tokens} tokens`,
-        try: 'lower kv_tokens, use kv_type q8_0, or ask for more memory',
-      });
-    this.buffer = buffer;
-    this.#base = ggml.ggml_backend_buffer_get_base(buffer)!;
-  }
-
-  get bytes(): number {
-    return this.slab_bytes;
-  }
-
-  address(matrix: number): Pointer {
-    return this.#base + BigInt(matrix * this.#matrix_bytes);
-  }
-
-  commit(): boolean {
-    return true;
-  }
-
-  release(): void {
-    // It was taken as a whole, and is given back as a whole.
-  }
-
-  couldCommit(): boolean {
-    return true;
-  }
-
-  attach(): void {
-    // Nobody else can use it.
-  }
-
-  free(): void {
-    this.#ggml.ggml_backend_buffer_free(this.buffer);
-  }
+/** The first row of each block where row `n` is token `n`. */
+export function rowsInOrder(rows: number): Int32Array {
+  return Int32Array.from(
+    { length: Math.floor(rows / kv_block_tokens) },
+    (_, block) => block * kv_block_tokens,
+  );
 }

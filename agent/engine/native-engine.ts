@@ -1,4 +1,4 @@
-import { type Ggml, loadGgml } from '../../native/ggml.ts';
+import { loadGgml } from '../../native/ggml.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import type {
   Engine,
@@ -14,6 +14,8 @@ import type {
   StepReport,
 } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Backend } from '../backend/backend.ts';
+import { cpuBackend } from '../backend/cpu/cpu-backend.ts';
 import { finishPooled, poolRows } from './embedding.ts';
 import { checkOptions } from './engine-options.ts';
 import { batchTokens, planBatch } from './iteration-batch.ts';
@@ -57,11 +59,18 @@ export class NativeEngine implements Engine {
   readonly #cancelled: number[] = [];
   #admissions = 0;
 
-  /** @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_* */
-  constructor(options: EngineOptions, ggml?: Ggml, { weights, kv, scratch, ...parts }: EngineResources = {}) {
+  /**
+   * @param backend absent: the CPU, with the libraries of this platform
+   * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_NATIVE_*, E_POOL_*
+   */
+  constructor(
+    options: EngineOptions,
+    backend?: Backend,
+    { weights, kv, scratch, ...parts }: EngineResources = {},
+  ) {
     checkOptions(options);
     const file = parts.file ?? openModelFile(options.model_path);
-    if (!ggml) probeNativeLibraries();
+    if (!backend) probeNativeLibraries();
     this.#options = options;
     const { threads, kv_tokens, kv_type, batch_invariant } = options;
     const stage: StageOptions = { threads, kv_tokens, kv_type, batch_invariant };
@@ -70,7 +79,7 @@ export class NativeEngine implements Engine {
     if (weights) stage.weights = weights;
     if (kv) stage.kv = kv;
     if (scratch) stage.scratch = scratch;
-    this.#stage = new Stage(ggml ?? loadGgml(), file, stage);
+    this.#stage = new Stage(backend ?? cpuBackend(loadGgml()), file, stage);
     if (!this.#stage.takesTokens || !this.#stage.givesLogits) {
       this.#stage.free();
       throw new HpcserveError('E_ENGINE_OPTIONS', {
@@ -82,7 +91,7 @@ export class NativeEngine implements Engine {
     this.#blocks = new KvBlockAllocator(
       cache.storage,
       Math.floor(options.kv_tokens / kv_block_tokens),
-      (from, to, rows) => cache.copyRows(from * kv_block_tokens, to * kv_block_tokens, rows),
+      (from, to, rows) => cache.copyRows(from, to, rows),
     );
     this.info = describe(file);
   }

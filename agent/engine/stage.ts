@@ -1,9 +1,10 @@
-import { type Ggml, memoryAt } from '../../native/ggml.ts';
+import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvType, LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Backend } from '../backend/backend.ts';
+import type { Compute, GraphPort } from '../backend/compute.ts';
 import type { Architecture } from './architecture.ts';
-import { Compute } from './compute.ts';
 import { buildGraph, type StageParts } from './graph.ts';
 import { type BuiltGraph, type GraphShape, type SegmentShape, shapeKey } from './graph-shape.ts';
 import { KvMemory } from './kv-memory.ts';
@@ -68,6 +69,7 @@ const kept_graphs_max = 24;
 const half_negative_infinity = 0xfc00;
 
 interface KeptGraph extends BuiltGraph {
+  port: GraphPort;
   tokens?: Int32Array;
   hiddenIn?: Float32Array;
   positions?: Int32Array;
@@ -90,6 +92,7 @@ export class Stage {
   readonly kv: KvMemory;
   readonly weight_bytes: number;
   readonly #parts: StageParts;
+  readonly #backend: Backend;
   readonly #ggml: Ggml;
   readonly #weights: LoadedWeights;
   readonly #compute: Compute;
@@ -99,7 +102,9 @@ export class Stage {
   readonly #graphs = new Map<string, KeptGraph>();
   #computeBytes = 0;
 
-  constructor(ggml: Ggml, file: ModelFile, options: StageOptions) {
+  constructor(backend: Backend, file: ModelFile, options: StageOptions) {
+    const { ggml } = backend;
+    this.#backend = backend;
     this.#ggml = ggml;
     this.model = file.model;
     this.operators = stageOperators(file.model.n_layer, options.range);
@@ -107,21 +112,21 @@ export class Stage {
     const plan = options.weights?.plan ?? planWeights(file.gguf, file.model, this.operators);
     const layers = this.operators.flatMap((op) => (op.kind === 'attention' ? [op.layer] : []));
     try {
-      this.kv = new KvMemory(ggml, file.model, layers, options, options.kv);
+      this.kv = new KvMemory(backend, file.model, layers, options, options.kv);
     } catch (error) {
       options.weights?.free();
       throw error;
     }
     try {
-      this.#weights = options.weights ?? Weights.load(ggml, file.gguf, plan, options.on_progress);
+      this.#weights = options.weights ?? Weights.load(backend, file.gguf, plan, options.on_progress);
     } catch (error) {
       this.kv.free();
       throw error;
     }
     this.weight_bytes = this.#weights.bytes;
-    this.#compute = new Compute(ggml, { threads: options.threads, fixed_paths: options.batch_invariant });
+    this.#compute = backend.compute({ threads: options.threads, fixed_paths: options.batch_invariant });
     this.#scratch = options.scratch?.open();
-    const bufferType = this.#scratch?.bufferType ?? ggml.ggml_backend_cpu_buffer_type()!;
+    const bufferType = this.#scratch?.bufferType ?? backend.plain;
     this.#allocator = ggml.ggml_gallocr_new(bufferType)!;
     this.#parts = {
       ggml,
@@ -157,7 +162,7 @@ export class Stage {
     const shape = this.#shape(batch.segments, order);
     const graph = this.#graph(shape);
     this.#fill(graph, batch, order);
-    this.#compute.run(graph.graph);
+    graph.port.run();
     this.#requireNumbers(graph, order, shape);
     return { first_row: order.first_row, logits: graph.logitsOut, hidden: graph.hiddenOut };
   }
@@ -175,7 +180,7 @@ export class Stage {
     if (right) return;
     throw new HpcserveError('E_ENGINE_NUMBERS', {
       what: `the ${this.givesLogits ? 'logits' : 'hidden states'} of a batch of ${shape.rows} rows are no numbers`,
-      because: `some are NaN or infinite; instruction sets: ${this.#ggml.cpuFeatures.join(' ')}`,
+      because: `some are NaN or infinite; ${this.#backend.description}`,
     });
   }
 
@@ -191,7 +196,7 @@ export class Stage {
       const keys = segment.past_tokens + segment.rows;
       return {
         rows: segment.rows,
-        gather_capacity: isOneExtent(segment) ? 0 : capacity(keys),
+        gather_capacity: this.#isOneExtent(segment) ? 0 : capacity(keys),
         mask_capacity: segment.rows > 1 ? capacity(keys) : 0,
       };
     });
@@ -251,37 +256,37 @@ export class Stage {
 
   #mapInputs(built: BuiltGraph): KeptGraph {
     const { inputs, shape } = built;
-    // An input that no operation of this shape reads has no memory.
-    const buffer = (tensor: Pointer | undefined, bytes: number): ArrayBuffer => {
-      const address = tensor && this.#ggml.ggml_get_data(tensor);
-      return address ? (memoryAt(address, bytes).buffer as ArrayBuffer) : new ArrayBuffer(0);
-    };
     const { n_embd, n_vocab, n_head, head_dim } = this.model;
+    const port = this.#compute.open(built.graph);
     const attentionRows = Math.max(shape.rows, shape.output_rows);
-    if (built.attention)
-      new Float32Array(buffer(built.attention, attentionRows * n_head * head_dim * 4)).fill(0);
+    if (built.attention) port.clear(built.attention, attentionRows * n_head * head_dim * 4);
+    const output = (tensor: Pointer | undefined, bytes: number): Float32Array =>
+      new Float32Array(tensor ? port.output(tensor, bytes) : new ArrayBuffer(0));
     const hiddenRows = this.givesLogits ? shape.output_rows : shape.rows;
     return {
       ...built,
-      ...(inputs.tokens && { tokens: new Int32Array(buffer(inputs.tokens, shape.rows * 4)) }),
-      ...(inputs.hidden && { hiddenIn: new Float32Array(buffer(inputs.hidden, shape.rows * n_embd * 4)) }),
-      ...(inputs.positions && { positions: new Int32Array(buffer(inputs.positions, shape.rows * 4)) }),
-      ...(inputs.kv_rows && { kvRows: new BigInt64Array(buffer(inputs.kv_rows, shape.rows * 8)) }),
+      port,
+      ...(inputs.tokens && { tokens: new Int32Array(port.input(inputs.tokens, shape.rows * 4)) }),
+      ...(inputs.hidden && {
+        hiddenIn: new Float32Array(port.input(inputs.hidden, shape.rows * n_embd * 4)),
+      }),
+      ...(inputs.positions && { positions: new Int32Array(port.input(inputs.positions, shape.rows * 4)) }),
+      ...(inputs.kv_rows && { kvRows: new BigInt64Array(port.input(inputs.kv_rows, shape.rows * 8)) }),
       ...(inputs.output_ids && {
-        outputIds: new Int32Array(buffer(inputs.output_ids, shape.output_rows * 4)),
+        outputIds: new Int32Array(port.input(inputs.output_ids, shape.output_rows * 4)),
       }),
       ...(inputs.output_positions && {
-        outputPositions: new Int32Array(buffer(inputs.output_positions, shape.output_rows * 4)),
+        outputPositions: new Int32Array(port.input(inputs.output_positions, shape.output_rows * 4)),
       }),
       segments: inputs.segments.map(({ gather_rows, mask }, index) => {
         const { gather_capacity, mask_capacity, rows } = shape.segments[index]!;
         return {
-          ...(gather_rows && { gatherRows: new Int32Array(buffer(gather_rows, gather_capacity * 4)) }),
-          ...(mask && { mask: new Uint16Array(buffer(mask, mask_capacity * rows * 2)) }),
+          ...(gather_rows && { gatherRows: new Int32Array(port.input(gather_rows, gather_capacity * 4)) }),
+          ...(mask && { mask: new Uint16Array(port.input(mask, mask_capacity * rows * 2)) }),
         };
       }),
-      logitsOut: new Float32Array(buffer(built.logits, shape.logit_rows * n_vocab * 4)),
-      hiddenOut: new Float32Array(buffer(built.hidden, hiddenRows * n_embd * 4)),
+      logitsOut: output(built.logits, shape.logit_rows * n_vocab * 4),
+      hiddenOut: output(built.hidden, hiddenRows * n_embd * 4),
     };
   }
 
@@ -294,7 +299,7 @@ export class Stage {
       for (let offset = 0; offset < segment.rows; offset++, row++) {
         const position = segment.past_tokens + offset;
         if (graph.positions) graph.positions[row] = position;
-        if (graph.kvRows) graph.kvRows[row] = BigInt(kvRow(segment.blocks, position));
+        if (graph.kvRows) graph.kvRows[row] = BigInt(this.kv.rowOf(segment.blocks, position));
       }
       this.#fillSegment(graph, segment, index);
     });
@@ -306,10 +311,10 @@ export class Stage {
     if (graph.outputPositions) fillPadded(graph.outputPositions, order.positions, 0);
     for (const { layer, segment, keys, values } of graph.kvViews) {
       const { blocks } = batch.segments[segment]!;
-      const offset = (blocks[0] ?? 0) * kv_block_tokens * this.kv.row_bytes;
+      const offset = this.kv.storage.block_rows[blocks[0] ?? 0]! * this.kv.row_bytes;
       const cache = this.kv.layer(layer);
-      graph.memory.setAddress(keys, cache.keys_address + offset);
-      graph.memory.setAddress(values, cache.values_address + offset);
+      graph.memory.moveView(keys, cache.keys_address, offset);
+      graph.memory.moveView(values, cache.values_address, offset);
     }
   }
 
@@ -327,13 +332,23 @@ export class Stage {
     const { gatherRows, mask } = graph.segments[index]!;
     if (gatherRows)
       for (let position = 0; position < keys; position++)
-        gatherRows[position] = kvRow(segment.blocks, position);
+        gatherRows[position] = this.kv.rowOf(segment.blocks, position);
     if (mask)
       for (let offset = 0; offset < segment.rows; offset++) {
         const seen = segment.past_tokens + offset + 1;
         mask.fill(0, offset * keys, offset * keys + seen);
         mask.fill(half_negative_infinity, offset * keys + seen, (offset + 1) * keys);
       }
+  }
+
+  /** Whether rows lie side by side, wherever their blocks were taken from. */
+  #isOneExtent({ past_tokens, rows, blocks }: BatchSegment): boolean {
+    const { block_rows } = this.kv.storage;
+    const count = Math.ceil((past_tokens + rows) / kv_block_tokens);
+    const first = block_rows[blocks[0]!]!;
+    for (let index = 1; index < count; index++)
+      if (block_rows[blocks[index]!] !== first + index * kv_block_tokens) return false;
+    return true;
   }
 
   free(): void {
@@ -367,17 +382,6 @@ function areNumbers(values: Float32Array, count: number): boolean {
 /** Room for keys in masks and gathers: few distinct sizes, so that graphs are reused while sequences grow. */
 function capacity(keys: number): number {
   return 2 ** Math.ceil(Math.log2(Math.max(256, keys)));
-}
-
-function kvRow(blocks: ArrayLike<number>, position: number): number {
-  return blocks[Math.floor(position / kv_block_tokens)]! * kv_block_tokens + (position % kv_block_tokens);
-}
-
-function isOneExtent({ past_tokens, rows, blocks }: BatchSegment): boolean {
-  const count = Math.ceil((past_tokens + rows) / kv_block_tokens);
-  const first = blocks[0]!;
-  for (let index = 1; index < count; index++) if (blocks[index] !== first + index) return false;
-  return true;
 }
 
 function fillPadded<T extends Int32Array | Float32Array>(target: T, source: T, padding: number): void {

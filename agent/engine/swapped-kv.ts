@@ -1,6 +1,5 @@
 /** Keys and values of a sequence in host memory, while its blocks serve others: byte for byte, and checked. */
 import { crc32 } from 'node:zlib';
-import { memoryAt } from '../../native/ggml.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { KvMemory } from './kv-memory.ts';
 import { kv_block_tokens } from './kv-storage.ts';
@@ -15,7 +14,8 @@ export interface SwappedKv {
 /** Copies the rows of so many tokens out of their blocks. */
 export function swapOutKv(kv: KvMemory, blocks: readonly number[], tokens: number): SwappedKv {
   const rows = new Uint8Array(tokens * kv.token_bytes);
-  copy(kv, blocks, tokens, (offset, memory) => rows.set(memory, offset));
+  for (const { matrix, row, begin, end } of runs(kv, blocks, tokens))
+    kv.readRows(matrix, row, rows.subarray(begin, end));
   return { tokens, rows, checksum: crc32(rows) };
 }
 
@@ -33,31 +33,32 @@ export function swapInKv(
       what: 'keys and values that were parked in host memory have changed there',
       because: 'their checksum is another',
     });
-  copy(kv, blocks, tokens, (offset, memory) => memory.set(rows.subarray(offset, offset + memory.length)));
+  for (const { matrix, row, begin, end } of runs(kv, blocks, tokens))
+    kv.writeRows(matrix, row, rows.subarray(begin, end));
 }
 
-/** Calls with each run of rows that lie side by side in the cache, and where they are in the parked bytes. */
-function copy(
-  kv: KvMemory,
-  blocks: readonly number[],
-  tokens: number,
-  each: (offset: number, memory: Uint8Array) => void,
-): void {
-  const runs: { token: number; row: number; count: number }[] = [];
+interface Run {
+  matrix: number;
+  /** The first of it. */
+  row: number;
+  /** Bytes [begin, end) of what is parked. */
+  begin: number;
+  end: number;
+}
+
+/** Runs of rows that lie side by side in the cache, of every matrix. */
+function* runs(kv: KvMemory, blocks: readonly number[], tokens: number): Generator<Run> {
+  const found: { token: number; row: number; count: number }[] = [];
   for (let token = 0; token < tokens; token += kv_block_tokens) {
-    const row = blocks[token / kv_block_tokens]! * kv_block_tokens;
+    const row = kv.rowOf(blocks, token);
     const count = Math.min(kv_block_tokens, tokens - token);
-    const last = runs.at(-1);
+    const last = found.at(-1);
     if (last && last.row + last.count === row) last.count += count;
-    else runs.push({ token, row, count });
+    else found.push({ token, row, count });
   }
-  let matrix = 0;
-  for (const { keys_address, values_address } of kv.layers.values())
-    for (const address of [keys_address, values_address]) {
-      for (const { token, row, count } of runs) {
-        const memory = memoryAt(BigInt(address + row * kv.row_bytes), count * kv.row_bytes);
-        each((matrix * tokens + token) * kv.row_bytes, memory);
-      }
-      matrix++;
+  for (let matrix = 0; matrix < kv.n_matrices; matrix++)
+    for (const { token, row, count } of found) {
+      const begin = (matrix * tokens + token) * kv.row_bytes;
+      yield { matrix, row, begin, end: begin + count * kv.row_bytes };
     }
 }

@@ -6,7 +6,7 @@ import { BufferUsage, type Ggml, memoryAt } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { kernelChoice } from './kernel-choice.ts';
+import type { Backend } from '../backend/backend.ts';
 import { MatrixRows } from './matrix-rows.ts';
 import type { PlannedWeight, WeightPlan } from './weight-plan.ts';
 
@@ -94,15 +94,16 @@ export class Weights implements LoadedWeights {
    * @throws HpcserveError E_NATIVE_MEMORY, E_ENGINE_MODEL (the file shrank while it was read)
    */
   static load(
-    ggml: Ggml,
+    backend: Backend,
     file: GgufFile,
     plan: WeightPlan,
     onProgress?: (progress: LoadProgress) => void,
   ): Weights {
+    const { ggml } = backend;
     const context = weightContext(ggml, plan);
     const buffers: Pointer[] = [];
     try {
-      const places = placeWeights(ggml, context, plan);
+      const places = placeWeights(backend, context, plan);
       const tensors = new Map<PlannedWeight, Pointer>();
       let bytes = 0;
       for (const [bufferType, members] of places) {
@@ -113,7 +114,7 @@ export class Weights implements LoadedWeights {
       for (const member of [...places.values()].flat()) tensors.set(member.weight, member.tensor);
       shareTiedEmbedding(plan, tensors);
       const unique = [...places.values()].flat();
-      readAll(ggml, file, unique, onProgress);
+      readAll(backend, file, unique, onProgress);
       return new Weights(ggml, plan, context, buffers, tensors, bytes);
     } catch (error) {
       for (const buffer of buffers) ggml.ggml_backend_buffer_free(buffer);
@@ -173,23 +174,26 @@ export function weightContext(ggml: Ggml, plan: WeightPlan): Pointer {
  * and lies in plain memory too: `shareTiedEmbedding` then gives it the embedding's tensor.
  * @throws HpcserveError E_NATIVE_KERNEL
  */
-export function placeWeights(ggml: Ggml, context: Pointer, plan: WeightPlan): Map<Pointer, PlacedWeight[]> {
+export function placeWeights(
+  backend: Backend,
+  context: Pointer,
+  plan: WeightPlan,
+): Map<Pointer, PlacedWeight[]> {
+  const { ggml, plain } = backend;
   const planned = plannedWeights(plan);
-  const plain = ggml.ggml_backend_cpu_buffer_type()!;
   const embedding = planned.find((weight) => weight.use === 'rows');
-  const kernels = kernelChoice(ggml);
   const places = new Map<Pointer, PlacedWeight[]>();
   for (const weight of planned) {
     const [ne0, ne1 = 1, ne2 = 1] = weight.shape;
     const tensor = ggml.ggml_new_tensor_3d(context, ggmlTypeByName(weight.type).id, ne0!, ne1, ne2)!;
     ggml.ggml_set_name(tensor, weight.name);
-    const bufferType = kernels.bufferTypeFor(weight) ?? plain;
+    const bufferType = backend.bufferTypeFor(weight);
     if (bufferType === plain && embedding && isTiedHead(weight, embedding)) continue;
     const members = places.get(bufferType) ?? [];
     members.push({ weight, tensor, bufferType });
     places.set(bufferType, members);
   }
-  kernels.keep();
+  backend.keepProofs();
   return places;
 }
 
@@ -231,27 +235,26 @@ function allocate(
 }
 
 function readAll(
-  ggml: Ggml,
+  { ggml, plain, addressable }: Backend,
   file: GgufFile,
   weights: readonly PlacedWeight[],
   onProgress: ((progress: LoadProgress) => void) | undefined,
 ): void {
-  const plain = ggml.ggml_backend_cpu_buffer_type()!;
   const size = (weight: PlannedWeight) => weight.parts.reduce((sum, part) => sum + part.size_bytes, 0);
   const bytes_total = weights.reduce((sum, { weight }) => sum + size(weight), 0);
   const started = performance.now();
   const descriptor = openSync(file.path, 'r');
-  // Special layouts are made from a whole tensor at once, so the largest of them is staged.
-  const staged = weights.filter(({ bufferType }) => bufferType !== plain).map(({ weight }) => size(weight));
+  const isDirect = (bufferType: Pointer): boolean => addressable && bufferType === plain;
+  // What the host cannot write itself is given as a whole tensor, so the largest of them is staged.
+  const staged = weights.filter(({ bufferType }) => !isDirect(bufferType)).map(({ weight }) => size(weight));
   const staging = staged.length > 0 ? new Staging(Math.max(...staged)) : undefined;
   let bytes_loaded = 0;
   try {
     for (const { weight, tensor, bufferType } of weights) {
       const bytes = size(weight);
-      const target =
-        bufferType === plain
-          ? memoryAt(ggml.ggml_get_data(tensor)!, bytes)
-          : staging!.memory.subarray(0, bytes);
+      const target = isDirect(bufferType)
+        ? memoryAt(ggml.ggml_get_data(tensor)!, bytes)
+        : staging!.memory.subarray(0, bytes);
       let offset = 0;
       for (const part of weight.parts) {
         readFully(file.path, descriptor, target, offset, part.offset_bytes, part.size_bytes, (count) => {
@@ -260,7 +263,7 @@ function readAll(
         });
         offset += part.size_bytes;
       }
-      if (bufferType !== plain) ggml.ggml_backend_tensor_set(tensor, staging!.address, 0, bytes);
+      if (!isDirect(bufferType)) ggml.ggml_backend_tensor_set(tensor, staging!.address, 0, bytes);
     }
   } finally {
     staging?.free();

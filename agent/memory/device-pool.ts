@@ -1,22 +1,21 @@
 import { ownMemory_bytes } from '../../host/process-memory.ts';
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
-import type { Ggml } from '../../native/ggml.ts';
 import type { EngineOptions } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { PoolReport } from '../../spec/pool-report.ts';
+import type { Backend } from '../backend/backend.ts';
+import type { PoolMemory } from '../backend/pool-memory.ts';
 import { EngineOpening } from '../engine/engine-opening.ts';
-import { kernelChoice } from '../engine/kernel-choice.ts';
 import type { KvSource } from '../engine/kv-storage.ts';
 import type { ScratchSource } from '../engine/scratch.ts';
 import type { WeightPlan } from '../engine/weight-plan.ts';
 import type { LoadBeside, WeightSource } from '../engine/weights.ts';
 import { ModelFiles } from './model-files.ts';
+import type { KvRegions, PoolCache } from './pool-cache.ts';
 import type { ManifestModel } from './pool-manifest.ts';
-import { PoolMemory, pool_alignment_bytes } from './pool-memory.ts';
-import { type KvRegions, PooledKv } from './pooled-kv.ts';
 import type { ModelUse } from './pooled-loading.ts';
 import { PooledScratch } from './pooled-scratch.ts';
-import { type Region, RegionList } from './region-list.ts';
+import { type OffsetRange, type Region, RegionList } from './region-list.ts';
 import { assumed_bandwidths, type PoolOwner, ReuseStore } from './reuse-store.ts';
 import { WeightPool, type WeightPoolOptions } from './weight-pool.ts';
 
@@ -34,30 +33,31 @@ export interface DevicePoolOptions extends WeightPoolOptions {
 export class DevicePool {
   readonly memory: PoolMemory;
   readonly store: ReuseStore;
-  readonly #ggml: Ggml;
+  readonly #backend: Backend;
   readonly #regions: RegionList<PoolOwner>;
   readonly #weights: WeightPool;
-  readonly #caches = new Set<PooledKv>();
+  readonly #caches = new Set<PoolCache>();
   readonly #files = new ModelFiles();
 
   /** @throws HpcserveError E_NATIVE_MEMORY */
-  constructor(ggml: Ggml, options: DevicePoolOptions) {
-    this.#ggml = ggml;
-    this.memory = new PoolMemory(ggml, options.pool_bytes);
+  constructor(backend: Backend, options: DevicePoolOptions) {
+    this.#backend = backend;
+    this.memory = backend.openPool(options.pool_bytes);
     try {
       if (options.populate) this.memory.populate();
     } catch (error) {
       this.memory.free();
       throw error;
     }
-    this.#regions = new RegionList<PoolOwner>(this.memory.bytes, pool_alignment_bytes);
+    this.#regions = new RegionList<PoolOwner>(this.memory.bytes, this.memory.alignment_bytes);
+    for (const { offset, bytes } of this.memory.gaps) this.#regions.allocateAt(offset, bytes, gap);
     this.store = new ReuseStore(
       this.#regions,
       (to, from, bytes) => this.memory.move(to, from, bytes),
       assumed_bandwidths,
       (bytes) => this.#relieve(bytes),
     );
-    this.#weights = new WeightPool(ggml, this.memory, this.store, options);
+    this.#weights = new WeightPool(backend, this.memory, this.store, options);
   }
 
   /**
@@ -65,10 +65,10 @@ export class DevicePool {
    * (vm.overcommit_memory 2), addresses count before anything is written, and less than all memory is to be had.
    * @throws HpcserveError E_NATIVE_MEMORY: not even a sixteenth of it
    */
-  static largest(ggml: Ggml, options: DevicePoolOptions): DevicePool {
+  static largest(backend: Backend, options: DevicePoolOptions): DevicePool {
     for (let share = 1; ; share /= 2)
       try {
-        return new DevicePool(ggml, { ...options, pool_bytes: share * options.pool_bytes });
+        return new DevicePool(backend, { ...options, pool_bytes: share * options.pool_bytes });
       } catch (error) {
         const short = error instanceof HpcserveError && error.code === 'E_NATIVE_MEMORY';
         if (!short || share < 1 / 8) throw error;
@@ -83,12 +83,12 @@ export class DevicePool {
     const model = use.model ?? options.model_path;
     const memory = { weights: this.weights(use), kv: this.kv(model), scratch: this.#scratch(model) };
     const file = this.#files.open(options.model_path);
-    return new EngineOpening(options, memory, beside, this.#ggml, file);
+    return new EngineOpening(options, memory, beside, this.#backend, file);
   }
 
-  /** Kernels that are wrong on this CPU, of those that loads needed so far. */
+  /** Kernels that are wrong on this device, of those that loads needed so far. */
   get kernels_left_out(): readonly HpcserveError[] {
-    return kernelChoice(this.#ggml).left_out;
+    return this.#backend.kernels_left_out;
   }
 
   /** Weights of one engine. */
@@ -100,7 +100,7 @@ export class DevicePool {
   kv(model: string): KvSource {
     return {
       open: (shape) => {
-        const cache = new PooledKv(this.#ggml, this.#kvRegions, model, shape);
+        const cache = this.memory.openKv(this.#kvRegions, model, shape);
         this.#caches.add(cache);
         return cache;
       },
@@ -112,10 +112,11 @@ export class DevicePool {
     return {
       open: () =>
         new PooledScratch(
-          this.#ggml,
+          this.#backend,
           this.memory,
           (bytes) =>
-            this.#regions.allocate(bytes, owner) ?? this.#takeByForce(bytes, pool_alignment_bytes, owner),
+            this.#regions.allocate(bytes, owner) ??
+            this.#takeByForce(bytes, this.memory.alignment_bytes, owner),
           (region) => this.#regions.free(region),
         ),
     };
@@ -190,12 +191,12 @@ export class DevicePool {
 
   get #kvRegions(): KvRegions {
     return {
-      memory: this.memory,
-      take: (bytes, alignment, owner, demand, asker) =>
-        this.#regions.allocate(bytes, owner, alignment) ??
-        (demand === 'evict' ? this.#takeByForce(bytes, alignment, owner, asker) : undefined),
+      take: (bytes, alignment, owner, demand, asker, within) =>
+        this.#regions.allocate(bytes, owner, alignment, within) ??
+        (demand === 'evict' ? this.#takeByForce(bytes, alignment, owner, asker, within) : undefined),
       give: (region) => this.#regions.free(region),
-      reclaimable: (bytes, alignment) => this.store.reclaimable(bytes, alignment, ({ use }) => use === 'kv'),
+      reclaimable: (bytes, alignment, within) =>
+        this.store.reclaimable(bytes, alignment, ({ use }) => use === 'kv', within),
       closed: (cache) => this.#caches.delete(cache),
     };
   }
@@ -205,17 +206,18 @@ export class DevicePool {
     bytes: number,
     alignment: number,
     owner: PoolOwner,
-    asker?: PooledKv,
+    asker?: PoolCache,
+    within?: OffsetRange,
   ): Region<PoolOwner> | undefined {
-    if (this.store.reclaim(bytes, alignment) === undefined) {
+    if (this.store.reclaim(bytes, alignment, within) === undefined) {
       if (!this.#relieve(bytes, asker)) return undefined;
-      this.store.reclaim(bytes, alignment);
+      this.store.reclaim(bytes, alignment, within);
     }
-    return this.#regions.allocate(bytes, owner, alignment);
+    return this.#regions.allocate(bytes, owner, alignment, within);
   }
 
   /** @returns whether any cache gave something up */
-  #relieve(bytes: number, except?: PooledKv): boolean {
+  #relieve(bytes: number, except?: PoolCache): boolean {
     const before = this.#regions.free_bytes;
     for (const cache of this.#caches) {
       const missing = bytes - (this.#regions.free_bytes - before);
@@ -224,6 +226,9 @@ export class DevicePool {
     return this.#regions.free_bytes > before;
   }
 }
+
+/** Between two buffers: no region may lie in both. */
+const gap: PoolOwner = { kind: 'reserved', use: 'gap', model: '' };
 
 function damaged(because: string): HpcserveError {
   return new HpcserveError('E_POOL_INTEGRITY', { what: 'the memory pool contradicts itself', because });

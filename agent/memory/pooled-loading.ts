@@ -1,13 +1,13 @@
 import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { type PoolLayout, placeIn } from '../backend/pool-memory.ts';
 import { MatrixRows } from '../engine/matrix-rows.ts';
 import type { PlannedWeight, WeightPlan } from '../engine/weight-plan.ts';
 import { type LoadedWeights, shareTiedEmbedding, type WeightLoading } from '../engine/weights.ts';
 import type { TensorLoad } from './load/pieces.ts';
 import type { PeerPart, TensorLoading } from './load/tensor-loading.ts';
 import type { LoadOutcome, PendingLoad, WantedTensor } from './pending-load.ts';
-import type { PoolLayout } from './pool-memory.ts';
 
 /** What a finished load did, and how long it took. */
 export interface WeightLoad extends LoadOutcome {
@@ -96,7 +96,8 @@ export class PooledLoading implements WeightLoading {
     });
     const places = new Map<PlannedWeight, Pointer>();
     tensors.forEach(({ weight, tensor, layout }, index) => {
-      ggml.ggml_backend_tensor_alloc(layout.buffer, tensor, layout.base + BigInt(lease.offsets[index]!));
+      const { buffer, address } = placeIn(layout.spans, lease.offsets[index]!);
+      ggml.ggml_backend_tensor_alloc(buffer, tensor, address);
       places.set(weight, tensor);
     });
     shareTiedEmbedding(plan, places);

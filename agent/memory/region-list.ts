@@ -1,5 +1,11 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
 
+/** Offsets [begin, end). */
+export interface OffsetRange {
+  begin: number;
+  end: number;
+}
+
 export interface Region<Owner> {
   readonly offset: number;
   readonly bytes: number;
@@ -68,15 +74,22 @@ export class RegionList<Owner> {
   /**
    * Best fit: the beginning of the smallest free region that is large enough.
    * @param alignment of the offset, a multiple of the list's
+   * @param within offsets that it may have; absent: all
    * @returns undefined where none is
    */
-  allocate(bytes: number, owner: Owner, alignment = this.alignment): Region<Owner> | undefined {
+  allocate(
+    bytes: number,
+    owner: Owner,
+    alignment = this.alignment,
+    within: OffsetRange = { begin: 0, end: this.bytes },
+  ): Region<Owner> | undefined {
     const size = this.#checked(bytes);
-    const begin = ({ offset }: Link<Owner>): number => Math.ceil(offset / alignment) * alignment;
+    const begin = ({ offset }: Link<Owner>): number =>
+      Math.ceil(Math.max(offset, within.begin) / alignment) * alignment;
     let best: Link<Owner> | undefined;
     for (let link: Link<Owner> | undefined = this.#first; link; link = link.next) {
       if (link.owner !== undefined || (best && link.bytes >= best.bytes)) continue;
-      if (begin(link) + size <= link.offset + link.bytes) best = link;
+      if (begin(link) + size <= Math.min(link.offset + link.bytes, within.end)) best = link;
     }
     return best && this.#take(best, begin(best), size, owner);
   }

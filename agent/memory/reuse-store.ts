@@ -10,15 +10,15 @@ import {
 } from '../../solver/reuse/request-probability.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { LoadOutcome, PendingLoad, TensorLease, WantedModel, WantedTensor } from './pending-load.ts';
-import type { Region, RegionList } from './region-list.ts';
+import type { OffsetRange, Region, RegionList } from './region-list.ts';
 
 /** Who a region of the pool belongs to: a tensor, or a part of the pool that the store does not manage. */
 export type PoolOwner = StoredTensor | ReservedRegion;
 
 export interface ReservedRegion {
   readonly kind: 'reserved';
-  /** `lost`: a load that hangs may still write to it. */
-  readonly use: 'kv' | 'scratch' | 'lost';
+  /** `lost`: a load that hangs may still write to it. `gap`: between two buffers, nobody's. */
+  readonly use: 'kv' | 'scratch' | 'lost' | 'gap';
   readonly model: string;
 }
 
@@ -44,6 +44,8 @@ export interface StoreStats {
   scratch_bytes: number;
   /** Of loads that hang. */
   lost_bytes: number;
+  /** Between buffers. */
+  gap_bytes: number;
   free_bytes: number;
   largest_free_bytes: number;
   /** Share of the free bytes outside the largest free region. */
@@ -181,11 +183,12 @@ export class ReuseStore {
 
   /**
    * Makes a free range by giving up tensors that nobody uses, those of the least cost; nothing is moved.
+   * @param within where the range is to lie; absent: anywhere
    * @returns its offset; undefined where what is in use leaves none, and nothing was given up
    */
-  reclaim(bytes: number, alignment: number): number | undefined {
+  reclaim(bytes: number, alignment: number, within?: OffsetRange): number | undefined {
     const regions = [...this.#regions];
-    const plan = planReclaim(this.#view(regions), this.#regions.aligned(bytes), alignment);
+    const plan = planReclaim(this.#viewWithin(regions, within), this.#regions.aligned(bytes), alignment);
     if (!plan) return undefined;
     for (const { owner } of plan.evict.map((index) => regions[index]!))
       if (owner?.kind === 'tensor') this.#evict(owner);
@@ -193,10 +196,16 @@ export class ReuseStore {
   }
 
   /** Ranges that `reclaim` could make, were regions of which `spare` says so free, too. */
-  reclaimable(bytes: number, alignment: number, spare: (owner: ReservedRegion) => boolean): number {
+  reclaimable(
+    bytes: number,
+    alignment: number,
+    spare: (owner: ReservedRegion) => boolean,
+    within?: OffsetRange,
+  ): number {
     const regions = [...this.#regions];
-    const view = this.#view(regions).map((region, index): RegionView => {
+    const view = this.#viewWithin(regions, within).map((region, index): RegionView => {
       const { owner } = regions[index]!;
+      if (!isWithin(regions[index]!, within)) return region;
       return owner?.kind === 'reserved' && spare(owner) ? { kind: 'free', bytes: region.bytes } : region;
     });
     return reclaimableRanges(view, bytes, alignment);
@@ -209,7 +218,14 @@ export class ReuseStore {
   }
 
   stats(): StoreStats {
-    const stats = { active_bytes: 0, reusable_bytes: 0, kv_bytes: 0, scratch_bytes: 0, lost_bytes: 0 };
+    const stats = {
+      active_bytes: 0,
+      reusable_bytes: 0,
+      kv_bytes: 0,
+      scratch_bytes: 0,
+      lost_bytes: 0,
+      gap_bytes: 0,
+    };
     for (const { owner, bytes } of this.#regions) {
       if (owner?.kind === 'reserved') stats[`${owner.use}_bytes`] += bytes;
       else if (owner)
@@ -412,6 +428,15 @@ export class ReuseStore {
     return bytes;
   }
 
+  /** As `#view`, but what lies elsewhere stays as it is. */
+  #viewWithin(regions: readonly Region<PoolOwner>[], within: OffsetRange | undefined): RegionView[] {
+    const view = this.#view(regions);
+    if (!within) return view;
+    return view.map((region, index) =>
+      isWithin(regions[index]!, within) ? region : { kind: 'fixed', bytes: region.bytes },
+    );
+  }
+
   #view(regions: readonly Region<PoolOwner>[]): RegionView[] {
     const weights = new Map<string, EvictionWeight>();
     for (const [model, { latency_sensitivity, load_bandwidth }] of this.#models)
@@ -458,6 +483,11 @@ export class ReuseStore {
       details: { missing_bytes: missing, pool_bytes, active_bytes, kv_bytes, scratch_bytes },
     });
   }
+}
+
+/** No region lies partly in a range: ranges end at gaps. */
+function isWithin({ offset }: Region<PoolOwner>, within: OffsetRange | undefined): boolean {
+  return !within || (offset >= within.begin && offset < within.end);
 }
 
 interface Request {

@@ -1,10 +1,11 @@
 import { statSync } from 'node:fs';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
-import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Backend } from '../backend/backend.ts';
+import type { PoolLayout, PoolMemory } from '../backend/pool-memory.ts';
 import type { ModelFile } from '../engine/model-file.ts';
 import { stageOperators } from '../engine/operators.ts';
 import { convertedRowBytes, row_group } from '../engine/row-groups.ts';
@@ -24,7 +25,6 @@ import type { FileRange, TensorLoad } from './load/pieces.ts';
 import { TensorLoader, type TensorLoaderOptions } from './load/tensor-loader.ts';
 import type { PendingLoad, WantedTensor } from './pending-load.ts';
 import { type ManifestModel, mergeRanges } from './pool-manifest.ts';
-import type { PoolLayout, PoolMemory } from './pool-memory.ts';
 import { type ModelUse, PooledLoading, type PooledTensor } from './pooled-loading.ts';
 import type { ReuseStore } from './reuse-store.ts';
 
@@ -50,18 +50,18 @@ interface DescribedModel {
 export class WeightPool {
   readonly #memory: PoolMemory;
   readonly #store: ReuseStore;
-  readonly #ggml: Ggml;
+  readonly #backend: Backend;
   readonly #loader: TensorLoader;
   readonly #hashes: ContentHashCache | undefined;
   /** Models that were asked for, the last one at the end. */
   readonly #described = new Map<string, DescribedModel>();
 
-  constructor(ggml: Ggml, memory: PoolMemory, store: ReuseStore, options: WeightPoolOptions) {
-    this.#ggml = ggml;
+  constructor(backend: Backend, memory: PoolMemory, store: ReuseStore, options: WeightPoolOptions) {
+    this.#backend = backend;
     this.#memory = memory;
     this.#store = store;
     this.#hashes = options.content_hashes;
-    this.#loader = new TensorLoader(ggml, memory, options);
+    this.#loader = new TensorLoader(backend, memory, options);
   }
 
   /** Weights of one engine. */
@@ -73,7 +73,7 @@ export class WeightPool {
 
   /** S and S′ of Equation 3: bytes of a model in the pool, and how many of them are there. */
   affinity(file: GgufFile, plan: WeightPlan): { model_bytes: number; reusable_bytes: number } {
-    const context = weightContext(this.#ggml, plan);
+    const context = weightContext(this.#backend.ggml, plan);
     try {
       const tensors = this.#describe(this.#version(file), plan, context);
       const wanted = tensors.map((tensor) => tensor.wanted);
@@ -82,7 +82,7 @@ export class WeightPool {
         reusable_bytes: this.#store.reusableBytes(wanted),
       };
     } finally {
-      this.#ggml.ggml_free(context);
+      this.#backend.ggml.ggml_free(context);
     }
   }
 
@@ -107,14 +107,14 @@ export class WeightPool {
   adoptContents({ gguf, model }: ModelFile): void {
     const version = this.#version(gguf);
     const plan = planWeights(gguf, model, stageOperators(model.n_layer));
-    const context = weightContext(this.#ggml, plan);
+    const context = weightContext(this.#backend.ggml, plan);
     try {
       for (const { wanted } of this.#describe(version, plan, context)) {
         const [content, file] = wanted.keys;
         if (content !== undefined && file !== undefined) this.#store.alias(file, content);
       }
     } finally {
-      this.#ggml.ggml_free(context);
+      this.#backend.ggml.ggml_free(context);
     }
   }
 
@@ -131,7 +131,7 @@ export class WeightPool {
     onProgress?: (progress: LoadProgress) => void,
   ): WeightLoading {
     const started = performance.now();
-    const ggml = this.#ggml;
+    const { ggml } = this.#backend;
     const version = this.#version(file);
     const context = weightContext(ggml, plan);
     let pending: PendingLoad | undefined;
@@ -185,7 +185,7 @@ export class WeightPool {
     context: Pointer,
     contents = this.#hashes?.read(version),
   ): PooledTensor[] {
-    const placed = [...placeWeights(this.#ggml, context, plan).values()].flat();
+    const placed = [...placeWeights(this.#backend, context, plan).values()].flat();
     placed.sort((a, b) => fileOffset(a) - fileOffset(b));
     return placed.map((place): PooledTensor => {
       const { weight, tensor, bufferType } = place;
@@ -209,7 +209,7 @@ export class WeightPool {
     const parts = weight.parts.map(rangeOf);
     const divisible = layout !== this.#memory.plain && (planes === 1 || (rows / planes) % row_group === 0);
     const pool_row_bytes = divisible
-      ? convertedRowBytes(this.#ggml, bufferType, type, row_elements, rows)
+      ? convertedRowBytes(this.#backend.ggml, bufferType, type, row_elements, rows)
       : undefined;
     return {
       source: {
@@ -223,7 +223,7 @@ export class WeightPool {
       },
       wanted: {
         keys: keysOf({ layout: layout.name, type: weight.type, row_elements, rows, parts }),
-        bytes: Number(this.#ggml.ggml_backend_buft_get_alloc_size(bufferType, tensor)),
+        bytes: Number(this.#backend.ggml.ggml_backend_buft_get_alloc_size(bufferType, tensor)),
       },
     };
   }

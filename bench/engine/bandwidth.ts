@@ -2,7 +2,7 @@
  * Memory bandwidth as the compute library can draw it: the best of several products of a large F32 matrix
  * with one vector, which reads every byte once and does almost nothing with it.
  */
-import { Compute } from '../../agent/engine/compute.ts';
+import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
 import { GgmlType, loadGgml, memoryAt } from '../../native/ggml.ts';
 
 const columns = 4096;
@@ -12,7 +12,7 @@ const attempts = 8;
 /** Bytes per second. */
 export function memoryBandwidth(threads: number): number {
   const ggml = loadGgml();
-  const compute = new Compute(ggml, { threads, fixed_paths: false });
+  const compute = cpuBackend(ggml).compute({ threads, fixed_paths: false });
   const matrixBytes = columns * rows * 4;
   const context = ggml.ggml_init({
     mem_size: matrixBytes + columns * 4 + rows * 4 + 2 ** 20,
@@ -27,10 +27,11 @@ export function memoryBandwidth(threads: number): number {
   memoryAt(ggml.ggml_get_data(vector)!, columns * 4).fill(0x3c);
   const graph = ggml.ggml_new_graph_custom(context, 8, false)!;
   ggml.ggml_build_forward_expand(graph, ggml.ggml_mul_mat(context, matrix, vector)!);
+  const port = compute.open(graph);
   let best = 0;
   for (let attempt = 0; attempt < attempts; attempt++) {
     const started = performance.now();
-    compute.run(graph);
+    port.run();
     best = Math.max(best, (matrixBytes * 1000) / (performance.now() - started));
   }
   compute.free();

@@ -1,4 +1,5 @@
 /** Decode steps of one batch, with KV that is taken from a pool as it is needed and with KV that was reserved whole. */
+import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
 import { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../agent/memory/device-pool.ts';
 import { loadGgml } from '../../native/ggml.ts';
@@ -39,7 +40,7 @@ export async function measureDecode(
   churn_minutes: number,
 ): Promise<DecodeReport> {
   const ggml = loadGgml();
-  const pool = new DevicePool(ggml, { pool_bytes: 2e9, threads });
+  const pool = new DevicePool(cpuBackend(ggml), { pool_bytes: 2e9, threads });
   const options = {
     model_path,
     threads,
@@ -53,7 +54,7 @@ export async function measureDecode(
   const opening = pool.open(options);
   let engine: NativeEngine | undefined;
   while (!engine) engine = opening.advance(true);
-  const reserved = new NativeEngine(options, ggml);
+  const reserved = new NativeEngine(options, cpuBackend(ggml));
   const onDemand = new Subject(engine);
   const other = new Subject(reserved);
   try {

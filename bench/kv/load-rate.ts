@@ -2,7 +2,9 @@
  * How fast weights come from the page cache into a pool whose memory is there, on all cores and on one, beside the same
  * bytes copied or converted by as many threads.
  */
+
 import { Worker } from 'node:worker_threads';
+import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
 import { DevicePool } from '../../agent/memory/device-pool.ts';
 import type { WeightLoad } from '../../agent/memory/pooled-loading.ts';
 import { loadGgml } from '../../native/ggml.ts';
@@ -30,7 +32,7 @@ export async function measureLoads(
   quantized_path: string,
   threads: number,
 ): Promise<LoadRates> {
-  const pool = new DevicePool(loadGgml(), { pool_bytes: 1.2e9, threads, populate: true });
+  const pool = new DevicePool(cpuBackend(loadGgml()), { pool_bytes: 1.2e9, threads, populate: true });
   try {
     load(pool, plain_path, threads);
     load(pool, quantized_path, threads);

@@ -2,6 +2,7 @@
  * Loads of real model files into one pool, with what is left there of earlier loads and without: Tangram's Figures 8,
  * 10 and 12a on this machine.
  */
+import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
 import type { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../agent/memory/device-pool.ts';
 import type { WeightLoad } from '../../agent/memory/pooled-loading.ts';
@@ -66,7 +67,7 @@ async function run({ log }: BenchOptions): Promise<BenchResult[]> {
 }
 
 async function sizesInPool(paths: readonly string[]): Promise<number[]> {
-  const pool = new DevicePool(loadGgml(), { pool_bytes: 4e9, threads });
+  const pool = new DevicePool(cpuBackend(loadGgml()), { pool_bytes: 4e9, threads });
   const sizes: number[] = [];
   for (const path of paths) {
     const { load } = request(pool, path);
@@ -85,8 +86,8 @@ async function measure(
 ): Promise<Omit<Cell, 'locality' | 'ratio'>> {
   const ggml = loadGgml();
   // Memory is taken before, as a worker that has run for a while has it.
-  const pool = new DevicePool(ggml, { pool_bytes, threads, populate: true });
-  const other = new DevicePool(ggml, {
+  const pool = new DevicePool(cpuBackend(ggml), { pool_bytes, threads, populate: true });
+  const other = new DevicePool(cpuBackend(ggml), {
     pool_bytes: Math.max(...sizes) + beside_bytes,
     threads,
     populate: true,

@@ -1,6 +1,8 @@
 /** Entry of the compute thread. */
+
 import { workerData } from 'node:worker_threads';
 import { loadGgml } from '../../../native/ggml.ts';
+import { cpuBackend } from '../../backend/cpu/cpu-backend.ts';
 import { ContentHashCache } from '../../memory/content-hashes.ts';
 import { DevicePool, type DevicePoolOptions } from '../../memory/device-pool.ts';
 import { ComputeLoop } from './compute-loop.ts';
@@ -13,7 +15,7 @@ const poolOfDevice = (): DevicePool => {
   if (devicePool) return devicePool;
   const options: DevicePoolOptions = { ...pool };
   if (hash_dir !== undefined) options.content_hashes = new ContentHashCache(hash_dir);
-  devicePool = DevicePool.largest(loadGgml(), options);
+  devicePool = DevicePool.largest(cpuBackend(loadGgml()), options);
   return devicePool;
 };
 await new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min).run();

@@ -3,6 +3,7 @@
  * are valid in every thread of the process.
  */
 import type { Pointer } from '../../../native/signature.ts';
+import type { PoolSpan } from '../../backend/pool-memory.ts';
 import type { Unit } from './pieces.ts';
 
 export interface LoadWork {
@@ -12,7 +13,12 @@ export interface LoadWork {
   /** Address of the whole file, mapped for reading; undefined: it is read by pread alone. */
   mapping?: Pointer;
   /** Per layout of the pool. */
-  layouts: readonly { buffer: Pointer; base: Pointer }[];
+  layouts: readonly (readonly PoolSpan[])[];
+  /**
+   * Where the host cannot write to the pool: bytes are staged and given to the device, in memory of this type where it
+   * has one. Undefined: they are read into their places.
+   */
+  upload: { host_buffer_type: Pointer | undefined } | undefined;
   units: readonly Unit[];
   /** Where peers bring a part of it: which group each unit belongs to, and see `GroupClaims`. */
   shared?: { group_of: readonly number[]; claims: SharedArrayBuffer };

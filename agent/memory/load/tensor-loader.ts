@@ -1,13 +1,13 @@
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
 import { compiledFile } from '../../../host/programs.ts';
-import type { Ggml } from '../../../native/ggml.ts';
 import type { LoadProgress } from '../../../spec/engine-contract.ts';
+import type { Backend } from '../../backend/backend.ts';
+import type { PoolMemory } from '../../backend/pool-memory.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { ContentHashes } from '../content-hashes.ts';
 import type { FileVersion } from '../file-version.ts';
 import { PeerShare } from '../peers/peer-share.ts';
 import type { residentRanges } from '../peers/shared-tensors.ts';
-import type { PoolMemory } from '../pool-memory.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import { OpenModelFile } from './open-model-file.ts';
 import { cutIntoUnits, type TensorLoad } from './pieces.ts';
@@ -53,6 +53,7 @@ export interface TensorLoaderOptions {
  */
 export class TensorLoader {
   readonly #memory: PoolMemory;
+  readonly #upload: LoadWork['upload'];
   readonly #unitLoader: UnitLoader;
   readonly #options: Required<Omit<TensorLoaderOptions, 'peers_socket' | 'resident' | 'peer_bytes_min'>>;
   readonly #peers: PeerShare | undefined;
@@ -60,11 +61,12 @@ export class TensorLoader {
   readonly #helpers: { worker: Worker; port: MessagePort }[] = [];
 
   constructor(
-    ggml: Ggml,
+    { ggml, addressable, host_buffer_type }: Backend,
     memory: PoolMemory,
     { peers_socket, resident, peer_bytes_min, ...options }: TensorLoaderOptions,
   ) {
     this.#memory = memory;
+    this.#upload = addressable ? undefined : { host_buffer_type };
     this.#unitLoader = new UnitLoader(ggml);
     this.#folder = ggml.libraries.folder;
     this.#options = { unit_bytes: default_unit_bytes, mapped: true, ...options };
@@ -95,7 +97,8 @@ export class TensorLoader {
       descriptor: source.descriptor,
       path: file.path,
       mapping: source.mapping,
-      layouts: this.#memory.layouts.map(({ buffer, base }) => ({ buffer, base })),
+      layouts: this.#memory.layouts.map(({ spans }) => spans),
+      upload: this.#upload,
       units: offered?.units ?? cutIntoUnits(tensors, unit_bytes),
       shared: offered?.shared,
       counters: new LoadCounters().shared,

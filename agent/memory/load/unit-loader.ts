@@ -9,6 +9,7 @@ import {
   readInto,
 } from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
+import { placeIn } from '../../backend/pool-memory.ts';
 import { GroupClaims } from '../peers/group-claims.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import type { ConvertedPiece, FileRange, Piece, Unit } from './pieces.ts';
@@ -90,7 +91,7 @@ export class UnitLoader {
 
   #load(work: LoadWork, structs: TensorStructs, piece: Piece, staged?: Staged): void {
     if (piece.kind === 'plain') {
-      const target = work.layouts[0]!.base + BigInt(piece.pool_offset);
+      const target = placeIn(work.layouts[0]!, piece.pool_offset).address;
       copyRange(work, target, { offset_bytes: piece.file_offset, size_bytes: piece.bytes }, staged);
       return;
     }
@@ -186,8 +187,7 @@ class TensorStructs {
 
   at(piece: ConvertedPiece): Pointer {
     const { layout, type, row_elements, rows, planes, pool_offset } = piece;
-    const { buffer, base } = this.#work.layouts[layout]!;
-    const address = base + BigInt(pool_offset);
+    const { buffer, address } = placeIn(this.#work.layouts[layout]!, pool_offset);
     const key = [layout, type, row_elements, rows, planes].join();
     const known = this.#known.get(key);
     if (known) {

@@ -11,6 +11,8 @@ class FakeStorage implements KvStorage {
   readonly slabs: number;
   readonly slab_bytes: number;
   readonly scratch_row = -1;
+  readonly n_rows = 0;
+  readonly block_rows = new Int32Array(0);
   readonly memory_slabs: number;
   readonly held = new Set<number>();
   user: KvUser | undefined;

@@ -3,7 +3,7 @@ import { closeSync, mkdtempSync, openSync, rmSync, truncateSync, writeFileSync }
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import { PoolMemory } from '../../../agent/memory/pool-memory.ts';
+import { HostPool } from '../../../agent/backend/cpu/host-pool.ts';
 import { leaseHolds, releaseLease, takeLease } from '../../../native/file-lease.ts';
 import { loadGgml, memoryAt } from '../../../native/ggml.ts';
 import {
@@ -43,7 +43,7 @@ describe('the memory of a pool', () => {
     const start = resident();
     const ggml = loadGgml();
     for (let round = 0; round < 3; round++) {
-      const pool = new PoolMemory(ggml, 60 * 2 ** 20);
+      const pool = new HostPool(ggml, 60 * 2 ** 20);
       expect(pool.layouts.map(({ name }) => name)).toContain('CPU');
       for (const { base } of pool.layouts) {
         memoryAt(base + 4096n, 2).set([round + 1, 7]);
@@ -61,7 +61,7 @@ describe('the memory of a pool', () => {
   test('of a size that ggml takes from its heap leaves the heap usable', () => {
     const ggml = loadGgml();
     for (let round = 0; round < 50; round++) {
-      const pool = new PoolMemory(ggml, huge_page_bytes);
+      const pool = new HostPool(ggml, huge_page_bytes);
       pool.view(0, pool.bytes).fill(round);
       pool.free();
       expect(Buffer.alloc(3 * huge_page_bytes).every((byte) => byte === 0)).toBe(true);

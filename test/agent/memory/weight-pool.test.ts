@@ -2,6 +2,7 @@
  * Weights in a pool beside weights in memory of their own: the same bytes, hence bit-identical logits, whatever
  * was loaded, evicted and moved before.
  */
+
 import { spawnSync } from 'node:child_process';
 import {
   closeSync,
@@ -17,6 +18,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
+import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
 import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { stageOperators } from '../../../agent/engine/operators.ts';
@@ -51,7 +53,7 @@ afterEach(async () => {
 afterAll(() => rmSync(folder, { recursive: true }));
 
 function newPool(options: Partial<DevicePoolOptions> = {}): DevicePool {
-  const pool = new DevicePool(ggml, { pool_bytes: 32 * mib, threads: 1, ...options });
+  const pool = new DevicePool(cpuBackend(ggml), { pool_bytes: 32 * mib, threads: 1, ...options });
   pools.push(pool);
   return pool;
 }
@@ -69,7 +71,7 @@ function alone(path: string): ReturnType<typeof answer> {
 
 /** The same, asked several times: from the second time on it knows the prompt, and computes less of it at once. */
 function aloneAgain(path: string, times: number): ReturnType<typeof answer>[] {
-  const engine = new NativeEngine(engineOptions(path, { kv_tokens: 512 }), ggml);
+  const engine = new NativeEngine(engineOptions(path, { kv_tokens: 512 }), cpuBackend(ggml));
   try {
     return Array.from({ length: times }, () => answer(engine));
   } finally {
@@ -171,9 +173,11 @@ describe('weights in a pool', () => {
     openIn(pool, path).engine.close();
     const { engine } = openIn(pool, path);
     const { pool_bytes, free_bytes } = pool.store.stats();
-    const view = pool.memory.view(0, pool_bytes - free_bytes);
+    const view = new Uint8Array(pool_bytes - free_bytes);
+    pool.memory.read(0, view);
     // A bit of the fraction: one of the exponent would make numbers that are none, which ends the model by itself.
     for (let at = 0; at < view.length; at += 4096) view[at + 2]! ^= 0x10;
+    pool.memory.write(0, view);
     expect(answer(engine).rows[0]).not.toEqual(expected.rows[0]);
     engine.close();
   });

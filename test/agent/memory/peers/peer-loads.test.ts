@@ -1,4 +1,5 @@
 /** Loads of which a part comes from another node's memory: the same bytes, whatever becomes of that node meanwhile. */
+
 import { closeSync, createReadStream, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
@@ -6,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { cpuBackend } from '../../../../agent/backend/cpu/cpu-backend.ts';
 import type { EngineOpening } from '../../../../agent/engine/engine-opening.ts';
 import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
 import { ContentHashCache } from '../../../../agent/memory/content-hashes.ts';
@@ -135,7 +137,7 @@ afterAll(() => {
 });
 
 function newPool(more: Partial<DevicePoolOptions> = {}): DevicePool {
-  pool = new DevicePool(ggml, {
+  pool = new DevicePool(cpuBackend(ggml), {
     pool_bytes: 160 * mib,
     threads: 1,
     content_hashes: hashes,
@@ -335,7 +337,14 @@ describe('a load with a peer', () => {
     const claims = new GroupClaims(1);
     const news: PeerNews[] = [];
     const units = new UnitLoader(ggml);
-    const load = { descriptor: -1, path: '', layouts: [], units: [], counters: new LoadCounters().shared };
+    const load = {
+      descriptor: -1,
+      path: '',
+      layouts: [],
+      upload: undefined,
+      units: [],
+      counters: new LoadCounters().shared,
+    };
     const socket_path = join(folder, 'nobody.sock');
     await loadFromPeers({ load, groups: [], claims: claims.shared, socket_path }, units, (one) =>
       news.push(one),

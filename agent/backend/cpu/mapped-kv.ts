@@ -1,17 +1,17 @@
-import type { Ggml } from '../../native/ggml.ts';
-import { reserveAddresses, unmap, unmapPart } from '../../native/memory-map.ts';
-import type { Pointer } from '../../native/signature.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Ggml } from '../../../native/ggml.ts';
+import { reserveAddresses, unmap, unmapPart } from '../../../native/memory-map.ts';
+import type { Pointer } from '../../../native/signature.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
 import {
   type KvDemand,
   type KvShape,
-  type KvStorage,
   type KvUser,
   kv_block_tokens,
-} from '../engine/kv-storage.ts';
-import type { PoolMemory } from './pool-memory.ts';
-import type { Region } from './region-list.ts';
-import type { PoolOwner } from './reuse-store.ts';
+  rowsInOrder,
+} from '../../engine/kv-storage.ts';
+import type { KvRegions, PoolCache } from '../../memory/pool-cache.ts';
+import type { Region } from '../../memory/region-list.ts';
+import type { PoolOwner } from '../../memory/reuse-store.ts';
 
 /**
  * Least tokens of a slab. Lower: less of it lies idle at the end of a sequence; higher: fewer system calls (one a layer
@@ -26,20 +26,11 @@ const mappings_max = 8192;
  */
 const address_factor = 4;
 
-/** What a cache asks of the pool. */
-export interface KvRegions {
-  readonly memory: PoolMemory;
-  take(
-    bytes: number,
-    alignment: number,
-    owner: PoolOwner,
-    demand: KvDemand,
-    asker: PooledKv,
-  ): Region<PoolOwner> | undefined;
-  give(region: Region<PoolOwner>): void;
-  /** Ranges that there would be if everybody gave up what can be given up. */
-  reclaimable(bytes: number, alignment: number): number;
-  closed(cache: PooledKv): void;
+/** A pool whose pages can be mapped at other addresses as well. */
+interface MappablePool {
+  /** The unit in which parts of it can be mapped. */
+  readonly page_bytes: number;
+  mapPart(address: Pointer, offset: number, bytes: number): boolean;
 }
 
 /**
@@ -48,15 +39,18 @@ export interface KvRegions {
  * addresses, wherever in the pool its slabs lie, and attention reads it in place: the page table is the block table.
  * (As vAttention does with CUDA's virtual memory, https://arxiv.org/abs/2405.04437; Tangram §3.3 has a kernel instead.)
  */
-export class PooledKv implements KvStorage {
+export class MappedKv implements PoolCache {
   readonly model: string;
   readonly buffer: Pointer;
   readonly slab_rows: number;
   readonly slabs: number;
   readonly slab_bytes: number;
   readonly scratch_row: number;
+  readonly n_rows: number;
+  readonly block_rows: Int32Array;
   user: KvUser | undefined;
   readonly #ggml: Ggml;
+  readonly #memory: MappablePool;
   readonly #pool: KvRegions;
   readonly #matrices: number;
   /** Of one matrix in one slab: whole pages. */
@@ -68,16 +62,25 @@ export class PooledKv implements KvStorage {
   readonly #scratch: Region<PoolOwner> | undefined;
 
   /** @throws HpcserveError E_NATIVE_MEMORY, E_POOL_FULL */
-  constructor(ggml: Ggml, pool: KvRegions, model: string, { matrices, row_bytes, tokens }: KvShape) {
+  constructor(
+    ggml: Ggml,
+    memory: MappablePool,
+    pool: KvRegions,
+    model: string,
+    { matrices, row_bytes, tokens }: KvShape,
+  ) {
     this.#ggml = ggml;
+    this.#memory = memory;
     this.#pool = pool;
     this.model = model;
     this.#matrices = matrices;
-    this.slab_rows = slabRows(row_bytes, tokens, matrices, pool.memory.page_bytes);
+    this.slab_rows = slabRows(row_bytes, tokens, matrices, memory.page_bytes);
     this.slabs = Math.ceil((address_factor * tokens) / this.slab_rows);
     this.#chunk_bytes = this.slab_rows * row_bytes;
     this.slab_bytes = Math.max(1, matrices) * this.#chunk_bytes;
     this.scratch_row = this.slabs * this.slab_rows;
+    this.n_rows = this.scratch_row + 1;
+    this.block_rows = rowsInOrder(this.scratch_row);
     this.#matrix_bytes = (this.slabs + 1) * this.#chunk_bytes;
     this.#address_bytes = Math.max(1, matrices) * this.#matrix_bytes;
     this.#base = reserveAddresses(this.#address_bytes);
@@ -117,7 +120,7 @@ export class PooledKv implements KvStorage {
       taken.push(slab);
       for (let matrix = 0; matrix < this.#matrices; matrix++) {
         const offset = region.offset + matrix * this.#chunk_bytes;
-        if (this.#pool.memory.mapPart(this.#chunkAddress(matrix, slab), offset, this.#chunk_bytes)) continue;
+        if (this.#memory.mapPart(this.#chunkAddress(matrix, slab), offset, this.#chunk_bytes)) continue;
         this.release(taken);
         return false;
       }
@@ -136,7 +139,7 @@ export class PooledKv implements KvStorage {
 
   couldCommit(slabs: number): boolean {
     // Its own slabs are among those that could be given up.
-    return slabs <= this.#pool.reclaimable(this.slab_bytes, this.#pool.memory.page_bytes);
+    return slabs <= this.#pool.reclaimable(this.slab_bytes, this.#memory.page_bytes);
   }
 
   free(): void {
@@ -158,7 +161,7 @@ export class PooledKv implements KvStorage {
 
   #take(bytes: number, demand: KvDemand): Region<PoolOwner> | undefined {
     const owner = { kind: 'reserved', use: 'kv', model: this.model } as const;
-    return this.#pool.take(bytes, this.#pool.memory.page_bytes, owner, demand, this);
+    return this.#pool.take(bytes, this.#memory.page_bytes, owner, demand, this);
   }
 
   /** One chunk is behind the last rows of all matrices: nobody reads what padding writes there. */
@@ -170,9 +173,7 @@ export class PooledKv implements KvStorage {
         because: 'not even its first page is free: all of the pool is in use',
       });
     for (let matrix = 0; matrix < this.#matrices; matrix++)
-      if (
-        !this.#pool.memory.mapPart(this.#chunkAddress(matrix, this.slabs), region.offset, this.#chunk_bytes)
-      )
+      if (!this.#memory.mapPart(this.#chunkAddress(matrix, this.slabs), region.offset, this.#chunk_bytes))
         throw new HpcserveError('E_NATIVE_MEMORY', { what: 'the pool was not mapped for a KV cache' });
     return region;
   }

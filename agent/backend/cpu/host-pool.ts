@@ -1,5 +1,4 @@
-import type { Ggml } from '../../native/ggml.ts';
-import { BufferUsage, memoryAt } from '../../native/ggml.ts';
+import { BufferUsage, type Ggml, memoryAt } from '../../../native/ggml.ts';
 import {
   huge_page_bytes,
   moveMemory,
@@ -9,35 +8,38 @@ import {
   restorePrivateMemory,
   SharedMemory,
   unmap,
-} from '../../native/memory-map.ts';
-import type { Pointer } from '../../native/signature.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
+} from '../../../native/memory-map.ts';
+import type { Pointer } from '../../../native/signature.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { KvShape } from '../../engine/kv-storage.ts';
+import type { KvRegions, PoolCache } from '../../memory/pool-cache.ts';
+import type { PoolLayout, PoolMemory, PoolPart } from '../pool-memory.ts';
+import { MappedKv } from './mapped-kv.ts';
 
 /** Of offsets in a pool: a cache line, and a multiple of what every buffer type of ggml asks for on a CPU. */
-export const pool_alignment_bytes = 64;
+const pool_alignment_bytes = 64;
 
-/** One way in which bytes of the pool are laid out and addressed. */
-export interface PoolLayout {
-  /** ggml's name of the buffer type: `CPU`, `CPU_REPACK`, `AMX`. */
-  readonly name: string;
-  readonly bufferType: Pointer;
+/** All of the pool in one buffer. */
+interface HostLayout extends PoolLayout {
   readonly buffer: Pointer;
   /** Address of offset 0 of the pool. */
   readonly base: Pointer;
 }
 
 /**
- * The memory of one device's pool, as ggml sees it. Weights with special layouts (repacked, AMX) must lie in
+ * The memory of a CPU's pool, as ggml sees it. Weights with special layouts (repacked, AMX) must lie in
  * buffers of special types, and everything else in plain ones; here all of these buffers are the same memory, so
  * that the pool decides what lies where. ggml allocates the buffer of a special type itself; a memory file is
  * then mapped over its pages. The plain buffer wraps the same addresses. Where a CPU has several special types,
  * each has addresses of its own, and the pages behind them are the same.
  */
-export class PoolMemory {
+export class HostPool implements PoolMemory {
   readonly bytes: number;
+  readonly alignment_bytes = pool_alignment_bytes;
+  readonly gaps = [];
   readonly pages: PageKind;
   /** Plain memory first. */
-  readonly layouts: readonly PoolLayout[];
+  readonly layouts: readonly HostLayout[];
   /** The memory file, for transfers by sendfile or RDMA. */
   readonly descriptor: number;
   readonly #ggml: Ggml;
@@ -55,7 +57,7 @@ export class PoolMemory {
     this.#memory = SharedMemory.create('hpcserve-pool', this.bytes);
     this.pages = this.#memory.pages;
     this.descriptor = this.#memory.descriptor;
-    const special: PoolLayout[] = [];
+    const special: HostLayout[] = [];
     try {
       for (const bufferType of ggml.cpuExtraBufferTypes) special.push(this.#special(bufferType));
       this.#ownMapping = special.length === 0 ? this.#memory.map() : undefined;
@@ -68,12 +70,12 @@ export class PoolMemory {
     }
   }
 
-  get plain(): PoolLayout {
+  get plain(): HostLayout {
     return this.layouts[0]!;
   }
 
   /** @param bufferType one of those in `layouts` */
-  layoutOf(bufferType: Pointer): PoolLayout {
+  layoutOf(bufferType: Pointer): HostLayout {
     const layout = this.layouts.find((candidate) => candidate.bufferType === bufferType);
     if (!layout) throw new Error('the pool has no layout of that buffer type');
     return layout;
@@ -84,16 +86,28 @@ export class PoolMemory {
     return memoryAt(this.plain.base + BigInt(offset), bytes);
   }
 
-  /** Layouts do not depend on addresses, so that a tensor moves as bytes. The ranges may overlap. */
+  read(offset: number, into: Uint8Array): void {
+    into.set(this.view(offset, into.length));
+  }
+
+  write(offset: number, from: Uint8Array): void {
+    this.view(offset, from.length).set(from);
+  }
+
   move(to_offset: number, from_offset: number, bytes: number): void {
     const { base } = this.plain;
     moveMemory(base + BigInt(to_offset), base + BigInt(from_offset), bytes);
   }
 
-  /**
-   * Takes the pages of a range now: their first use is then as fast as every other.
-   * @throws HpcserveError E_NATIVE_MEMORY
-   */
+  part(offset: number, bytes: number): PoolPart | undefined {
+    const buffer = this.#ggml.ggml_backend_cpu_buffer_from_ptr(this.plain.base + BigInt(offset), bytes);
+    return buffer ? { buffer, end: () => undefined } : undefined;
+  }
+
+  openKv(regions: KvRegions, model: string, shape: KvShape): PoolCache {
+    return new MappedKv(this.#ggml, this, regions, model, shape);
+  }
+
   populate(offset = 0, bytes = this.bytes - offset): void {
     const page = BigInt(pageBytes());
     const begin = ((this.plain.base + BigInt(offset)) / page) * page;
@@ -106,7 +120,6 @@ export class PoolMemory {
     return this.#memory.page_bytes;
   }
 
-  /** Bytes of it that are backed by memory now. */
   get resident_bytes(): number {
     return this.#memory.resident_bytes;
   }
@@ -124,7 +137,7 @@ export class PoolMemory {
     this.#memory.close();
   }
 
-  #special(bufferType: Pointer): PoolLayout {
+  #special(bufferType: Pointer): HostLayout {
     const ggml = this.#ggml;
     const name = ggml.ggml_backend_buft_name(bufferType) ?? 'unnamed';
     // Untouched memory of ggml's own costs addresses only; a huge page more lets the mapping begin at one.
@@ -140,21 +153,26 @@ export class PoolMemory {
       ggml.ggml_backend_buffer_free(buffer);
       throw error;
     }
-    return { name, bufferType, buffer, base };
+    return this.#layout(name, bufferType, buffer, base);
   }
 
-  #freeSpecial({ base, buffer }: PoolLayout): void {
+  #layout(name: string, bufferType: Pointer, buffer: Pointer, base: Pointer): HostLayout {
+    const spans = [{ begin: 0, end: this.bytes, buffer, base }];
+    return { name, bufferType, buffer, base, spans };
+  }
+
+  #freeSpecial({ base, buffer }: HostLayout): void {
     restorePrivateMemory(base, this.bytes);
     this.#ggml.ggml_backend_buffer_free(buffer);
   }
 
-  #plain(base: Pointer): PoolLayout {
+  #plain(base: Pointer): HostLayout {
     const ggml = this.#ggml;
     const bufferType = ggml.ggml_backend_cpu_buffer_type()!;
     const name = ggml.ggml_backend_buft_name(bufferType) ?? 'CPU';
     const buffer = ggml.ggml_backend_cpu_buffer_from_ptr(base, this.bytes);
     if (!buffer) throw refused(name, this.bytes);
-    return { name, bufferType, buffer, base };
+    return this.#layout(name, bufferType, buffer, base);
   }
 }
 

@@ -1,21 +1,16 @@
-import { type Ggml, ggmlStatusSuccess } from '../../native/ggml.ts';
-import type { Pointer } from '../../native/signature.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
+import { type Ggml, ggmlStatusSuccess, memoryAt } from '../../../native/ggml.ts';
+import type { Pointer } from '../../../native/signature.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { Compute, ComputeOptions, GraphPort } from '../compute.ts';
 
 /** sizeof(struct ggml_threadpool_params). */
 const threadpoolParamsBytes = 528;
 
-export interface ComputeOptions {
-  threads: number;
-  /** No tiled and no split attention: one path, whatever the shape of the batch. */
-  fixed_paths: boolean;
-}
-
 /**
- * The CPU backend. Engines of one worker share a thread pool: they compute in turns, and pools that spin
+ * Graphs on the CPU. Engines of one worker share a thread pool: they compute in turns, and pools that spin
  * side by side would take the cores from one another.
  */
-export class Compute {
+export class CpuCompute implements Compute {
   readonly #ggml: Ggml;
   readonly #backend: Pointer;
   readonly #threadpool: SharedThreadpool;
@@ -31,8 +26,21 @@ export class Compute {
     ggml.cpu.ggml_backend_cpu_set_use_ref(backend, options.fixed_paths);
   }
 
-  /** @throws HpcserveError E_ENGINE_COMPUTE */
-  run(graph: Pointer): void {
+  /** Inputs and results are where the graph has them. */
+  open(graph: Pointer): GraphPort {
+    const memory = (tensor: Pointer, bytes: number): ArrayBuffer => {
+      const address = this.#ggml.ggml_get_data(tensor);
+      return address ? (memoryAt(address, bytes).buffer as ArrayBuffer) : new ArrayBuffer(0);
+    };
+    return {
+      input: memory,
+      output: memory,
+      clear: (tensor, bytes) => new Uint8Array(memory(tensor, bytes)).fill(0),
+      run: () => this.#run(graph),
+    };
+  }
+
+  #run(graph: Pointer): void {
     const status = this.#ggml.ggml_backend_graph_compute(this.#backend, graph);
     if (status !== ggmlStatusSuccess)
       throw new HpcserveError('E_ENGINE_COMPUTE', { what: `ggml ended a graph with status ${status}` });

@@ -1,0 +1,65 @@
+/**
+ * What differs from device to device, behind one interface: everything above it asks a `Backend`, and never which kind
+ * of device it is. There are two implementations, and docs/memory.md says what each does:
+ *
+ *   engine/ (graphs, batches, KV blocks)   memory/ (pool, reuse store, loads)
+ *                      └──────────────┬──────────────┘
+ *                                  Backend
+ *              ┌──────────────────────┴──────────────────────┐
+ *         cpu/ CpuBackend                         device/ DeviceBackend
+ *   memory file, special layouts,           any other backend of ggml (Vulkan, CUDA, HIP),
+ *   page table as block table               through its generic functions alone
+ */
+import type { Ggml } from '../../native/ggml.ts';
+import type { Pointer } from '../../native/signature.ts';
+import type { HpcserveError } from '../../spec/errors/error.ts';
+import type { PlannedWeight } from '../engine/weight-plan.ts';
+import type { Compute, ComputeOptions } from './compute.ts';
+import type { PoolMemory } from './pool-memory.ts';
+
+export interface MemoryInformation {
+  free_bytes: number;
+  total_bytes: number;
+}
+
+export interface Backend {
+  readonly ggml: Ggml;
+  /** ggml's name of the device: `CPU`, `Vulkan0`. */
+  readonly name: string;
+  /** What computes, for messages: instruction sets of a CPU, the name of a GPU. */
+  readonly description: string;
+  /** ggml's buffer type of memory that anything may lie in, as it is in files. */
+  readonly plain: Pointer;
+  /** Whether the host reads and writes plain memory at its addresses. */
+  readonly addressable: boolean;
+  /**
+   * Memory of the host that the device copies from without a detour (page-locked); absent: any memory is as good.
+   */
+  readonly host_buffer_type: Pointer | undefined;
+  /** Kernels that are wrong on this device and that others take the place of: one E_NATIVE_KERNEL each. */
+  readonly kernels_left_out: readonly HpcserveError[];
+
+  /** Of the device, as its driver tells it: others may take from it at any time. */
+  memory(): MemoryInformation;
+  /**
+   * The buffer type that a weight lies in: a special one where its kernels are faster and right, else `plain`.
+   * @throws HpcserveError E_NATIVE_KERNEL: no kernel for it is right
+   */
+  bufferTypeFor(weight: PlannedWeight): Pointer;
+  /** What was found out about kernels is kept for other processes. */
+  keepProofs(): void;
+
+  /** Copies bytes of one buffer to another place in it. The ranges may overlap. */
+  move(buffer: Pointer, to: Pointer, from: Pointer, bytes: number): void;
+  /** Copies bytes of a buffer to the host. */
+  read(buffer: Pointer, from: Pointer, into: Uint8Array): void;
+  write(buffer: Pointer, to: Pointer, from: Uint8Array): void;
+
+  /**
+   * @param bytes rounded up to what the device gives
+   * @throws HpcserveError E_NATIVE_MEMORY
+   */
+  openPool(bytes: number): PoolMemory;
+  /** @throws HpcserveError E_NATIVE_MEMORY */
+  compute(options: ComputeOptions): Compute;
+}
