@@ -44,9 +44,14 @@ export function findNativeLibraries(folder?: string): NativeLibraries {
   return {
     ...chosen,
     ggml_base: find(/^libggml-base\.(so|dylib)/, 'libggml-base'),
-    ggml: find(/^libggml\.(so|dylib|v[\d.]+(so|dylib))/, 'libggml'),
-    llama: find(/^libllama\.(so|dylib|v[\d.]+(so|dylib))/, 'libllama'),
+    ggml: find(versioned('ggml'), 'libggml'),
+    llama: find(versioned('llama'), 'libllama'),
   };
+}
+
+/** `libggml.so`, `libggml.v0.5.0.so`, and where there is a GPU's backend as well, `libggml.vulkan.v0.5.0.so`. */
+function versioned(name: string): RegExp {
+  return new RegExp(`^lib${name}\\.(?:[a-z]+\\.)?(?:v[\\d.]+)?(?:so|dylib)`);
 }
 
 function chooseFolder(option: string | undefined): Pick<NativeLibraries, 'folder' | 'source'> {

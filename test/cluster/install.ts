@@ -71,9 +71,19 @@ export async function installPrograms(
   say: (line: string) => void = () => {},
 ): Promise<Installation> {
   const absent = (): string[] => programs.filter((name) => findProgram(name) === undefined);
+  return installMissing('programs', absent, packages, say);
+}
+
+/** Makes sure that nothing is `absent`, installing `packages` where root on Debian can. */
+export async function installMissing(
+  kind: string,
+  absent: () => string[],
+  packages: readonly string[],
+  say: (line: string) => void = () => {},
+): Promise<Installation> {
   const missing = absent();
   if (missing.length === 0) return { ready: true, installed: false };
-  const words = `missing programs: ${missing.join(', ')}`;
+  const words = `missing ${kind}: ${missing.join(', ')}`;
   if (process.getuid?.() !== 0 || findProgram('apt-get') === undefined)
     return { ready: false, missing: `${words} (on Debian, root can: apt-get install ${packages.join(' ')})` };
   say(`installing ${packages.join(', ')} with apt-get (${words})`);

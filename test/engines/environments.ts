@@ -49,6 +49,24 @@ function has(python: string, packages: readonly string[]): boolean {
   return spawnSync(python, ['-c', code, ...packages], { timeout: 20_000 }).status === 0;
 }
 
+/** Libraries of ggml with its Vulkan backend, and a driver for them, of `npm run engines -- vulkan`. */
+export function vulkanLibraries(): Environment<string> {
+  const platform = `linux-${process.arch}-vulkan`;
+  const folder = join(engines_folder, 'vulkan/node_modules/@node-llama-cpp', platform, 'bins', platform);
+  if (isReady('vulkan') && vulkanDrivers().length > 0) return { found: folder, lacking: '' };
+  return absent('needs ggml’s Vulkan backend and a driver: npm run engines -- vulkan');
+}
+
+/** Manifests of Mesa's driver that computes on the CPU: a device on every machine. */
+export function vulkanDrivers(): string[] {
+  const folders = ['/usr/share/vulkan/icd.d', '/etc/vulkan/icd.d'].filter((folder) => existsSync(folder));
+  return folders.flatMap((folder) =>
+    readdirSync(folder)
+      .filter((name) => /^lvp_icd\..*json$/.test(name))
+      .map((name) => join(folder, name)),
+  );
+}
+
 /** The folder for PATH with llama.cpp's server of `npm run engines -- llama-server`. */
 export function llamaServerFolder(): Environment<string> {
   return isReady('llama-server')

@@ -1,0 +1,31 @@
+/**
+ * ggml's libraries with the Vulkan backend, of the release that the other ones are of, and Debian's Mesa with a driver
+ * that computes on the CPU: a device with memory of its own on every machine, slow and right.
+ */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { packageRoot } from '../../host/package-root.ts';
+import { installMissing } from '../cluster/install.ts';
+import { vulkanDrivers } from './environments.ts';
+import { madeOnce, NotHere, run } from './making.ts';
+
+const packages = ['mesa-vulkan-drivers', 'libvulkan1'];
+const packageSchema = z.object({ optionalDependencies: z.record(z.string(), z.string()) });
+
+export async function makeVulkan(say: (line: string) => void): Promise<void> {
+  const platform = `linux-${process.arch}`;
+  const { optionalDependencies } = packageSchema.parse(
+    JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8')),
+  );
+  const name = `@node-llama-cpp/${platform}-vulkan`;
+  const release = `${name}@${optionalDependencies[`@node-llama-cpp/${platform}`]}`;
+  const absent = (): string[] => (vulkanDrivers().length > 0 ? [] : ['lvp_icd.*.json']);
+  const installed = await installMissing('Vulkan drivers', absent, packages, say);
+  if (!installed.ready) throw new NotHere(installed.missing);
+  await madeOnce('vulkan', JSON.stringify({ release }), say, async (folder) => {
+    say(release);
+    const quiet = ['--no-audit', '--no-fund', '--ignore-scripts', '--no-save'];
+    await run(['npm', 'install', ...quiet, '--prefix', folder, release]);
+  });
+}
