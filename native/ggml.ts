@@ -138,6 +138,8 @@ const baseTable = {
   ggml_new_graph_custom: ['ptr', 'ptr', 'usize', 'bool'],
   ggml_build_forward_expand: ['void', 'ptr', 'ptr'],
   ggml_graph_n_nodes: ['i32', 'ptr'],
+  ggml_graph_node: ['ptr', 'ptr', 'i32'],
+  ggml_op_desc: ['str', 'ptr'],
   ggml_quantize_chunk: ['usize', 'i32', 'ptr', 'ptr', 'i64', 'i64', 'i64', 'ptr'],
   ggml_quantize_requires_imatrix: ['bool', 'i32'],
   ggml_threadpool_params_init: ['void', 'ptr', 'i32'],
@@ -213,6 +215,8 @@ const registryTable = {
   ggml_backend_load_all_from_path: ['void', 'str'],
   ggml_backend_reg_count: ['usize'],
   ggml_backend_reg_by_name: ['ptr', 'str'],
+  ggml_backend_dev_count: ['usize'],
+  ggml_backend_dev_get: ['ptr', 'usize'],
 } as const satisfies SignatureTable;
 
 /** Functions of the CPU backend: each CPU generation's library has its own, found through the registry. */
@@ -372,6 +376,24 @@ function checkTensorLayout(base: Base): void {
   } finally {
     base.ggml_free(context);
   }
+}
+
+/** A device that ggml computes on, as its library names it. */
+export interface GgmlDevice {
+  /** `CPU`, `Vulkan0`, `CUDA0`: unique in a process. */
+  name: string;
+  description: string;
+  /** ggml_backend_dev_t. */
+  pointer: Pointer;
+}
+
+/** Every device of the libraries that are loaded, the CPU among them. */
+export function ggmlDevices(ggml: Ggml): GgmlDevice[] {
+  return Array.from({ length: Number(ggml.ggml_backend_dev_count()) }, (_, index) => {
+    const pointer = ggml.ggml_backend_dev_get(index)!;
+    const name = ggml.ggml_backend_dev_name(pointer) ?? '';
+    return { name, description: ggml.ggml_backend_dev_description(pointer) ?? name, pointer };
+  });
 }
 
 /** What the driver of a device says of its memory, bytes. */

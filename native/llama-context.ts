@@ -14,6 +14,8 @@ export interface LlamaContextOptions {
   flash_attention?: keyof typeof FlashAttention;
   /** enum ggml_type of the KV cache; F16 where absent. */
   kv_type?: number;
+  /** Layers that libllama computes on the devices of the libraries, the head counted; 0 where absent. */
+  gpu_layers?: number;
   /** Give mean-pooled embeddings instead of logits. */
   embeddings?: boolean;
   folder?: string;
@@ -57,7 +59,7 @@ export class LlamaContext {
     };
     const model = llama.llama_model_load_from_file(options.model_path, {
       ...llama.llama_model_default_params(),
-      n_gpu_layers: 0,
+      n_gpu_layers: options.gpu_layers ?? 0,
       load_mode: LoadMode.auto,
     });
     this.#model = model ?? refuse(`libllama does not load ${options.model_path}`);

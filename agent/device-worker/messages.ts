@@ -39,6 +39,8 @@ export type ToWorker =
       /** Cores of the device, where they are its own; the worker's threads stay on them. */
       cores?: number[];
       library_dir?: string;
+      /** What computes, as ggml names it (`Vulkan0`), with all of the pool in its memory; absent: the CPU. */
+      ggml_device?: string;
       heartbeat_ms: number;
       /** Shown in logs and metrics. */
       device: string;

@@ -67,6 +67,8 @@ export class Models {
     hash_dir?: string;
     /** See `DevicePoolOptions`. */
     peers_socket?: string;
+    /** See `ComputeThreadOptions`. */
+    ggml_device: string | undefined;
     settings: SharingSettings;
     step_ms_min: number;
     /** Absent: what is measured of models is forgotten with the worker. */

@@ -113,6 +113,7 @@ class DeviceWorker {
     const models = new Models({
       threads,
       pool_bytes,
+      ggml_device: message.ggml_device,
       settings: { ...workerSharing, ...message.sharing },
       step_ms_min,
       ...(cache_dir !== undefined && {

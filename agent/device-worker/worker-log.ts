@@ -26,8 +26,8 @@ export class WorkerLog {
   asked(message: ToWorker): void {
     switch (message.type) {
       case 'configure': {
-        const { device, threads, cores, library_dir } = message;
-        this.#log.info({ device, threads, cores, library_dir }, 'device worker started');
+        const { device, threads, cores, library_dir, ggml_device } = message;
+        this.#log.info({ device, threads, cores, library_dir, ggml_device }, 'device worker started');
         return;
       }
       case 'load':

@@ -18,6 +18,8 @@ export interface ComputeThreadOptions {
   hash_dir?: string;
   /** See `TensorLoaderOptions`. */
   peers_socket?: string;
+  /** What computes, as ggml names it; absent: the CPU. */
+  ggml_device: string | undefined;
 }
 
 /** The main thread's end of the compute thread. */
@@ -68,11 +70,12 @@ export class ComputeThread {
   }
 
   #start(port: MessagePort, options: ComputeThreadOptions): Worker {
-    const { settings, step_ms_min, threads, pool_bytes, hash_dir, peers_socket } = options;
+    const { settings, step_ms_min, threads, pool_bytes, hash_dir, peers_socket, ggml_device } = options;
     const pool: ComputeThreadData['pool'] = { threads, pool_bytes };
     if (peers_socket !== undefined) pool.peers_socket = peers_socket;
     const data: ComputeThreadData = { port, pulse: this.#pulse, settings, step_ms_min, pool };
     if (hash_dir !== undefined) data.hash_dir = hash_dir;
+    if (ggml_device !== undefined) data.ggml_device = ggml_device;
     return new Worker(compiledFile('agent/device-worker/compute/main.js'), {
       workerData: data,
       transferList: [port],

@@ -3,19 +3,22 @@
 import { workerData } from 'node:worker_threads';
 import { loadGgml } from '../../../native/ggml.ts';
 import { cpuBackend } from '../../backend/cpu/cpu-backend.ts';
+import { deviceBackend } from '../../backend/device/device-backend.ts';
 import { ContentHashCache } from '../../memory/content-hashes.ts';
 import { DevicePool, type DevicePoolOptions } from '../../memory/device-pool.ts';
 import { ComputeLoop } from './compute-loop.ts';
 import type { ComputeThreadData } from './messages.ts';
 
-const { port, pulse, settings, step_ms_min, pool, hash_dir } = workerData as ComputeThreadData;
+const { port, pulse, settings, step_ms_min, pool, hash_dir, ggml_device } = workerData as ComputeThreadData;
 let devicePool: DevicePool | undefined;
 // With the first model, so that what is wrong with it is told as that model's error.
 const poolOfDevice = (): DevicePool => {
   if (devicePool) return devicePool;
   const options: DevicePoolOptions = { ...pool };
   if (hash_dir !== undefined) options.content_hashes = new ContentHashCache(hash_dir);
-  devicePool = DevicePool.largest(cpuBackend(loadGgml()), options);
+  const ggml = loadGgml();
+  const backend = ggml_device === undefined ? cpuBackend(ggml) : deviceBackend(ggml, ggml_device);
+  devicePool = DevicePool.largest(backend, options);
   return devicePool;
 };
 await new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min).run();

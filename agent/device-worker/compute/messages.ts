@@ -31,6 +31,8 @@ export interface ComputeThreadData {
   step_ms_min: number;
   pool: Pick<DevicePoolOptions, 'pool_bytes' | 'threads' | 'peers_socket'>;
   hash_dir?: string;
+  /** See `ComputeThreadOptions`. */
+  ggml_device?: string;
 }
 
 /** A sequence as the compute thread gets it: plain data. */

@@ -1,6 +1,6 @@
 import koffi from 'koffi';
 import { leaseHolds } from '../../../native/file-lease.ts';
-import { type Ggml, tensorLayout } from '../../../native/ggml.ts';
+import { type Ggml, GgmlType, tensorLayout } from '../../../native/ggml.ts';
 import {
   isInPageCache,
   moveMemory,
@@ -9,10 +9,13 @@ import {
   readInto,
 } from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
-import { placeIn } from '../../backend/pool-memory.ts';
+import { type Place, placeIn } from '../../backend/pool-memory.ts';
 import { GroupClaims } from '../peers/group-claims.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import type { ConvertedPiece, FileRange, Piece, Unit } from './pieces.ts';
+
+/** Beyond every piece: ggml compares what is written with the size of the tensor. */
+const any_bytes = 2 ** 50;
 
 /** Where bytes of the file lie in memory. */
 type Staged = (range: FileRange) => Pointer;
@@ -20,7 +23,7 @@ type Staged = (range: FileRange) => Pointer;
 /** What one thread does of a load: reads units, and converts those whose layout is not that of the file. */
 export class UnitLoader {
   readonly #ggml: Ggml;
-  #staging: { address: Pointer; bytes: number } | undefined;
+  #staging: StagingMemory | undefined;
 
   constructor(ggml: Ggml) {
     this.#ggml = ggml;
@@ -85,33 +88,56 @@ export class UnitLoader {
   }
 
   free(): void {
-    if (this.#staging) koffi.free(this.#staging.address);
+    this.#staging?.free();
     this.#staging = undefined;
   }
 
   #load(work: LoadWork, structs: TensorStructs, piece: Piece, staged?: Staged): void {
     if (piece.kind === 'plain') {
-      const target = placeIn(work.layouts[0]!, piece.pool_offset).address;
-      copyRange(work, target, { offset_bytes: piece.file_offset, size_bytes: piece.bytes }, staged);
+      const place = placeIn(work.layouts[0]!, piece.pool_offset);
+      const range = { offset_bytes: piece.file_offset, size_bytes: piece.bytes };
+      if (work.upload) {
+        const source = staged?.(range) ?? this.#stage(work, [range], undefined);
+        this.#ggml.ggml_backend_tensor_set(structs.bytesAt(place), source, 0, piece.bytes);
+      } else copyRange(work, place.address, range, staged);
       return;
     }
     const tensor = structs.at(piece);
-    const source = sourceInMemory(work, piece, staged) ?? this.#stage(work, piece, staged);
+    const source = sourceInMemory(work, piece, staged) ?? this.#stage(work, piece.ranges, staged);
     this.#ggml.ggml_backend_tensor_set(tensor, source, 0, piece.bytes);
   }
 
-  #stage(work: LoadWork, piece: ConvertedPiece, staged: Staged | undefined): Pointer {
-    if (!this.#staging || this.#staging.bytes < piece.bytes) {
+  #stage(work: LoadWork, ranges: readonly FileRange[], staged: Staged | undefined): Pointer {
+    const bytes = ranges.reduce((sum, { size_bytes }) => sum + size_bytes, 0);
+    if (!this.#staging || this.#staging.bytes < bytes) {
       this.free();
-      this.#staging = { address: koffi.alloc('uint8_t', piece.bytes) as Pointer, bytes: piece.bytes };
+      this.#staging = stagingMemory(this.#ggml, work.upload?.host_buffer_type, bytes);
     }
     let { address } = this.#staging;
-    for (const range of piece.ranges) {
+    for (const range of ranges) {
       copyRange(work, address, range, staged);
       address += BigInt(range.size_bytes);
     }
     return this.#staging.address;
   }
+}
+
+/** Where bytes of the file come together before they are converted or given to the device. */
+interface StagingMemory {
+  address: Pointer;
+  bytes: number;
+  free(): void;
+}
+
+/** @param hostType of page-locked memory, from which a device copies by itself; undefined, or none left: any memory */
+function stagingMemory(ggml: Ggml, hostType: Pointer | undefined, bytes: number): StagingMemory {
+  const buffer = hostType === undefined ? null : ggml.ggml_backend_buft_alloc_buffer(hostType, bytes);
+  if (buffer) {
+    const address = ggml.ggml_backend_buffer_get_base(buffer)!;
+    return { address, bytes, free: () => ggml.ggml_backend_buffer_free(buffer) };
+  }
+  const address = koffi.alloc('uint8_t', bytes) as Pointer;
+  return { address, bytes, free: () => koffi.free(address) };
 }
 
 /** The bytes of a piece in one place of the memory; undefined where they must be brought together. */
@@ -195,15 +221,32 @@ class TensorStructs {
       return known.tensor;
     }
     const ggml = this.#ggml;
-    const context = ggml.ggml_init({
-      mem_size: 2 * Number(ggml.ggml_tensor_overhead()),
-      mem_buffer: null,
-      no_alloc: true,
-    })!;
+    const context = this.#context();
     const tensor = ggml.ggml_new_tensor_3d(context, type, row_elements, rows / planes, planes)!;
     ggml.ggml_backend_tensor_alloc(buffer, tensor, address);
     this.#known.set(key, { context, tensor });
     return tensor;
+  }
+
+  /** A tensor of any size at a place: bytes as they are. */
+  bytesAt({ buffer, address }: Place): Pointer {
+    let known = this.#known.get('bytes');
+    if (!known) {
+      const context = this.#context();
+      known = { context, tensor: this.#ggml.ggml_new_tensor_1d(context, GgmlType.I8, any_bytes)! };
+      this.#known.set('bytes', known);
+    }
+    koffi.encode(known.tensor, tensorLayout.buffer, 'void *', buffer);
+    koffi.encode(known.tensor, tensorLayout.data, 'void *', address);
+    return known.tensor;
+  }
+
+  #context(): Pointer {
+    return this.#ggml.ggml_init({
+      mem_size: 2 * Number(this.#ggml.ggml_tensor_overhead()),
+      mem_buffer: null,
+      no_alloc: true,
+    })!;
   }
 
   free(): void {

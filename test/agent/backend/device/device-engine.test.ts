@@ -1,0 +1,112 @@
+/**
+ * The engine on a Vulkan device against libllama on the same one, teacher-forced as on CPUs (`reference.test.ts`),
+ * with memory of its own and from a pool of the device. Kernels there run on the CPU, and slowly: models and prompts
+ * are small.
+ */
+import { afterAll, describe, expect, test } from 'vitest';
+import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
+import { DevicePool } from '../../../../agent/memory/device-pool.ts';
+import { LlamaContext } from '../../../../native/llama-context.ts';
+import {
+  argmax,
+  engineOptions,
+  type Generated,
+  generate,
+  model,
+  prompt,
+  referenceRows,
+  rootMeanSquare,
+  topGap,
+} from '../../engine/support.ts';
+import { tolerances } from '../../engine/tolerances.ts';
+import { isThere, lacking, vulkan } from './support.ts';
+
+const mib = 2 ** 20;
+const types = ['F32', 'Q8_0', 'Q4_0'] as const;
+let judged = 0;
+let differing = 0;
+
+/** Matrices in 32 bits are multiplied in 16 there: libllama differs from itself by 0.017, and from its CPU by 0.025. */
+const toleranceOf = (type: string): number => tolerances[type === 'F32' ? 'F16' : type]!;
+
+/** Every token is the reference's own, unless its two best are closer than four times the tolerance. */
+function judge(type: string, generated: Generated, rows: readonly Float32Array[]): void {
+  const tolerance = toleranceOf(type);
+  rows.forEach((row, index) => {
+    judged++;
+    expect(rootMeanSquare(row, generated.rows[index]!), `row ${index}`).toBeLessThan(tolerance);
+    if (argmax(row) === generated.tokens[index]) return;
+    differing++;
+    expect(topGap(row), `token ${index}`).toBeLessThan(4 * tolerance);
+  });
+}
+
+function reference(path: string): LlamaContext {
+  return new LlamaContext({
+    model_path: path,
+    threads: 1,
+    n_ctx: 1024,
+    n_seq_max: 1,
+    n_batch: 1024,
+    gpu_layers: 99,
+  });
+}
+
+describe.skipIf(!isThere)(`an engine on a Vulkan device${lacking}`, () => {
+  test.each(types)('chooses what libllama chooses there, %s', async (type) => {
+    const path = await model('tiny-llama', type);
+    const { backend } = vulkan();
+    const engine = new NativeEngine(engineOptions(path, { kv_tokens: 1024 }), backend);
+    const context = reference(path);
+    const asked = [3, 40].map((length, seed) => ({
+      prompt: prompt(length, engine.info.n_vocab, seed + 1),
+      max_new_tokens: 6,
+    }));
+    generate(engine, asked).forEach((generated, index) => {
+      judge(type, generated, referenceRows(context, asked[index]!.prompt, generated.tokens));
+    });
+    context.close();
+    engine.close();
+  });
+
+  test('with weights, KV and results in one pool: loaded, reused, and in slabs that lie apart', async () => {
+    const { backend } = vulkan();
+    const pool = new DevicePool(backend, { pool_bytes: 64 * mib, threads: 2 });
+    const path = await model('tiny-llama', 'Q8_0');
+    const options = engineOptions(path, { kv_tokens: 2048, prefill_chunk_tokens: 128 });
+    const reused: number[] = [];
+    const open = (): NativeEngine => {
+      const opening = pool.open(options, { on_loaded: (load) => reused.push(load.reused_bytes) });
+      for (;;) {
+        const engine = opening.advance(true);
+        if (engine) return engine;
+      }
+    };
+    const context = reference(path);
+    for (let round = 0; round < 2; round++) {
+      const engine = open();
+      // Longer than a slab: gathered before it is attended.
+      const asked = [300, 20].map((length, seed) => ({
+        prompt: prompt(length, engine.info.n_vocab, seed + 5),
+        max_new_tokens: 4,
+      }));
+      generate(engine, asked).forEach((generated, index) => {
+        judge('Q8_0', generated, referenceRows(context, asked[index]!.prompt, generated.tokens));
+      });
+      pool.verify();
+      expect(pool.report()).toMatchObject({ lost_bytes: 0 });
+      expect(pool.report().scratch_bytes).toBeGreaterThan(0);
+      engine.close();
+      pool.verify();
+      expect(pool.report()).toMatchObject({ kv_bytes: 0, scratch_bytes: 0, weights_bytes: 0 });
+    }
+    expect(reused[0]).toBe(0);
+    expect(reused[1]).toBe(pool.report().reusable_bytes);
+    context.close();
+    await pool.close();
+  });
+
+  afterAll(() => {
+    console.log(`${judged} tokens judged, ${differing} chosen otherwise within near ties`);
+  });
+});
