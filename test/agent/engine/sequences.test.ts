@@ -1,7 +1,6 @@
 /** Life of sequences: queueing, cancelling, preemption, shared prefixes, scattered KV, damaged KV, embeddings. */
 import { describe, expect, test } from 'vitest';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
-import { memoryAt } from '../../../native/ggml.ts';
 import type { EngineOptions, SequenceOutput } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import {
@@ -18,6 +17,7 @@ import {
   stepAlone,
   withEngine,
 } from './support.ts';
+import { testBackend } from './test-backend.ts';
 
 const path = await model('tiny-llama', 'F16');
 const invariant: Partial<EngineOptions> = { batch_invariant: true };
@@ -284,6 +284,7 @@ describe('KV blocks', () => {
       const [whole] = generate(engine, [asked()]);
       const scattered = new NativeEngine(
         engineOptions(path, { ...invariant, kv_tokens: 1024, max_sequences: 33 }),
+        testBackend(),
       );
       for (let id = 100; id < 132; id++) start(scattered, id, 17, 40);
       scattered.step();
@@ -323,11 +324,11 @@ describe('KV blocks', () => {
           const kv = engine.kvOf(1);
           if (!damage || done || !kv || tokens.length < 4) continue;
           done = true;
-          const { keys_address } = kv.stage.kv.layer(0);
-          const bytes = 16 * kv.stage.kv.row_bytes;
-          const block = memoryAt(BigInt(keys_address + kv.blocks[1]! * bytes), bytes);
+          const cache = kv.stage.kv;
+          const block = new Uint8Array(16 * cache.row_bytes);
           // Another sequence's keys would look like these: valid numbers, in the wrong place.
-          block.set(memoryAt(BigInt(keys_address + kv.blocks[2]! * bytes), bytes));
+          cache.readRows(0, cache.rowOf(kv.blocks, 32), block);
+          cache.writeRows(0, cache.rowOf(kv.blocks, 16), block);
         }
         return tokens;
       });

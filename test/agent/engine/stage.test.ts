@@ -1,12 +1,12 @@
 /** Stages: a model cut between any two operators computes the same bits as the whole. */
 
 import { describe, expect, test } from 'vitest';
-import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
 import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { enumerateOperators, stageOperators } from '../../../agent/engine/operators.ts';
 import { type BatchSegment, Stage } from '../../../agent/engine/stage.ts';
 import { loadGgml } from '../../../native/ggml.ts';
 import { model, prompt } from './support.ts';
+import { testBackend } from './test-backend.ts';
 
 test('operators of a model in the order of computation', () => {
   expect(enumerateOperators(2)).toEqual([
@@ -37,9 +37,9 @@ describe.each(['tiny-llama', 'tiny-qwen3moe'])('%s', (preset) => {
     };
     const ggml = loadGgml();
     const end = enumerateOperators(file.model.n_layer).length;
-    const whole = new Stage(cpuBackend(ggml), file, options);
-    const front = new Stage(cpuBackend(ggml), file, { ...options, range: { begin: 0, end: cut } });
-    const back = new Stage(cpuBackend(ggml), file, { ...options, range: { begin: cut, end } });
+    const whole = new Stage(testBackend(), file, options);
+    const front = new Stage(testBackend(), file, { ...options, range: { begin: 0, end: cut } });
+    const back = new Stage(testBackend(), file, { ...options, range: { begin: cut, end } });
     const first = { rows: 40, blocks: [0, 1, 2] };
     const second = { rows: 7, blocks: [5] };
     const segments = (output: BatchSegment['output']): BatchSegment[] =>

@@ -14,9 +14,12 @@ import type {
   SequenceRequest,
   StepReport,
 } from '../../../spec/engine-contract.ts';
+import { test_device, testBackend } from './test-backend.ts';
 
 /** One: ggml's threads spin at barriers, so that test files side by side would take cores from one another. */
 const threads = 1;
+/** More than any model has. */
+const all_layers = 999;
 
 /**
  * A generated model, made once per machine and seed.
@@ -169,7 +172,7 @@ export function generate(engine: NativeEngine, asked: readonly Asked[], startEve
 }
 
 export function withEngine<T>(options: EngineOptions, use: (engine: NativeEngine) => T): T {
-  const engine = new NativeEngine(options);
+  const engine = new NativeEngine(options, testBackend());
   try {
     return use(engine);
   } finally {
@@ -204,5 +207,14 @@ export function reference(
   model_path: string,
   more: { kv_type?: number; embeddings?: boolean } = {},
 ): LlamaContext {
-  return new LlamaContext({ model_path, threads, n_ctx: 4096, n_seq_max: 1, n_batch: 4096, ...more });
+  const gpu_layers = test_device === undefined ? 0 : all_layers;
+  return new LlamaContext({
+    model_path,
+    threads,
+    n_ctx: 4096,
+    n_seq_max: 1,
+    n_batch: 4096,
+    gpu_layers,
+    ...more,
+  });
 }

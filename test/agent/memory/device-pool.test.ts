@@ -6,7 +6,6 @@
 import { readFileSync, statSync } from 'node:fs';
 import { totalmem } from 'node:os';
 import { afterEach, describe, expect, test } from 'vitest';
-import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
 import type { KvStorage } from '../../../agent/engine/kv-storage.ts';
 import type { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
@@ -21,6 +20,7 @@ import {
   prompt,
   withEngine,
 } from '../engine/support.ts';
+import { testBackend } from '../engine/test-backend.ts';
 import { codeOf, mib, openIn } from './support.ts';
 
 const ggml = loadGgml();
@@ -41,7 +41,7 @@ afterEach(async () => {
 });
 
 function newPool(pool_bytes: number): DevicePool {
-  const pool = new DevicePool(cpuBackend(ggml), { pool_bytes, threads: 1 });
+  const pool = new DevicePool(testBackend(), { pool_bytes, threads: 1 });
   pools.push(pool);
   return pool;
 }
@@ -289,7 +289,7 @@ describe('a pool that the kernel refuses', () => {
   test('is made smaller until it is not, and serves', async () => {
     // Addresses for special layouts are private memory: more than there is is refused, but by vm.overcommit_memory 1.
     const refuses = readFileSync('/proc/sys/vm/overcommit_memory', 'utf8').trim() !== '1';
-    const pool = DevicePool.largest(cpuBackend(ggml), { pool_bytes: 4 * totalmem(), threads: 1 });
+    const pool = DevicePool.largest(testBackend(), { pool_bytes: 4 * totalmem(), threads: 1 });
     pools.push(pool);
     if (refuses && pool.memory.layouts.length > 1)
       expect(pool.report().pool_bytes).toBeLessThan(4 * totalmem());
@@ -297,7 +297,7 @@ describe('a pool that the kernel refuses', () => {
   });
 
   test('is an error where even little of it is refused', () => {
-    expect(codeOf(() => DevicePool.largest(cpuBackend(ggml), { pool_bytes: 2 ** 52, threads: 1 }))).toBe(
+    expect(codeOf(() => DevicePool.largest(testBackend(), { pool_bytes: 2 ** 52, threads: 1 }))).toBe(
       'E_NATIVE_MEMORY',
     );
   });

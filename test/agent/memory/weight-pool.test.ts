@@ -18,7 +18,6 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
-import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
 import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { stageOperators } from '../../../agent/engine/operators.ts';
@@ -38,6 +37,7 @@ import {
   referenceRows,
   topGap,
 } from '../engine/support.ts';
+import { testBackend } from '../engine/test-backend.ts';
 import { codeOf, finish, mib, openIn } from './support.ts';
 
 const ggml = loadGgml();
@@ -53,7 +53,7 @@ afterEach(async () => {
 afterAll(() => rmSync(folder, { recursive: true }));
 
 function newPool(options: Partial<DevicePoolOptions> = {}): DevicePool {
-  const pool = new DevicePool(cpuBackend(ggml), { pool_bytes: 32 * mib, threads: 1, ...options });
+  const pool = new DevicePool(testBackend(), { pool_bytes: 32 * mib, threads: 1, ...options });
   pools.push(pool);
   return pool;
 }
@@ -71,7 +71,7 @@ function alone(path: string): ReturnType<typeof answer> {
 
 /** The same, asked several times: from the second time on it knows the prompt, and computes less of it at once. */
 function aloneAgain(path: string, times: number): ReturnType<typeof answer>[] {
-  const engine = new NativeEngine(engineOptions(path, { kv_tokens: 512 }), cpuBackend(ggml));
+  const engine = new NativeEngine(engineOptions(path, { kv_tokens: 512 }), testBackend());
   try {
     return Array.from({ length: times }, () => answer(engine));
   } finally {

@@ -7,7 +7,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { cpuBackend } from '../../../../agent/backend/cpu/cpu-backend.ts';
 import type { EngineOpening } from '../../../../agent/engine/engine-opening.ts';
 import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
 import { ContentHashCache } from '../../../../agent/memory/content-hashes.ts';
@@ -24,6 +23,7 @@ import { SharedTensors } from '../../../../agent/memory/peers/shared-tensors.ts'
 import type { WeightLoad } from '../../../../agent/memory/pooled-loading.ts';
 import { loadGgml } from '../../../../native/ggml.ts';
 import { engineOptions, generate, model, prompt } from '../../engine/support.ts';
+import { testBackend } from '../../engine/test-backend.ts';
 import { mib } from '../support.ts';
 
 const ggml = loadGgml();
@@ -137,7 +137,7 @@ afterAll(() => {
 });
 
 function newPool(more: Partial<DevicePoolOptions> = {}): DevicePool {
-  pool = new DevicePool(cpuBackend(ggml), {
+  pool = new DevicePool(testBackend(), {
     pool_bytes: 160 * mib,
     threads: 1,
     content_hashes: hashes,

@@ -1,0 +1,19 @@
+import type { Backend } from '../../../agent/backend/backend.ts';
+import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
+import { deviceBackend } from '../../../agent/backend/device/device-backend.ts';
+import { loadGgml } from '../../../native/ggml.ts';
+
+/**
+ * ggml's name of the device that suites of the engine and of its memory compute on; undefined: the CPU.
+ * `npm test -- --vulkan` sets it, and the libraries that have it.
+ */
+export const test_device: string | undefined = process.env.HPCSERVE_TEST_DEVICE;
+
+let device: Backend | undefined;
+
+export function testBackend(): Backend {
+  const ggml = loadGgml();
+  if (test_device === undefined) return cpuBackend(ggml);
+  device ??= deviceBackend(ggml, test_device);
+  return device;
+}
