@@ -107,7 +107,7 @@ const removedPattern = /^\.(nfs|fuse_hidden)/;
  * reader closes them, but sshfs forgets some for ever.
  */
 export function wasRemoved({ entries }: LockState): boolean {
-  return entries !== undefined && entries.every((name) => removedPattern.test(name));
+  return entries?.every((name) => removedPattern.test(name)) === true;
 }
 
 /**

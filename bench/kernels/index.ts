@@ -7,7 +7,7 @@
 import { execFileSync } from 'node:child_process';
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
-import { Compute } from '../../agent/engine/compute.ts';
+import { CpuCompute } from '../../agent/backend/cpu/cpu-compute.ts';
 import { KernelChoice } from '../../agent/engine/kernel-choice.ts';
 import { loadCpuKernels } from '../../native/cpu-kernels.ts';
 import { type Ggml, loadGgml } from '../../native/ggml.ts';
@@ -36,7 +36,7 @@ const onednn_bar = 0.8;
 interface Settings {
   ggml: Ggml;
   packed: PackedProducts;
-  compute: Compute;
+  compute: CpuCompute;
   rounds: number;
   /** GFLOP/s of oneDNN by `key`, where it was measured. */
   onednn: ReadonlyMap<string, number>;
@@ -153,7 +153,7 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
   log(`${threads} threads, ${packed.set.name}`);
   const onednn =
     values.torch === undefined ? new Map<string, number>() : measureTorch(values.torch, threads, rounds);
-  const compute = new Compute(ggml, { threads, fixed_paths: false });
+  const compute = new CpuCompute(ggml, { threads, fixed_paths: false });
   try {
     const settings = { ggml, packed, compute, rounds, onednn };
     return types.filter((type) => values.type.includes(type)).flatMap((type) => measure(settings, type, log));

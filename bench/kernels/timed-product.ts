@@ -1,4 +1,4 @@
-import type { Compute } from '../../agent/engine/compute.ts';
+import type { Compute } from '../../agent/backend/compute.ts';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, GgmlType, memoryAt } from '../../native/ggml.ts';
 import type { PackedProducts } from '../../native/packed-products.ts';
@@ -64,7 +64,7 @@ export class TimedProduct {
   /** @returns milliseconds of one product with `m` rows, one of `row_counts` */
   run_ms(m: number): number {
     const started = performance.now();
-    this.#compute.run(this.#graphs.get(m)!);
+    this.#compute.open(this.#graphs.get(m)!).run();
     return (performance.now() - started) / this.#matrices.length;
   }
 

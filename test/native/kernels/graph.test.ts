@@ -1,6 +1,6 @@
 /** Our products as operators of ggml's graphs, from weights in our layout, beside double precision and in parts. */
 import { expect, it } from 'vitest';
-import { Compute } from '../../../agent/engine/compute.ts';
+import { CpuCompute } from '../../../agent/backend/cpu/cpu-compute.ts';
 import { GgmlType, loadGgml, memoryAt } from '../../../native/ggml.ts';
 import { PackedProducts } from '../../../native/packed-products.ts';
 import {
@@ -26,7 +26,7 @@ function graphProduct(
   threads: number,
 ): Float32Array {
   const { n, k, type, bytes } = matrix;
-  const compute = new Compute(ggml, { threads, fixed_paths: false });
+  const compute = new CpuCompute(ggml, { threads, fixed_paths: false });
   const context = ggml.ggml_init({ mem_size: 2 ** 16, mem_buffer: null, no_alloc: true })!;
   const weights = ggml.ggml_new_tensor_2d(context, packedTypes[type], k, n)!;
   const size = Number(ggml.ggml_backend_buft_get_alloc_size(packed.bufferType, weights));
@@ -46,7 +46,7 @@ function graphProduct(
     memoryAt(ggml.ggml_get_data(input)!, x.byteLength).set(
       new Uint8Array(x.buffer, x.byteOffset, x.byteLength),
     );
-    compute.run(graph);
+    compute.open(graph).run();
     const y = new Float32Array(m * (n + margin));
     const found = new Float32Array(memoryAt(ggml.ggml_get_data(result)!, 4 * m * n).slice().buffer);
     for (let row = 0; row < m; row++) y.set(found.subarray(row * n, (row + 1) * n), row * (n + margin));
