@@ -46,7 +46,7 @@ export class OldSystem implements AsyncDisposable {
 
   static async start(archive: string, home: string): Promise<OldSystem> {
     await ensureFiles();
-    // The first process waits for whatever is left without a parent, as init does. It says its number once it is inside.
+    // The first process waits for whatever is left without a parent, as init does, and says its number once inside.
     const script = `set -e
       read -r pid rest < /proc/self/stat
       mount --rbind /dev "$1/dev"
