@@ -47,7 +47,7 @@ export interface CpuKernels extends Bound<typeof table> {
 let loaded: CpuKernels | undefined;
 
 /**
- * Loads the library, once a process. It needs nothing but the C library, and asks the CPU before it uses an instruction.
+ * Loads the library, once a process. It needs nothing but the C library, and asks the CPU what it may use.
  * @returns undefined where it was not built
  */
 export function loadCpuKernels(path = cpuKernelsPath): CpuKernels | undefined {
