@@ -4,7 +4,6 @@ import { describe, expect, test } from 'vitest';
 import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { enumerateOperators, stageOperators } from '../../../agent/engine/operators.ts';
 import { type BatchSegment, Stage } from '../../../agent/engine/stage.ts';
-import { loadGgml } from '../../../native/ggml.ts';
 import { model, prompt } from './support.ts';
 import { testBackend } from './test-backend.ts';
 
@@ -35,7 +34,6 @@ describe.each(['tiny-llama', 'tiny-qwen3moe'])('%s', (preset) => {
       kv_type: 'f16' as const,
       batch_invariant: true,
     };
-    const ggml = loadGgml();
     const end = enumerateOperators(file.model.n_layer).length;
     const whole = new Stage(testBackend(), file, options);
     const front = new Stage(testBackend(), file, { ...options, range: { begin: 0, end: cut } });

@@ -4,8 +4,8 @@ import { deviceBackend } from '../../../agent/backend/device/device-backend.ts';
 import { loadGgml } from '../../../native/ggml.ts';
 
 /**
- * ggml's name of the device that suites of the engine and of its memory compute on; undefined: the CPU.
- * `npm test -- --vulkan` sets it, and the libraries that have it.
+ * ggml's name of the device that suites of the engine and of its memory compute on, where somebody names one and the
+ * libraries that have it (HPCSERVE_NATIVE_LIBRARIES); undefined: the CPU.
  */
 export const test_device: string | undefined = process.env.HPCSERVE_TEST_DEVICE;
 

@@ -9,7 +9,6 @@ import { afterEach, describe, expect, test } from 'vitest';
 import type { KvStorage } from '../../../agent/engine/kv-storage.ts';
 import type { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
-import { loadGgml } from '../../../native/ggml.ts';
 import type { EngineOptions } from '../../../spec/engine-contract.ts';
 import {
   type Asked,
@@ -23,7 +22,6 @@ import {
 import { testBackend } from '../engine/test-backend.ts';
 import { codeOf, mib, openIn } from './support.ts';
 
-const ggml = loadGgml();
 const pools: DevicePool[] = [];
 const engines: NativeEngine[] = [];
 const fillers: KvStorage[] = [];

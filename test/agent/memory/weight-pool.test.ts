@@ -25,7 +25,6 @@ import { planWeights } from '../../../agent/engine/weight-plan.ts';
 import { ContentHashCache } from '../../../agent/memory/content-hashes.ts';
 import { DevicePool, type DevicePoolOptions } from '../../../agent/memory/device-pool.ts';
 import { learnContents } from '../../../agent/memory/learn-contents.ts';
-import { loadGgml } from '../../../native/ggml.ts';
 import type { SynthQuantization } from '../../../native/synth/quantization.ts';
 import {
   argmax,
@@ -40,7 +39,6 @@ import {
 import { testBackend } from '../engine/test-backend.ts';
 import { codeOf, finish, mib, openIn } from './support.ts';
 
-const ggml = loadGgml();
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-pool-'));
 let pools: DevicePool[] = [];
 afterEach(async () => {
