@@ -73,7 +73,8 @@ function ensureInstalled() {
   // Headers come with Node mostly, in its own folder or that of the system: compile against them instead of downloading.
   const headers = [dirname(dirname(process.execPath)), '/usr'].find(headersMatch);
   if (!env.npm_config_nodedir && headers !== undefined) env.npm_config_nodedir = headers;
-  env.CXXFLAGS = [env.CXXFLAGS, `-include '${objectWrap}'`].filter(Boolean).join(' ');
+  // Headers of Node 20 in front of node-addon-api's own do not compile.
+  if (major >= 24) env.CXXFLAGS = [env.CXXFLAGS, `-include '${objectWrap}'`].filter(Boolean).join(' ');
   const started = Date.now();
   const result = spawnSync('npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error'], {
     cwd: root,
