@@ -11,6 +11,8 @@ import type { Endpoint } from './clients.ts';
 const model = 'bench';
 /** Of one replica: weights of 1.2 GB, what Python takes, and the rest for KV. Higher: more KV than the clients fill. */
 const memory_gb = 5;
+/** Beside the devices, for the node agent. */
+const agent_gb = 2;
 
 /** A deployment that serves, from `deploy` to `stop`, with a home of its own. */
 export class Deployment implements AsyncDisposable {
@@ -55,7 +57,7 @@ export class Deployment implements AsyncDisposable {
     const ticks_per_s = Number(execFileSync('getconf', ['CLK_TCK'], { encoding: 'utf8' }));
     const times = new Map<string, number>();
     for (const pid of processesWithArgument((argument) => argument.includes(`${this.#home.folder}/`))) {
-      const what = /dist\/(gateway|agent|control\/keeper)\//.exec(
+      const what = /dist\/(?:bundle\/|control\/)?(gateway|agent|keeper)(?:\/|\.js)/.exec(
         readFileSync(`/proc/${pid}/cmdline`, 'utf8'),
       );
       if (!what) continue;
@@ -87,7 +89,7 @@ node_kinds:
     interconnect: none
     devices: [{ kind: cpu, model: CPU, count: ${devices}, memory_gb: ${memory_gb}, cores: ${cores} }]
     cpus: ${cores * devices}
-    memory_gb: ${memory_gb * devices}
+    memory_gb: ${(memory_gb + agent_gb) * devices}
 `;
 }
 
