@@ -52,7 +52,7 @@ function compile(addon: string, arch: TargetArchitecture, target: string): void 
     // Looked up from the addon's folder.
     const headers = join('node_modules', headerPackage);
     cpSync(join(packageRoot, headers), join(work, headers), { recursive: true });
-    const env = { ...process.env, ...toolchainEnvironment(arch, work) };
+    const env = { ...withoutNpmSettings(process.env), ...toolchainEnvironment(arch, work) };
     const options = ['rebuild', '--release', `--arch=${arch}`, `--nodedir=${node}`];
     run([process.execPath, nodeGyp(), ...options], source, env);
     const made = join(source, 'build/Release');
@@ -62,6 +62,12 @@ function compile(addon: string, arch: TargetArchitecture, target: string): void 
   } finally {
     rmSync(work, { recursive: true, force: true });
   }
+}
+
+/** node-gyp takes what npm tells its scripts (`npm_config_nodedir`) over its own options. */
+function withoutNpmSettings(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  const kept = Object.entries(environment).filter(([name]) => !/^npm_(package_)?config_/i.test(name));
+  return Object.fromEntries(kept);
 }
 
 /** node-gyp comes with npm. */

@@ -237,7 +237,11 @@ describe('requests that are wrong', () => {
 
 describe('models that cannot answer now', () => {
   it('say what their replicas do', async () => {
-    const answer = await stage.post(path, { ...chat, model: 'org/big-model' });
+    const answer = await stage.post(
+      path,
+      { ...chat, model: 'org/big-model' },
+      { 'x-hpcserve-qos': 'wait=0' },
+    );
     expect(answer.status).toBe(503);
     expect(answer.headers.get('retry-after')).toBe('15');
     expect((await errorOf(answer)).message).toMatch(/cannot be reached|loading its weights \(30 %\)/);
