@@ -189,7 +189,7 @@ describe('filters', () => {
     await session({ node: 'cheap', precision: 'q4_0' });
     await session({ node: 'later', precision: 'f16', state: 'loading' });
     await until(async () => (await table()).sessions.length === 2, 'both sessions to be known');
-    const answer = await shared.stage.post(path, chat, { 'x-hpcserve-qos': 'quantization>=16bit' });
+    const answer = await shared.stage.post(path, chat, { 'x-hpcserve-qos': 'quantization>=16bit; wait=0.5' });
     expect(answer.status).toBe(503);
     expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(0);
     const { error } = (await answer.json()) as { error: { message: string } };
