@@ -49,12 +49,27 @@ export const endToEndLane: Lane = {
   ],
 };
 
-export const lanesSideBySide: readonly Lane[] = [
-  {
-    title: 'units',
-    options: [`--maxWorkers=${laneWorkers.units}`, ...excluding([endToEnd, ...Object.keys(alone)])],
-  },
-  endToEndLane,
+const ownProcess = 'test/{agent,conformance,failover,native}/**';
+const inSharedProcesses: Lane = {
+  title: 'rooms',
+  options: [
+    `--maxWorkers=${laneWorkers.units}`,
+    '--no-isolate',
+    ...excluding([endToEnd, ownProcess, ...Object.keys(alone)]),
+  ],
+};
+const inOwnProcesses: Lane = {
+  title: 'engines',
+  options: [
+    `--maxWorkers=${laneWorkers.units}`,
+    ...excluding([endToEnd, 'test/!(agent|conformance|failover|native)/**', ...Object.keys(alone)]),
+  ],
+};
+
+/** What runs side by side; the lanes of one list run one after the other. */
+export const lanesSideBySide: readonly (readonly Lane[])[] = [
+  [inSharedProcesses, inOwnProcesses],
+  [endToEndLane],
 ];
 
 export const laneAlone: Lane = { title: 'alone', options: ['--no-file-parallelism'] };

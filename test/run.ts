@@ -16,7 +16,7 @@ import { loadGgml } from '../native/ggml.ts';
 import { parseTestArguments, type TestArguments } from './arguments.ts';
 import { ensureShellcheckInstalled, ensureSlurmInstalled } from './cluster/install.ts';
 import { acquireCluster, type ClusterLease, testClusterName } from './cluster/shared.ts';
-import { aloneOf, laneAlone, lanesSideBySide, laneWorkers } from './lanes.ts';
+import { aloneOf, type Lane, laneAlone, lanesSideBySide, laneWorkers } from './lanes.ts';
 import { runOnNode } from './other-node.ts';
 import type { TestReport } from './reporter.ts';
 import { runVitest } from './run-vitest.ts';
@@ -51,9 +51,7 @@ let report: TestReport;
 let stable: Set<string>;
 try {
   const alone = aloneOf(filters);
-  const reports = await Promise.all(
-    lanesSideBySide.map((lane) => runVitest(lane, filters, { prefixed: true })),
-  );
+  const reports = (await Promise.all(lanesSideBySide.map(oneAfterTheOther))).flat();
   if (alone.length > 0) reports.push(await runVitest(laneAlone, alone));
   report = merged(reports);
   stable = await passAlone(report);
@@ -118,6 +116,12 @@ function instructionSets(): string[] {
     `instruction sets of this CPU, on which all ran: ${cpuFeatures.join(' ')}`,
     `CPU libraries that ran here, one by one: ${names.join(', ')}`,
   ];
+}
+
+async function oneAfterTheOther(lanes: readonly Lane[]): Promise<TestReport[]> {
+  const reports: TestReport[] = [];
+  for (const lane of lanes) reports.push(await runVitest(lane, filters, { prefixed: true }));
+  return reports;
 }
 
 /** The cluster of each worker, up from the first suite that needs it to the last. */

@@ -340,14 +340,14 @@ describe('a model that follows demand over sites of this machine', () => {
     await load;
     expect(answers.size).toBe(1);
 
-    await expect.poll(phases, { timeout: 60_000 }).toEqual(['asleep', 'asleep']);
+    await expect.poll(phases, { timeout: 100_000 }).toEqual(['asleep', 'asleep']);
     // A request to the gateway of either site wakes it where it is cheaper.
     const woken = await home.run(['chat', 'toy', 'Hello', '--site', 'one']);
     expect(woken.code, woken.stderr).toBe(0);
     expect(await replicas()).toBe('0+1');
     const stopped = await home.run(['stop', 'demo', '--sites', 'one,two']);
     expect(stopped.code, stopped.stderr).toBe(0);
-  }, 240_000);
+  }, 300_000);
 });
 
 async function ask(url: string, key: string, max_tokens: number): Promise<string> {
@@ -366,7 +366,7 @@ it('a gateway that does not reach the other site is no success', async () => {
   writeSite('three', `mesh:\n  bootstrap: ["127.0.0.1:${await freePort()}"]\n`);
   writeFileSync(join(meshFolder('three'), 'network.key'), new Uint8Array(32).fill(7), { mode: 0o600 });
   writeModel({}, { devices: { node_kinds: ['one/this-machine', 'three/this-machine'] } });
-  const outcome = await home.run(['deploy', 'model.yaml', '--sites', 'one,three', '--timeout', '30s'], {
+  const outcome = await home.run(['deploy', 'model.yaml', '--sites', 'one,three', '--timeout', '20s'], {
     timeout_ms: 150_000,
   });
   const stopped = await home.run(['stop', 'demo', '--sites', 'one,three']);

@@ -69,12 +69,12 @@ it('hands the end of the job on to the gateway, which drains, however often Slur
   await gatewayUp();
   // To this process alone, as Slurm does where it tracks processes by cgroup.
   keeper!.kill('SIGTERM');
-  await expect.poll(() => output, { timeout: 10_000 }).toContain('gateway drains');
+  await expect.poll(() => output, { timeout: 30_000 }).toContain('gateway drains');
   keeper!.kill('SIGTERM');
   expect(await ended).toBe(0);
   expect(output).toContain('gateway stopped');
   expect(isThere(gatewayPid()!)).toBe(false);
-}, 40_000);
+}, 60_000);
 
 it('starts the gateway as every gateway is started', async () => {
   start();
