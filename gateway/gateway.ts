@@ -83,6 +83,8 @@ export interface RunningGateway {
 export interface GatewayOptions {
   log: GatewayLog;
   times?: Partial<GatewayTimes>;
+  /** Requests that may wait for a replica that starts; absent: as many as may wait at a replica. */
+  waiting_max?: number;
   /** The folder was taken over by another gateway: this one has closed itself. */
   onLost?: () => void;
   /** The process that holds its listening sockets, where there is one. */
@@ -313,7 +315,7 @@ async function openFront(
     waiting: {
       ...times,
       wake_wait_ms: 1000 * services.wait_max_s,
-      room: new WaitingRoom(limits.queue_length),
+      room: new WaitingRoom(options.waiting_max ?? limits.queue_length),
     },
   });
   const tls = config.tls ? await ClientTls.open({ ...config, tls: config.tls }, log) : undefined;

@@ -22,6 +22,7 @@ import { ReplicaSearch } from './replica-search.ts';
 import { asksContinuousUsage } from './request-body.ts';
 import { StreamRelay } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
+import type { NoPlace } from './waiting-room.ts';
 
 type Result<K extends AttemptResult['kind']> = Extract<AttemptResult, { kind: K }>;
 
@@ -80,7 +81,8 @@ export class ProxiedRequest {
     };
     this.#client = new ClientAnswer(of);
     const patient_until_ms = of.began_ms + clientPatience_ms(of.request.headers, filter?.qos);
-    this.#search = new ReplicaSearch(services.router, this.#route, services.waiting, patient_until_ms);
+    const client = { key_id: key.id, patient_until_ms };
+    this.#search = new ReplicaSearch(services.router, this.#route, services.waiting, client);
   }
 
   start(): void {
@@ -265,7 +267,17 @@ export class ProxiedRequest {
     const next = await this.#search.expected({ lost_ms: performance.now(), again });
     if (this.#decided) return;
     if (next) this.#begin(next);
+    else if (this.#search.turnedAway) await this.#turnAway(this.#search.turnedAway);
     else nobody();
+  }
+
+  /** It would wait for a replica that comes, and all places for that are taken. */
+  async #turnAway(why: NoPlace): Promise<void> {
+    const { router, waiting } = this.#services;
+    const { error, retry_after_s } = await router.refusal(this.#route);
+    if (this.#decided) return;
+    const refusal = waiting.room.refusal(why, this.#of.key.id, [error.message, ...error.because]);
+    this.#fail(refusal, ['retry-after', String(retry_after_s ?? retryAfterFailure_s)]);
   }
 
   /**
@@ -300,7 +312,7 @@ export class ProxiedRequest {
 
   /** Nobody could be asked at all. */
   async #noReplica(): Promise<void> {
-    const { router, workload } = this.#services;
+    const { router } = this.#services;
     let refusal = await router.refusal(this.#route);
     if (this.#decided) return;
     const absent = refusal.error.code === 'E_MODEL_NO_REPLICA';
@@ -318,16 +330,24 @@ export class ProxiedRequest {
         this.#begin(next);
         return;
       }
+      if (this.#search.turnedAway) {
+        if (wanted) this.#countRefused(model);
+        await this.#turnAway(this.#search.turnedAway);
+        return;
+      }
       // What holds it up may be another thing by now, and comes at another time.
       refusal = await router.refusal(this.#route);
       if (this.#decided) return;
     }
-    if (wanted) {
-      workload.arrived(model);
-      workload.refused(model);
-    }
+    if (wanted) this.#countRefused(model);
     const { error, retry_after_s } = refusal;
     this.#fail(error, retry_after_s === undefined ? [] : ['retry-after', String(retry_after_s)]);
+  }
+
+  #countRefused(model: string): void {
+    const { workload } = this.#services;
+    workload.arrived(model);
+    workload.refused(model);
   }
 
   /** Counts once a request, from when it is known to be for a model that is deployed until it is decided. */

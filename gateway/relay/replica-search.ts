@@ -5,6 +5,7 @@ import type { RouteRequest, Router } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { Waiting } from './proxy-services.ts';
 import type { AttemptFailure, ReplicaRefusal } from './replica-refusal.ts';
+import type { NoPlace } from './waiting-room.ts';
 
 /**
  * Further replicas tried after the first that failed. Lower: failures show sooner; higher: a poisonous request does
@@ -43,6 +44,13 @@ export interface ReplicaExpectation {
   again?: readonly string[] | undefined;
 }
 
+/** Whose request it is, as far as that says how long it may wait. */
+export interface WaitingClient {
+  key_id: string;
+  /** Until when it waits, on the monotonic clock. */
+  patient_until_ms: number;
+}
+
 /**
  * Which replica one request may be sent to next. It counts who was asked and what came of it, and ends the search where
  * the request may be what harms replicas:
@@ -60,8 +68,7 @@ export class ReplicaSearch {
   readonly #router: Router;
   readonly #route: RouteRequest;
   readonly #waiting: Waiting;
-  /** Until when its client waits, on the monotonic clock. */
-  readonly #patient_until_ms: number;
+  readonly #client: WaitingClient;
   /** Sessions that are not asked again. */
   #tried: string[] = [];
   #asked = 0;
@@ -76,13 +83,13 @@ export class ReplicaSearch {
   /** Since when none is there that may be back at any moment, on the monotonic clock. */
   #lost_ms = Number.NEGATIVE_INFINITY;
   #over = false;
+  #turnedAway: NoPlace | undefined;
 
-  /** @param patient_until_ms on the monotonic clock */
-  constructor(router: Router, route: RouteRequest, waiting: Waiting, patient_until_ms: number) {
+  constructor(router: Router, route: RouteRequest, waiting: Waiting, client: WaitingClient) {
     this.#router = router;
     this.#route = route;
     this.#waiting = waiting;
-    this.#patient_until_ms = patient_until_ms;
+    this.#client = client;
   }
 
   /** Replicas that were asked. */
@@ -114,6 +121,11 @@ export class ReplicaSearch {
   /** Whether so many replicas ended under it that it goes to no other. */
   get stopsReplicas(): boolean {
     return this.#ended >= ended_max;
+  }
+
+  /** Why it waits no longer for a replica that comes: the places for that are taken. */
+  get turnedAway(): NoPlace | undefined {
+    return this.#turnedAway;
   }
 
   wasFull(session_id: string): boolean {
@@ -175,40 +187,57 @@ export class ReplicaSearch {
     const began_ms = performance.now();
     this.#waits_since_ms ??= began_ms;
     if (what.lost_ms !== undefined) this.#lost_ms = Math.max(this.#lost_ms, what.lost_ms);
-    const leave = this.#waiting.room.enter();
+    const place = this.#waiting.room.enter(this.#client.key_id);
     try {
       while (!this.#over) {
         const now_ms = performance.now();
         if (what.again && now_ms - began_ms > again_ms) this.mayBeAsked(what.again);
         const next = this.next();
-        if (next || now_ms > this.#waitsUntil_ms(now_ms, leave !== undefined, what)) return next;
+        if (next) return next;
+        if (now_ms > this.#waitsUntil_ms(now_ms, typeof place !== 'string', what)) {
+          if (typeof place === 'string' && this.#comesInTime(now_ms, what)) this.#turnedAway = place;
+          return undefined;
+        }
         await delay(look_ms);
       }
       return undefined;
     } finally {
-      leave?.();
+      if (typeof place !== 'string') place.leave();
     }
   }
 
   /** @param hasPlace whether it may wait longer than for one that may be back at any moment */
-  #waitsUntil_ms(now_ms: number, hasPlace: boolean, { wakes_in_s }: ReplicaExpectation): number {
-    const { continue_ms, load_wait_ms, wake_wait_ms } = this.#waiting;
-    const since_ms = this.#waits_since_ms!;
-    let until_ms = this.#lost_ms + continue_ms;
-    if (hasPlace && wakes_in_s !== undefined) {
-      const longest_ms = Math.min(since_ms + wake_wait_ms, this.#patient_until_ms);
-      if (since_ms + 1000 * wakes_in_s <= longest_ms) until_ms = Math.max(until_ms, longest_ms);
-    }
+  #waitsUntil_ms(now_ms: number, hasPlace: boolean, what: ReplicaExpectation): number {
+    const loaded_ms = this.#loadedUntil_ms(now_ms);
+    // One that fails to load may be started again, as one that is lost.
+    if (hasPlace && loaded_ms !== undefined) this.#lost_ms = now_ms;
+    let until_ms = this.#lost_ms + this.#waiting.continue_ms;
+    if (hasPlace) until_ms = Math.max(until_ms, loaded_ms ?? 0, this.#wokenUntil_ms(what) ?? 0);
+    return Math.min(until_ms, this.#client.patient_until_ms);
+  }
+
+  /** Whether it would wait on if it had a place. */
+  #comesInTime(now_ms: number, what: ReplicaExpectation): boolean {
+    return now_ms <= Math.max(this.#loadedUntil_ms(now_ms) ?? 0, this.#wokenUntil_ms(what) ?? 0);
+  }
+
+  /** Until when it waits for its model to wake; undefined where it does not, or not in time. */
+  #wokenUntil_ms({ wakes_in_s }: ReplicaExpectation): number | undefined {
+    if (wakes_in_s === undefined) return undefined;
+    const longest_ms = this.#atLongest_ms(this.#waiting.wake_wait_ms);
+    return this.#waits_since_ms! + 1000 * wakes_in_s <= longest_ms ? longest_ms : undefined;
+  }
+
+  /** The same for one that loads. */
+  #loadedUntil_ms(now_ms: number): number | undefined {
     const loads_in_ms = this.#loadsIn_ms;
-    if (hasPlace && loads_in_ms !== undefined) {
-      const longest_ms = Math.min(since_ms + load_wait_ms, this.#patient_until_ms);
-      if (now_ms + loads_in_ms <= longest_ms) {
-        until_ms = Math.max(until_ms, longest_ms);
-        // One that fails to load may be started again, as one that is lost.
-        this.#lost_ms = now_ms;
-      }
-    }
-    return Math.min(until_ms, this.#patient_until_ms);
+    if (loads_in_ms === undefined) return undefined;
+    const longest_ms = this.#atLongest_ms(this.#waiting.load_wait_ms);
+    return now_ms + loads_in_ms <= longest_ms ? longest_ms : undefined;
+  }
+
+  #atLongest_ms(wait_ms: number): number {
+    return Math.min(this.#waits_since_ms! + wait_ms, this.#client.patient_until_ms);
   }
 
   /** When the first replica serves that loads now; undefined where none does that it may be sent to. */

@@ -34,6 +34,19 @@ export const gatewayErrors = defineErrors({
     http_status: 429,
     exit_code: 7,
   },
+  E_KEY_WAITING: {
+    cause:
+      'Requests of one key that wait for a replica to start hold as many of the gateway’s places for that as one key may.',
+    fix: 'try again after the time that `retry-after` gives, and send fewer requests at a time until the model serves',
+    http_status: 429,
+    exit_code: 7,
+  },
+  E_GATEWAY_WAITING: {
+    cause: 'As many requests wait at the gateway for replicas to start as it has places for that.',
+    fix: 'try again after the time that `retry-after` gives, or ask another gateway of the site',
+    http_status: 503,
+    exit_code: 7,
+  },
   E_REQUEST_MEDIA_TYPE: {
     cause: 'The `content-type` of a request is another one than JSON.',
     fix: 'send the body as JSON with `content-type: application/json`',

@@ -1,7 +1,6 @@
 /** What waits for a replica that loads: streams that have lost theirs, and requests that nobody has begun to answer. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { WaitingRoom } from '../../gateway/relay/waiting-room.ts';
 import { agentPaths } from '../../spec/wire.ts';
 import { letterModel, VllmProtocol } from '../agent/adapters/vllm-protocol.mjs';
 import {
@@ -187,12 +186,44 @@ describe('a request for a model whose replica was lost', () => {
     expect((await answer).status).toBe(200);
     expect(loading.requests.length).toBe(1);
   });
+});
 
-  it('finds as many places to wait as there are, and each is given back', () => {
-    const room = new WaitingRoom(2);
-    const leave = room.enter()!;
-    expect([room.enter(), room.enter()].map((place) => place !== undefined)).toEqual([true, false]);
-    leave();
-    expect(room.enter()).toBeDefined();
+describe('places to wait for a replica that loads', () => {
+  /** Three quarters of the places are for one key. */
+  const waiting_max = 64;
+  const keyMax = 48;
+  const wave = 100;
+
+  it('are not all for the first key: another waits and is answered, and who took too many is told', async () => {
+    const patient = await startStage({ continue_ms: 300, load_wait_ms: 60_000 }, {}, { waiting_max });
+    try {
+      const loading = await patient.session(json(chatAnswer), { state: 'loading' });
+      const table = async (): Promise<string> => (await patient.admin('/hpcserve/v1/table')).text();
+      await until(async () => (await table()).includes('"reachable":true'), 'the loading replica to be seen');
+      const honest = await patient.newKey({});
+      const told: string[] = [];
+      const gone = new AbortController();
+      const attack = Array.from({ length: wave }, async () => {
+        const answer = await fetch(patient.url + path, {
+          method: 'POST',
+          headers: { authorization: `Bearer ${patient.key}`, 'content-type': 'application/json' },
+          body: JSON.stringify(chat),
+          signal: gone.signal,
+        });
+        told.push(await answer.text());
+      });
+      // As many wait as one key may; the others have their answer.
+      await until(() => told.length === wave - keyMax, 'those to be refused that are too many');
+      expect(told.every((text) => text.includes('of the 64 places of this gateway'))).toBe(true);
+      const answer = patient.post(path, chat, { authorization: `Bearer ${honest.key}` });
+      expect(await Promise.race([answer.then(() => 'answered'), delay(300, 'waits')])).toBe('waits');
+      expect(told).toHaveLength(wave - keyMax);
+      gone.abort();
+      await Promise.allSettled(attack);
+      loading.load = { state: 'serving' };
+      expect((await answer).status).toBe(200);
+    } finally {
+      await patient.close();
+    }
   });
 });

@@ -9,7 +9,12 @@ import { join } from 'node:path';
 import type { TLSSocket } from 'node:tls';
 import { pino } from 'pino';
 import { afterAll, afterEach, beforeAll } from 'vitest';
-import { type GatewayTimes, type RunningGateway, startGateway } from '../../gateway/gateway.ts';
+import {
+  type GatewayOptions,
+  type GatewayTimes,
+  type RunningGateway,
+  startGateway,
+} from '../../gateway/gateway.ts';
 import {
   authorizePeer,
   type Delegation,
@@ -234,6 +239,7 @@ export function testConfig(folder: string, change: Partial<GatewayConfig> = {}):
 export async function startStage(
   times: Partial<GatewayTimes> = {},
   change: Partial<GatewayConfig> = {},
+  options: Pick<GatewayOptions, 'waiting_max'> = {},
 ): Promise<Stage> {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-gateway-test-'));
   const config = testConfig(folder, {
@@ -244,6 +250,7 @@ export async function startStage(
   const logged: string[] = [];
   const log = pino({ level: 'debug' }, { write: (line: string) => void logged.push(line) });
   const gateway = await startGateway(config, {
+    ...options,
     log,
     times: { poll_ms: 50, drain_ms: 2000, keys_ms: 50, limits_ms: 50, ...times },
   });
