@@ -40,13 +40,14 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
   const entries = [...placed];
   const [first] = entries[0]!;
   const replicas = entries.reduce((sum, [, allocated]) => sum + allocated.replicas, 0);
-  const groups = entries
-    .filter(([, allocated]) => allocated.replicas > 0)
-    .map(([option, allocated]) => groupOf(option, allocated.replicas, allocated.share, about.estimator));
-  const where = groups.map((group, at) => {
-    const { offer } = entries[at]![0];
-    const split = group.tensor * group.pipeline > 1 ? `, ${group.tensor * group.pipeline} devices each` : '';
-    return `${group.replicas} on ${group.node_kind} (${group.device}${offer.devices.emulated ? ', emulated on CPU' : ''}${split})`;
+  const running = entries.filter(([, allocated]) => allocated.replicas > 0);
+  const groups = running.map(([option, allocated]) =>
+    groupOf(option, allocated.replicas, allocated.share, about.estimator),
+  );
+  const where = running.map(([option, allocated]) => {
+    const { node_kind, devices } = option.offer;
+    const emulated = devices.emulated ? ', emulated on CPU' : '';
+    return `${allocated.replicas} on ${node_kind} (${devices.model}${emulated}${splitWords(option)})`;
   });
   return {
     model: model.spec.name,
@@ -65,6 +66,14 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     groups,
     runners_up: replicas === 0 ? [] : runnersUp({ model, options, placed }, about),
   };
+}
+
+/** What one replica takes, where that is more than a device. */
+function splitWords({ device_count, nodes }: PlacementOption): string {
+  if (device_count === 1) return '';
+  if (nodes === 1) return `, ${device_count} devices each`;
+  const onNode = device_count / nodes;
+  return `, each with ${onNode} ${onNode === 1 ? 'device' : 'devices'} on each of ${nodes} nodes`;
 }
 
 /** What an engine is counted on to do with many requests, and who says so. */

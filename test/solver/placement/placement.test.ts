@@ -115,6 +115,21 @@ describe('placement', () => {
       });
       expect(plan.gpu_count).toBe(16);
       expect(plan.models[0]!.reasons.join()).toMatch(/takes 2 nodes/);
+      expect(plan.models[0]!.reasons).toContainEqual(
+        expect.stringMatching(/^replicas: 2 on .*, each with 4 devices on each of 2 nodes\)$/),
+      );
+    });
+
+    it.each([
+      [{ tensor: 4, pipeline: 2 }, 4, 'each with 4 devices on each of 2 nodes)'],
+      [{ tensor: 1, pipeline: 2 }, 1, 'each with 1 device on each of 2 nodes)'],
+      [{ tensor: 4, pipeline: 1 }, 4, ', 4 devices each)'],
+      [{ tensor: 1, pipeline: 1 }, 1, ' (A100-40GB)'],
+    ])('says what one takes: %j on nodes of %i', (parallel, count, words) => {
+      const small = model({ parallel }, { ...hf, weight_bytes: 20 * gib });
+      const nodes = { ...fabric, devices: { ...fabric.devices, count } };
+      const { reasons } = place(question([small], [nodes])).models[0]!;
+      expect(reasons.find((reason) => reason.startsWith('replicas: '))).toContain(words);
     });
 
     it('predicts the way between the stages by the network there is', () => {
