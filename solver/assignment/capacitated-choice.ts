@@ -144,33 +144,23 @@ export class CapacitatedChoice extends Propagator {
 
   /** Removes patterns that would cost more than the objective allows, even with the rest at its cheapest. */
   #filterByReducedCost(): void {
-    const types = this.#types;
-    const stride = this.#stride;
-    const data = this.relaxation.data;
-    const { prices } = this.relaxation;
-    const models = this.#domains.length;
+    const { relaxation } = this;
+    const { first, priced, least } = relaxation;
+    const flags = this.#flags;
     // The bound from the patterns that are left, in case the dual simplex ended early.
-    this.relaxation.bound = this.relaxation.boundAtPrices();
-    const slack = this.#objective.max - this.relaxation.bound + this.relaxation.slop;
+    relaxation.bound = relaxation.boundAtPrices();
+    const slack = this.#objective.max - relaxation.bound + relaxation.slop;
     if (slack < 0) fail();
-    for (let model = 0; model < models; model++) {
-      const domain = this.#domains[model]!;
-      const { dense, size } = domain;
+    for (let model = 0; model < this.#domains.length; model++) {
+      const { dense, size } = this.#domains[model]!;
       if (size === 1) continue;
-      const first = this.relaxation.first[model]!;
-      let least = Number.POSITIVE_INFINITY;
-      for (let index = 0; index < size; index++) {
-        const priced = this.relaxation.priced(first + dense[index]!);
-        if (priced < least) least = priced;
-      }
+      const start = first[model]!;
+      const most = least[model]! + slack;
       let removed = 0;
       for (let index = 0; index < size; index++) {
         const pattern = dense[index]!;
-        let at = (first + pattern) * stride;
-        let priced = data[at]!;
-        for (let type = 0; type < types; type++) priced += prices[type]! * data[++at]!;
-        const out = priced - least > slack;
-        this.#flags[pattern] = out ? 1 : 0;
+        const out = priced[start + pattern]! > most;
+        flags[pattern] = out ? 1 : 0;
         if (out) removed++;
       }
       if (removed > 0) this.#remove(model);

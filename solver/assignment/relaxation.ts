@@ -2,6 +2,7 @@ import { fail } from '../cp/inconsistency.ts';
 import type { SparseDomain } from '../cp/sparse-domain.ts';
 import type { Trail } from '../cp/trail.ts';
 import { invert } from './invert.ts';
+import { OpenColumns } from './open-columns.ts';
 import type { ModelPatterns } from './patterns.ts';
 
 /** Values and reduced costs below this are zero. */
@@ -26,6 +27,10 @@ export class Relaxation {
   readonly data: Float64Array;
   /** First pattern of each model in `data`. */
   readonly first: Int32Array;
+  /** By pattern, what it costs at the prices that `boundAtPrices` was asked for last; of those that are left. */
+  readonly priced: Float64Array;
+  /** By model, the least of them. */
+  readonly least: Float64Array;
 
   readonly #trail: Trail;
   readonly #domains: readonly SparseDomain[];
@@ -45,6 +50,7 @@ export class Relaxation {
   readonly #keyValues: Float64Array;
   readonly #row: Float64Array;
   readonly #room: Float64Array;
+  readonly #columns: OpenColumns;
 
   /** @param domains by model: the numbers of the patterns that are left */
   constructor(
@@ -65,6 +71,9 @@ export class Relaxation {
     });
     const total = this.first[patterns.length]!;
     this.data = new Float64Array(total * this.#stride);
+    this.priced = new Float64Array(total);
+    this.least = new Float64Array(patterns.length);
+    this.#columns = new OpenColumns(total, patterns.length, types);
     this.#modelOf = new Int32Array(total);
     patterns.forEach(({ data, count }, model) => {
       this.data.set(data, this.first[model]! * this.#stride);
@@ -96,6 +105,7 @@ export class Relaxation {
     for (let model = 0; model < models; model++) this.#keys[model] = trail.get(this.#keyCells[model]!);
     for (let column = 0; column < this.#types; column++)
       this.#extras[column] = trail.get(this.#extraCells[column]!);
+    this.#columns.take(this.#domains, this.first, this.data);
     for (let pivot = 0; ; pivot++) {
       if (!this.#solveBasis()) {
         this.#resetBasis();
@@ -146,18 +156,29 @@ export class Relaxation {
 
   /** How much a pattern costs at the present prices above the model's key pattern. */
   reducedCost(model: number, pattern: number): number {
-    return this.priced(this.first[model]! + pattern) - this.priced(this.#keys[model]!);
+    return this.#pricedNow(this.first[model]! + pattern) - this.#pricedNow(this.#keys[model]!);
   }
 
-  /** The Lagrangian bound at `prices`, from all allowed patterns. */
+  /** The Lagrangian bound at `prices`, from all allowed patterns; sets `priced` and `least`. */
   boundAtPrices(): number {
+    const { data, prices, first, priced } = this;
+    const types = this.#types;
+    const stride = this.#stride;
     let bound = 0;
-    for (let type = 0; type < this.#types; type++) bound -= this.prices[type]! * this.#counts[type]!;
+    for (let type = 0; type < types; type++) bound -= prices[type]! * this.#counts[type]!;
     for (let model = 0; model < this.#domains.length; model++) {
       const { dense, size } = this.#domains[model]!;
+      const start = first[model]!;
       let least = Number.POSITIVE_INFINITY;
-      for (let index = 0; index < size; index++)
-        least = Math.min(least, this.priced(this.first[model]! + dense[index]!));
+      for (let index = 0; index < size; index++) {
+        const pattern = start + dense[index]!;
+        let at = pattern * stride;
+        let sum = data[at]!;
+        for (let type = 0; type < types; type++) sum += prices[type]! * data[++at]!;
+        priced[pattern] = sum;
+        if (sum < least) least = sum;
+      }
+      this.least[model] = least;
       bound += least;
     }
     return bound;
@@ -167,7 +188,7 @@ export class Relaxation {
     return this.data[pattern * this.#stride]!;
   }
 
-  priced(pattern: number): number {
+  #pricedNow(pattern: number): number {
     let at = pattern * this.#stride;
     let sum = this.data[at]!;
     for (let type = 0; type < this.#types; type++) sum += this.prices[type]! * this.data[++at]!;
@@ -186,7 +207,7 @@ export class Relaxation {
       const first = this.first[model]!;
       let key = first + dense[0]!;
       for (let index = 1; index < size; index++)
-        if (this.priced(first + dense[index]!) < this.priced(key)) key = first + dense[index]!;
+        if (this.#pricedNow(first + dense[index]!) < this.#pricedNow(key)) key = first + dense[index]!;
       this.#keys[model] = key;
       this.#keyValues[model] = 1;
     }
@@ -327,9 +348,10 @@ export class Relaxation {
         entering = -1 - type;
       }
     }
+    const columns = this.#columns;
+    columns.measure(prices, row);
+    const { reduced, slopes, patterns } = columns;
     for (let model = 0; model < this.#domains.length; model++) {
-      const { dense, size } = this.#domains[model]!;
-      const first = this.first[model]!;
       const key = this.#keys[model]! * stride;
       let base = data[key]!;
       let slopeBase = leavingModel === model ? sign : 0;
@@ -338,21 +360,18 @@ export class Relaxation {
         base += prices[type]! * devices;
         slopeBase -= sign * row[type]! * devices;
       }
-      for (let index = 0; index < size; index++) {
-        const at = (first + dense[index]!) * stride;
-        let slope = slopeBase;
-        for (let type = 0; type < types; type++) slope += sign * row[type]! * data[at + 1 + type]!;
+      for (let at = columns.first[model]!, end = columns.first[model + 1]!; at < end; at++) {
+        const slope = slopeBase + sign * slopes[at]!;
         if (slope <= tolerance) continue;
-        let reduced = data[at]! - base;
-        for (let type = 0; type < types; type++) reduced += prices[type]! * data[at + 1 + type]!;
-        if (reduced < 0) reduced = 0;
-        if (reduced > (ratio + tolerance) * slope) continue;
-        const of = reduced / slope;
+        const above = Math.max(0, reduced[at]! - base);
+        if (above > (ratio + tolerance) * slope) continue;
+        const of = above / slope;
         if (of > ratio - tolerance && slope <= steepest) continue;
-        if (at === key || this.#extras.includes(first + dense[index]!)) continue;
+        const pattern = patterns[at]!;
+        if (pattern === this.#keys[model] || this.#extras.includes(pattern)) continue;
         ratio = Math.min(ratio, of);
         steepest = slope;
-        entering = first + dense[index]!;
+        entering = pattern;
       }
     }
     return entering;

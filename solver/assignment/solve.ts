@@ -65,6 +65,11 @@ const core_nodes = 300;
 const first_rung = 2e-4;
 /** A rung that was cut short is tried again so much nearer to the last one that was not. */
 const regrowth = 1.3;
+/**
+ * A plan at hand that is so many times as far above the bound as the next ceiling is a ceiling good enough. Lower: more
+ * rungs; higher: slower ones where the plan is a bad one.
+ */
+const last_reach = 1.5;
 /** Nodes of a rung in the first round; each round has so many times more of everything. */
 const rung_nodes = 4000;
 const round_growth = 4;
@@ -234,7 +239,8 @@ class AssignmentSolver {
     }
     for (;;) {
       const next = Math.max(this.#leastCost, Math.floor(this.#priceBound + step));
-      const ceiling = Math.min(this.#most, next);
+      const reach = (this.#most - this.#priceBound) / (next - this.#priceBound);
+      const ceiling = this.#incumbent && reach <= last_reach ? this.#most : Math.min(this.#most, next);
       const slack = ceiling - this.#priceBound;
       const patterns = this.#enumerate(slack, this.#patternsMax);
       if (patterns === undefined) return this.#stopped() ? 'cut' : 'too_many';
