@@ -2,7 +2,6 @@
 // The installed command. In a clone that was not built yet it says how; it never installs anything itself.
 import { mkdirSync, statSync } from 'node:fs';
 import module from 'node:module';
-import { homedir } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 
 const at = (path) => new URL(`../dist/${path}`, import.meta.url);
@@ -27,7 +26,8 @@ await import(at(bundled_ms > 0 && bundled_ms >= compiled_ms ? 'bundle/main.js' :
  * would take one in /tmp, runs whatever code it finds there, and others may make that folder first.
  */
 function keepCompiled() {
-  const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache');
+  const { XDG_CACHE_HOME, HOME } = process.env;
+  const cache = XDG_CACHE_HOME || (HOME ? join(HOME, '.cache') : '');
   if (module.enableCompileCache === undefined || !isAbsolute(cache)) return;
   const folder = join(cache, 'hpcserve', 'compiled');
   try {

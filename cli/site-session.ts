@@ -1,5 +1,4 @@
 /** From the command line to the things control works with: the site, its state and runner, the specification. */
-import { userInfo } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import type { GatewayAddress } from '../control/gateway/client.ts';
 import { type GatewayStatus, inspectGateway, inspectGateways } from '../control/gateway/process.ts';
@@ -7,6 +6,7 @@ import { baseUrl, type GatewayWays, waysOf } from '../control/gateway/url.ts';
 import { type Operations, openOperations } from '../control/runner/operations.ts';
 import { CredentialFile } from '../control/state/credentials.ts';
 import { type LoadedSite, loadSite, type SitePlaces } from '../control/state/site-files.ts';
+import { ownUser } from '../host/own-user.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
 import {
@@ -107,7 +107,7 @@ export function openSession(context: CliContext, options: SessionOptions): Opera
   const { spec } = options;
   return openOperations({
     loaded: openSite(context, spec?.spec),
-    facts: { user: userInfo().username, environment: context.environment },
+    facts: { user: ownUser(context.environment).name, environment: context.environment },
     command: options.command,
     now_ms: context.now_ms,
     emit: options.emit ?? (() => {}),

@@ -7,11 +7,12 @@ import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { cpus, homedir, hostname } from 'node:os';
+import { cpus, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { z } from 'zod';
 import { makeFolders } from '../host/make-folders.ts';
+import { homeFolder } from '../host/own-user.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { findNativeLibraries, type NativeLibraries } from './libraries.ts';
 
@@ -140,7 +141,7 @@ export function nativeIdentity(libraries: NativeLibraries): string {
 
 /** A file of the user's cache for what was found out about native libraries. */
 export function nativeCacheFile(kind: 'probe' | 'kernels', key: string): string {
-  const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache');
+  const cache = process.env.XDG_CACHE_HOME || join(homeFolder(), '.cache');
   return join(cache, 'hpcserve', `native-${kind}`, `${key}.json`);
 }
 

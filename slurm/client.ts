@@ -12,7 +12,15 @@ import {
   sinfoFormat,
 } from './cluster-facts.ts';
 import { type CommandResult, type CommandRunner, commandMissing } from './command-runner.ts';
-import { parseSacct, parseScontrolJob, parseSqueue, sacctFormat, squeueFormat } from './job-queue.ts';
+import {
+  ownersFormat,
+  parseOwners,
+  parseSacct,
+  parseScontrolJob,
+  parseSqueue,
+  sacctFormat,
+  squeueFormat,
+} from './job-queue.ts';
 import {
   type Association,
   associationsArgv,
@@ -101,6 +109,9 @@ export interface CancelOptions {
   batch?: boolean;
 }
 
+/** By name; by uid where the machine that asks has no entry for it, as a container without its users. */
+type UserThere = { name: string; uid?: never } | { uid: string; name?: never };
+
 export interface SlurmCommandClientOptions {
   /** Longest time a command may take. Default: 60 s; Slurm's own message timeout is 10 s, with retries. */
   command_timeout_ms?: number;
@@ -115,7 +126,7 @@ export class SlurmCommandClient implements SlurmClient {
   readonly #cluster: string | undefined;
   #version: Promise<SlurmVersion> | undefined;
   #hasAccounting: Promise<boolean> | undefined;
-  #user: Promise<string> | undefined;
+  #user: Promise<UserThere> | undefined;
 
   constructor(runner: CommandRunner, options: SlurmCommandClientOptions = {}) {
     this.#runner = runner;
@@ -204,7 +215,10 @@ export class SlurmCommandClient implements SlurmClient {
   }
 
   async myJobs(): Promise<JobInfo[]> {
-    return this.#squeue([`--user=${await this.#me()}`]);
+    const { name, uid } = await this.#me();
+    if (uid === undefined) return this.#squeue([`--user=${name}`]);
+    const numbers = await this.#numbersOf(uid);
+    return numbers.length === 0 ? [] : this.#squeue([`--jobs=${numbers.join(',')}`]);
   }
 
   async permissions(): Promise<Permissions> {
@@ -223,7 +237,9 @@ export class SlurmCommandClient implements SlurmClient {
   }
 
   async #associations(cluster: string): Promise<Association[] | undefined> {
-    const listed = await this.#sacctmgr(associationsArgv(await this.#me(), cluster));
+    const { name } = await this.#me();
+    if (name === undefined) return undefined;
+    const listed = await this.#sacctmgr(associationsArgv(name, cluster));
     return listed === undefined ? undefined : parseAssociations(listed);
   }
 
@@ -239,14 +255,25 @@ export class SlurmCommandClient implements SlurmClient {
     }
   }
 
-  #me(): Promise<string> {
-    this.#user ??= this.#remember(
-      this.#ask(['id', '-un']).then((name) => name.trim()),
-      () => {
-        this.#user = undefined;
-      },
-    );
+  #me(): Promise<UserThere> {
+    this.#user ??= this.#remember(this.#userThere(), () => {
+      this.#user = undefined;
+    });
     return this.#user;
+  }
+
+  async #userThere(): Promise<UserThere> {
+    const answer = await this.#run(['id', '-un']);
+    if (answer.code === 0) return { name: answer.stdout.trim() };
+    return { uid: (await this.#ask(['id', '-u'])).trim() };
+  }
+
+  /** `squeue --user` refuses a uid that has no entry where it runs, whatever jobs the controller has of it. */
+  async #numbersOf(uid: string): Promise<string[]> {
+    const argv = ['squeue', '--noheader', '--all', '--states=all', `--Format=${ownersFormat}`];
+    return parseOwners(await this.#ask(argv))
+      .filter((job) => job.uid === uid)
+      .map(({ job_id }) => job_id);
   }
 
   async expectedStarts(): Promise<ExpectedStart[]> {

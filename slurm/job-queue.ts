@@ -41,6 +41,19 @@ const squeueFields = [
 /** squeue's `--Format` argument that `parseSqueue` reads. */
 export const squeueFormat = longFormat(squeueFields);
 
+const ownerFields = ['JobID', 'UserID'] as const;
+
+/** squeue's `--Format` argument that `parseOwners` reads. */
+export const ownersFormat = longFormat(ownerFields);
+
+/** Whose each job is. @throws E_SLURM_ANSWER when the output has another form. */
+export function parseOwners(output: string): { job_id: string; uid: string }[] {
+  return parseLongFormat('squeue', ownerFields, output).map((row) => ({
+    job_id: row.JobID,
+    uid: row.UserID,
+  }));
+}
+
 /** @throws E_SLURM_ANSWER when the output has another form. */
 export function parseSqueue(output: string): JobInfo[] {
   return parseLongFormat('squeue', squeueFields, output).map((row) => {

@@ -1,8 +1,8 @@
-import { userInfo } from 'node:os';
 import type { Command } from 'commander';
 import { withScavengerLock } from '../../control/keeper/keeper-lock.ts';
 import { reportScavenged, type ScavengerReport } from '../../control/scavenger/report.ts';
 import { Scavenger, type ScavengerRound } from '../../control/scavenger/scavenger.ts';
+import { ownUser } from '../../host/own-user.ts';
 import type { CliContext } from '../context.ts';
 import { printable } from '../format/style.ts';
 import { formatTable } from '../format/table.ts';
@@ -44,7 +44,7 @@ Examples:
       const scavenger = new Scavenger({
         input: {
           loaded,
-          facts: { user: userInfo().username, environment: context.environment },
+          facts: { user: ownUser(context.environment).name, environment: context.environment },
           command: 'hpcserve backfill',
           now_ms: context.now_ms,
           signal: context.signal,

@@ -1,7 +1,7 @@
-import { userInfo } from 'node:os';
 import type { Command } from 'commander';
 import { Keeper } from '../../control/keeper/keeper.ts';
 import { withKeeperLock } from '../../control/keeper/keeper-lock.ts';
+import { ownUser } from '../../host/own-user.ts';
 import type { CliContext } from '../context.ts';
 import { progressView } from '../progress/view.ts';
 import { openSite } from '../site-session.ts';
@@ -27,7 +27,7 @@ Examples:
       const keeper = new Keeper({
         input: {
           loaded,
-          facts: { user: userInfo().username, environment: context.environment },
+          facts: { user: ownUser(context.environment).name, environment: context.environment },
           command: 'hpcserve keep',
           now_ms: context.now_ms,
           signal: context.signal,

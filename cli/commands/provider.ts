@@ -1,6 +1,6 @@
-import { userInfo } from 'node:os';
 import type { Command } from 'commander';
 import { ownProvider } from '../../control/state/delegations.ts';
+import { ownUser } from '../../host/own-user.ts';
 import type { CliContext } from '../context.ts';
 import { openSite } from '../site-session.ts';
 
@@ -21,7 +21,7 @@ Examples:
     )
     .action(() => {
       const { site, layout } = openSite(context);
-      const own = ownProvider(layout, site, userInfo().username);
+      const own = ownProvider(layout, site, ownUser(context.environment).name);
       if (context.json) context.out(JSON.stringify(own));
       else {
         context.out(`${own.fingerprint}  ${own.name}`);

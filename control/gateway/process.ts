@@ -1,9 +1,10 @@
 /** The gateway of a site as a process of this machine: looked at, started, stopped. */
 import { spawn } from 'node:child_process';
 import { closeSync, fstatSync, openSync, readFileSync, rmSync } from 'node:fs';
-import { hostname, userInfo } from 'node:os';
+import { hostname } from 'node:os';
 import { basename, join } from 'node:path';
 import { makeFolders } from '../../host/make-folders.ts';
+import { ownUser } from '../../host/own-user.ts';
 import {
   identityOf,
   isAlive,
@@ -267,7 +268,7 @@ export function writeGatewayConfig(
   const config: GatewayConfig = {
     format: 1,
     site: site.name,
-    provider: providerName(site, userInfo().username),
+    provider: providerName(site, ownUser().name),
     provider_key_file: providerKeyFile(layout, process.getuid!()),
     host: address.host ?? before?.host ?? site.gateway.host,
     port: address.port ?? before?.port ?? (first ? site.gateway.port : 0),

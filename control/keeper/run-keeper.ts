@@ -1,8 +1,8 @@
 /** The program of the keeper, which main.ts describes. */
-import { userInfo } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { LogOutput } from '../../host/log-output.ts';
+import { ownUser } from '../../host/own-user.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type Operations, type OperationsInput, openOperations } from '../runner/operations.ts';
 import { readSite } from '../state/site-files.ts';
@@ -44,7 +44,7 @@ async function main(): Promise<number> {
   );
   const input: Omit<OperationsInput, 'emit'> = {
     loaded,
-    facts: { user: userInfo().username, environment: process.env },
+    facts: { user: ownUser().name, environment: process.env },
     command: 'hpcserve keep',
     now_ms: () => Date.now(),
     signal: interruption.signal,

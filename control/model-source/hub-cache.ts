@@ -3,8 +3,8 @@
  * `models--org--name/{blobs/<etag>, refs/<revision>, snapshots/<commit>/<file> → blob}`.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { homedir } from 'node:os';
 import { join } from 'node:path';
+import { homeFolder } from '../../host/own-user.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { nearest } from '../../spec/nearest.ts';
 import type { HubRepository } from './parse-source.ts';
@@ -13,7 +13,7 @@ import type { HubRepository } from './parse-source.ts';
 export function hubCacheFolder(environment: Readonly<Record<string, string | undefined>>): string {
   if (environment.HF_HUB_CACHE) return environment.HF_HUB_CACHE;
   if (environment.HF_HOME) return join(environment.HF_HOME, 'hub');
-  const cache = environment.XDG_CACHE_HOME || join(environment.HOME || homedir(), '.cache');
+  const cache = environment.XDG_CACHE_HOME || join(homeFolder(environment), '.cache');
   return join(cache, 'huggingface', 'hub');
 }
 

@@ -4,8 +4,8 @@
  */
 import { createHash } from 'node:crypto';
 import { closeSync, existsSync, openSync, readdirSync, readSync, realpathSync, statSync } from 'node:fs';
-import { homedir } from 'node:os';
 import { basename, dirname, isAbsolute, join, resolve } from 'node:path';
+import { homeFolder } from '../../host/own-user.ts';
 import { modelFileError, translate } from '../../native/formats/file-window.ts';
 import { parseSplitName, readGgufParts } from '../../native/formats/gguf-split.ts';
 import { summarizeGguf } from '../../native/formats/gguf-summary.ts';
@@ -141,7 +141,7 @@ function locatePath(path: string, context: ResolveContext): Located {
 
 /** The absolute path, or E_MODEL_MISSING with the first folder that is absent and the nearest name there. */
 function existing(path: string, baseFolder: string): string {
-  const home = /^~(?=\/|$)/.test(path) ? homedir() + path.slice(1) : path;
+  const home = /^~(?=\/|$)/.test(path) ? homeFolder() + path.slice(1) : path;
   const absolute = isAbsolute(home) ? resolve(home) : resolve(baseFolder, home);
   try {
     statSync(absolute);

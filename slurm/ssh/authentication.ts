@@ -3,7 +3,6 @@
  * that a site's authority vouches for is shown with its certificate first, and then alone.
  */
 import { readFileSync } from 'node:fs';
-import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type {
   AnyAuthMethod,
@@ -12,6 +11,7 @@ import type {
   NextAuthHandler,
   ParsedKey,
 } from 'ssh2';
+import { homeFolder } from '../../host/own-user.ts';
 import { agentIdentities, signByAgent } from './agent-keys.ts';
 import {
   describeCertificate,
@@ -132,7 +132,7 @@ function certifiedWay(user: string, key: string, certificate: UserCertificate, s
 }
 
 function keyWays({ user, identity_files, certificate_files, ask }: AuthenticationOptions): LaterWays[] {
-  const usual = usualKeys.map((name) => join(homedir(), '.ssh', name));
+  const usual = usualKeys.map((name) => join(homeFolder(), '.ssh', name));
   const waysOf = async (path: string): Promise<Way[]> => {
     const key = readKey(path);
     if (key === undefined) return [];

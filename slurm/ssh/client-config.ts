@@ -2,8 +2,8 @@
  * What ~/.ssh/config says of a host: asked of `ssh -G`, so that Include, Match and patterns mean what they mean to ssh.
  */
 import { execFile } from 'node:child_process';
-import { homedir } from 'node:os';
 import { join } from 'node:path';
+import { homeFolder, noEntry } from '../../host/own-user.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 
 export interface ClientConfig {
@@ -25,7 +25,8 @@ const answer_ms = 10_000;
  * @param host as a person would type it after `ssh`
  * @param config_file instead of ~/.ssh/config and the system's
  * @returns undefined where there is no ssh on this machine
- * @throws E_SSH_TARGET where the file has an error, or asks for what is not done here
+ * @throws E_SSH_TARGET where the file has an error, or asks for what is not done here; E_USER_UNKNOWN where ssh(1)
+ * refuses to run for a user without an entry
  */
 export async function readClientConfig(
   host: string,
@@ -36,6 +37,7 @@ export async function readClientConfig(
     execFile('ssh', argv, { timeout: answer_ms }, (error, stdout, stderr) => {
       if (error === null) return resolve(stdout);
       if (error.code === 'ENOENT') return resolve(undefined);
+      if (/^No user exists for uid/m.test(stderr)) return reject(sshWithoutEntry(host));
       reject(
         new HpcserveError('E_SSH_TARGET', {
           what: `ssh cannot read its configuration for ${host}`,
@@ -46,6 +48,15 @@ export async function readClientConfig(
     });
   });
   return answer === undefined ? undefined : parseClientConfig(host, answer);
+}
+
+/** ssh(1) does nothing at all for a user without an entry, and what its configuration says of a host is not guessed. */
+function sshWithoutEntry(host: string): HpcserveError {
+  return new HpcserveError('E_USER_UNKNOWN', {
+    what: `ssh does not say how ${host} is reached`,
+    because: noEntry(process.getuid!()),
+    try: 'run where `id -un` prints your name, or give the container your entry of /etc/passwd',
+  });
 }
 
 /** @throws E_SSH_TARGET for a ProxyCommand */
@@ -80,5 +91,5 @@ function parseClientConfig(host: string, output: string): ClientConfig {
 }
 
 function expandHome(path: string): string {
-  return path.startsWith('~/') ? join(homedir(), path.slice(2)) : path;
+  return path.startsWith('~/') ? join(homeFolder(), path.slice(2)) : path;
 }

@@ -1,6 +1,6 @@
 /** Where to connect, and how to prove who one is. */
-import { homedir, userInfo } from 'node:os';
 import { join } from 'node:path';
+import { homeFolder, ownUserName } from '../../host/own-user.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { readClientConfig } from './client-config.ts';
 
@@ -40,13 +40,13 @@ export interface SshSettings {
 /** Hosts that lead to hosts that lead to hosts: more than so many are a circle. */
 const hops_max = 8;
 
-/** @throws E_SSH_TARGET for a jump host that is not [user@]host[:port], and as `readClientConfig` */
+/** @throws E_SSH_TARGET for a jump host that is not [user@]host[:port], E_USER_UNKNOWN, and as `readClientConfig` */
 export async function targetOf(settings: SshSettings): Promise<SshTarget> {
   const config = await readClientConfig(settings.host, settings.config_file);
-  const user = settings.user ?? (config?.user || userInfo().username);
+  const user = settings.user ?? (config?.user || ownNameAt(settings.host));
   const named = settings.proxy_jump.length > 0 ? settings.proxy_jump : (config?.proxy_jump ?? []);
   const jumps = await jumpsOf(named, user, settings.config_file);
-  const [known_hosts = join(homedir(), '.ssh', 'known_hosts')] = config?.known_hosts_files ?? [];
+  const [known_hosts = join(homeFolder(), '.ssh', 'known_hosts')] = config?.known_hosts_files ?? [];
   const files = [
     ...(settings.identity_file === undefined ? [] : [settings.identity_file]),
     ...(config?.identity_files ?? []),
@@ -66,6 +66,10 @@ export async function targetOf(settings: SshSettings): Promise<SshTarget> {
     jumps: jumps.map(({ host, port, user }) => ({ host, port, user })),
     known_hosts_file: settings.known_hosts_file ?? known_hosts,
   };
+}
+
+function ownNameAt(host: string): string {
+  return ownUserName(`${host} by ssh`, 'set slurm.ssh.user in the site config, or User in ~/.ssh/config');
 }
 
 /** The named hosts as ssh knows them; the way to the first of them may lead through others. */

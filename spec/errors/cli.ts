@@ -20,6 +20,13 @@ export const cliErrors = defineErrors({
     http_status: 500,
     exit_code: 13,
   },
+  E_USER_UNKNOWN: {
+    cause:
+      'Your user name or home folder is needed, and this machine has no entry for your uid: a container that was started with a uid alone, or a user directory that is away.',
+    fix: 'set USER and HOME, or run where `id -un` prints your name; `id -u` prints the uid',
+    http_status: 503,
+    exit_code: 12,
+  },
   E_CONFIG_KEY: {
     cause: 'A configuration key that does not exist.',
     fix: 'list the keys with `hpcserve config show`',

@@ -6,6 +6,7 @@ import {
   LocalCommandRunner,
 } from '../../slurm/command-runner.ts';
 import type { Cluster } from './cluster.ts';
+import type { ClusterUser } from './user.ts';
 
 /** The real local runner, behind the switch to the cluster's user. */
 export class ClusterCommandRunner implements CommandRunner {
@@ -19,5 +20,34 @@ export class ClusterCommandRunner implements CommandRunner {
 
   run(argv: readonly string[], options: CommandOptions): Promise<CommandResult> {
     return this.#local.run(this.#cluster.argvAsUser(argv), options);
+  }
+}
+
+/**
+ * The same on a machine that has no entry for the user, as a container without the site's users. The user database is
+ * hidden from the command by a mount that nobody else sees, so it needs root.
+ */
+export class UnknownUserRunner implements CommandRunner {
+  readonly #user: ClusterUser;
+  readonly #local: LocalCommandRunner;
+
+  constructor({ env, user }: Cluster) {
+    const { USER, LOGNAME, ...environment } = env;
+    this.#user = user;
+    this.#local = new LocalCommandRunner({ environment, cwd: user.home });
+  }
+
+  run(argv: readonly string[], options: CommandOptions): Promise<CommandResult> {
+    const { uid, gid } = this.#user;
+    const hidden = [
+      'unshare',
+      '--mount',
+      'sh',
+      '-c',
+      'mount --bind /dev/null /etc/passwd && exec "$@"',
+      'sh',
+    ];
+    const asUser = ['setpriv', `--reuid=${uid}`, `--regid=${gid}`, '--clear-groups', '--'];
+    return this.#local.run([...hidden, ...asUser, ...argv], options);
   }
 }

@@ -13,10 +13,10 @@ const outside = ['test', 'bench', '.ci', 'web', 'examples', 'cli/bootstrap.mjs']
 interface Found {
   file: string;
   line: number;
-  what: 'rename' | '/proc';
+  what: 'rename' | '/proc' | 'user';
 }
 
-/** Calls of rename(2), and texts that are paths in /proc. Comments may speak of both. */
+/** Calls of rename(2), questions who the user is, and texts that are paths in /proc. Comments may speak of them. */
 function effectsIn(file: string, text: string): Found[] {
   const source = ts.createSourceFile(file, text, ts.ScriptTarget.Latest);
   const found: Found[] = [];
@@ -28,6 +28,7 @@ function effectsIn(file: string, text: string): Found[] {
       const { expression } = node;
       const name = ts.isPropertyAccessExpression(expression) ? expression.name : expression;
       if (ts.isIdentifier(name) && /^rename(Sync)?$/.test(name.text)) add(node, 'rename');
+      if (ts.isIdentifier(name) && /^(userInfo|homedir)$/.test(name.text)) add(node, 'user');
     }
     if (
       (ts.isStringLiteral(node) || ts.isNoSubstitutionTemplateLiteral(node) || ts.isTemplateHead(node)) &&
@@ -56,9 +57,9 @@ describe('effects', () => {
   });
 
   it('are found where they are', () => {
-    const probe = `rename(a, b); fs.renameSync(a, b); read('/proc/1/stat'); join(root, "proc/stat"); // '/proc/1'`;
+    const probe = `rename(a, b); fs.renameSync(a, b); read('/proc/1/stat'); join(root, "proc/stat"); os.userInfo(); homedir(); // '/proc/1'`;
     const what = effectsIn('probe.ts', probe).map((each) => each.what);
-    expect(what).toEqual(['rename', 'rename', '/proc', '/proc']);
+    expect(what).toEqual(['rename', 'rename', '/proc', '/proc', 'user', 'user']);
     expect(files.length).toBeGreaterThan(300);
     for (const what of ['rename', '/proc'] as const)
       expect(found.filter((each) => each.what === what && isIn(each.file, ['host'])).length).toBeGreaterThan(

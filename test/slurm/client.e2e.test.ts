@@ -10,7 +10,7 @@ import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { kill_wait_s, scavenge_grace_s } from '../cluster/layout.ts';
 import { waitUntil } from '../cluster/processes.ts';
-import { ClusterCommandRunner } from '../cluster/runner.ts';
+import { ClusterCommandRunner, UnknownUserRunner } from '../cluster/runner.ts';
 import { acquireCluster, type ClusterLease } from '../cluster/shared.ts';
 
 let lease: ClusterLease;
@@ -141,6 +141,27 @@ describe('the life of a job', () => {
     expect(ended.state).toBe('CANCELLED');
     await client.cancel([job_id]);
   });
+
+  test.skipIf(process.getuid?.() !== 0)(
+    'of a user whom the machine that asks does not know: jobs are found by uid, names are left to Slurm',
+    async () => {
+      const { job_id } = await client.submit(script(['--hold', '--comment=hpcserve:e2e-uid']), []);
+      const unknown = new UnknownUserRunner(cluster);
+      expect((await unknown.run(['id', '-un'], { timeout_ms: 10_000 })).code).toBe(1);
+      const there = new SlurmCommandClient(unknown);
+      const seen = await there.myJobs();
+      expect(seen.map((job) => job.comment)).toContain('hpcserve:e2e-uid');
+      // Slurm's commands have other names for it: nobody, or the number.
+      const nameless = (jobs: JobInfo[]) => jobs.map((job) => ({ ...job, user: '' }));
+      expect(nameless(seen)).toEqual(nameless(await client.myJobs()));
+      expect((await there.permissions()).associations).toBeUndefined();
+      const own = await there.submit(script(['--hold']), []);
+      expect((await client.myJobs()).map((job) => job.job_id)).toEqual(
+        expect.arrayContaining([job_id, own.job_id]),
+      );
+      await there.cancel([job_id, own.job_id]);
+    },
+  );
 
   test('exit code of the script, and a log folder that is not there', async () => {
     const failing = await client.submit(script(['--partition=cpu'], 'exit 7'), []);

@@ -1,9 +1,9 @@
 /** `hpcserve model pull`: from the hub into the cache that every tool on a cluster reads, or from an address. */
 import { existsSync, readFileSync, realpathSync } from 'node:fs';
 import { readlink, stat, statfs } from 'node:fs/promises';
-import { homedir } from 'node:os';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { makeFolders } from '../../../host/make-folders.ts';
+import { homeFolder } from '../../../host/own-user.ts';
 import { replaceLink, writeFileAtomicallyAsync } from '../../../host/whole-file.ts';
 import { readGguf } from '../../../native/formats/gguf-reader.ts';
 import { readSafetensors } from '../../../native/formats/safetensors.ts';
@@ -266,7 +266,7 @@ function hubToken(environment: PullOptions['environment']): string | undefined {
   if (environment.HF_TOKEN) return environment.HF_TOKEN.trim();
   const home =
     environment.HF_HOME ||
-    join(environment.XDG_CACHE_HOME || join(environment.HOME || homedir(), '.cache'), 'huggingface');
+    join(environment.XDG_CACHE_HOME || join(homeFolder(environment), '.cache'), 'huggingface');
   const path = environment.HF_TOKEN_PATH || join(home, 'token');
   if (!existsSync(path)) return undefined;
   return readFileSync(path, 'utf8').trim() || undefined;
