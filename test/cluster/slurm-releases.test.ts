@@ -1,7 +1,7 @@
 /** Runs on other releases of Slurm: what is typed, what the page says afterwards, what slurm.conf has for which. */
 import { describe, expect, it } from 'vitest';
 import { parseTestArguments } from '../arguments.ts';
-import { type SlurmRun, withSlurmRun } from '../slurm-table.ts';
+import { type SlurmRun, type SuiteResult, withSlurmRun } from '../slurm-table.ts';
 import { ClusterHosts } from './hosts.ts';
 import { type ClusterShape, clusterFolders } from './layout.ts';
 import { cgroupConf, slurmConf } from './slurm-conf.ts';
@@ -27,32 +27,40 @@ describe('npm test --', () => {
 describe('the table of runs', () => {
   const empty =
     'before\n<!-- written by npm test -- --slurm: begin -->\n<!-- written by npm test -- --slurm: end -->\nafter\n';
-  const run: SlurmRun = {
-    version: '24.11.5',
-    suite: 'trixie',
-    passed: 90,
-    failed: 1,
-    skipped: 2,
-    date: '2026-11-22',
-  };
-  const rows = (page: string): string[] => page.split('\n').filter((line) => /^\| \d/.test(line));
+  const client = 'test/slurm/client.e2e.test.ts';
+  const chaos = 'test/e2e/chaos.e2e.test.ts';
+  const run = (version: string, date: string, suites: Record<string, SuiteResult>): SlurmRun => ({
+    version,
+    debian: version.startsWith('24') ? 'trixie' : 'bullseye',
+    suites: new Map(Object.entries(suites)),
+    date,
+  });
+  const lines = (page: string): string[] => page.split('\n').filter((line) => /^\| /.test(line));
+  const all = (): boolean => true;
 
-  it('has a row for a release and its suites, the last one of each', () => {
-    const first = withSlurmRun(empty, run);
-    expect(rows(first)).toEqual(['| 24.11.5 | trixie | all | 90 | 1 | 2 | 2026-11-22 |']);
-    const some = withSlurmRun(first, { ...run, files: ['test/slurm/client.e2e.test.ts'], passed: 9 });
-    const other = withSlurmRun(some, { ...run, version: '20.11.7', suite: 'bullseye' });
-    const again = withSlurmRun(other, { ...run, version: '24.11.6', failed: 0 });
-    expect(rows(again)).toEqual([
-      '| 20.11.7 | bullseye | all | 90 | 1 | 2 | 2026-11-22 |',
-      '| 24.11.5 | trixie | `slurm/client` | 9 | 1 | 2 | 2026-11-22 |',
-      '| 24.11.6 | trixie | all | 90 | 0 | 2 | 2026-11-22 |',
+  it('has a row for a suite, a column for a release, and the last run of each', () => {
+    const failed = { passed: 3, failed: 2, skipped: 1 };
+    const fine = { passed: 5, failed: 0, skipped: 0 };
+    const first = withSlurmRun(empty, run('24.11.5', '2026-11-22', { [client]: failed, [chaos]: fine }), all);
+    expect(lines(first)).toEqual([
+      '| end-to-end suite | 24.11.5 (trixie) |',
+      '| `e2e/chaos` | 5 passed; 2026-11-22 |',
+      '| `slurm/client` | 3 passed, **2 failed**, 1 could not run; 2026-11-22 |',
+    ]);
+    const other = withSlurmRun(first, run('20.11.7', '2026-11-22', { [client]: fine }), all);
+    const again = withSlurmRun(other, run('24.11.6', '2026-11-23', { [client]: fine }), all);
+    expect(lines(again)).toEqual([
+      '| end-to-end suite | 20.11.7 (bullseye) | 24.11.6 (trixie) |',
+      '| `e2e/chaos` | – | 5 passed; 2026-11-22 |',
+      '| `slurm/client` | 5 passed; 2026-11-22 | 5 passed; 2026-11-23 |',
     ]);
     expect(again).toMatch(/^before\n<!--[\s\S]*-->\nafter\n$/);
+    const gone = withSlurmRun(again, run('24.11.6', '2026-11-24', {}), (suite) => suite !== chaos);
+    expect(lines(gone)).toEqual(lines(again).filter((line) => !line.includes('chaos')));
   });
 
   it('is never put where there is no place for it', () => {
-    expect(() => withSlurmRun('a page', run)).toThrow(/has no lines/);
+    expect(() => withSlurmRun('a page', run('24.11.5', '2026-11-22', {}), all)).toThrow(/has no lines/);
   });
 });
 
