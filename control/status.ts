@@ -10,6 +10,7 @@ import { liveFacts } from './plan/live-facts.ts';
 import { kindsOfNodes } from './plan/site-offers.ts';
 import { type Assessment, assess } from './reconcile/assess.ts';
 import { type ActualUnit, differences, type PlannedUnit, plannedUnit } from './reconcile/confirm.ts';
+import { nodeLost } from './reconcile/decide.ts';
 import { jobLog } from './reconcile/diagnose.ts';
 import {
   describeDevices,
@@ -107,6 +108,8 @@ export interface DeploymentReport extends Assessment {
   launches: LaunchReport[];
   /** When it was planned, since when cluster or load differ from that, and what came of planning it again last. */
   planning?: Pick<NonNullable<DeploymentState['planning']>, 'planned_ms' | 'differs_since_ms' | 'last'>;
+  /** The last of its jobs that was ended because its node was lost, before Slurm had noticed. */
+  node_loss?: { at_ms: number; job_id: string; because: string };
   /** What may be promised of its replicas on preemptible nodes. */
   guarantees: ModelGuarantee[];
   /** Sites of the deployment that this is a share of, those without a replica left out. */
@@ -198,6 +201,7 @@ function reportDeployment(
     created_at_ms: state.created_at_ms,
     updated_at_ms: state.updated_at_ms,
     planning: state.planning && planningReport(state.planning),
+    node_loss: lastLoss(state),
     shared_with: state.spec.share?.sites.flatMap(({ site, models }) => (models.length > 0 ? [site] : [])),
     over_sites: overSites(store, state),
     ...assess(state, observation),
@@ -231,6 +235,15 @@ function overSites(
     return [{ ...found, replicas_min: alwaysOn(scaling), replicas_max: scaling.max }];
   });
   return reports.length > 0 ? reports : undefined;
+}
+
+function lastLoss({ launches }: DeploymentState): DeploymentReport['node_loss'] {
+  const losses = launches.flatMap((launch) =>
+    launch.phase === 'ended' && launch.last.state === nodeLost
+      ? [{ at_ms: launch.ended_at_ms, job_id: launch.last.job_id, because: launch.last.reason ?? '' }]
+      : [],
+  );
+  return losses.sort((a, b) => a.at_ms - b.at_ms).at(-1);
 }
 
 function planningReport({

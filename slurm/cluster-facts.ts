@@ -8,7 +8,7 @@ export interface NodeGroup {
   partition: string;
   node_list: string;
   nodes: string[];
-  /** Base state and flags in lower case: `['mixed']`, `['idle', 'drain']`. */
+  /** Base state and flags in lower case: `['mixed']`, `['idle', 'drain']`, `['mixed', 'not_responding']`. */
   states: string[];
   features: string[];
   gres: Gres[];
@@ -102,10 +102,7 @@ export function parseSinfo(output: string): NodeGroup[] {
         partition: row.PartitionName,
         node_list: row.NodeList,
         nodes: expandHostlist(row.NodeList),
-        states: row.StateComplete.toLowerCase()
-          .split('+')
-          .map((word) => word.replace(/[^a-z_]+$/, ''))
-          .filter((word) => word !== ''),
+        states: parseNodeStates(row.StateComplete),
         features: (present(row.Features) ?? '').split(',').filter((word) => word !== ''),
         gres: parseGres(row.Gres),
         gres_used: parseGres(row.GresUsed),
@@ -117,6 +114,17 @@ export function parseSinfo(output: string): NodeGroup[] {
         cpu_counts: { allocated, idle, other, total },
       };
     });
+}
+
+/** `mixed+drain`; in 20.11 the flags of a node that does not answer or sleeps are signs behind the state: `idle*`. */
+function parseNodeStates(text: string): string[] {
+  const states = text
+    .toLowerCase()
+    .split('+')
+    .map((word) => word.replace(/[^a-z_]+$/, ''))
+    .filter((word) => word !== '');
+  const isSilent = text.includes('*') && !states.includes('not_responding');
+  return isSilent ? [...states, 'not_responding'] : states;
 }
 
 /** A GRES list as sinfo prints it: `gpu:a100:4(S:0-1),nvme:1`, `gpu:gh200:0(IDX:N/A)`, `gpu:4`. */

@@ -46,11 +46,11 @@ export type ProgressEvent = { at_ms: number } & (
       reason?: string;
       log_file?: string;
     }
-  /** The keeper acts: a successor, a replacement, another place for what waits, or nothing more. */
+  /** The keeper acts: a successor, a replacement, another place for what waits, an end of what is lost, no more. */
   | {
       kind: 'kept';
       deployment: string;
-      do: 'renew' | 'replace' | 'give_up' | 'move';
+      do: 'renew' | 'replace' | 'give_up' | 'move' | 'end';
       launch_id: string;
       because: string;
     }

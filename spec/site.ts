@@ -164,6 +164,13 @@ export const siteSchema = z
           .describe(
             'Seconds in the queue after which a job is submitted to nodes of another kind instead, where such that suit it are free. 0: never. Lower: less waiting; higher: fewer changes of mind.',
           ),
+        lost_after_s: z
+          .number()
+          .min(0)
+          .default(30)
+          .describe(
+            'Seconds after which a job is ended and replaced whose node gives Slurm no answer while its agent has left the mesh; Slurm itself takes SlurmdTimeout (300 s) for that. 0: never. Lower: replaced sooner; higher: nodes that come back keep their job.',
+          ),
         sites_silent_s: z
           .number()
           .min(10)

@@ -1,6 +1,6 @@
 /**
- * The table in docs/slurm.md of which suites ran on which Slurm, written by `npm test -- --slurm`: a row for each suite,
- * a column for each release, and in a cell what came of the last run of that suite on that release.
+ * The table in docs/slurm.md of which suites ran on which Slurm, written by `npm test -- --slurm`: a row for each
+ * suite, a column for each release, and in a cell what came of the last run of that suite on that release.
  */
 
 /** What came of one suite. */

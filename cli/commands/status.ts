@@ -144,7 +144,7 @@ function render(
       lines.push(`  a share of what was deployed over ${report.shared_with.join(', ')}`);
     for (const line of (report.over_sites ?? []).flatMap((each) => describeOverSites(each, context.now_ms())))
       lines.push(...wrap(line, textWidth(context), 2));
-    lines.push(...replanLine(report, context.now_ms()));
+    lines.push(...replanLine(report, context.now_ms()), ...lossLine(report, context.now_ms()));
     lines.push(...report.guarantees.flatMap((each) => wrap(describeGuarantee(each), textWidth(context), 2)));
     for (const reason of report.reasons)
       lines.push(`  ${style(phaseStyle[report.phase], '!', colour)} ${printable(reason)}`);
@@ -173,6 +173,12 @@ function replanLine({ planning }: DeploymentReport, now_ms: number): string[] {
   return [
     `  planned again ${formatDuration(now_ms - last.at_ms)} ago (${last.trigger}): ${printable(`${last.because}; ${outcome}`)}`,
   ];
+}
+
+function lossLine({ node_loss }: DeploymentReport, now_ms: number): string[] {
+  if (node_loss === undefined) return [];
+  const { at_ms, job_id, because } = node_loss;
+  return [`  job ${job_id} was ended ${formatDuration(now_ms - at_ms)} ago: ${printable(because)}`];
 }
 
 function rowsOf(context: CliContext, launch: LaunchReport): string[][] {

@@ -51,6 +51,7 @@ export function describeEvent(event: ProgressEvent): string {
         replace: 'is replaced',
         give_up: 'is given up',
         move: 'goes to other nodes',
+        end: 'is ended',
       }[event.do];
       return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;
     }

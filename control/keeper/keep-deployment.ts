@@ -4,7 +4,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import { allServe, keptLaunches } from '../reconcile/kept-launch.ts';
 import type { Observation } from '../reconcile/observe.ts';
-import type { Reconciler } from '../reconcile/reconciler.ts';
+import { everyAction, type Reconciler } from '../reconcile/reconciler.ts';
 import { type DeploymentState, forgetOldest, isKept, replaceLaunches } from '../state/deployment-state.ts';
 import { type DeploymentStore, lockWait_ms, type Writer } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
@@ -22,7 +22,15 @@ export interface KeepingDeployment extends Writer {
     observation: Observation,
     ended: ReadonlyMap<string, number>,
   ) => Promise<boolean>;
+  /** Absent: how jobs end is the scheduler's word alone. */
+  findLost?: FindLost | undefined;
 }
+
+/** Launches whose node is lost, by launch id, with what says so. */
+export type FindLost = (
+  state: DeploymentState,
+  observation: Observation,
+) => Promise<ReadonlyMap<string, string>>;
 
 export interface KeptRound {
   /** False where nothing is kept: it is stopped, or its `deploy` still follows it. */
@@ -36,7 +44,8 @@ export interface KeptRound {
 /** @throws HpcserveError where the state cannot be read or the lock is not to be had; the next round tries again */
 export async function keepDeployment(keeping: KeepingDeployment, name: string): Promise<KeptRound> {
   const { reconciler, settings, now_ms } = keeping;
-  const seen = await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));
+  const first_seen = await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));
+  const seen = await withoutLost(keeping, first_seen);
   const { state, observation } = seen;
   if (!isKept(state)) return { kept: false, next_at_ms: Number.POSITIVE_INFINITY };
   const decided = keep(keptLaunches(state, observation.launches), now_ms(), settings);
@@ -53,6 +62,20 @@ export async function keepDeployment(keeping: KeepingDeployment, name: string): 
   // What was decided is planned now; this submits it.
   const after = await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));
   return { kept: true, next_at_ms, seen: { ...after, spent } };
+}
+
+/** Ends jobs whose node is lost: what follows sees them as ended, and replaces them. */
+async function withoutLost(
+  { reconciler, findLost, emit, now_ms }: KeepingDeployment,
+  seen: Awaited<ReturnType<Reconciler['pass']>>,
+): Promise<Awaited<ReturnType<Reconciler['pass']>>> {
+  const { name } = seen.state;
+  if (!isKept(seen.state) || findLost === undefined) return seen;
+  const lost = await findLost(seen.state, seen.observation);
+  if (lost.size === 0) return seen;
+  for (const [launch_id, because] of lost)
+    emit({ at_ms: now_ms(), kind: 'kept', deployment: name, do: 'end', launch_id, because });
+  return reconciler.pass(name, everyAction, lost);
 }
 
 /**

@@ -10,7 +10,8 @@ import { Reconciler } from '../reconcile/reconciler.ts';
 import { type Operations, type OperationsInput, openOperations } from '../runner/operations.ts';
 import { Scaler } from '../scaler/scaler.ts';
 import type { DeploymentState } from '../state/deployment-state.ts';
-import { keepDeployment } from './keep-deployment.ts';
+import { type FindLost, keepDeployment } from './keep-deployment.ts';
+import { LostNodes } from './lost-nodes.ts';
 import { PendingJobMigrator } from './pending-job-migrator.ts';
 import { Replanner } from './replanner.ts';
 
@@ -48,12 +49,17 @@ export class Keeper {
   readonly #scaler: Scaler;
   readonly #migrator: PendingJobMigrator;
   readonly #replanner: Replanner;
+  readonly #lostNodes: LostNodes;
+  /** Whether it looks again and again: that a node is silent for a while is seen by nobody who looks once. */
+  #watches = false;
   readonly #kept = new Map<string, Kept>();
   readonly #said = new Map<string, string>();
 
   constructor(options: KeeperOptions) {
     this.#options = options;
-    this.#operations = openOperations({ ...options.input, emit: options.emit });
+    const operations = openOperations({ ...options.input, emit: options.emit });
+    this.#lostNodes = new LostNodes(operations);
+    this.#operations = { ...operations, lost_nodes: () => this.#lostNodes.nodes };
     this.#scaler = new Scaler(this.#operations, options.emit);
     this.#migrator = new PendingJobMigrator(this.#operations, options.emit);
     this.#replanner = new Replanner(this.#operations, options.emit);
@@ -61,6 +67,15 @@ export class Keeper {
 
   /** Keeps until the signal aborts, or nothing is left to keep. */
   async run(): Promise<void> {
+    this.#watches = true;
+    try {
+      await this.#rounds();
+    } finally {
+      await this.#lostNodes.close();
+    }
+  }
+
+  async #rounds(): Promise<void> {
     const { signal, now_ms, runner } = this.#operations;
     let idle_since_ms: number | undefined = Number.NEGATIVE_INFINITY;
     while (!signal.aborted) {
@@ -121,8 +136,11 @@ export class Keeper {
     const reconciler = this.#reconcilerOf(state);
     const settings = this.#settingsOf(state);
     const replaceLost = this.#replanner.replaceLost.bind(this.#replanner);
+    const findLost: FindLost | undefined = this.#watches
+      ? this.#lostNodes.find.bind(this.#lostNodes)
+      : undefined;
     const { next_at_ms, seen } = await keepDeployment(
-      { store, reconciler, settings, command, now_ms, emit, signal, replaceLost },
+      { store, reconciler, settings, command, now_ms, emit, signal, replaceLost, findLost },
       state.name,
     );
     if (!seen) return next_at_ms;

@@ -58,8 +58,11 @@ export async function factsToPlanWith(
 
 /** What the cluster says of itself now; undefined on the local site, and where it cannot be asked that much. */
 export async function liveFacts(operations: Operations): Promise<LiveFacts | undefined> {
-  const { slurm } = operations;
+  const { slurm, lost_nodes } = operations;
   if (!slurm || slurm.unknown_resources !== undefined) return undefined;
-  const [nodes, partitions] = await Promise.all([slurm.nodeGroups(), slurm.partitions()]);
-  return { nodes, partitions };
+  const [groups, partitions] = await Promise.all([slurm.nodeGroups(), slurm.partitions()]);
+  const lost = lost_nodes?.() ?? new Set<string>();
+  if (lost.size === 0) return { nodes: groups, partitions };
+  const left = groups.map((group) => ({ ...group, nodes: group.nodes.filter((node) => !lost.has(node)) }));
+  return { nodes: left.filter(({ nodes }) => nodes.length > 0), partitions };
 }

@@ -24,7 +24,12 @@ export interface DecideInput {
   statuses: ReadonlyMap<string, LaunchStatus>;
   now_ms: number;
   timing: DecideTiming;
+  /** Launches whose node is lost, with what says so: nobody waits until the scheduler has noticed. */
+  lost?: ReadonlyMap<string, string>;
 }
+
+/** In the place of the scheduler's word for how a job ended whose node was lost. */
+export const nodeLost = 'NODE_LOST';
 
 export interface DecideTiming {
   /** How long after an interrupted submission a job may still turn up, ms; see `JobRunner.settle_ms`. */
@@ -80,7 +85,7 @@ function decideLaunch(
   launch: LaunchRecord,
   status: LaunchStatus | undefined,
   unwanted: boolean,
-  { now_ms, timing }: DecideInput,
+  { now_ms, timing, lost }: DecideInput,
 ): Action[] {
   const { launch_id } = launch;
   switch (launch.phase) {
@@ -96,6 +101,16 @@ function decideLaunch(
       if (job.phase === 'ended') return [{ do: 'record_end', launch_id, last: job }];
       // Slurm forgot the job and keeps no accounting: it is over, and nobody can say how.
       if (job.phase === 'unknown') return [{ do: 'record_end', launch_id, last: { ...job, phase: 'ended' } }];
+      const reason = lost?.get(launch_id);
+      // Ended first, so that neither a node that comes back nor a requeue runs it beside its successor.
+      if (reason !== undefined && job.phase === 'running')
+        return [
+          {
+            do: 'record_end',
+            launch_id,
+            last: { ...job, phase: 'ended', state: nodeLost, reason, presumed: true },
+          },
+        ];
       const news: Action[] = isNews(launch.last, job) ? [{ do: 'record_news', launch_id, last: job }] : [];
       return unwanted ? [...news, ...decideCancel(launch, now_ms, timing)] : news;
     }

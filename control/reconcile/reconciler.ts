@@ -66,24 +66,26 @@ export class Reconciler {
    * is taken, the state read again (another command may have acted meanwhile) and decided anew. Jobs are
    * polled when the site's interval has passed, or when something was done or an agent spoke of its end.
    * @param only restricts what is done, such as to writing down what happened meanwhile.
+   * @param lost launches whose node is lost, with what says so
    * @throws HpcserveError of the runner when a submission is refused; the launch is then recorded as ended.
    */
   async pass(
     name: string,
-    only: ReadonlySet<Action['do']> = everything,
+    only: ReadonlySet<Action['do']> = everyAction,
+    lost: ReadonlyMap<string, string> = new Map(),
   ): Promise<{ state: DeploymentState; observation: Observation }> {
     const { store } = this.#options;
     const state = store.require(name);
     await this.#renewDelegations(state);
     const observation = await this.#inspect(state);
     const acts = (action: Action): boolean => action.do !== 'wait' && only.has(action.do);
-    const decided = this.#decide(state, observation);
+    const decided = this.#decide(state, observation, lost);
     if (decided.some((action) => action.do === 'wait')) this.#sayWhatIsLookedFor();
     if (!decided.some(acts)) return { state, observation };
     return store.locked(name, this.#options, async (record) => {
       // Decided again: another command may have acted since.
       const before = await this.#inspect(record.state);
-      const actions = this.#decide(record.state, before).filter(acts);
+      const actions = this.#decide(record.state, before, lost).filter(acts);
       const due = await this.#dueSubmissions(record, actions);
       for (const action of actions) {
         if (action.do !== 'submit') {
@@ -189,9 +191,9 @@ export class Reconciler {
     }
   }
 
-  #decide(state: DeploymentState, observation: Observation): Action[] {
+  #decide(state: DeploymentState, observation: Observation, lost: ReadonlyMap<string, string>): Action[] {
     const now_ms = this.#options.now_ms();
-    return decide({ state, statuses: observation.launches, now_ms, timing: this.#timing });
+    return decide({ state, statuses: observation.launches, now_ms, timing: this.#timing, lost });
   }
 
   /** What is there, with the events since it was asked last; changes nothing. */
@@ -308,7 +310,7 @@ export class Reconciler {
   }
 }
 
-const everything: ReadonlySet<Action['do']> = new Set([
+export const everyAction: ReadonlySet<Action['do']> = new Set([
   'submit',
   'adopt',
   'wait',

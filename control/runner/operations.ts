@@ -29,6 +29,8 @@ export interface Operations {
   slurm_runner?: SlurmRunner;
   /** The Slurm client of a Slurm site. */
   slurm?: SlurmClient;
+  /** Nodes that are known to be lost before Slurm knows it; absent: nobody watches them. */
+  lost_nodes?: () => ReadonlySet<string>;
   /** What Slurm's commands see of the environment; of the local site, what jobs see. */
   command_environment: Readonly<Record<string, string>>;
   facts: PrepareFacts;

@@ -73,8 +73,11 @@ export class ClusterHosts {
 
   /** Does nothing where there is none. Processes that still run there keep what they have. */
   remove(): void {
-    for (const node of clusterNodeNames)
+    for (const node of clusterNodeNames) {
+      // A namespace goes some time after its name, and what is in it with it: the cable's name would be taken.
+      if (existsSync(`/sys/class/net/${this.#cable(node)}`)) ip('link', 'del', this.#cable(node));
       if (existsSync(`/run/netns/${this.#namespace(node)}`)) ip('netns', 'del', this.#namespace(node));
+    }
     if (existsSync(`/sys/class/net/${this.#bridge}`)) ip('link', 'del', this.#bridge);
   }
 

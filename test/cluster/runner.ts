@@ -1,4 +1,6 @@
 /** Runs Slurm's commands of the test cluster as its ordinary user. */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import {
   type CommandOptions,
   type CommandResult,
@@ -31,22 +33,21 @@ export class UnknownUserRunner implements CommandRunner {
   readonly #user: ClusterUser;
   readonly #local: LocalCommandRunner;
 
-  constructor({ env, user }: Cluster) {
+  readonly #users: string;
+
+  constructor({ env, user, state }: Cluster) {
     const { USER, LOGNAME, ...environment } = env;
+    this.#users = join(state.folder, 'passwd-of-a-container');
+    // Slurm's configuration names the daemons' user, and no command of 20.11 reads it where that is unknown.
+    writeFileSync(this.#users, 'root:x:0:0:root:/root:/bin/sh\n');
     this.#user = user;
     this.#local = new LocalCommandRunner({ environment, cwd: user.home });
   }
 
   run(argv: readonly string[], options: CommandOptions): Promise<CommandResult> {
     const { uid, gid } = this.#user;
-    const hidden = [
-      'unshare',
-      '--mount',
-      'sh',
-      '-c',
-      'mount --bind /dev/null /etc/passwd && exec "$@"',
-      'sh',
-    ];
+    const hide = 'mount --bind "$0" /etc/passwd && exec "$@"';
+    const hidden = ['unshare', '--mount', 'sh', '-c', hide, this.#users];
     const asUser = ['setpriv', `--reuid=${uid}`, `--regid=${gid}`, '--clear-groups', '--'];
     return this.#local.run([...hidden, ...asUser, ...argv], options);
   }

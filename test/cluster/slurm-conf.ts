@@ -79,8 +79,9 @@ export function slurmConf(input: ClusterConfInput): string {
     'EnforcePartLimits=ALL',
     'SchedulerParameters=bf_interval=1,sched_interval=2,sched_min_interval=0',
     `KillWait=${kill_wait_s}`,
-    // Sites leave it at 300 s: so long a node may be silent before Slurm ends what ran on it.
-    ...(shape === 'separate-hosts' ? ['SlurmdTimeout=15'] : []),
+    // Sites leave it at 300 s: so long a node may be silent before Slurm ends what ran on it. A third of that lies
+    // between two looks at a node, and so long the keeper waits.
+    ...(shape === 'separate-hosts' ? ['SlurmdTimeout=90'] : []),
     'MinJobAge=3600',
     ...(input.ports.slurmdbd === undefined
       ? []

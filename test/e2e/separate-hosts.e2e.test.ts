@@ -19,7 +19,11 @@ describe.skipIf(lacking !== '')(`nodes of their own${lacking && ` [skipped: need
     home = await UserHome.open({
       shape: 'separate-hosts',
       site: (shipped, { hosts }) =>
-        JSON.stringify({ ...parse(shipped), network: { prefer: hosts!.network } }),
+        JSON.stringify({
+          ...parse(shipped),
+          network: { prefer: hosts!.network },
+          keeper: { lost_after_s: 5 },
+        }),
     });
   }, 60_000);
   afterAll(() => home?.close(), 60_000);
@@ -48,6 +52,7 @@ describe.skipIf(lacking !== '')(`nodes of their own${lacking && ` [skipped: need
 
   interface Launch {
     launch_id: string;
+    job_id: string;
     job?: { state: string };
   }
   async function launches(): Promise<Launch[]> {
@@ -57,6 +62,10 @@ describe.skipIf(lacking !== '')(`nodes of their own${lacking && ` [skipped: need
   }
   const isRunning = async ({ launch_id }: Launch): Promise<boolean> =>
     (await launches()).some((each) => each.launch_id === launch_id && each.job?.state === 'RUNNING');
+  async function stateInSlurm({ job_id }: Launch): Promise<string | undefined> {
+    const { stdout } = await home.run(['scontrol', '--oneliner', 'show', 'job', job_id]);
+    return /JobState=(\S+)/.exec(stdout)?.[1];
+  }
   async function ask(): Promise<string | null> {
     const messages = [{ role: 'user' as const, content: 'Where are you?' }];
     return (await client.chat.completions.create({ model: 'wide', messages })).choices[0]!.message.content;
@@ -82,8 +91,16 @@ describe.skipIf(lacking !== '')(`nodes of their own${lacking && ` [skipped: need
 
     home.cluster.loseNode('a2');
     await eventually(async () => (await ask().catch(() => undefined)) === undefined, 'it has ended', 60_000);
-    // The first node says at once what happened; the job is over for Slurm once it has noticed, too.
-    await eventually(async () => !(await isRunning(first!)), 'Slurm has noticed', 90_000);
+    // The first node says at once what happened; the job is over once Slurm hears nothing from the other.
+    await eventually(async () => !(await isRunning(first!)), 'the job was ended', 80_000);
+    const { stdout: shown } = await home.hpcserve('status', 'wide');
+    expect(shown).toMatch(
+      new RegExp(
+        `job ${first!.job_id} was ended .* ago: node a2 is lost: Slurm gets no answer, and the agent left`,
+      ),
+    );
+    // Not by Slurm, which still waits for the node, and would call it NODE_FAIL.
+    expect(await stateInSlurm(first!)).toBe('COMPLETING');
     home.cluster.bootNode('a2');
     const next = async (): Promise<Launch | undefined> =>
       (await launches()).find(
@@ -96,6 +113,8 @@ describe.skipIf(lacking !== '')(`nodes of their own${lacking && ` [skipped: need
     ).catch(async (error: Error) => {
       throw new Error(`${error.message}\n${await home.explain()}`);
     });
+    // On the node that is back nothing of it runs again.
+    expect(await stateInSlurm(first!)).toBe('CANCELLED');
     expect((await home.hpcserve('stop', 'wide', '--yes')).code).toBe(0);
   }, 300_000);
 });

@@ -254,6 +254,9 @@ test('sinfo and GRES in the forms of several sites', () => {
       cpu_counts: { allocated: 64, idle: 192, other: 0, total: 256 },
     },
   ]);
+  // What a node that does not answer is in: up to 20.11 a sign, then a word.
+  for (const shown of ['MIXED*', 'MIXED+NOT_RESPONDING', 'mixed*+not_responding'])
+    expect(parseSinfo(row(columns.with(2, shown)))[0]!.states).toEqual(['mixed', 'not_responding']);
   expect(parseGres('gpu:4')).toEqual([{ name: 'gpu', count: 4 }]);
   expect(parseGres('gpu:nvidia_a100_1g.5gb:7')).toEqual([
     { name: 'gpu', type: 'nvidia_a100_1g.5gb', count: 7 },

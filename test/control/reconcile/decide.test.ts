@@ -51,6 +51,41 @@ describe('decide', () => {
     ]);
   });
 
+  it('ends a job whose node is lost before its place is given to another', () => {
+    const submitted = (number: number, job_id: string) =>
+      launchRecord(number, { phase: 'submitted', job_id });
+    const state = deploymentState([submitted(1, '7'), submitted(2, '8')]);
+    const pending: JobSnapshot = { job_id: '8', phase: 'pending', state: 'PENDING' };
+    const actions = decide({
+      state,
+      statuses: new Map([
+        [id(1), { serving_units: [], job: running }],
+        [id(2), { serving_units: [], job: pending }],
+      ]),
+      now_ms: 1_000_000,
+      timing,
+      // The second went back into the queue meanwhile: it has no node that could be lost.
+      lost: new Map([
+        [id(1), 'node a1 is lost'],
+        [id(2), 'node a2 is lost'],
+      ]),
+    });
+    expect(actions).toEqual([
+      {
+        do: 'record_end',
+        launch_id: id(1),
+        last: {
+          job_id: '7',
+          phase: 'ended',
+          state: 'NODE_LOST',
+          reason: 'node a1 is lost',
+          presumed: true,
+        },
+      },
+      { do: 'record_news', launch_id: id(2), last: pending },
+    ]);
+  });
+
   it('adopts the job of an interrupted submission and ends a second one', () => {
     const launch = launchRecord(1, { phase: 'submitting', submitting_since_ms: 0 });
     expect(act(deploymentState([launch]), { 1: { found_jobs: ['7', '8'] } })).toEqual([
