@@ -15,6 +15,7 @@ import {
 } from '../../slurm/job-script.ts';
 import { checkPermissions, type Permissions, withKnownAccounts } from '../../slurm/permissions.ts';
 import { explainReason } from '../../slurm/reasons.ts';
+import { atLeast } from '../../slurm/version.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { SlurmOverrides } from '../../spec/model-yaml.ts';
@@ -122,7 +123,9 @@ export class SlurmRunner implements JobRunner {
       if ((overrides?.array ?? slurmSettings(site.site).array) === 'never') return [];
       const alike = arrayGroups(planned, Number.POSITIVE_INFINITY);
       if (alike.length === 0 || offline) return alike;
-      return arrayGroups(planned, await this.#tasksMax());
+      const tasks_max = await this.#tasksMax();
+      if (tasks_max < 2 || (await this.#isPinnedToFirst(planned))) return [];
+      return arrayGroups(planned, tasks_max);
     },
     render: (array) => rendered(this.#arrayScript(array)),
     submit: async (array, script) => {
@@ -130,6 +133,25 @@ export class SlurmRunner implements JobRunner {
       return { job_ids: array.launches.map((_, task) => taskId(job_id, task)), ...answer };
     },
   };
+
+  /**
+   * Slurm 20.11 looks for the tasks of an array that get nodes whole only among nodes like the first one's; 22.05 does
+   * not. So each of them is a job of its own there.
+   */
+  async #isPinnedToFirst(planned: readonly PlannedLaunch[]): Promise<boolean> {
+    const { client, site } = this.#options;
+    if (atLeast(await client.version(), 22, 5)) return false;
+    const { defaults } = slurmSettings(site.site);
+    const asked = planned.some(({ node_kind }) => {
+      const kind = site.site.node_kinds.find(({ name }) => name === node_kind);
+      return kind?.slurm?.exclusive ?? defaults.exclusive;
+    });
+    if (asked) return true;
+    const whole = (await client.partitions()).filter(({ exclusive }) => exclusive);
+    return planned.some(({ partitions }) =>
+      whole.some(({ name, is_default }) => (partitions.length > 0 ? partitions.includes(name) : is_default)),
+    );
+  }
 
   #tasksMax(): Promise<number> {
     this.#tasks_max ??= this.#options.client.config().then((config) => config.max_array_size);

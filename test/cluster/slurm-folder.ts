@@ -8,25 +8,21 @@
  *
  * No chroot, whose jobs would have to run this machine's programs on another C library.
  */
-import { execFile, execFileSync, spawn } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import {
   existsSync,
   lstatSync,
   mkdirSync,
-  readdirSync,
   readFileSync,
   renameSync,
-  rmSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { basename, join } from 'node:path';
-import { promisify } from 'node:util';
 import { packageRoot } from '../../host/package-root.ts';
-import { findProgram, type Installation, installPrograms, pathWithSbin } from './install.ts';
+import { bindToLibraries, libraryFolder, unpack_timeout_ms, unpackDebian } from './debian-folder.ts';
+import { findProgram, type Installation, installPrograms } from './install.ts';
 import { withLock } from './lock.ts';
-
-const run = promisify(execFile);
 
 /** Releases that the test cluster can run, and the Debian that each is taken from. */
 const debianSuites = { '20.11': 'bullseye', '22.05': 'bookworm', '24.11': 'trixie', '26.05': 'sid' } as const;
@@ -61,7 +57,6 @@ const commands = [
   ...['sacct', 'sacctmgr', 'salloc', 'sattach', 'sbatch', 'sbcast', 'scancel', 'scontrol', 'sdiag', 'sinfo'],
   ...['sprio', 'squeue', 'sreport', 'srun', 'sshare', 'sstat', 'strigger'],
 ];
-const install_timeout_ms = 900_000;
 
 /** Which Slurm a cluster runs. */
 export interface SlurmPrograms {
@@ -117,7 +112,7 @@ export async function ensureSlurmRelease(
   const tools = await installPrograms(['debootstrap', 'patchelf'], ['debootstrap', 'patchelf'], say);
   if (!tools.ready) return { ready: false, missing: `${from}: ${tools.missing}` };
   mkdirSync(join(packageRoot, 'build/slurm'), { recursive: true });
-  return withLock(`${folderOf(release)}.lock`, install_timeout_ms, async () => {
+  return withLock(`${folderOf(release)}.lock`, unpack_timeout_ms, async () => {
     if (isReady(release)) return { ready: true, installed: false };
     say(`installing ${from} into ${folderOf(release)}`);
     try {
@@ -146,48 +141,16 @@ function isReady(release: SlurmRelease): boolean {
   return existsSync(stamp(release)) && readFileSync(stamp(release), 'utf8') === folderOf(release);
 }
 
-/** Nothing of the other Debian is run here: packages are checked and unpacked, and their scripts left alone. */
-async function unpack(release: SlurmRelease): Promise<void> {
-  const root = folderOf(release);
+function unpack(release: SlurmRelease): Promise<void> {
   const included = release === '20.11' ? packages : [...packages, databasePlugin];
-  rmSync(root, { recursive: true, force: true });
-  await run(
-    findProgram('debootstrap')!,
-    ['--foreign', '--variant=minbase', `--include=${included.join(',')}`, debianSuites[release], root],
-    {
-      env: { ...process.env, PATH: pathWithSbin() },
-      timeout: install_timeout_ms,
-      maxBuffer: 64 * 1024 * 1024,
-    },
-  );
-  const archives = join(root, 'var/cache/apt/archives');
-  for (const name of readdirSync(archives).filter((file) => file.endsWith('.deb')))
-    await unpackArchive(join(archives, name), root);
-  rmSync(archives, { recursive: true, force: true });
-}
-
-/** As `dpkg-deb --extract`, which would put a folder in the place of the link /lib. */
-function unpackArchive(archive: string, root: string): Promise<void> {
-  const reader = spawn('dpkg-deb', ['--fsys-tarfile', archive], { stdio: ['ignore', 'pipe', 'inherit'] });
-  const writer = spawn('tar', ['--extract', '--keep-directory-symlink', `--directory=${root}`], {
-    stdio: ['pipe', 'inherit', 'inherit'],
-  });
-  reader.stdout.pipe(writer.stdin);
-  return new Promise((resolve, reject) => {
-    reader.once('error', reject);
-    writer.once('error', reject);
-    writer.once('close', (code) =>
-      code === 0 ? resolve() : reject(new Error(`tar could not unpack ${basename(archive)}: ${code}`)),
-    );
-  });
+  return unpackDebian(debianSuites[release], included, folderOf(release));
 }
 
 async function bindToFolder(release: SlurmRelease): Promise<void> {
   const root = folderOf(release);
   const own = join(root, 'commands');
   mkdirSync(own);
-  const libraries = [libraryFolder(), libraryFolder().replace('usr/', '')].map((path) => join(root, path));
-  const search = [join(libraries[0]!, 'slurm-wlm'), ...libraries].join(':');
+  const plugins = join(root, libraryFolder(), 'slurm-wlm');
   // Of what Debian has in two variants, an alternative links to one, once its package is set up.
   for (const name of daemons) {
     const variant = join(root, 'usr/sbin', `${name}-wlm`);
@@ -198,19 +161,11 @@ async function bindToFolder(release: SlurmRelease): Promise<void> {
     ...commands.map((name) => join(root, 'usr/bin', name)),
   ].filter((path) => existsSync(path) && lstatSync(path).isFile());
   for (const program of programs) {
-    const { stdout } = await run('patchelf', ['--print-interpreter', program]);
-    // In bullseye /lib64 links to an absolute path, which would be this machine's.
-    const loader = join(libraries[1]!, basename(stdout.trim()));
-    // DT_RPATH goes for plugins, too, and for what they need.
-    await run('patchelf', ['--set-interpreter', loader, '--force-rpath', '--set-rpath', search, program]);
+    await bindToLibraries(program, root, [plugins]);
     if (commands.includes(basename(program))) symlinkSync(program, join(own, basename(program)));
   }
   const found = versionOf(join(root, 'usr/sbin/slurmctld'));
   if (!found.startsWith(`${release}.`)) throw new Error(`Debian ${debianSuites[release]} has Slurm ${found}`);
-}
-
-function libraryFolder(): string {
-  return `usr/lib/${process.arch === 'arm64' ? 'aarch64' : 'x86_64'}-linux-gnu`;
 }
 
 function versionOf(controller: string): string {

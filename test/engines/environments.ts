@@ -6,6 +6,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
+import { findProgram } from '../cluster/install.ts';
 
 export const engines_folder: string = process.env.HPCSERVE_ENGINES ?? join(packageRoot, 'build/engines');
 
@@ -72,6 +73,19 @@ export function llamaServerFolder(): Environment<string> {
   return isReady('llama-server')
     ? { found: join(engines_folder, 'llama-server/bin'), lacking: '' }
     : absent('needs llama.cpp’s server: npm run engines -- llama-server');
+}
+
+/** apptainer on PATH, else that of `npm run engines -- apptainer`. */
+export function apptainerProgram(): Environment<string> {
+  const found = findProgram('apptainer');
+  if (found !== undefined) return { found, lacking: '' };
+  return isReady('apptainer')
+    ? { found: apptainerIn(join(engines_folder, 'apptainer')), lacking: '' }
+    : absent('needs apptainer: npm run engines -- apptainer');
+}
+
+export function apptainerIn(folder: string): string {
+  return join(folder, 'root/usr/bin/apptainer');
 }
 
 /** Unpacked sources of a package's releases, by version, of `npm run engines -- wheels`. */

