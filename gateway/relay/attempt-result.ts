@@ -20,8 +20,8 @@ export type AttemptResult =
   | { kind: 'answered'; status: number; answer: JsonRelay }
   /** The stream has its ending. */
   | { kind: 'streamed' }
-  /** All has come that was asked for, which was a part of the stream: the rest is asked for anew. */
-  | { kind: 'part_streamed' }
+  /** What has come was a part of the stream, by its request or as it turned out: the rest is asked for anew. */
+  | { kind: 'part_streamed'; reason: Error }
   /** The engine said in an event what is wrong, and ended its stream with that; the client has the event. */
   | { kind: 'stream_error'; error: StreamError }
   /** The replica answered with an error that is held: another may do better, else it passes as it came. */

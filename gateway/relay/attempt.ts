@@ -13,7 +13,7 @@ import type { AttemptResult } from './attempt-result.ts';
 import { type BodyPieces, bytesOf } from './body-edits.ts';
 import type { ClientAnswer, PassedHead } from './client-answer.ts';
 import type { StreamError } from './error-event.ts';
-import type { ContinuedRequest } from './journal/journal.ts';
+import { type ContinuedRequest, OtherAnswer } from './journal/journal.ts';
 import { JsonRelay } from './json-relay.ts';
 import { type ReplicaError, readEnvelope } from './replica-error.ts';
 import {
@@ -155,7 +155,8 @@ export class Attempt implements AnswerReceiver {
       return true;
     }
     if (stream.ended) this.#end({ kind: 'streamed' });
-    else if (stream.partEnded) this.#end({ kind: 'part_streamed' });
+    else if (stream.partEnded)
+      this.#end({ kind: 'part_streamed', reason: new Error('it had sent what it was asked for') });
     else if (stream.replicaError) this.#replicaFailed(stream.replicaError);
     return flowing;
   }
@@ -204,7 +205,8 @@ export class Attempt implements AnswerReceiver {
 
   #unreadable(reason: Error): void {
     this.cancel();
-    if (this.#task.client.begun) this.#end({ kind: 'unreadable_stream', reason });
+    if (reason instanceof OtherAnswer) this.#end({ kind: 'part_streamed', reason });
+    else if (this.#task.client.begun) this.#end({ kind: 'unreadable_stream', reason });
     else this.#end({ kind: 'lost', failure: 'failed', reason });
   }
 

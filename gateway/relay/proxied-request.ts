@@ -147,7 +147,7 @@ export class ProxiedRequest {
         break;
       case 'part_streamed':
         attempt.cancelSoon();
-        this.#continuations!.rest(this.#goOnFrom(attempt, new Error('it had sent what it was asked for')));
+        this.#continuations!.rest(this.#goOnFrom(attempt, result.reason));
         break;
       case 'stream_error':
         this.#streamEndedWith(result, this.#stream!);

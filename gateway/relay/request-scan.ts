@@ -37,6 +37,7 @@ const members = [
   'include_stop_str_in_output',
   'temperature',
   'top_k',
+  'seed',
   'presence_penalty',
   'frequency_penalty',
   'logit_bias',

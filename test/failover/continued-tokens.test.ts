@@ -6,6 +6,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { agentPaths } from '../../spec/wire.ts';
 import {
   decode,
+  drawnModel,
   encode,
   letterModel,
   scriptedModel,
@@ -229,6 +230,39 @@ describe('a stream whose text its engine reads tool calls out of', () => {
     await compareAtEach(chatPath, body, 9);
     const broken = await read(chatPath, { ...body, temperature: 1 }, { tokens: 5, choice: 0 });
     expect(broken.error).toContain('grammar');
+  });
+});
+
+describe('a stream that is drawn by a seed', () => {
+  const drawn = { temperature: 1, seed: 7, max_tokens: 24 };
+
+  it('is computed again, and has the same draws wherever it is lost', async () => {
+    await engines({ model: drawnModel });
+    for (const [path, body] of [
+      [chatPath, { ...chat, ...drawn }],
+      [textPath, { ...text, ...drawn, n: 2, presence_penalty: 1 }],
+    ] as const) {
+      const whole = await compareAtEach(path, body, 8);
+      expect(asked.map((request) => request.path)).toEqual([path, path]);
+      expect((await read(path, { ...body, seed: 8 })).choices).not.toEqual(whole.choices);
+    }
+  }, 60_000);
+
+  it('goes on behind its tokens where its engine heeds no seed', async () => {
+    await engines({ model: drawnModel, heeds_seed: false });
+    const broken = await read(chatPath, { ...chat, ...drawn }, { tokens: 12, choice: 0 });
+    expect(asked.map((request) => request.path)).toEqual([chatPath, chatPath, textPath]);
+    expect(asked.at(-1)!.body.max_tokens).toBeLessThanOrEqual(12);
+    expect(broken.choices[0]).toMatchObject({ finish_reason: 'length' });
+    expect(broken.choices[0]!.text).toHaveLength(24);
+    expect(broken.usage).toMatchObject({ completion_tokens: 24 });
+    expect(broken.ending).toBeDefined();
+  });
+
+  it('goes on behind its tokens where it is greedy: nothing was drawn', async () => {
+    await engines({ model: letterModel });
+    await compareAtEach(chatPath, { ...chat, seed: 7, max_tokens: 12 }, 9);
+    expect(asked.at(-1)!.path).toBe(textPath);
   });
 });
 

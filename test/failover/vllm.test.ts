@@ -102,10 +102,17 @@ describe.skipIf(python === undefined)(`a stream of a real vLLM${lacking}`, () =>
     return whole;
   }
 
-  async function compareAtEach(path: string, body: object, count: number): Promise<WholeStream> {
+  /** @param positions of the losses, or how many there are from the first token on */
+  async function compareAtEach(
+    path: string,
+    body: object,
+    positions: number | readonly number[],
+  ): Promise<WholeStream> {
     const undisturbed = await read(path, body);
     expect([undisturbed.error, undisturbed.ending]).toEqual([undefined, 'data: [DONE]']);
-    for (let position = 1; position <= count; position++)
+    const each =
+      typeof positions === 'number' ? Array.from({ length: positions }, (_, at) => at + 1) : positions;
+    for (const position of each)
       expect(await read(path, body, position), `lost at token ${position}`).toEqual(undisturbed);
     return undisturbed;
   }
@@ -133,6 +140,46 @@ describe.skipIf(python === undefined)(`a stream of a real vLLM${lacking}`, () =>
       total_tokens: 512,
     });
   }, 300_000);
+
+  const held = { presence_penalty: 1.5, frequency_penalty: 0.5 };
+
+  it('that is greedy, with what is held against repetition', async () => {
+    const plain = await read(textPath, text);
+    for (const [path, body] of [
+      [chatPath, { ...chat, ignore_eos: true }],
+      [textPath, text],
+    ] as const) {
+      const whole = await compareAtEach(path, { ...body, ...held }, [1, 17, 40]);
+      expect(whole.choices[0]!.text).not.toBe(plain.choices[0]!.text);
+    }
+  }, 120_000);
+
+  it.each([
+    ['a chat', chatPath, chat],
+    ['a completion', textPath, text],
+  ])(
+    'of %s that is drawn by a seed, of several choices and with what is held against repetition',
+    async (_, path, body) => {
+      const drawn = { ...body, ignore_eos: true, temperature: 1, seed: 7 };
+      await compareAtEach(path, drawn, [1, 17, 40]);
+      const whole = await compareAtEach(path, { ...drawn, ...held, n: 2 }, [1, 17, 40]);
+      const [first, second] = whole.choices;
+      expect(first!.text).not.toBe(second!.text);
+      const other = await read(path, { ...drawn, ...held, n: 2, seed: 70 });
+      expect(other.choices).not.toEqual(whole.choices);
+    },
+    120_000,
+  );
+
+  it('that is drawn without a seed has all its tokens, each choice', async () => {
+    const body = { ...text, ...held, temperature: 1, n: 2 };
+    for (const position of [1, 17, 40]) {
+      const whole = await read(textPath, body, position);
+      expect([whole.error, whole.ending, whole.identities]).toEqual([undefined, 'data: [DONE]', 1]);
+      expect(whole.choices.map(({ finish_reason }) => finish_reason)).toEqual(['length', 'length']);
+      expect(whole.usage).toMatchObject({ completion_tokens: 2 * tokens });
+    }
+  }, 120_000);
 
   it('with a stop string that begins before it moves', async () => {
     const whole = (await read(textPath, text)).choices[0]!.text;

@@ -15,6 +15,7 @@ export interface ContinuedRequest {
 }
 
 export interface EventRewriter {
+  /** @throws OtherAnswer; any other Error where the stream cannot go on with what the replica sends */
   (bytes: Buffer, start: number, end: number): Buffer;
   /** Of the events so far: the replica was asked for a part only, and the stream goes on behind its ending. */
   more?(): boolean;
@@ -30,6 +31,11 @@ export interface ContinuingReplica {
    * @throws SpellError
    */
   detokenize(ids: readonly number[]): Promise<string>;
+}
+
+/** A replica gave another answer than it was asked for; the stream goes on in a way that does not need that. */
+export class OtherAnswer extends Error {
+  override readonly name = 'OtherAnswer';
 }
 
 /** A replica did not say what text tokens are. */

@@ -1,20 +1,19 @@
-import { bodyFor, isGreedy, type ParsedRequest } from '../request-body.ts';
+import { bodyFor, type ParsedRequest } from '../request-body.ts';
 import type { AnswerSoFar, CallSoFar, ChoiceSoFar } from './answer-so-far.ts';
 import { type ChunkChoice, chunkOf } from './chunk.ts';
-import type { ContinuedRequest } from './journal.ts';
+import { type ContinuedRequest, OtherAnswer } from './journal.ts';
 
 /**
- * The whole request once more, of which the client gets nothing until the new answer is where it is. For greedy answers
- * that no completion of ids can go on with: the engine's own parsers of tool calls and its grammars are then in the
- * state they were in. It takes as long as the answer has taken so far. Each token is compared with what it was.
- * @returns undefined where the answer is not greedy
+ * The whole request once more, of which the client gets nothing until the new answer is where it is. For answers that
+ * come out the same again, greedy ones and those of a seed: what the engine has counted and drawn, its parsers of tool
+ * calls and its grammars are then in the state they were in. It takes as long as the answer has taken so far. Each token
+ * is compared with what it was, and another one throws `OtherAnswer`.
  */
 export function replayRequest(
   parsed: ParsedRequest,
   answer: AnswerSoFar,
   engine: string,
-): ContinuedRequest | undefined {
-  if (!isGreedy(parsed.scan)) return undefined;
+): Required<Pick<ContinuedRequest, 'body' | 'rewrite'>> {
   const replay = new Replay(answer);
   return { body: bodyFor(parsed, engine), rewrite: replay.rewrite.bind(replay) };
 }
@@ -50,7 +49,7 @@ class Replay {
     this.#head = head;
   }
 
-  /** @throws Error where the new answer is another one */
+  /** @throws OtherAnswer */
   rewrite(bytes: Buffer, start: number, end: number): Buffer {
     const chunk = chunkOf(bytes.toString('utf8', start, end));
     if (!chunk) return bytes.subarray(start, end);
@@ -92,7 +91,7 @@ class Replay {
     const known = Math.max(0, Math.min(ids.length, before.ids.length - again.tokens));
     for (let at = 0; at < known; at++)
       if (ids[at] !== before.ids[again.tokens + at])
-        throw new Error(`computed again, token ${again.tokens + at + 1} of the answer is another one`);
+        throw new OtherAnswer(`computed again, token ${again.tokens + at + 1} of the answer is another one`);
     again.tokens += ids.length;
     if (known === 0) return known;
     choice.token_ids = ids.slice(known);
@@ -138,7 +137,7 @@ function beforeOf({ ids, content, reasoning, calls, finished }: ChoiceSoFar): Be
 
 /**
  * What of a text goes beyond what the client has.
- * @throws Error where it is another text
+ * @throws OtherAnswer where it is another text
  */
 function remainder<K extends string>(
   text: string,
@@ -150,7 +149,7 @@ function remainder<K extends string>(
   so_far[member] += text.length;
   const known = Math.min(text.length, Math.max(0, has.length - from));
   if (text.slice(0, known) !== has.slice(from, from + known))
-    throw new Error('computed again, the answer has another text');
+    throw new OtherAnswer('computed again, the answer has another text');
   return text.slice(known);
 }
 

@@ -1,8 +1,14 @@
-import { type ParsedRequest, wantsTokenIds } from '../request-body.ts';
+import { isGreedy, type ParsedRequest, scalarOf, wantsTokenIds } from '../request-body.ts';
 import type { TokenUsage } from '../usage.ts';
 import { AnswerSoFar } from './answer-so-far.ts';
 import { requestFromIds } from './id-continuation.ts';
-import { type ContinuedRequest, type ContinuingReplica, SpellError, type StreamJournal } from './journal.ts';
+import {
+  type ContinuedRequest,
+  type ContinuingReplica,
+  OtherAnswer,
+  SpellError,
+  type StreamJournal,
+} from './journal.ts';
 import type { JournalMemory } from './journal-memory.ts';
 import { replayRequest } from './replay.ts';
 import { type CompletionsPath, continuesText, requestAnew, requestFromText } from './text-continuation.ts';
@@ -17,10 +23,13 @@ const raw_bytes_max = 32 * 1024;
  * the stream is to be continued. How it is continued depends on what they say:
  *
  * ```
- *   nothing of a text is out ─────────► the whole request, anew
- *   all ids are known ────────────────► token for token: a completion of prompt ids and answer ids (id-continuation.ts)
- *     └─ not in that way, but greedy ─► the whole request again, until it is where the client is (replay.ts)
- *   else ─────────────────────────────► behind the text (text-continuation.ts)
+ *   nothing of a text is out ──────────► the whole request, anew
+ *   all ids are known
+ *     ├─ it draws by a seed ───────────► the whole request again, until it is where the client is (replay.ts)
+ *     │   └─ that was another answer ──► as if it had none
+ *     └─ else ─────────────────────────► token for token: a completion of prompt ids and answer ids (id-continuation.ts)
+ *         └─ not in that way, greedy ──► the whole request again
+ *   else ──────────────────────────────► behind the text (text-continuation.ts)
  * ```
  */
 export class WrappedJournal implements StreamJournal {
@@ -35,6 +44,8 @@ export class WrappedJournal implements StreamJournal {
   #length = 0;
   #held_bytes = 0;
   #why: string | undefined;
+  /** Computed again, it was another answer: that is not tried once more. */
+  #was_other = false;
 
   /** @param began engine and precision of who began the stream: only with the same tokens of it mean the same */
   constructor(
@@ -83,10 +94,11 @@ export class WrappedJournal implements StreamJournal {
     if (untouched && !(this.#tells_ids && so_far.tokens > 0)) return requestAnew(parsed, so_far, engine);
     const why: string[] = [];
     if (this.#means(replica) && so_far.choices.every(({ ids_known }) => ids_known)) {
+      if (this.#drawsBySeed(parsed) && !this.#was_other) return this.#again(parsed, replica);
       const request = await this.#fromIds(parsed, replica);
       if (typeof request !== 'string') return request;
-      const again = replayRequest(parsed, so_far, replica.engine);
-      if (again) return again;
+      if (isGreedy(parsed.scan))
+        return this.#was_other ? 'there is no other way for it' : this.#again(parsed, replica);
       why.push(request);
     }
     const request = requestFromText(parsed, this.#path, so_far, engine);
@@ -100,6 +112,29 @@ export class WrappedJournal implements StreamJournal {
     this.#raw = Buffer.alloc(0);
     this.#length = 0;
     this.#so_far.release();
+  }
+
+  /**
+   * vLLM draws for each choice of a request by a generator of its own, whatever else it computes (0.32,
+   * `ParentRequest`); SGLang heeds a seed only where it was started so.
+   */
+  #drawsBySeed({ scan }: ParsedRequest): boolean {
+    return this.#began.engine === 'vllm' && typeof scalarOf(scan, 'seed') === 'number' && !isGreedy(scan);
+  }
+
+  #again(parsed: ParsedRequest, { engine }: ContinuingReplica): ContinuedRequest {
+    const { body, rewrite } = replayRequest(parsed, this.#so_far, engine);
+    return {
+      body,
+      rewrite: (bytes, start, end) => {
+        try {
+          return rewrite(bytes, start, end);
+        } catch (error) {
+          if (error instanceof OtherAnswer) this.#was_other = true;
+          throw error;
+        }
+      },
+    };
   }
 
   async #fromIds(parsed: ParsedRequest, replica: ContinuingReplica): Promise<ContinuedRequest | string> {

@@ -1,8 +1,9 @@
 import type { ServerResponse } from 'node:http';
 
-type Model = (ids: readonly number[]) => number;
+type Model = (ids: readonly number[], draw?: number) => number;
 
 export const letterModel: Model;
+export const drawnModel: Model;
 export function scriptedModel(scripts: Record<string, string>): Model;
 export function decode(ids: readonly number[]): string;
 export function encode(text: string): number[];
@@ -12,6 +13,7 @@ export interface VllmOptions {
   context_tokens?: number;
   chunk_tokens?: (made: number) => number;
   gives_ids?: boolean;
+  heeds_seed?: boolean;
   parsers?: { reasoning?: boolean; tools?: boolean };
   loses?: (tokens: number, choice: number) => boolean;
 }

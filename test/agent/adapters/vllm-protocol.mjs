@@ -48,6 +48,9 @@ function byteModel(ids) {
 /** Letters alone. */
 export const letterModel = (ids) => 97 + (byteModel(ids) % 26);
 
+/** Letters that are drawn: what comes depends on the seed, and on how many were drawn since the request began. */
+export const drawnModel = (ids, draw) => letterModel([...ids, draw & 255, draw >>> 8]);
+
 /** Says one of these texts, whichever the prompt names, and ends. */
 export function scriptedModel(scripts) {
   return (ids) => {
@@ -90,8 +93,9 @@ class DecodeStream {
 
 /** One answer to one prompt while it is computed. */
 class Sequence {
-  constructor(prompt, { stop, min_tokens = 0, include_stop_str_in_output }, max_tokens, model) {
+  constructor(prompt, { stop, min_tokens = 0, include_stop_str_in_output }, { max_tokens, model, seed }) {
     this.prompt = prompt;
+    this.seed = seed;
     this.ids = [];
     this.finish_reason = null;
     this.stop_reason = null;
@@ -106,7 +110,8 @@ class Sequence {
   }
 
   step() {
-    const id = this.model([...this.prompt, ...this.ids]);
+    const draw = Math.imul(this.seed + 1, 40503) + Math.imul(this.ids.length, 2531);
+    const id = this.model([...this.prompt, ...this.ids], draw & 65535);
     this.ids.push(id);
     if (id === eos) this.finish_reason = 'stop';
     else {
@@ -191,10 +196,11 @@ function deltaOf(before, after, callId) {
 /**
  * One engine.
  *
- * - `model`: the next id, of all before
+ * - `model`: the next id, of all before and of a draw
  * - `context_tokens`: as `--max-model-len`
  * - `chunk_tokens`: how many tokens the next chunk carries, of how many were made
  * - `gives_ids`: whether it is new enough to give ids
+ * - `heeds_seed`: whether a seed makes the same draws again
  * - `parsers`: which it was started with, `reasoning` and `tools`
  * - `loses`: whether the connection breaks, of how many tokens were made of the answer
  */
@@ -204,10 +210,11 @@ export class VllmProtocol {
     context_tokens = 2048,
     chunk_tokens = () => 1,
     gives_ids = true,
+    heeds_seed = true,
     parsers = {},
     loses = () => false,
   }) {
-    Object.assign(this, { model, context_tokens, chunk_tokens, gives_ids, parsers, loses });
+    Object.assign(this, { model, context_tokens, chunk_tokens, gives_ids, heeds_seed, parsers, loses });
     this.answers = 0;
   }
 
@@ -239,8 +246,16 @@ export class VllmProtocol {
       if (length + (asked ?? 1) > this.context_tokens)
         return refuse(`max_tokens is too large: ${asked} beside ${length} of ${this.context_tokens}`);
     const limit = (prompt) => asked ?? this.context_tokens - prompt.length;
+    const seed = this.heeds_seed ? request.seed : undefined;
     const sequences = prompts.flatMap((prompt) =>
-      Array.from({ length: request.n ?? 1 }, () => new Sequence(prompt, request, limit(prompt), this.model)),
+      Array.from({ length: request.n ?? 1 }, (_, index) => {
+        const own = {
+          max_tokens: limit(prompt),
+          model: this.model,
+          seed: (seed ?? 1000 * this.answers) + index,
+        };
+        return new Sequence(prompt, request, own);
+      }),
     );
     await this.#stream({ request, isChat, sequences, prompts, response });
   }
