@@ -40,6 +40,8 @@ const dtypes: Record<string, string> = {
 /** Who passes it wants the engine to sleep (https://docs.vllm.ai/en/latest/features/sleep_mode/). */
 const sleep_option = '--enable-sleep-mode';
 
+const eager_option = '--enforce-eager';
+
 /** A host that is none (RFC 2606). */
 const nowhere = 'none.invalid';
 
@@ -86,6 +88,21 @@ function cannotSleep({ name }: ModelSpec): HpcserveError {
   });
 }
 
+/** On CPUs, what a later stage gets from the one before is made ready only where the model is compiled. */
+function cannotStage({ name }: ModelSpec, version: string | undefined): HpcserveError {
+  return new HpcserveError('E_AGENT_ENGINE_OPTION', {
+    what: `${name}: vLLM ${version} on CPUs ends at the first request where a pipeline is not compiled`,
+    because: `engine_args has ${eager_option}, and parallel.pipeline is more than 1`,
+    try: `remove ${eager_option} from engine_args, or split it by parallel.tensor alone`,
+  });
+}
+
+/** Whether it is 0.`minor`, or later; where no version is known, it is not. */
+function isFrom(version: string | undefined, minor_min: number): boolean {
+  const [major = 0, minor = 0] = (version ?? '').split('.').map((part) => Number.parseInt(part, 10) || 0);
+  return major > 0 || minor >= minor_min;
+}
+
 /** Ways to say how much memory it takes. */
 const memory_options = [
   '--gpu-memory-utilization',
@@ -108,8 +125,7 @@ function memoryOf(
   if (!onCpu) return { options: planned(unit, memory_options, shareOfAll(unit)), env: {} };
   const own = isGiven(model.engine_args, memory_options) || model.environment[cpu_kv_variable] !== undefined;
   if (memory === undefined || own) return { options: [], env: {} };
-  const [major = 0, minor = 0] = (version ?? '').split('.').map((part) => Number.parseInt(part, 10) || 0);
-  return major > 0 || minor >= 30
+  return isFrom(version, 30)
     ? { options: ['--kv-cache-memory-bytes', String(memory.kv_bytes)], env: {} }
     : { options: [], env: { [cpu_kv_variable]: String(kvGibibytes(unit)) } };
 }
@@ -182,6 +198,9 @@ export const vllm: EngineAdapter = {
     const byRay = place !== undefined && context.probed?.options?.has('--nnodes') === false;
     const ray = byRay ? rayEnvironment(context.key) : {};
     if (sleeps && listen.kind !== 'socket') throw cannotSleep(model);
+    const isEager = isGiven(model.engine_args, [eager_option]);
+    if (onCpu && unit.pipeline > 1 && isEager && isFrom(context.probed?.version, 32))
+      throw cannotStage(model, context.probed?.version);
     const argv = [
       ...context.engine_prefix,
       ...(byRay ? rayArgv(place) : []),

@@ -195,6 +195,18 @@ describe('vLLM', () => {
     );
   });
 
+  test('does not begin a pipeline on CPUs that would end at its first request', () => {
+    const probed = { version: '0.32.0+cpu', unix_socket: true };
+    const model = { engine_args: ['--enforce-eager'], parallel: { tensor: 1, pipeline: 2 } };
+    const onCpus = { device_kind: 'cpu' } as const;
+    expect(() => line('vllm', model, { probed }, onCpus)).toThrow(
+      expect.objectContaining({ code: 'E_AGENT_ENGINE_OPTION' }),
+    );
+    const compiled = line('vllm', { ...model, engine_args: [] }, { probed }, onCpus);
+    expect(compiled.argv).toContain('--pipeline-parallel-size');
+    expect(line('vllm', model, { probed }).argv).toContain('--enforce-eager');
+  });
+
   test('is told from which hosts it may fetch media, where its version can be', () => {
     const options = new Set(['--allowed-media-domains']);
     const probed = { version: '0.18.0', unix_socket: true, options };
