@@ -1,7 +1,12 @@
 import { processTree, readActivity } from '../../host/process-tree.ts';
 
-/** Between two looks for processes that are new. Lower: found sooner; higher: less is read of /proc. */
-const refresh_ms = 5000;
+/**
+ * Between two looks for processes that are new, and the share of a core that they may take, since they are as long as
+ * the node has processes. Lower pauses, higher share: found sooner; else: less is read of /proc.
+ */
+const refresh_ms_min = 5000;
+const refresh_ms_max = 15_000;
+const refresh_share = 0.0005;
 
 /** Programs that engines build kernels with. */
 const compilers =
@@ -13,7 +18,8 @@ export class EngineProcesses {
   readonly #detached: (() => Promise<number | undefined>) | undefined;
   /** Processor time of each as it was seen last, ms. */
   #known = new Map<number, number>();
-  #refreshed_ms = Number.NEGATIVE_INFINITY;
+  /** When to look for new ones, at the latest. */
+  #refresh_at_ms = Number.NEGATIVE_INFINITY;
   #cpu_ms = 0;
 
   /** @param detached first process of those that are no children of the leader, once it runs */
@@ -39,7 +45,7 @@ export class EngineProcesses {
       const activity = readActivity(pid);
       if (activity === undefined) {
         this.#known.delete(pid);
-        this.#refreshed_ms = Number.NEGATIVE_INFINITY;
+        this.#refresh_at_ms = Number.NEGATIVE_INFINITY;
         continue;
       }
       if (compilers.test(activity.name)) is_compiling = true;
@@ -51,12 +57,14 @@ export class EngineProcesses {
   }
 
   async #refresh(): Promise<void> {
-    const now_ms = performance.now();
-    if (now_ms - this.#refreshed_ms < refresh_ms) return;
-    this.#refreshed_ms = now_ms;
+    const began_ms = performance.now();
+    if (began_ms < this.#refresh_at_ms) return;
     const detached = await this.#detached?.();
     const trees = [this.#leader, ...(detached === undefined ? [] : [detached])].map(processTree);
     const found = (await Promise.all(trees)).flat();
     this.#known = new Map(found.map((pid) => [pid, this.#known.get(pid) ?? readActivity(pid)?.cpu_ms ?? 0]));
+    const took_ms = performance.now() - began_ms;
+    const pause_ms = Math.min(refresh_ms_max, Math.max(refresh_ms_min, took_ms / refresh_share));
+    this.#refresh_at_ms = began_ms + pause_ms;
   }
 }

@@ -14,6 +14,11 @@ import type { ProcessContext, Upstream } from './serving-process.ts';
 const revival_pause_ms = 1000;
 const revival_timeout_ms = 10_000;
 const metrics_timeout_ms = 2000;
+/**
+ * Between two questions for its metrics while it has nothing to do: it gets its requests from here, so that they say
+ * nothing new. Lower: what it does by itself is seen sooner; higher: less is computed on an idle node.
+ */
+const idle_metrics_ms = 15_000;
 /** Of the log, between two looks. */
 const log_bytes_max = 64 * 1024;
 
@@ -111,7 +116,13 @@ export class EngineWatch {
     const { adapter, upstream, unit, context } = this.#engine;
     const { metrics_path } = adapter;
     if (metrics_path === undefined || !adapter.parseMetrics) return;
-    while (!isOver()) {
+    for (let asked_ms = Number.NEGATIVE_INFINITY; !isOver(); ) {
+      const isIdle = context.traffic.in_flight === 0 && this.load.running === 0 && this.load.waiting === 0;
+      if (isIdle && performance.now() - asked_ms < idle_metrics_ms) {
+        await this.#pause();
+        continue;
+      }
+      asked_ms = performance.now();
       try {
         const { status, text } = await fetchText(upstream, metrics_path, metrics_timeout_ms);
         if (status === 200) this.load = adapter.parseMetrics(text, unit);
@@ -120,8 +131,13 @@ export class EngineWatch {
         // The agent's own count of requests is reported then; that it did not answer is no sign of computing.
         this.load = { activity: this.load.activity };
       }
-      await delay(Math.max(look_ms, context.heartbeat_ms), undefined, { ref: false });
+      await this.#pause();
     }
+  }
+
+  /** Between two looks at its load. */
+  async #pause(): Promise<void> {
+    await delay(Math.max(look_ms, this.#engine.context.heartbeat_ms), undefined, { ref: false });
   }
 
   async #askHealth(isOver: () => boolean): Promise<void> {
