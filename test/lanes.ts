@@ -26,6 +26,8 @@ const alone: Readonly<Record<string, string>> = {
   'test/agent/node/vllm-life.test.ts': real_vllm,
   'test/failover/vllm.test.ts': real_vllm,
   'test/conformance/tools/vllm.test.ts': real_vllm,
+  'test/e2e/vllm-replicas.e2e.test.ts': real_vllm,
+  'test/e2e/vllm-nodes.e2e.test.ts': real_vllm,
 };
 
 export interface Lane {

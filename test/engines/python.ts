@@ -1,6 +1,6 @@
 /** Virtual environments of Python. */
-import { readdirSync } from 'node:fs';
-import { join } from 'node:path';
+import { readdirSync, realpathSync, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { run } from './making.ts';
 
 /** pip of an environment, as it is configured on this machine; resolves to what it wrote. @throws NotHere */
@@ -14,4 +14,15 @@ export function sitePackagesOf(folder: string): string {
   const library = join(folder, 'lib');
   const version = readdirSync(library).find((name) => name.startsWith('python'))!;
   return join(library, version, 'site-packages');
+}
+
+/** Whether every user of this machine may run a program: it, and each folder on the way to it. */
+export function mayBeRunByOthers(program: string): boolean {
+  const ways = [program, realpathSync(program)];
+  return ways.every((way) => {
+    for (let path = way; ; path = dirname(path)) {
+      if ((statSync(path).mode & 0o001) === 0) return false;
+      if (path === dirname(path)) return true;
+    }
+  });
 }
