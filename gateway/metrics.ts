@@ -8,9 +8,9 @@ import { registerMeshMetrics } from './mesh-metrics.ts';
 const timeBuckets_s = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
 
 /**
- * How often Node looks how late its event loop is, which is a timer of its own. Lower: short delays are seen too; higher:
- * less is computed by a gateway that has nothing to do (every 10 ms, prom-client's default, take 0.3% of a core). Where
- * nothing is late, the metrics show this time itself.
+ * How often Node looks how late its event loop is, which is a timer of its own. Lower: short delays are seen too;
+ * higher: less is computed by a gateway that has nothing to do (every 10 ms, prom-client's default, take 0.3% of a
+ * core). Where nothing is late, the metrics show this time itself.
  */
 const event_loop_ms = 100;
 

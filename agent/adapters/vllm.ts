@@ -88,10 +88,14 @@ function cannotSleep({ name }: ModelSpec): HpcserveError {
   });
 }
 
-/** On CPUs, what a later stage gets from the one before is made ready only where the model is compiled. */
-function cannotStage({ name }: ModelSpec, version: string | undefined): HpcserveError {
-  return new HpcserveError('E_AGENT_ENGINE_OPTION', {
-    what: `${name}: vLLM ${version} on CPUs ends at the first request where a pipeline is not compiled`,
+/**
+ * On CPUs, what a later stage gets from the one before is made ready only where the model is compiled.
+ * @throws HpcserveError E_AGENT_ENGINE_OPTION where it would end at its first request
+ */
+function checkStages({ model, pipeline }: UnitSpec, version: string | undefined): void {
+  if (pipeline < 2 || !isGiven(model.engine_args, [eager_option]) || !isFrom(version, 32)) return;
+  throw new HpcserveError('E_AGENT_ENGINE_OPTION', {
+    what: `${model.name}: vLLM ${version} on CPUs ends at the first request where a pipeline is not compiled`,
     because: `engine_args has ${eager_option}, and parallel.pipeline is more than 1`,
     try: `remove ${eager_option} from engine_args, or split it by parallel.tensor alone`,
   });
@@ -198,9 +202,7 @@ export const vllm: EngineAdapter = {
     const byRay = place !== undefined && context.probed?.options?.has('--nnodes') === false;
     const ray = byRay ? rayEnvironment(context.key) : {};
     if (sleeps && listen.kind !== 'socket') throw cannotSleep(model);
-    const isEager = isGiven(model.engine_args, [eager_option]);
-    if (onCpu && unit.pipeline > 1 && isEager && isFrom(context.probed?.version, 32))
-      throw cannotStage(model, context.probed?.version);
+    if (onCpu) checkStages(unit, context.probed?.version);
     const argv = [
       ...context.engine_prefix,
       ...(byRay ? rayArgv(place) : []),

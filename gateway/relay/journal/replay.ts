@@ -6,8 +6,8 @@ import { type ContinuedRequest, OtherAnswer } from './journal.ts';
 /**
  * The whole request once more, of which the client gets nothing until the new answer is where it is. For answers that
  * come out the same again, greedy ones and those of a seed: what the engine has counted and drawn, its parsers of tool
- * calls and its grammars are then in the state they were in. It takes as long as the answer has taken so far. Each token
- * is compared with what it was, and another one throws `OtherAnswer`.
+ * calls and its grammars are then in the state they were in. It takes as long as the answer has taken so far. Each
+ * token is compared with what it was, and another one throws `OtherAnswer`.
  */
 export function replayRequest(
   parsed: ParsedRequest,

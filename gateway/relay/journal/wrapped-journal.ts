@@ -27,7 +27,7 @@ const raw_bytes_max = 32 * 1024;
  *   all ids are known
  *     ├─ it draws by a seed ───────────► the whole request again, until it is where the client is (replay.ts)
  *     │   └─ that was another answer ──► as if it had none
- *     └─ else ─────────────────────────► token for token: a completion of prompt ids and answer ids (id-continuation.ts)
+ *     └─ else ─────────────────────────► token for token: a completion of prompt and answer ids (id-continuation.ts)
  *         └─ not in that way, greedy ──► the whole request again
  *   else ──────────────────────────────► behind the text (text-continuation.ts)
  * ```
