@@ -38,7 +38,7 @@ interface InstructionSet {
 const optional: readonly InstructionSet[] = [
   {
     name: 'AVX-512 BF16',
-    files: ['product-avx512-bf16.c'],
+    files: ['product-avx512-bf16.c', 'attention-avx512.c'],
     flags: avx512_bf16,
     define: 'HK_WITH_AVX512_BF16',
   },
@@ -52,11 +52,13 @@ const optional: readonly InstructionSet[] = [
 /** What every CPU with AVX2 can run, or that chooses. */
 const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'product-avx2.c', flags: avx2 },
+  { file: 'attention-avx2.c', flags: avx2 },
   { file: 'pack.c', flags: avx2 },
   { file: 'activations.c', flags: avx2 },
   { file: 'dispatch.c', flags: [] },
   { file: 'ggml-operator.c', flags: [] },
   { file: 'ggml-layout.c', flags: [] },
+  { file: 'attention-operator.c', flags: [] },
 ];
 
 /**

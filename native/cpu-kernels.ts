@@ -21,7 +21,7 @@ const kernelSets = [
 ] as const;
 export type KernelSet = (typeof kernelSets)[number];
 
-/** See native/kernels/pack.h, dispatch.h and ggml-layout.c. */
+/** See native/kernels/pack.h, dispatch.h, ggml-layout.c and attention-operator.c. */
 const table = {
   hk_compiled_sets: ['i32'],
   hk_sets: ['i32'],
@@ -32,6 +32,9 @@ const table = {
   hk_pack_activations: ['void', 'i32', 'i64', 'i64', 'ptr', 'i64', 'ptr', 'i64', 'i64'],
   hk_multiply: ['i32', 'i32', 'i32', 'i64', 'i64', 'i64', 'ptr', 'ptr', 'ptr', 'i64', 'i64', 'i64'],
   hk_layout: ['ptr', 'i32', 'ptr'],
+  hk_can_attend: ['i32', 'i32', 'i32', 'i64', 'i64', 'i64'],
+  hk_attention_part_tokens: ['i32'],
+  hk_attention_partial_floats: ['i64', 'i64', 'i64'],
 } as const satisfies SignatureTable;
 
 export interface CpuKernels extends Bound<typeof table> {
@@ -42,6 +45,7 @@ export interface CpuKernels extends Bound<typeof table> {
   /** `ggml_custom_op_t` functions; their user data is the bit of a set. */
   readonly packOperator: Pointer;
   readonly multiplyOperator: Pointer;
+  readonly attendOperator: Pointer;
 }
 
 let loaded: CpuKernels | undefined;
@@ -63,6 +67,7 @@ export function loadCpuKernels(path = cpuKernelsPath): CpuKernels | undefined {
     sets: named(bound.hk_sets()),
     packOperator: library.symbol('hk_pack_operator') as Pointer,
     multiplyOperator: library.symbol('hk_multiply_operator') as Pointer,
+    attendOperator: library.symbol('hk_attend_operator') as Pointer,
   };
   return loaded;
 }

@@ -9,6 +9,13 @@ export const nativeTensorTypes = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K', 
 
 export type KvType = 'f16' | 'q8_0' | 'f32';
 
+/**
+ * Whose matrix products an engine on CPUs computes with: the faster ones, as they were measured there; ours wherever
+ * there is one for a weight; ggml's alone.
+ */
+export const kernelChoices = ['auto', 'own', 'ggml'] as const;
+export type KernelsOption = (typeof kernelChoices)[number];
+
 export interface EngineOptions {
   /** Absolute path of a GGUF file. */
   model_path: string;
@@ -23,8 +30,10 @@ export interface EngineOptions {
   /** KV cache size over all sequences, in tokens. */
   kv_tokens: number;
   kv_type: KvType;
-  /** Fixed kernel shapes: answers are bit-identical alone, in any batch, and after a re-prefill. Slower. */
+  /** Fixed kernel shapes: answers are bit-identical alone, in any batch, and after a re-prefill. */
   batch_invariant: boolean;
+  /** Absent: `auto`. */
+  kernels?: KernelsOption;
   /** First and one-past-last operator of this stage; absent: the whole model. See `agent/engine/operators.ts`. */
   stage?: { begin: number; end: number };
   /** Called while weights load. */

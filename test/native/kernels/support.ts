@@ -40,7 +40,7 @@ function fromBf16(half: number): number {
   return float[0]!;
 }
 
-function fromF16(half: number): number {
+export function fromF16(half: number): number {
   const sign = half & 0x8000 ? -1 : 1;
   const exponent = (half >> 10) & 31;
   const fraction = half & 1023;
