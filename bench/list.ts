@@ -4,6 +4,7 @@ import type { Bench } from './result.ts';
 export const benches: Record<string, () => Promise<Bench>> = {
   engine: async () => (await import('./engine/index.ts')).engineBench,
   engines: async () => (await import('./engines/index.ts')).enginesBench,
+  attention: async () => (await import('./attention/index.ts')).attentionBench,
   kernels: async () => (await import('./kernels/index.ts')).kernelsBench,
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
   soak: async () => (await import('./soak/index.ts')).soakBench,

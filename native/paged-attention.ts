@@ -1,3 +1,4 @@
+import { statSync } from 'node:fs';
 import type { CpuKernels, KernelSet } from './cpu-kernels.ts';
 import { type Ggml, GgmlType } from './ggml.ts';
 import type { Pointer } from './signature.ts';
@@ -60,6 +61,12 @@ export class PagedAttention {
     return new PagedAttention(ggml, kernels, set, heads);
   }
 
+  /** What a proof or a measurement of it depends on: the library's file and the instruction set. */
+  get identity(): string {
+    const { size, mtimeMs } = statSync(this.#kernels.path);
+    return `${this.#kernels.path}:${size}:${mtimeMs}:${this.set.name}`;
+  }
+
   /** Words of a plan, and parts of sequences whose sums are kept until they are added. */
   needs(segments: readonly AttentionSegment[]): { words: number; partials: number } {
     let words = header_words + segment_words * segments.length;
@@ -86,8 +93,7 @@ export class PagedAttention {
       plan[at + 4] = parts > 0 ? partial : -1;
       plan[at + 5] = 0;
       const blocks = blocksOf(segment);
-      for (let block = 0; block < blocks; block++)
-        plan[table + block] = block_rows[segment.blocks[block]!]!;
+      for (let block = 0; block < blocks; block++) plan[table + block] = block_rows[segment.blocks[block]!]!;
       row += segment.rows;
       partial += parts;
       table += blocks;

@@ -1,5 +1,6 @@
 /** What makes two batches the same to a kept graph, and what a graph offers to be filled and read. */
 import type { Pointer } from '../../native/signature.ts';
+import type { AttentionRoom } from './batch-attention.ts';
 import type { GraphMemory } from './graph-memory.ts';
 
 /** The rows of one sequence in a batch: consecutive tokens. */
@@ -12,7 +13,10 @@ export interface SegmentShape {
 }
 
 export interface GraphShape {
+  /** None where our attention serves: to it, sequences are no part of a batch's shape. */
   segments: readonly SegmentShape[];
+  /** Our attention serves, with room for so much; absent: ggml's. */
+  paged?: AttentionRoom;
   /** Rows of the batch, padding included. */
   rows: number;
   /** Rows that leave the last operator of a whole model, padding included; 0: none (KV only). */
@@ -30,8 +34,9 @@ export interface GraphShape {
 export function shapeKey(shape: GraphShape): string {
   const segments = shape.segments.map((s) => `${s.rows},${s.gather_capacity},${s.mask_capacity}`).join(';');
   const flags = [shape.last_rows_only, shape.selects].map(Number).join('');
+  const paged = shape.paged ? `${shape.paged.words},${shape.paged.partials}` : '';
   const outputs = `${shape.output_rows}/${shape.logit_rows}/${shape.output_segments.join(',')}`;
-  return `${shape.rows}|${segments}|${outputs}|${flags}`;
+  return `${shape.rows}|${segments}${paged}|${outputs}|${flags}`;
 }
 
 /** Views of one segment's keys and values in one layer, to be moved before each run. */
@@ -61,6 +66,9 @@ export interface BuiltGraph {
     kv_rows?: Pointer;
     output_ids?: Pointer;
     output_positions?: Pointer;
+    /** I32 [words] of our attention: over all rows, and over the output rows. */
+    plan?: Pointer;
+    output_plan?: Pointer;
     segments: SegmentInputs[];
   };
   kvViews: KvViewSlots[];

@@ -1,6 +1,7 @@
 import { type Ggml, GgmlType } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { Architecture } from './architecture.ts';
+import type { AttentionRoom, BatchAttention } from './batch-attention.ts';
 import { GraphMemory } from './graph-memory.ts';
 import type { BuiltGraph, GraphShape, SegmentInputs } from './graph-shape.ts';
 import type { KvMemory } from './kv-memory.ts';
@@ -15,6 +16,8 @@ export interface StageParts {
   plan: WeightPlan;
   weights: LoadedWeights;
   kv: KvMemory;
+  /** Ours; absent: ggml's serves all batches. */
+  attention?: BatchAttention;
 }
 
 /** Upper bound of tensors in a graph: per layer the fixed operations, and per segment its attention. */
@@ -34,8 +37,9 @@ export function buildGraph(parts: StageParts, shape: GraphShape): BuiltGraph {
  * of its shape: tokens, positions and KV rows are inputs, and the views of the KV cache are moved by
  * `GraphMemory` before each run.
  *
- * Rows of all sequences go through the projections together. Attention is one operation per sequence over
- * its own keys and values, which lie in one extent (attended in place) or in several (gathered first).
+ * Rows of all sequences go through the projections together. Attention is one operation of ours for all of them, which
+ * follows block tables; or one of ggml's per sequence over its own keys and values, which lie in one extent (attended in
+ * place) or in several (gathered first).
  */
 class GraphBuilder {
   readonly #parts: StageParts;
@@ -115,6 +119,11 @@ class GraphBuilder {
       }
       return made;
     });
+    if (shape.paged) {
+      inputs.plan = this.#input(GgmlType.I32, shape.paged.words);
+      if (shape.last_rows_only) inputs.output_plan = this.#input(GgmlType.I32, shape.paged.words);
+      return;
+    }
     const { n_head, head_dim } = this.#model;
     const oneSegment = shape.segments.length === 1 && shape.rows === shape.segments[0]!.rows;
     const oneOutput = !shape.last_rows_only || shape.output_rows <= 1;
@@ -288,6 +297,7 @@ class GraphBuilder {
   #attend(queries: Pointer, layer: number, narrow: boolean): Pointer {
     const ggml = this.#ggml;
     const { shape } = this.#built;
+    if (shape.paged) return this.#attendPaged(queries, layer, narrow, shape.paged);
     const { n_head, head_dim } = this.#model;
     const row_bytes = n_head * head_dim * 4;
     const total = narrow ? shape.output_rows : shape.rows;
@@ -319,6 +329,14 @@ class GraphBuilder {
     }
     if (result) return result;
     return ggml.ggml_view_2d(this.#context, this.#built.attention!, n_head * head_dim, total, row_bytes, 0)!;
+  }
+
+  #attendPaged(queries: Pointer, layer: number, narrow: boolean, room: AttentionRoom): Pointer {
+    const { shape, inputs } = this.#built;
+    const { keys, values } = this.#parts.kv.layer(layer);
+    const plan = narrow ? inputs.output_plan! : inputs.plan!;
+    const rows = narrow ? shape.output_rows : shape.rows;
+    return this.#parts.attention!.attend(this.#context, { queries, keys, values, plan }, rows, room);
   }
 
   #attendSegment(q: Pointer, segment: number, layer: number, narrow: boolean): Pointer {

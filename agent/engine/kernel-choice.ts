@@ -61,6 +61,11 @@ export class KernelChoice {
     return special;
   }
 
+  /** A kernel that is no product was found wrong. */
+  leaveOut(error: HpcserveError): void {
+    if (!this.#left_out.some(({ message }) => message === error.message)) this.#left_out.push(error);
+  }
+
   /** What was found right is kept for other processes. */
   keep(): void {
     this.#cache.write();

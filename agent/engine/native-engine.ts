@@ -74,6 +74,7 @@ export class NativeEngine implements Engine {
     this.#options = options;
     const { threads, kv_tokens, kv_type, batch_invariant } = options;
     const stage: StageOptions = { threads, kv_tokens, kv_type, batch_invariant };
+    if (options.kernels) stage.kernels = options.kernels;
     if (options.stage) stage.range = options.stage;
     if (options.on_progress) stage.on_progress = options.on_progress;
     if (weights) stage.weights = weights;

@@ -1,10 +1,11 @@
 import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
-import type { KvType, LoadProgress } from '../../spec/engine-contract.ts';
+import type { KernelsOption, KvType, LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
 import type { Compute, GraphPort } from '../backend/compute.ts';
 import type { Architecture } from './architecture.ts';
+import { attentionFor } from './attention-choice.ts';
 import { buildGraph, type StageParts } from './graph.ts';
 import { type BuiltGraph, type GraphShape, type SegmentShape, shapeKey } from './graph-shape.ts';
 import { KvMemory } from './kv-memory.ts';
@@ -20,6 +21,8 @@ export interface StageOptions {
   kv_tokens: number;
   kv_type: KvType;
   batch_invariant: boolean;
+  /** Absent: `auto`. */
+  kernels?: KernelsOption;
   range?: StageRange;
   on_progress?: (progress: LoadProgress) => void;
   /** Weights that are loaded already, the stage's own from now on; absent: it loads them into memory of its own. */
@@ -76,6 +79,8 @@ interface KeptGraph extends BuiltGraph {
   kvRows?: BigInt64Array;
   outputIds?: Int32Array;
   outputPositions?: Int32Array;
+  plan?: Int32Array;
+  outputPlan?: Int32Array;
   segments: { gatherRows?: Int32Array; mask?: Uint16Array }[];
   logitsOut: Float32Array;
   hiddenOut: Float32Array;
@@ -136,6 +141,10 @@ export class Stage {
       weights: this.#weights,
       kv: this.kv,
     };
+    const { n_head, n_head_kv, head_dim } = file.model;
+    const heads = { kv_type: this.kv.type, n_head, n_head_kv, head_dim };
+    const attention = layers.length > 0 ? attentionFor(backend, heads, options) : undefined;
+    if (attention) this.#parts.attention = attention;
   }
 
   /** Bytes of the memory for intermediate results, shared by all graphs. */
@@ -192,7 +201,9 @@ export class Stage {
   #shape(segments: readonly BatchSegment[], order: OutputOrder): GraphShape {
     const rows = segments.reduce((sum, segment) => sum + segment.rows, 0);
     const narrow = this.givesLogits && order.rows < rows && segments.every(({ output }) => output !== 'all');
-    const shapes = segments.map((segment): SegmentShape => {
+    const { attention } = this.#parts;
+    const paged = attention?.serves(segments) ? attention.roomFor(segments) : undefined;
+    const shapes = (paged ? [] : segments).map((segment): SegmentShape => {
       const keys = segment.past_tokens + segment.rows;
       return {
         rows: segment.rows,
@@ -208,7 +219,8 @@ export class Stage {
       last_rows_only: narrow,
       selects:
         this.givesLogits && !narrow && !(order.rows === rows && order.row_ids.every((id, i) => id === i)),
-      output_segments: narrow ? order.segments : [],
+      output_segments: narrow && !paged ? order.segments : [],
+      ...(paged && { paged }),
     };
   }
 
@@ -278,6 +290,10 @@ export class Stage {
       ...(inputs.output_positions && {
         outputPositions: new Int32Array(port.input(inputs.output_positions, shape.output_rows * 4)),
       }),
+      ...(inputs.plan && { plan: new Int32Array(port.input(inputs.plan, shape.paged!.words * 4)) }),
+      ...(inputs.output_plan && {
+        outputPlan: new Int32Array(port.input(inputs.output_plan, shape.paged!.words * 4)),
+      }),
       segments: inputs.segments.map(({ gather_rows, mask }, index) => {
         const { gather_capacity, mask_capacity, rows } = shape.segments[index]!;
         return {
@@ -301,8 +317,9 @@ export class Stage {
         if (graph.positions) graph.positions[row] = position;
         if (graph.kvRows) graph.kvRows[row] = BigInt(this.kv.rowOf(segment.blocks, position));
       }
-      this.#fillSegment(graph, segment, index);
+      if (!graph.shape.paged) this.#fillSegment(graph, segment, index);
     });
+    if (graph.shape.paged) this.#fillPlans(graph, batch.segments, order);
     for (; row < graph.shape.rows; row++) {
       if (graph.positions) graph.positions[row] = 0;
       if (graph.kvRows) graph.kvRows[row] = BigInt(this.kv.scratch_row);
@@ -316,6 +333,13 @@ export class Stage {
       graph.memory.moveView(keys, cache.keys_address, offset);
       graph.memory.moveView(values, cache.values_address, offset);
     }
+  }
+
+  #fillPlans(graph: KeptGraph, segments: readonly BatchSegment[], order: OutputOrder): void {
+    const attention = this.#parts.attention!;
+    const { block_rows } = this.kv.storage;
+    if (graph.plan?.length) attention.fill(graph.plan, segments, block_rows);
+    if (graph.outputPlan?.length) attention.fill(graph.outputPlan, segments, block_rows, order.segments);
   }
 
   #fillSegment(graph: KeptGraph, segment: BatchSegment, index: number): void {
