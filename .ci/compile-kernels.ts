@@ -54,6 +54,8 @@ const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'product-avx2.c', flags: avx2 },
   { file: 'attention-avx2.c', flags: avx2 },
   { file: 'pack.c', flags: avx2 },
+  { file: 'pack-super.c', flags: avx2 },
+  { file: 'weights-check.c', flags: avx2 },
   { file: 'activations.c', flags: avx2 },
   { file: 'dispatch.c', flags: [] },
   { file: 'ggml-operator.c', flags: [] },

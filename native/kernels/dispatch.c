@@ -65,7 +65,7 @@ int hk_sets(void) {
 int hk_multiply(int set, int type, int64_t n, int64_t k, int64_t m, const void *weights, const uint16_t *x, float *y,
                 int64_t y_stride, int64_t begin, int64_t end) {
   if (!(hk_sets() & set)) return 0;
-  const struct hk_product product = {.type = (enum hk_type)type,
+  const struct hk_product product = {.type = hk_packed_type(type),
                                      .n = n,
                                      .m = m,
                                      .blocks = hk_blocks(k),

@@ -1,5 +1,7 @@
 /* Blocks of quantized weights as rows of BF16, [row 16][element 32], with their scale. */
 #pragma once
+#include "cut-off.h"
+#include "expand-rows-super.h"
 #include "kernels.h"
 #include <immintrin.h>
 
@@ -47,13 +49,6 @@ static inline __attribute__((always_inline)) void hk_transpose(__m512 *r) {
 }
 
 /*
- * An F32 becomes BF16 by taking its upper half. That alone would make weights smaller by a quarter of a percent on
- * average, so scales are as much larger: the error is at most 0.7 units in the last place of BF16 (0.5 if rounded), its
- * mean is zero, and what BF16 can hold stays as it is. Rounding would take as long as all else of an expansion.
- */
-#define HK_CUT_OFF 1.00271f
-
-/*
  * The 16 values that a row of a block can have are its look-up table: BF16 in the upper halves of F32, which words with
  * an odd index are. Of an index five bits count, here those of the integer and a one.
  */
@@ -94,6 +89,10 @@ static inline __attribute__((always_inline)) void hk_expand_rows_q8_0(const uint
 static inline __attribute__((always_inline)) void hk_expand_rows(enum hk_type type, const uint8_t *strip,
                                                                  int64_t blocks, int64_t begin, int count,
                                                                  uint16_t *to, int64_t ahead_bytes) {
+  if (hk_is_super(type)) {
+    hk_expand_rows_super(type, strip, blocks, begin, count, to, ahead_bytes);
+    return;
+  }
   float scales[HK_STRIP] __attribute__((aligned(64)));
   const int64_t bytes = hk_integer_bytes(type);
   for (int block = 0; block < count; block++, to += HK_BLOCK_BYTES / 2) {

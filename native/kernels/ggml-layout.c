@@ -2,8 +2,10 @@
  * A buffer type of ggml whose tensors lie packed: what is written into them is packed on the way, on whatever thread
  * writes. It is plain memory of ggml with other functions for sizes and for writing.
  */
+#include "dispatch.h"
 #include "ggml-tensor.h"
 #include "pack.h"
+#include <string.h>
 
 struct buffer_type;
 
@@ -44,12 +46,34 @@ static struct buffer_type **type_of(void **buffer, const void *type) {
   return NULL;
 }
 
+/* Name of the first tensor with a weight that is no number; empty: there was none. */
+static char refused[64];
+static int refused_any;
+
+/*
+ * The name of a tensor that was written into one of these layouts and has a weight that is NaN or infinite, once;
+ * NULL where there is none. Writing cannot fail in ggml, so who has written asks here.
+ */
+HK_API const char *hk_take_refused(void) {
+  int written = 2;
+  return __atomic_compare_exchange_n(&refused_any, &written, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED) ? refused : NULL;
+}
+
+static void refuse(const struct tensor *tensor) {
+  int none = 0;
+  if (!__atomic_compare_exchange_n(&refused_any, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
+  memcpy(refused, tensor->name, sizeof refused - 1);
+  __atomic_store_n(&refused_any, 2, __ATOMIC_RELEASE);
+}
+
 /* Whole tensors only, as ggml's own special layouts. `set` is known by the function. */
 static void set_tensor(int set, const struct tensor *tensor, const uint8_t *data) {
   const int64_t n = tensor->ne[1], k = tensor->ne[0], source_bytes = n * hk_row_bytes(tensor->type, k);
+  int finite = 1;
   for (int64_t plane = 0; plane < tensor->ne[2] * tensor->ne[3]; plane++)
-    hk_pack_weights(set, tensor->type, n, k, data + plane * source_bytes,
-                    (uint8_t *)tensor->data + plane * plane_bytes(tensor));
+    finite &= hk_pack_weights(set, tensor->type, n, k, data + plane * source_bytes,
+                              (uint8_t *)tensor->data + plane * plane_bytes(tensor));
+  if (!finite) refuse(tensor);
 }
 
 static void set_rows(void *buffer, struct tensor *tensor, const void *data, size_t offset, size_t bytes) {

@@ -13,6 +13,7 @@ struct tensor {
   void *view_src;
   size_t view_offs;
   void *data;
+  char name[64];
 };
 _Static_assert(offsetof(struct tensor, ne) == 16 && offsetof(struct tensor, nb) == 48 &&
                    offsetof(struct tensor, src) == 152 && offsetof(struct tensor, data) == 248,

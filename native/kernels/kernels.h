@@ -12,7 +12,8 @@
  *
  *   rows   [row of the strip][element], for the tile unit. Quantized weights become BF16 with their scale.
  *   pairs  [pair along k][row of the strip][2], for vectors. Quantized integers are multiplied as BF16 or F32, which
- *          hold them exactly, and the block's scale is applied to its sum.
+ *          hold them exactly, and the block's scale is applied to its sum. Those of Q4_K and Q6_K become BF16 or F32
+ *          with their scale.
  */
 #pragma once
 #include <stddef.h>
@@ -28,7 +29,10 @@
 #define HK_BLOCK_BYTES 1024
 
 /* Numbers of enum ggml_type. */
-enum hk_type { HK_Q4_0 = 2, HK_Q8_0 = 8, HK_BF16 = 30 };
+enum hk_type { HK_F16 = 1, HK_Q4_0 = 2, HK_Q8_0 = 8, HK_Q4_K = 12, HK_Q6_K = 14, HK_BF16 = 30 };
+
+/* What weights are when they are packed: F16 is rounded to BF16, as activations are. */
+static inline enum hk_type hk_packed_type(int type) { return type == HK_F16 ? HK_BF16 : (enum hk_type)type; }
 
 /* Instruction sets that a product is written for, as bits, slowest first. */
 enum hk_set { HK_AVX2 = 1, HK_AVX512_BF16 = 2, HK_AMX_BF16 = 4 };
@@ -67,7 +71,8 @@ static inline int64_t hk_blocks(int64_t k) { return hk_ceil_div(k, HK_BLOCK); }
 
 /* Bytes of a block's quantized integers, without its scales. */
 static inline int64_t hk_integer_bytes(enum hk_type type) {
-  return type == HK_Q4_0 ? 256 : type == HK_Q8_0 ? 512 : HK_BLOCK_BYTES;
+  if (type == HK_Q4_0 || type == HK_Q4_K) return 256;
+  return type == HK_Q6_K ? 384 : type == HK_Q8_0 ? 512 : HK_BLOCK_BYTES;
 }
 
 /*
@@ -77,8 +82,12 @@ static inline int64_t hk_integer_bytes(enum hk_type type) {
  *   Q8_0   [row 16][element 32]              [pair 16][2][row 16]
  *   Q4_0   [4][element 32] words of 4 bits   [4][row 16][2] words of 4 bits
  *          for each of 4 rows                for each of 4 pairs
+ *
+ * Q4_K and Q6_K: see super-block.h.
  */
 static inline int64_t hk_strip_bytes(enum hk_type type, int64_t blocks) {
+  const int64_t super_bytes = type == HK_Q4_K ? 4 * HK_STRIP : type == HK_Q6_K ? 2 * HK_STRIP : 0;
+  if (super_bytes) return blocks * (hk_integer_bytes(type) + 2 * HK_STRIP) + blocks / 8 * super_bytes;
   return blocks * (hk_integer_bytes(type) + (type == HK_BF16 ? 0 : 2 * HK_STRIP));
 }
 

@@ -4,12 +4,13 @@
 
 int hk_can_pack(int type, int64_t k) {
   if (k <= 0) return 0;
-  if (type == HK_BF16) return 1;
+  if (type == HK_BF16 || type == HK_F16) return 1;
+  if (type == HK_Q4_K || type == HK_Q6_K) return k % (8 * HK_BLOCK) == 0;
   return (type == HK_Q4_0 || type == HK_Q8_0) && k % HK_BLOCK == 0;
 }
 
 int64_t hk_packed_bytes(int type, int64_t n, int64_t k) {
-  return hk_ceil_div(n, HK_STRIP) * hk_strip_bytes(type, hk_blocks(k));
+  return hk_ceil_div(n, HK_STRIP) * hk_strip_bytes(hk_packed_type(type), hk_blocks(k));
 }
 
 /* Row `row` of a strip, for the tile unit. Elements behind k stay zero, as the whole strip is before. */
@@ -90,6 +91,7 @@ static void pack_pairs_q8_0(const uint8_t *source, int64_t blocks, int row, uint
 }
 
 int64_t hk_row_bytes(int type, int64_t k) {
+  if (type == HK_Q4_K || type == HK_Q6_K) return hk_super_row_bytes(type, k);
   return type == HK_Q4_0 ? k / HK_BLOCK * 18 : type == HK_Q8_0 ? k / HK_BLOCK * 34 : 2 * k;
 }
 
@@ -104,13 +106,22 @@ static void pack_row(int set, int type, const uint8_t *source, int64_t k, int ro
   else pack_pairs_q8_0(source, blocks, row, strip);
 }
 
-void hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed) {
-  const int64_t row_bytes = hk_row_bytes(type, k), strip_bytes = hk_strip_bytes(type, hk_blocks(k));
+int hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed) {
+  const int64_t row_bytes = hk_row_bytes(type, k), strip_bytes = hk_strip_bytes(hk_packed_type(type), hk_blocks(k));
+  const int is_super = type == HK_Q4_K || type == HK_Q6_K;
+  uint16_t rounded[type == HK_F16 ? k : 1];
   uint8_t *strip = packed;
+  int finite = 1;
   for (int64_t first = 0; first < n; first += HK_STRIP, strip += strip_bytes) {
     const int rows = n - first < HK_STRIP ? (int)(n - first) : HK_STRIP;
-    if (rows < HK_STRIP || k % HK_BLOCK != 0) memset(strip, 0, (size_t)strip_bytes);
-    for (int row = 0; row < rows; row++)
-      pack_row(set, type, (const uint8_t *)source + (first + row) * row_bytes, k, row, strip);
+    if (rows < HK_STRIP || k % HK_BLOCK != 0 || is_super) memset(strip, 0, (size_t)strip_bytes);
+    for (int row = 0; row < rows; row++) {
+      const uint8_t *from = (const uint8_t *)source + (first + row) * row_bytes;
+      finite &= hk_is_finite_row(type, k, from);
+      if (type == HK_F16) hk_round_f16(k, (const uint16_t *)from, rounded);
+      if (is_super) hk_pack_super_row(set, type, from, k, row, strip);
+      else pack_row(set, hk_packed_type(type), type == HK_F16 ? (const uint8_t *)rounded : from, k, row, strip);
+    }
   }
+  return finite;
 }

@@ -13,9 +13,19 @@ int64_t hk_row_bytes(int type, int64_t k);
 
 /*
  * Packs n whole rows for the products of one instruction set. What lies behind the last row of the last strip becomes
- * zero.
+ * zero. Returns 0 where some weight is NaN or infinite, which no product may be given.
  */
-HK_API void hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed);
+HK_API int hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed);
+
+/* Bytes of a row in super-blocks, and row `row` of a strip that is zero so far. */
+int64_t hk_super_row_bytes(int type, int64_t k);
+void hk_pack_super_row(int set, int type, const uint8_t *source, int64_t k, int row, uint8_t *strip);
+
+/* k weights from F16 to the nearest BF16, ties to even. */
+void hk_round_f16(int64_t k, const uint16_t *source, uint16_t *rounded);
+
+/* Whether all weights of a row are numbers. */
+int hk_is_finite_row(int type, int64_t k, const uint8_t *source);
 
 /* Bytes of m packed rows of activations. */
 HK_API int64_t hk_activation_bytes(int64_t m, int64_t k);

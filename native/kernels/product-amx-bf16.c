@@ -219,6 +219,8 @@ static inline __attribute__((always_inline)) void many_rows(const enum hk_type t
 PRODUCT(HK_BF16, bf16)
 PRODUCT(HK_Q4_0, q4_0)
 PRODUCT(HK_Q8_0, q8_0)
+PRODUCT(HK_Q4_K, q4_k)
+PRODUCT(HK_Q6_K, q6_k)
 
 void hk_product_amx_bf16(const struct hk_product *p, int64_t begin, int64_t end) {
   if (begin >= end) return;
@@ -228,7 +230,9 @@ void hk_product_amx_bf16(const struct hk_product *p, int64_t begin, int64_t end)
   configure(hk_tile_rows(p->m));
   if (p->type == HK_BF16) bf16(p, begin, end);
   else if (p->type == HK_Q4_0) q4_0(p, begin, end);
-  else q8_0(p, begin, end);
+  else if (p->type == HK_Q8_0) q8_0(p, begin, end);
+  else if (p->type == HK_Q4_K) q4_k(p, begin, end);
+  else q6_k(p, begin, end);
   if (before.palette == 0) _tile_release();
   else _tile_loadconfig(&before);
 }

@@ -1,4 +1,5 @@
 /* Products with AVX2 and FMA in F32, for CPUs that know no BF16. */
+#include "expand-avx2-super.h"
 #include "kernels.h"
 #include <immintrin.h>
 
@@ -43,6 +44,13 @@ static void expand(enum hk_type type, const uint8_t *strip, int64_t blocks, int6
                    float *scales) {
   for (int block = 0; block < count; block++, to += HK_BLOCK * HK_STRIP, scales += HK_STRIP) {
     const uint8_t *from = strip + (begin + block) * hk_integer_bytes(type);
+    if (hk_is_super(type)) {
+      const int8_t *integers = hk_block_scales(type, strip, blocks, begin + block);
+      const uint16_t *supers = hk_super_scales(type, strip, blocks, begin + block);
+      if (type == HK_Q4_K) expand_q4_k(from, integers, supers, to);
+      else expand_q6_k(from, integers, supers, to);
+      continue;
+    }
     if (type == HK_BF16) {
       expand_bf16(from, to);
       continue;
@@ -115,7 +123,7 @@ void hk_product_avx2(const struct hk_product *p, int64_t begin, int64_t end) {
   for (int64_t from = 0; from < p->m; from += ROWS_AT_ONCE) {
     const int64_t to = from + ROWS_AT_ONCE < p->m ? from + ROWS_AT_ONCE : p->m;
     for (int64_t chunk = 0; chunk < p->blocks; chunk += CHUNK) {
-      struct part part = {.x = x, .w = w, .scales = p->type == HK_BF16 ? NULL : scales};
+      struct part part = {.x = x, .w = w, .scales = p->type == HK_Q4_0 || p->type == HK_Q8_0 ? scales : NULL};
       part.count = p->blocks - chunk < CHUNK ? (int)(p->blocks - chunk) : CHUNK;
       for (int64_t strip = begin; strip < end; strip++) {
         expand(p->type, p->weights + strip * strip_bytes, p->blocks, chunk, part.count, w, scales);

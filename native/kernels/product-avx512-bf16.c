@@ -1,4 +1,5 @@
 /* Products with VDPBF16PS: 16 columns of the result by pairs along k. */
+#include "expand-pairs-super.h"
 #include "expand-pairs.h"
 
 /* Blocks of two strips at once: 32 KiB as BF16, which the first cache holds. */
@@ -97,7 +98,7 @@ static void multiply_rows(int rows, int strips, int scaled, const struct part *p
 
 static inline __attribute__((always_inline)) void product(const enum hk_type type, const struct hk_product *p,
                                                           int64_t begin, int64_t end) {
-  const int scaled = type != HK_BF16;
+  const int scaled = type == HK_Q4_0 || type == HK_Q8_0, in_memory = type == HK_BF16;
   uint16_t expanded[2][CHUNK * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
   float scales[2][CHUNK * HK_STRIP] __attribute__((aligned(64)));
   const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
@@ -112,10 +113,12 @@ static inline __attribute__((always_inline)) void product(const enum hk_type typ
         for (int side = 0; side < 2; side++) {
           const uint8_t *packed = p->weights + (strip + (side < strips ? side : 0)) * strip_bytes;
           part.columns[side] = side < strips ? hk_columns(p->n, strip + side) : 0;
-          part.w[side] = scaled ? expanded[side] : (const uint16_t *)(packed + chunk * HK_BLOCK_BYTES);
+          part.w[side] = in_memory ? (const uint16_t *)(packed + chunk * HK_BLOCK_BYTES) : expanded[side];
           part.scales[side] = scales[side];
           if (scaled && side < strips)
             hk_expand(type, packed, p->blocks, chunk, part.count, expanded[side], scales[side]);
+          else if (!in_memory && side < strips)
+            hk_expand_super(type, packed, p->blocks, chunk, part.count, expanded[side]);
         }
         for (int64_t row = from; row < to;) {
           const int64_t tile = row / tile_rows, within = row % tile_rows;
@@ -135,5 +138,7 @@ static inline __attribute__((always_inline)) void product(const enum hk_type typ
 void hk_product_avx512_bf16(const struct hk_product *p, int64_t begin, int64_t end) {
   if (p->type == HK_BF16) product(HK_BF16, p, begin, end);
   else if (p->type == HK_Q4_0) product(HK_Q4_0, p, begin, end);
-  else product(HK_Q8_0, p, begin, end);
+  else if (p->type == HK_Q8_0) product(HK_Q8_0, p, begin, end);
+  else if (p->type == HK_Q4_K) product(HK_Q4_K, p, begin, end);
+  else product(HK_Q6_K, p, begin, end);
 }

@@ -11,6 +11,7 @@ import {
   type PackedType,
   packedTypes,
   randomNumbers,
+  widthFor,
 } from './support.ts';
 
 const kernels = builtKernels();
@@ -32,6 +33,7 @@ function graphProduct(
   const size = Number(ggml.ggml_backend_buft_get_alloc_size(packed.bufferType, weights));
   const buffer = ggml.ggml_backend_buft_alloc_buffer(packed.bufferType, size)!;
   ggml.ggml_backend_tensor_alloc(buffer, weights, ggml.ggml_backend_buffer_get_base(buffer)!);
+  ggml.ggml_set_name(weights, 'w');
   ggml.ggml_backend_tensor_set(weights, bytes, 0, bytes.length);
   expect(packed.holds(weights)).toBe(true);
   const input = ggml.ggml_new_tensor_2d(context, GgmlType.F32, k, m)!;
@@ -64,8 +66,9 @@ it.each(kernels.sets)('$name multiplies in a graph, with the same bits on any nu
   for (const type of Object.keys(packedTypes) as PackedType[])
     for (const m of [1, 20]) {
       const next = randomNumbers(m);
-      const matrix = madeMatrix(type, 208, 320, next);
-      const x = Float32Array.from({ length: m * 320 }, next);
+      const k = widthFor(type, 320);
+      const matrix = madeMatrix(type, 208, k, next);
+      const x = Float32Array.from({ length: m * k }, next);
       const alone = graphProduct(packed, matrix, x, m, 1);
       expect(errorOf(set, matrix, x, m, alone)).toBeLessThan(error_max);
       expect(graphProduct(packed, matrix, x, m, 3)).toEqual(alone);
@@ -80,4 +83,17 @@ it('says which types and rows it can multiply', () => {
 
 it('opens nothing for an instruction set that this CPU lacks', () => {
   expect(PackedProducts.open(ggml, kernels, { name: 'AVX2', bit: 64 } as never)).toBeUndefined();
+});
+
+it('tells the name of a tensor that was written with a weight that is no number, once', () => {
+  const packed = PackedProducts.open(ggml, kernels)!;
+  for (const [half, name] of [
+    [0x2000, null],
+    [0x7e00, 'w'],
+  ] as const) {
+    const matrix = madeMatrix('Q6_K', 16, 256, randomNumbers(1), () => half);
+    graphProduct(packed, matrix, new Float32Array(256), 1, 1);
+    expect(kernels.hk_take_refused()).toBe(name);
+    expect(kernels.hk_take_refused()).toBeNull();
+  }
 });

@@ -3,15 +3,18 @@ import { describe, expect, it } from 'vitest';
 import {
   builtKernels,
   errorOf,
+  isHalf,
   type Matrix,
   madeMatrix,
   margin,
   type PackedType,
   pack,
   packedTypes,
+  packsNumbers,
   product,
   randomNumbers,
   untouched,
+  widthFor,
 } from './support.ts';
 
 const kernels = builtKernels();
@@ -43,8 +46,7 @@ const shapes: [number, number, number][] = [
 describe.each(kernels.sets)('$name', (set) => {
   it.each(types)('%s is right on every shape, and writes nothing else', (type) => {
     for (const [n, even, m] of shapes) {
-      // Only BF16 has rows of any length.
-      const k = type === 'BF16' && n > 1 ? even - n : even;
+      const k = isHalf(type) && n > 1 ? even - n : widthFor(type, even);
       const next = randomNumbers(n * 31 + m);
       const matrix = madeMatrix(type, n, k, next);
       const x = activations(m, k, next);
@@ -57,7 +59,7 @@ describe.each(kernels.sets)('$name', (set) => {
   });
 
   it.each(types)('%s gives a row the same bits alone, in every batch, and in parts', (type) => {
-    const [n, k, m] = [80, 2144, 70];
+    const [n, k, m] = [80, widthFor(type, 2144), 70];
     const next = randomNumbers(5);
     const matrix = madeMatrix(type, n, k, next);
     const packed = pack(kernels, set, matrix);
@@ -83,12 +85,13 @@ describe.each(kernels.sets)('$name', (set) => {
   });
 
   it('takes zeros, the smallest and the largest numbers', () => {
-    const [n, k, m] = [16, 64, 3];
+    const [n, m] = [16, 3];
     const next = randomNumbers(9);
     // BF16: 0, -0, a denormal, 2^-126, 2^100. F16 scales: 0, -0, a denormal, 2^-14, the largest.
     const bf16 = [0, 0x8000, 1, 0x0080, 0x7180];
     const f16 = [0, 0x8000, 1, 0x0400, 0x7bff];
     for (const type of types) {
+      const k = widthFor(type, 64);
       const hostile = (type === 'BF16' ? bf16 : f16) as readonly number[];
       const matrix = madeMatrix(type, n, k, next, (index) => hostile[(index * 7) % hostile.length]!);
       const x = activations(m, k, next);
@@ -103,11 +106,12 @@ describe.each(kernels.sets)('$name', (set) => {
   it('tells a matrix whose rows are in the wrong place', () => {
     for (const type of types) {
       const next = randomNumbers(2);
-      const matrix = madeMatrix(type, 32, 64, next);
+      const k = widthFor(type, 64);
+      const matrix = madeMatrix(type, 32, k, next);
       const swapped: Matrix = { ...matrix, values: matrix.values.slice(), cut: matrix.cut.slice() };
-      swapped.values.set(matrix.values.subarray(64, 128), 0);
-      swapped.cut.set(matrix.cut.subarray(64, 128), 0);
-      const x = activations(2, 64, next);
+      swapped.values.set(matrix.values.subarray(k, 2 * k), 0);
+      swapped.cut.set(matrix.cut.subarray(k, 2 * k), 0);
+      const x = activations(2, k, next);
       const y = product(kernels, set, matrix, pack(kernels, set, matrix), x, 2);
       expect(errorOf(set, swapped, x, 2, y)).toBeGreaterThan(1000 * error_max);
     }
@@ -129,6 +133,21 @@ it('quantized weights of the tile unit are within 0.7 units of BF16, and right o
   expect(Math.abs(sum / size)).toBeLessThan(2e-4);
 });
 
+it.each(types)('%s with a weight that is no number is told when it is packed', (type) => {
+  // All bits of the exponent, as F16 and as BF16: infinite, and NaN.
+  for (const bad of type === 'BF16' ? [0x7f80, 0xff81] : [0x7c00, 0xfe00])
+    for (const place of [0, 2, 38]) {
+      const next = randomNumbers(place);
+      const k = widthFor(type, 64);
+      const hostile = madeMatrix(type, 20, k, next, (index) => (index === place ? bad : 0x2000));
+      const same = madeMatrix(type, 20, k, randomNumbers(place), () => 0x2000);
+      for (const set of kernels.sets) {
+        expect(packsNumbers(kernels, set, same), set.name).toBe(true);
+        expect(packsNumbers(kernels, set, hostile), `${set.name}, ${bad} at ${place}`).toBe(false);
+      }
+    }
+});
+
 it('an instruction set that is not there computes nothing', () => {
   const matrix = madeMatrix('Q8_0', 16, 32, randomNumbers(1));
   const nowhere = { name: 'AVX2', bit: 8 } as never;
@@ -146,8 +165,14 @@ it('packs what it has kernels for, strip by strip', () => {
     canPack(BF16, 7),
     canPack(Q8_0, 0),
     canPack(13, 256),
-  ]).toEqual([true, false, true, false, false]);
+    canPack(packedTypes.F16, 9),
+    canPack(packedTypes.Q6_K, 512),
+    canPack(packedTypes.Q4_K, 128),
+  ]).toEqual([true, false, true, false, false, true, true, false]);
   // Whole strips take the bytes of the file.
   expect(Number(kernels.hk_packed_bytes(Q4_0, 32, 64))).toBe(32 * 2 * 18);
   expect(Number(kernels.hk_packed_bytes(Q8_0, 17, 32))).toBe(32 * 34);
+  expect(Number(kernels.hk_packed_bytes(packedTypes.Q6_K, 16, 512))).toBe(32 * 210);
+  // Scales and minima have bytes of their own: 4 for every 144.
+  expect(Number(kernels.hk_packed_bytes(packedTypes.Q4_K, 16, 512))).toBe(32 * 148);
 });

@@ -1,6 +1,7 @@
 /** Made-up weights in the layout of model files, what they are in double precision, and products by our kernels. */
 import { type CpuKernels, type KernelSet, loadCpuKernels } from '../../../native/cpu-kernels.ts';
 import { addressOf, GgmlType } from '../../../native/ggml.ts';
+import { madeSuperBlocks } from './super-blocks.ts';
 
 /** Tests need a build with a C compiler; where there is none, products cannot be tried. */
 export function builtKernels(): CpuKernels {
@@ -9,10 +10,27 @@ export function builtKernels(): CpuKernels {
   return kernels;
 }
 
-export const packedTypes = { BF16: GgmlType.BF16, Q4_0: GgmlType.Q4_0, Q8_0: GgmlType.Q8_0 } as const;
+export const packedTypes = {
+  BF16: GgmlType.BF16,
+  F16: GgmlType.F16,
+  Q4_0: GgmlType.Q4_0,
+  Q8_0: GgmlType.Q8_0,
+  Q4_K: GgmlType.Q4_K,
+  Q6_K: GgmlType.Q6_K,
+} as const;
 export type PackedType = keyof typeof packedTypes;
 
 const block_elements = 32;
+
+/** The least row that a type can have and that is no shorter than `k`; odd lengths are for types without blocks. */
+export function widthFor(type: PackedType, k: number): number {
+  const block = type.endsWith('_K') ? 256 : isHalf(type) ? 1 : block_elements;
+  return Math.ceil(k / block) * block;
+}
+
+export function isHalf(type: PackedType): type is 'BF16' | 'F16' {
+  return type === 'BF16' || type === 'F16';
+}
 const scale_bytes = 2;
 
 /** A generator of numbers by seed (mulberry32), from -1 to 1. */
@@ -55,9 +73,10 @@ function alignedBytes(count: number): Uint8Array {
   return memory.subarray(begin, begin + count);
 }
 
-/** A quantized weight as the tile unit takes it: see HK_CUT_OFF in native/kernels/expand-rows.h. */
-function cutOff(scale: number, integer: number): number {
-  float[0] = Math.fround(Math.fround(scale * Math.fround(1.00271)) * integer);
+/** scale × integer − minimum as the tile unit takes it: see HK_CUT_OFF in native/kernels/cut-off.h. */
+export function cutOff(scale: number, integer: number, minimum = 0): number {
+  const larger = Math.fround(1.00271);
+  float[0] = Math.fround(scale * larger) * integer - Math.fround(minimum * larger);
   bits[0]! &= 0xffff0000;
   return float[0]!;
 }
@@ -82,13 +101,18 @@ export function madeMatrix(
   next: () => number,
   scaleOf?: (index: number) => number,
 ): Matrix {
+  if (type === 'Q4_K' || type === 'Q6_K') return madeSuperBlocks(type, n, k, next, scaleOf);
   const values = new Float64Array(n * k);
-  const cut = type === 'BF16' ? values : new Float64Array(n * k);
-  if (type === 'BF16') {
+  const cut = isHalf(type) ? values : new Float64Array(n * k);
+  if (isHalf(type)) {
     const halves = new Uint16Array(n * k);
     for (let at = 0; at < n * k; at++) {
-      halves[at] = scaleOf?.(at) ?? bf16Of(next());
-      values[at] = fromBf16(halves[at]!);
+      // An F16 between 2^-9 and 2.
+      const random = next();
+      const made = type === 'BF16' ? bf16Of(random) : 0x1800 + Math.floor(Math.abs(random) * 0x2800);
+      halves[at] = scaleOf?.(at) ?? (random < 0 ? 0x8000 | made : made);
+      // F16 is rounded to BF16 when it is packed.
+      values[at] = fromBf16(type === 'BF16' ? halves[at]! : bf16Of(fromF16(halves[at]!)));
     }
     return { type, n, k, bytes: new Uint8Array(halves.buffer), values, cut };
   }
@@ -118,6 +142,13 @@ export function pack(kernels: CpuKernels, set: KernelSet, { type, n, k, bytes }:
   const packed = alignedBytes(kernels.hk_packed_bytes(id, n, k)).fill(0xff);
   kernels.hk_pack_weights(set.bit, id, n, k, bytes, packed);
   return packed;
+}
+
+/** Whether packing says that all weights are numbers. */
+export function packsNumbers(kernels: CpuKernels, set: KernelSet, { type, n, k, bytes }: Matrix): boolean {
+  const id = packedTypes[type];
+  const packed = alignedBytes(kernels.hk_packed_bytes(id, n, k));
+  return kernels.hk_pack_weights(set.bit, id, n, k, bytes, packed) === 1;
 }
 
 /** Floats from one row of a result to the next beyond its columns, which nobody may write to. */
@@ -159,7 +190,8 @@ export function product(
 export function errorOf(set: KernelSet, matrix: Matrix, x: Float32Array, m: number, y: Float32Array): number {
   const { n, k } = matrix;
   const rounded = Float64Array.from(x, (value) => fromBf16(bf16Of(value)));
-  const weights = set.name === 'AMX-BF16' ? matrix.cut : matrix.values;
+  const areCut = set.name === 'AMX-BF16' || (set.name !== 'AVX2' && matrix.type.endsWith('_K'));
+  const weights = areCut ? matrix.cut : matrix.values;
   let worst = 0;
   for (let row = 0; row < m; row++)
     for (let column = 0; column < n; column++) {
