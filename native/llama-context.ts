@@ -135,6 +135,11 @@ export class LlamaContext {
     this.#llama.llama_memory_seq_rm(this.#llama.llama_get_memory(this.#context), sequence, position, -1);
   }
 
+  /** Gives another sequence the keys and values of a whole one: a copy, since each has memory of its own. */
+  copySequence(from: number, to: number): void {
+    this.#llama.llama_memory_seq_cp(this.#llama.llama_get_memory(this.#context), from, to, -1, -1);
+  }
+
   close(): void {
     this.#llama.llama_free(this.#context);
     this.#llama.llama_model_free(this.#model);

@@ -2,7 +2,8 @@
  * Attention of one layer by our operator, beside ggml's over keys that lie side by side, and beside ggml's with the
  * gather that it needs where they do not: the same heads, the same cache and threads, alternating. Heads are those of
  * Llama-3.2-1B, or `--heads n_head,n_head_kv,head_dim`. Arguments: `--threads N` (default: all, at most 16), `--rounds N`
- * (default 10; the best counts), `--kv f16|q8_0` (default both), `--only SHAPE`.
+ * (default 10; the best counts), `--kv f16|q8_0` (default both), `--only SHAPE`. With `--whole` besides: decode steps of
+ * the whole model with 16 sequences of 4,096 tokens each, with either attention, and libllama's; 7 GB of memory.
  */
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
@@ -13,6 +14,7 @@ import { GgmlType, loadGgml } from '../../native/ggml.ts';
 import { type AttentionHeads, PagedAttention } from '../../native/paged-attention.ts';
 import { MissingNeed } from '../need.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
+import { measureWhole } from './whole-model.ts';
 
 const kvTypes = { f16: GgmlType.F16, q8_0: GgmlType.Q8_0 } as const;
 const repeated = (count: number, segment: TimedSegment): TimedSegment[] => new Array(count).fill(segment);
@@ -34,6 +36,7 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
       kv: { type: 'string', multiple: true, default: Object.keys(kvTypes) },
       heads: { type: 'string', default: '32,8,64' },
       only: { type: 'string', default: '' },
+      whole: { type: 'boolean', default: false },
     },
   });
   const ggml = loadGgml();
@@ -73,11 +76,12 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
   } finally {
     compute.free();
   }
+  if (values.whole) results.push(...(await measureWhole(Number(values.threads), log)));
   return results;
 }
 
 export const attentionBench: Bench = {
   name: 'attention',
-  describe: 'attention of one layer over block tables beside ggml’s, with keys side by side and gathered',
+  describe: 'attention over block tables for CPUs beside ggml’s, with keys side by side and gathered',
   run,
 };

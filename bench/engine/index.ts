@@ -31,7 +31,8 @@ const tasks: { kind: Task['kind']; what: string }[] = [
   { kind: 'batch', what: `decode, ${batch_sequences} sequences` },
 ];
 
-async function modelFile(quantization: Quantization, log: (line: string) => void): Promise<string> {
+/** Llama-3.2-1B's true shape, written where it is missing. */
+export async function modelFile(quantization: Quantization, log: (line: string) => void): Promise<string> {
   const folder = join(packageRoot, 'build', 'bench-models');
   const path = join(folder, `llama-3.2-1b-${quantization}.gguf`);
   if (existsSync(path)) return path;

@@ -7,6 +7,8 @@ import { builtKernels, randomNumbers } from './support.ts';
 
 const kernels = builtKernels();
 const ggml = loadGgml();
+/** With the tile unit attention is that of AVX-512. */
+const sets = kernels.sets.filter(({ name }) => name !== 'AMX-BF16');
 /** Of values up to 2, sums of up to 3,000 terms in F32; a token that is missing or twice makes a hundred times as much. */
 const error_max = 4e-6;
 
@@ -37,7 +39,7 @@ const mixtures: [rows: number, position: number][][] = [
   [[1, 2999], [1, 1]],
 ];
 
-describe.each(kernels.sets)('$name', (set) => {
+describe.each(sets)('$name', (set) => {
   it.each(['F16', 'Q8_0', 'F32'] as KvName[])('%s keys and values of every shape', (kind) => {
     for (const [index, [n_head, n_head_kv, odd]] of headShapes.entries()) {
       const head_dim = kind === 'Q8_0' ? Math.ceil(odd / 32) * 32 : odd;
@@ -65,8 +67,8 @@ describe.each(kernels.sets)('$name', (set) => {
     expect(worstError(made, together)).toBeLessThan(error_max);
     for (const [threads, runs] of [
       [1, 2],
-      [2, 3],
-      [5, 2],
+      [2, 2],
+      [5, 1],
     ] as const)
       expect(attended(ggml, kernels, set, made, { threads, runs }), `${threads} threads`).toEqual(together);
     let before = 0;
@@ -74,7 +76,7 @@ describe.each(kernels.sets)('$name', (set) => {
       for (const chunk of rows === 1 ? [1] : [1, 7, 64]) {
         for (let from = 0; from < rows; from += chunk) {
           // One row at a time is slow to ask for: some of them tell.
-          if (chunk === 1 && rows > 1 && from % 41 !== 0 && from !== rows - 1) continue;
+          if (chunk === 1 && rows > 1 && from % 97 !== 0 && from !== rows - 1) continue;
           const count = Math.min(chunk, rows - from);
           const alone = attended(ggml, kernels, set, segmentOf(made, index, from, count));
           const begin = (before + from) * width;
