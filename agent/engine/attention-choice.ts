@@ -23,8 +23,8 @@ const proved: TimedSegment[] = [
   { rows: 1, position: 0 },
 ];
 /**
- * Error of the proof as a share of what is computed, both as root mean squares. ggml rounds queries to 16 or 8 bits, and
- * a token that is missing makes ten times as much.
+ * Error of the proof as a share of what is computed, both as root mean squares. ggml rounds queries to 16 or 8 bits,
+ * and a token that is missing makes ten times as much.
  */
 const error_max = 0.02;
 

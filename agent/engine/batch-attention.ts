@@ -25,7 +25,7 @@ interface BatchRows {
 }
 
 /** Least words of a plan. Lower: more graphs are built while sequences grow; higher: nothing but some memory. */
-const words_min = 1024;
+const words_min = 128;
 
 /** Our attention for the batches of one stage: which of them it serves, and what it is told of each. */
 export class BatchAttention {

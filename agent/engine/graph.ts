@@ -37,9 +37,9 @@ export function buildGraph(parts: StageParts, shape: GraphShape): BuiltGraph {
  * of its shape: tokens, positions and KV rows are inputs, and the views of the KV cache are moved by
  * `GraphMemory` before each run.
  *
- * Rows of all sequences go through the projections together. Attention is one operation of ours for all of them, which
- * follows block tables; or one of ggml's per sequence over its own keys and values, which lie in one extent (attended in
- * place) or in several (gathered first).
+ * Rows of all sequences go through the projections together. Attention is one operation of ours for all of them,
+ * which follows block tables; or one of ggml's per sequence over its own keys and values, which lie in one extent
+ * (attended in place) or in several (gathered first).
  */
 class GraphBuilder {
   readonly #parts: StageParts;

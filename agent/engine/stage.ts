@@ -211,7 +211,7 @@ export class Stage {
         mask_capacity: segment.rows > 1 ? capacity(keys) : 0,
       };
     });
-    return {
+    const shape: GraphShape = {
       segments: shapes,
       rows: this.#padded(rows),
       output_rows: this.givesLogits ? this.#padded(order.rows) : 0,
@@ -220,8 +220,9 @@ export class Stage {
       selects:
         this.givesLogits && !narrow && !(order.rows === rows && order.row_ids.every((id, i) => id === i)),
       output_segments: narrow && !paged ? order.segments : [],
-      ...(paged && { paged }),
     };
+    if (paged) shape.paged = paged;
+    return shape;
   }
 
   /** Padding follows the rows with logits where all output rows have them. */
@@ -275,7 +276,7 @@ export class Stage {
     const output = (tensor: Pointer | undefined, bytes: number): Float32Array =>
       new Float32Array(tensor ? port.output(tensor, bytes) : new ArrayBuffer(0));
     const hiddenRows = this.givesLogits ? shape.output_rows : shape.rows;
-    return {
+    const kept: KeptGraph = {
       ...built,
       port,
       ...(inputs.tokens && { tokens: new Int32Array(port.input(inputs.tokens, shape.rows * 4)) }),
@@ -290,10 +291,6 @@ export class Stage {
       ...(inputs.output_positions && {
         outputPositions: new Int32Array(port.input(inputs.output_positions, shape.output_rows * 4)),
       }),
-      ...(inputs.plan && { plan: new Int32Array(port.input(inputs.plan, shape.paged!.words * 4)) }),
-      ...(inputs.output_plan && {
-        outputPlan: new Int32Array(port.input(inputs.output_plan, shape.paged!.words * 4)),
-      }),
       segments: inputs.segments.map(({ gather_rows, mask }, index) => {
         const { gather_capacity, mask_capacity, rows } = shape.segments[index]!;
         return {
@@ -304,6 +301,11 @@ export class Stage {
       logitsOut: output(built.logits, shape.logit_rows * n_vocab * 4),
       hiddenOut: output(built.hidden, hiddenRows * n_embd * 4),
     };
+    const planOf = (tensor: Pointer): Int32Array =>
+      new Int32Array(port.input(tensor, shape.paged!.words * 4));
+    if (inputs.plan) kept.plan = planOf(inputs.plan);
+    if (inputs.output_plan) kept.outputPlan = planOf(inputs.output_plan);
+    return kept;
   }
 
   /** Writes the inputs of a batch and moves the views of the KV cache to its sequences. */

@@ -1,9 +1,10 @@
 /**
  * Attention of one layer by our operator, beside ggml's over keys that lie side by side, and beside ggml's with the
  * gather that it needs where they do not: the same heads, the same cache and threads, alternating. Heads are those of
- * Llama-3.2-1B, or `--heads n_head,n_head_kv,head_dim`. Arguments: `--threads N` (default: all, at most 16), `--rounds N`
- * (default 10; the best counts), `--kv f16|q8_0` (default both), `--only SHAPE`. With `--whole` besides: decode steps of
- * the whole model with 16 sequences of 4,096 tokens each, with either attention, and libllama's; 7 GB of memory.
+ * Llama-3.2-1B, or `--heads n_head,n_head_kv,head_dim`. Arguments: `--threads N` (default: all, at most 16),
+ * `--rounds N` (default 10; the best counts), `--kv f16|q8_0` (default both), `--only SHAPE`. With `--whole` besides:
+ * decode steps of the whole model with 16 sequences of 4,096 tokens each, with either attention, and libllama's; 7 GB
+ * of memory.
  */
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';

@@ -1,8 +1,8 @@
 /**
  * Our products for CPUs beside ggml's own: the same type and shape, the same threads of the same pool, alternating,
  * with weights that come from memory. Shapes are those of Llama-3.2-1B. Arguments: `--threads N` (default: all, at most
- * 16), `--rounds N` (default 5; the best counts), `--type BF16|F16|Q4_0|Q8_0|Q4_K|Q6_K` (default all), `--torch PYTHON` (one with
- * torch: oneDNN's BF16 product on the same cores).
+ * 16), `--rounds N` (default 5; the best counts), `--type BF16|F16|Q4_0|Q8_0|Q4_K|Q6_K` (default all),
+ * `--torch PYTHON` (one with torch: oneDNN's BF16 product on the same cores).
  */
 import { execFileSync } from 'node:child_process';
 import { availableParallelism } from 'node:os';

@@ -1,4 +1,4 @@
-/** Whose attention an engine takes: ours where it is right, and where nothing else is asked for, where it is quicker. */
+/** Whose attention an engine takes: ours where it is right and asked for, and else where it is quicker. */
 import { expect, test } from 'vitest';
 import type { Backend } from '../../../agent/backend/backend.ts';
 import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';

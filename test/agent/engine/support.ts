@@ -206,8 +206,8 @@ export function referenceRows(
 }
 
 /**
- * libllama's flash attention on CPUs adds F16 values up in F16; ours has F32, as libllama has without it. On a device it
- * is left as it is: the engine has the same.
+ * libllama's flash attention on CPUs adds F16 values up in F16; ours has F32, as libllama has without it. On a device
+ * it is left as it is: the engine has the same.
  */
 export function reference(
   model_path: string,

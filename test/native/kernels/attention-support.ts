@@ -2,10 +2,14 @@
 import { CpuCompute } from '../../../agent/backend/cpu/cpu-compute.ts';
 import type { CpuKernels, KernelSet } from '../../../native/cpu-kernels.ts';
 import { type Ggml, GgmlType, memoryAt } from '../../../native/ggml.ts';
-import { type AttentionHeads, type AttentionSegment, PagedAttention } from '../../../native/paged-attention.ts';
-import { fromF16 } from './support.ts';
+import {
+  type AttentionHeads,
+  type AttentionSegment,
+  PagedAttention,
+} from '../../../native/paged-attention.ts';
+import { fromF16 } from './numbers.ts';
 
-export const block_tokens = 16;
+const block_tokens = 16;
 
 export interface Cache {
   /** As ggml stores them: [row][KV head × head_dim]. */

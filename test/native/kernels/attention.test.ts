@@ -1,4 +1,4 @@
-/** Our attention over block tables against double precision, on every instruction set of this machine, and its order. */
+/** Our attention over block tables against double precision, on every instruction set here, and its fixed order. */
 import { describe, expect, it } from 'vitest';
 import { GgmlType, loadGgml } from '../../../native/ggml.ts';
 import { PagedAttention } from '../../../native/paged-attention.ts';
@@ -9,7 +9,7 @@ const kernels = builtKernels();
 const ggml = loadGgml();
 /** With the tile unit attention is that of AVX-512. */
 const sets = kernels.sets.filter(({ name }) => name !== 'AMX-BF16');
-/** Of values up to 2, sums of up to 3,000 terms in F32; a token that is missing or twice makes a hundred times as much. */
+/** Of values up to 2, sums of up to 3,000 terms in F32; a token that is missing makes a hundred times as much. */
 const error_max = 4e-6;
 
 function worstError(made: Case, found: Float32Array): number {
@@ -33,10 +33,28 @@ const headShapes: [number, number, number][] = [
 ];
 const mixtures: [rows: number, position: number][][] = [
   [[1, 0]],
-  [[2, 0], [1, 15], [1, 16]],
-  [[1, 63], [1, 64], [1, 254], [1, 255], [1, 256]],
-  [[17, 0], [1, 700], [3, 250], [40, 31]],
-  [[1, 2999], [1, 1]],
+  [
+    [2, 0],
+    [1, 15],
+    [1, 16],
+  ],
+  [
+    [1, 63],
+    [1, 64],
+    [1, 254],
+    [1, 255],
+    [1, 256],
+  ],
+  [
+    [17, 0],
+    [1, 700],
+    [3, 250],
+    [40, 31],
+  ],
+  [
+    [1, 2999],
+    [1, 1],
+  ],
 ];
 
 describe.each(sets)('$name', (set) => {
@@ -91,7 +109,15 @@ describe.each(sets)('$name', (set) => {
 
   it('has the same bits wherever blocks lie', () => {
     const heads = { n_head: 4, n_head_kv: 2, head_dim: 32 };
-    const made = madeCase('F16', heads, [[1, 600], [33, 100]], randomNumbers(5));
+    const made = madeCase(
+      'F16',
+      heads,
+      [
+        [1, 600],
+        [33, 100],
+      ],
+      randomNumbers(5),
+    );
     const moved: Case = { ...made, block_rows: made.block_rows.slice() };
     const row_bytes = 2 * heads.n_head_kv * heads.head_dim;
     const move = ({ bytes, values }: Case['keys']) => {
@@ -109,7 +135,15 @@ describe.each(sets)('$name', (set) => {
 
   it('keeps to scores that are far apart, and hands on what is no number', () => {
     const heads = { n_head: 2, n_head_kv: 1, head_dim: 8 };
-    const made = madeCase('F32', heads, [[1, 400], [20, 300]], randomNumbers(8));
+    const made = madeCase(
+      'F32',
+      heads,
+      [
+        [1, 400],
+        [20, 300],
+      ],
+      randomNumbers(8),
+    );
     for (const [at, value] of made.queries.entries()) made.queries[at] = value * 300;
     expect(worstError(made, attended(ggml, kernels, set, made))).toBeLessThan(20 * error_max);
     const floats = new Float32Array(made.keys.bytes.buffer);
@@ -121,17 +155,34 @@ describe.each(sets)('$name', (set) => {
   });
 
   it('tells when a token of another sequence is read', () => {
-    const made = madeCase('F16', { n_head: 2, n_head_kv: 1, head_dim: 64 }, [[1, 200], [1, 90]], randomNumbers(3));
+    const made = madeCase(
+      'F16',
+      { n_head: 2, n_head_kv: 1, head_dim: 64 },
+      [
+        [1, 200],
+        [1, 90],
+      ],
+      randomNumbers(3),
+    );
     const found = attended(ggml, kernels, set, made);
     const [first, second] = made.segments as [Case['segments'][0], Case['segments'][0]];
-    const wrong = { ...made, segments: [{ ...first, blocks: [second.blocks[0]!, ...Array.from(first.blocks).slice(1)] }, second] };
+    const wrong = {
+      ...made,
+      segments: [{ ...first, blocks: [second.blocks[0]!, ...Array.from(first.blocks).slice(1)] }, second],
+    };
     expect(worstError(wrong, found)).toBeGreaterThan(100 * error_max);
   });
 });
 
 it('leaves to others what it cannot attend', () => {
   const open = (more: object) =>
-    PagedAttention.open(ggml, kernels, { kv_type: GgmlType.F16, n_head: 8, n_head_kv: 2, head_dim: 64, ...more });
+    PagedAttention.open(ggml, kernels, {
+      kv_type: GgmlType.F16,
+      n_head: 8,
+      n_head_kv: 2,
+      head_dim: 64,
+      ...more,
+    });
   expect(open({})).toBeDefined();
   expect(open({ kv_type: GgmlType.Q8_0 })).toBeDefined();
   expect(open({ kv_type: GgmlType.Q8_0, head_dim: 80 })).toBeUndefined();

@@ -1,5 +1,5 @@
 /** Made-up weights in super-blocks of 256 elements, read by what ggml's headers say of them. */
-import { cutOff, fromF16, type Matrix } from './support.ts';
+import { cutOff, fromF16 } from './numbers.ts';
 
 const super_elements = 256;
 
@@ -30,20 +30,22 @@ const layouts = {
   Q6_K: { bytes: 210, halves: [208], read: readQ6K },
 };
 
-/** @param scaleOf F16 of a super-block, by number */
+/**
+ * @param count of weights
+ * @param scaleOf F16 of a super-block, by number
+ */
 export function madeSuperBlocks(
   type: 'Q4_K' | 'Q6_K',
-  n: number,
-  k: number,
+  count: number,
   next: () => number,
   scaleOf?: (index: number) => number,
-): Matrix {
+): { bytes: Uint8Array; values: Float64Array; cut: Float64Array } {
   const { bytes: size, halves, read } = layouts[type];
-  const values = new Float64Array(n * k);
-  const cut = new Float64Array(n * k);
-  const bytes = new Uint8Array(((n * k) / super_elements) * size);
+  const values = new Float64Array(count);
+  const cut = new Float64Array(count);
+  const bytes = new Uint8Array((count / super_elements) * size);
   for (let at = 0; at < bytes.length; at++) bytes[at] = Math.floor((next() + 1) * 128);
-  for (let index = 0; index < (n * k) / super_elements; index++) {
+  for (let index = 0; index < count / super_elements; index++) {
     const block = bytes.subarray(index * size, (index + 1) * size);
     for (const [place, at] of halves.entries()) {
       const half =
@@ -58,5 +60,5 @@ export function madeSuperBlocks(
       cut[index * super_elements + element] = cutOff(scale, integer, minimum);
     }
   }
-  return { type, n, k, bytes, values, cut };
+  return { bytes, values, cut };
 }

@@ -1,6 +1,7 @@
 /** Made-up weights in the layout of model files, what they are in double precision, and products by our kernels. */
 import { type CpuKernels, type KernelSet, loadCpuKernels } from '../../../native/cpu-kernels.ts';
 import { addressOf, GgmlType } from '../../../native/ggml.ts';
+import { bf16Of, cutOff, fromBf16, fromF16 } from './numbers.ts';
 import { madeSuperBlocks } from './super-blocks.ts';
 
 /** Tests need a build with a C compiler; where there is none, products cannot be tried. */
@@ -44,41 +45,11 @@ export function randomNumbers(seed: number): () => number {
   };
 }
 
-const float = new Float32Array(1);
-const bits = new Uint32Array(float.buffer);
-
-/** To the nearest BF16, ties to even. */
-function bf16Of(value: number): number {
-  float[0] = value;
-  return ((bits[0]! + 0x7fff + ((bits[0]! >>> 16) & 1)) >>> 16) & 0xffff;
-}
-
-function fromBf16(half: number): number {
-  bits[0] = half << 16;
-  return float[0]!;
-}
-
-export function fromF16(half: number): number {
-  const sign = half & 0x8000 ? -1 : 1;
-  const exponent = (half >> 10) & 31;
-  const fraction = half & 1023;
-  if (exponent === 0) return sign * fraction * 2 ** -24;
-  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
-}
-
 /** Memory that begins at a multiple of 32 and of nothing more: ggml's allocator of graphs gives such addresses. */
 function alignedBytes(count: number): Uint8Array {
   const memory = new Uint8Array(count + 96);
   const begin = Number((96n - (addressOf(memory) % 64n)) % 64n);
   return memory.subarray(begin, begin + count);
-}
-
-/** scale × integer − minimum as the tile unit takes it: see HK_CUT_OFF in native/kernels/cut-off.h. */
-export function cutOff(scale: number, integer: number, minimum = 0): number {
-  const larger = Math.fround(1.00271);
-  float[0] = Math.fround(scale * larger) * integer - Math.fround(minimum * larger);
-  bits[0]! &= 0xffff0000;
-  return float[0]!;
 }
 
 export interface Matrix {
@@ -101,7 +72,8 @@ export function madeMatrix(
   next: () => number,
   scaleOf?: (index: number) => number,
 ): Matrix {
-  if (type === 'Q4_K' || type === 'Q6_K') return madeSuperBlocks(type, n, k, next, scaleOf);
+  if (type === 'Q4_K' || type === 'Q6_K')
+    return { type, n, k, ...madeSuperBlocks(type, n * k, next, scaleOf) };
   const values = new Float64Array(n * k);
   const cut = isHalf(type) ? values : new Float64Array(n * k);
   if (isHalf(type)) {
