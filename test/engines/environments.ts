@@ -50,12 +50,32 @@ function has(python: string, packages: readonly string[]): boolean {
   return spawnSync(python, ['-c', code, ...packages], { timeout: 20_000 }).status === 0;
 }
 
+/** The layer under which Mesa's driver is right, and its manifest in the folder of the environment. */
+export const vulkan_layer = 'VK_LAYER_HPCSERVE_keep_buffers';
+export const vulkan_layer_manifest = 'keep-buffers.json';
+
+/** ggml with its Vulkan backend on a driver that computes on the CPU. */
+export interface VulkanDevice {
+  library_dir: string;
+  /** Of processes that compute there; the device is `Vulkan0`. ggml leaves devices out that are CPUs, unless named. */
+  environment: Readonly<Record<string, string>>;
+}
+
 /** Libraries of ggml with its Vulkan backend, and a driver for them, of `npm run engines -- vulkan`. */
-export function vulkanLibraries(): Environment<string> {
+export function vulkanDevice(): Environment<VulkanDevice> {
   const platform = `linux-${process.arch}-vulkan`;
-  const folder = join(engines_folder, 'vulkan/node_modules/@node-llama-cpp', platform, 'bins', platform);
-  if (isReady('vulkan') && vulkanDrivers().length > 0) return { found: folder, lacking: '' };
-  return absent('needs ggml’s Vulkan backend and a driver: npm run engines -- vulkan');
+  const folder = join(engines_folder, 'vulkan');
+  const drivers = vulkanDrivers();
+  if (!isReady('vulkan') || !existsSync(join(folder, vulkan_layer_manifest)) || drivers.length === 0)
+    return absent('needs ggml’s Vulkan backend and a driver: npm run engines -- vulkan');
+  const environment = {
+    GGML_VK_VISIBLE_DEVICES: '0',
+    VK_ICD_FILENAMES: drivers[0]!,
+    VK_INSTANCE_LAYERS: vulkan_layer,
+    VK_LAYER_PATH: folder,
+  };
+  const library_dir = join(folder, 'node_modules/@node-llama-cpp', platform, 'bins', platform);
+  return { found: { library_dir, environment }, lacking: '' };
 }
 
 /** Manifests of Mesa's driver that computes on the CPU: a device on every machine. */

@@ -1,13 +1,14 @@
 /**
  * ggml's libraries with the Vulkan backend, of the release that the other ones are of, and Debian's Mesa with a driver
- * that computes on the CPU: a device with memory of its own on every machine, slow and right.
+ * that computes on the CPU: a device with memory of its own on every machine, slow and right. Beside them a layer of
+ * Vulkan that this driver needs (`vulkan/keep-buffers.c`).
  */
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { packageRoot } from '../../host/package-root.ts';
 import { installMissing } from '../cluster/install.ts';
-import { vulkanDrivers } from './environments.ts';
+import { vulkan_layer, vulkan_layer_manifest, vulkanDrivers } from './environments.ts';
 import { madeOnce, NotHere, run } from './making.ts';
 
 const packages = ['mesa-vulkan-drivers', 'libvulkan1'];
@@ -23,9 +24,25 @@ export async function makeVulkan(say: (line: string) => void): Promise<void> {
   const absent = (): string[] => (vulkanDrivers().length > 0 ? [] : ['lvp_icd.*.json']);
   const installed = await installMissing('Vulkan drivers', absent, packages, say);
   if (!installed.ready) throw new NotHere(installed.missing);
-  await madeOnce('vulkan', JSON.stringify({ release }), say, async (folder) => {
+  const source = join(packageRoot, 'test/engines/vulkan/keep-buffers.c');
+  const recipe = JSON.stringify({ release, layer: readFileSync(source, 'utf8') });
+  await madeOnce('vulkan', recipe, say, async (folder) => {
     say(release);
     const quiet = ['--no-audit', '--no-fund', '--ignore-scripts', '--no-save'];
     await run(['npm', 'install', ...quiet, '--prefix', folder, release]);
+    const library = join(folder, 'libkeep-buffers.so');
+    await run([process.env.CC ?? 'cc', '-O1', '-shared', '-fPIC', '-o', library, source]);
+    const layer = {
+      name: vulkan_layer,
+      type: 'GLOBAL',
+      library_path: library,
+      api_version: '1.3.0',
+      implementation_version: '1',
+      description: 'Buffers live as long as their device.',
+    };
+    writeFileSync(
+      join(folder, vulkan_layer_manifest),
+      JSON.stringify({ file_format_version: '1.2.0', layer }),
+    );
   });
 }

@@ -109,6 +109,20 @@ describe.skipIf(!isThere)(`an engine on a Vulkan device${lacking}`, { timeout },
     await pool.close();
   });
 
+  test('prompts in many small chunks: what it computes in grows, and what was there before is given up', async () => {
+    const { backend } = vulkan();
+    const path = await model('tiny-llama', 'F16');
+    const engine = new NativeEngine(engineOptions(path, { prefill_chunk_tokens: 16 }), backend);
+    const asked = [60, 60].map((length, seed) => ({
+      prompt: prompt(length, engine.info.n_vocab, seed + 70),
+      max_new_tokens: 3,
+    }));
+    const first = generate(engine, asked);
+    for (let round = 0; round < 3; round++)
+      expect(generate(engine, asked).map(({ tokens }) => tokens)).toEqual(first.map(({ tokens }) => tokens));
+    engine.close();
+  });
+
   afterAll(() => {
     console.log(`${judged} tokens judged, ${differing} chosen otherwise within near ties`);
   });

@@ -3,20 +3,17 @@ import type { Backend } from '../../../../agent/backend/backend.ts';
 import { deviceBackend } from '../../../../agent/backend/device/device-backend.ts';
 import { type Ggml, loadGgml } from '../../../../native/ggml.ts';
 import { nativeFolderVariable } from '../../../../native/libraries.ts';
-import { vulkanLibraries } from '../../../engines/environments.ts';
+import { vulkanDevice } from '../../../engines/environments.ts';
 
-const libraries = vulkanLibraries();
+const { found, lacking: absence } = vulkanDevice();
 
 /** Behind the title of each suite. */
-export const lacking: string = libraries.lacking;
+export const lacking: string = absence;
 
-export const isThere: boolean = libraries.found !== undefined;
+export const isThere: boolean = found !== undefined;
 
-/** ggml leaves devices out that compute on the CPU, unless they are named. */
-if (libraries.found !== undefined) {
-  process.env.GGML_VK_VISIBLE_DEVICES = '0';
-  process.env[nativeFolderVariable] = libraries.found;
-}
+if (found !== undefined)
+  Object.assign(process.env, found.environment, { [nativeFolderVariable]: found.library_dir });
 
 export function vulkan(): { ggml: Ggml; backend: Backend } {
   const ggml = loadGgml();

@@ -1,0 +1,98 @@
+/*
+ * A Vulkan layer under which buffers live as long as their device. Mesa's driver for the CPU (lavapipe, seen in 22.3)
+ * binds every descriptor of a set, also those that no shader reads; ggml keeps its sets, updates in each as many as a
+ * shader has, and destroys buffers that others name which are left from before. Vulkan allows that; the driver takes a
+ * reference to what is freed. Memory is given back as ever: what stays is the handle, some hundred bytes.
+ *
+ * The structs are those of vk_layer.h and vulkan_core.h, as far as they are needed.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef void (*function)(void);
+typedef function (*get_address)(void *object, const char *name);
+
+enum { loader_instance_create_info = 47, loader_device_create_info = 48, layer_link_info = 0 };
+
+/* VkLayerInstanceLink and VkLayerDeviceLink: of the second, `second` finds functions of devices. */
+struct link {
+  struct link *next;
+  get_address first;
+  get_address second;
+};
+
+/* VkLayerInstanceCreateInfo and VkLayerDeviceCreateInfo, in the pNext chain of what is created. */
+struct create_info {
+  uint32_t type;
+  const struct create_info *next;
+  uint32_t function;
+  struct link *layer;
+};
+
+/* VkNegotiateLayerInterface. */
+struct negotiation {
+  uint32_t type;
+  void *next;
+  uint32_t version;
+  get_address instance_address;
+  get_address device_address;
+  get_address physical_device_address;
+};
+
+static get_address next_instance_address;
+static get_address next_device_address;
+
+static struct create_info *link_of(const struct create_info *created, uint32_t type) {
+  const struct create_info *info = created->next;
+  while (info && !(info->type == type && info->function == layer_link_info)) info = info->next;
+  return (struct create_info *)info;
+}
+
+static int create_instance(const void *created, const void *allocator, void **instance) {
+  struct create_info *info = link_of(created, loader_instance_create_info);
+  if (!info) return -3; /* VK_ERROR_INITIALIZATION_FAILED */
+  next_instance_address = info->layer->first;
+  info->layer = info->layer->next;
+  int (*create)(const void *, const void *, void **) = (void *)next_instance_address(NULL, "vkCreateInstance");
+  return create(created, allocator, instance);
+}
+
+static int create_device(void *physical, const void *created, const void *allocator, void **device) {
+  struct create_info *info = link_of(created, loader_device_create_info);
+  if (!info) return -3;
+  get_address instance_address = info->layer->first;
+  next_device_address = info->layer->second;
+  info->layer = info->layer->next;
+  int (*create)(void *, const void *, const void *, void **) = (void *)instance_address(NULL, "vkCreateDevice");
+  return create(physical, created, allocator, device);
+}
+
+static void destroy_buffer(void *device, uint64_t buffer, const void *allocator) {
+  (void)device;
+  (void)buffer;
+  (void)allocator;
+}
+
+static function device_address(void *device, const char *name) {
+  if (strcmp(name, "vkGetDeviceProcAddr") == 0) return (function)device_address;
+  if (strcmp(name, "vkDestroyBuffer") == 0) return (function)destroy_buffer;
+  return next_device_address(device, name);
+}
+
+static function instance_address(void *instance, const char *name) {
+  if (strcmp(name, "vkGetInstanceProcAddr") == 0) return (function)instance_address;
+  if (strcmp(name, "vkCreateInstance") == 0) return (function)create_instance;
+  if (strcmp(name, "vkCreateDevice") == 0) return (function)create_device;
+  if (strcmp(name, "vkGetDeviceProcAddr") == 0) return (function)device_address;
+  if (strcmp(name, "vkDestroyBuffer") == 0) return (function)destroy_buffer;
+  return next_instance_address ? next_instance_address(instance, name) : NULL;
+}
+
+int vkNegotiateLoaderLayerInterfaceVersion(struct negotiation *asked) {
+  asked->version = 2;
+  asked->instance_address = instance_address;
+  asked->device_address = device_address;
+  asked->physical_device_address = NULL;
+  return 0;
+}
