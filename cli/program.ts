@@ -40,6 +40,7 @@ const commands: Readonly<Record<string, () => Promise<Register>>> = {
   provider: async () => (await import('./commands/provider.ts')).registerProvider,
   nodes: async () => (await import('./commands/nodes.ts')).registerNodes,
   sites: async () => (await import('./commands/sites.ts')).registerSites,
+  native: async () => (await import('./commands/native.ts')).registerNative,
   doctor: async () => (await import('./commands/doctor.ts')).registerDoctor,
   config: async () => (await import('./commands/config.ts')).registerConfig,
   completion: async () => (await import('./commands/completion.ts')).registerCompletion,

@@ -104,20 +104,20 @@ function runChild(libraries: NativeLibraries): z.infer<typeof versionsSchema> {
   } catch (error) {
     throw new HpcserveError('E_NATIVE_LIBRARY', {
       what: `the libraries in ${libraries.folder} do not run on this machine`,
-      because: explain(error as ChildFailure),
+      because: explainChildFailure(error as ChildFailure),
       cause: error,
     });
   }
 }
 
-interface ChildFailure {
+export interface ChildFailure {
   stderr?: string;
   signal?: string | null;
   status?: number | null;
   message: string;
 }
 
-function explain({ stderr = '', signal, status, message }: ChildFailure): string[] {
+export function explainChildFailure({ stderr = '', signal, status, message }: ChildFailure): string[] {
   const lines = stderr.split('\n').map((line) => line.trim());
   const missing = [...new Set(stderr.match(/\b(?:GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+/g))];
   const told = lines.filter((line) => /error|cannot open|version|no CPU|came out/i.test(line)).slice(0, 3);

@@ -287,7 +287,7 @@ const device: readonly RecordedFailure[] = [
   {
     scope: 'device',
     what: 'the device is gone',
-    test: /\bGPU is lost\b|\bhas fallen off the bus\b|\bno CUDA-capable device is detected\b|\bUnable to determine the device handle for GPU\b/,
+    test: /\bGPU is lost\b|\bhas fallen off the bus\b|\bno CUDA-capable device is detected\b|\bUnable to determine the device handle for GPU\b|\bvk::(Device|Physical)\w*LostError\b|\bErrorDeviceLost\b/,
     try: look_at_device,
   },
   {

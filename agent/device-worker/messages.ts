@@ -41,6 +41,8 @@ export type ToWorker =
       library_dir?: string;
       /** What computes, as ggml names it (`Vulkan0`), with all of the pool in its memory; absent: the CPU. */
       ggml_device?: string;
+      /** What the device is to all processes of its node; absent: it is the CPU, which workers divide by cores. */
+      device_identity?: string;
       heartbeat_ms: number;
       /** Shown in logs and metrics. */
       device: string;

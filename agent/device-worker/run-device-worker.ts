@@ -1,6 +1,7 @@
 /** The program of the device worker: what its agent says to it, and the signals it gets. */
 import { join } from 'node:path';
 import { restrictToCores } from '../../native/affinity.ts';
+import { holdDevice } from '../../native/device-lock.ts';
 import { nativeFolderVariable } from '../../native/libraries.ts';
 import { loadLlama } from '../../native/llama.ts';
 import { returnFreedMemory } from '../../native/malloc.ts';
@@ -101,6 +102,7 @@ class DeviceWorker {
     // Engines and vocabularies of both threads find the libraries here.
     if (library_dir !== undefined) process.env[nativeFolderVariable] = library_dir;
     this.#limits = { ...defaultLimits, ...limits };
+    if (message.device_identity !== undefined) holdDevice(message.device_identity, device);
     probeNativeLibraries();
     const llama = loadLlama();
     const metrics = new WorkerMetrics(device);

@@ -1,8 +1,12 @@
+import { findNativeLibraries } from '../../native/libraries.ts';
+import { gpuBackendsIn, listAccelerators } from '../../native/list-devices.ts';
 import { listNvidiaGpus, NvmlError } from '../../native/nvml.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import { type LaunchSpec, unitsOnNode } from '../../spec/launch.ts';
 import { amdDevices, readKfdNodes } from './amd.ts';
 import { type CpuHost, plannedCpuDevices, readCpuHost } from './cpu.ts';
 import { allottedGpus, emulatedDevices } from './emulated.ts';
+import { withGgmlDevices } from './ggml-devices.ts';
 import { withCoresOfAmd, withCoresOfNvidia } from './near-cores.ts';
 import type { NodeDevice } from './node-device.ts';
 import { nvidiaDevices } from './nvidia.ts';
@@ -33,7 +37,7 @@ export function discoverDevices(
   const warnings: string[] = [];
   const emulated = launch.emulated ? emulatedOf(launch, nodeIndex, environment, host, sockets) : undefined;
   const standsForCpu = emulated?.some((device) => device.description.kind === 'cpu') ?? false;
-  const accelerators = emulated ?? realAccelerators(environment, warnings);
+  const accelerators = emulated ?? plannedFirst(launch, forNative(launch, environment, warnings));
   return {
     cpu: standsForCpu ? accelerators : sockets,
     gpu: accelerators.filter((device) => device.description.kind === 'gpu'),
@@ -60,6 +64,34 @@ function realAccelerators(environment: NodeJS.ProcessEnv, warnings: string[]): N
   }
   const nodes = readKfdNodes();
   return [...nvidia, ...withCoresOfAmd(amdDevices(nodes, environment), nodes)];
+}
+
+/** Where units of the native engine are to run on accelerators, the libraries are asked which of them they know. */
+function forNative(
+  { units, native_library_dir }: LaunchSpec,
+  environment: NodeJS.ProcessEnv,
+  warnings: string[],
+): NodeDevice[] {
+  const devices = realAccelerators(environment, warnings);
+  if (!units.some(({ engine, device_kind }) => engine === 'native' && device_kind !== 'cpu')) return devices;
+  try {
+    const { folder } = findNativeLibraries(native_library_dir);
+    if (gpuBackendsIn(folder).length > 0)
+      return withGgmlDevices(devices, listAccelerators(folder, environment));
+    warnings.push(
+      `the native engine's libraries in ${folder} have no backend for GPUs (hpcserve native add)`,
+    );
+  } catch (error) {
+    if (!(error instanceof HpcserveError)) throw error;
+    warnings.push([error.message, ...error.because].join(': '));
+  }
+  return devices;
+}
+
+/** Units count from the first device of the model that they were planned for; a machine may have others beside it. */
+function plannedFirst({ device_model }: LaunchSpec, devices: readonly NodeDevice[]): NodeDevice[] {
+  const isPlanned = ({ description }: NodeDevice): boolean => description.model === device_model;
+  return [...devices.filter(isPlanned), ...devices.filter((device) => !isPlanned(device))];
 }
 
 /** GPUs or slices that the launch's units ask for; where they ask for CPUs of another model, those. */

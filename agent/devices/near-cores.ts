@@ -13,14 +13,19 @@ import type { NodeDevice } from './node-device.ts';
  * @returns undefined where there is no such device, or the kernel does not say
  */
 export function coresNearPci(bus_id: string, root = '/'): number[] | undefined {
-  const match = /^([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$/i.exec(bus_id);
-  if (!match) return undefined;
-  const domain = Number.parseInt(match[1]!, 16).toString(16).padStart(4, '0');
-  const name = `${domain}:${match[2]!.toLowerCase()}`;
+  const name = busId(bus_id);
+  if (name === undefined) return undefined;
   const file = join(root, 'sys/bus/pci/devices', name, 'local_cpulist');
   if (!existsSync(file)) return undefined;
   const cores = parseNumberList(readFileSync(file, 'utf8'));
   return cores.length > 0 ? cores : undefined;
+}
+
+/** As the kernel writes it; undefined for what is none. */
+export function busId(written: string): string | undefined {
+  const match = /^([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$/i.exec(written);
+  if (!match) return undefined;
+  return `${Number.parseInt(match[1]!, 16).toString(16).padStart(4, '0')}:${match[2]!.toLowerCase()}`;
 }
 
 type NearCores = (bus_id: string) => readonly number[] | undefined;
@@ -36,7 +41,8 @@ export function withCoresOfNvidia(
     const gpu = gpus.find(
       (each) => each.uuid === uuid || each.mig_slices.some((slice) => slice.uuid === uuid),
     );
-    return { ...device, near_cores: gpu && nearCores(gpu.pci_bus_id) };
+    const pci_bus_id = gpu && busId(gpu.pci_bus_id);
+    return { ...device, pci_bus_id, near_cores: gpu && nearCores(gpu.pci_bus_id) };
   });
 }
 
@@ -49,7 +55,12 @@ export function withCoresOfAmd(
   const gpus = nodes.filter((node) => (property(node, 'simd_count') ?? 0) > 0);
   return devices.map((device) => {
     const gpu = gpus[Number(device.visibility_token)];
-    return { ...device, near_cores: gpu && nearCores(busIdOf(gpu)) };
+    const pci_bus_id = gpu && busIdOf(gpu);
+    return {
+      ...device,
+      pci_bus_id,
+      near_cores: pci_bus_id === undefined ? undefined : nearCores(pci_bus_id),
+    };
   });
 }
 

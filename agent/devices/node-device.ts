@@ -10,4 +10,13 @@ export interface NodeDevice {
   visibility_variable?: 'CUDA_VISIBLE_DEVICES' | 'ROCR_VISIBLE_DEVICES';
   /** Cores of the node that reach an accelerator without another socket between; absent where nobody says. */
   near_cores?: readonly number[] | undefined;
+  /** `0000:17:00.0`; of a slice, that of its GPU. Absent where nobody says. */
+  pci_bus_id?: string | undefined;
+  /**
+   * What a worker of the native engine that sees this device and no other calls it: `CUDA0`, `Vulkan1`. Absent: no
+   * backend of ggml computes on it, or nobody asked for one.
+   */
+  ggml_device?: string;
+  /** Nothing but ggml's backend knows of it: what it has for memory may be the host's. */
+  only_ggml?: true;
 }

@@ -40,6 +40,11 @@ export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices):
       failed.push({ unit, error: tooFewDevices(unit, devices) });
       continue;
     }
+    const strange = unit.engine === 'native' ? own.find(isStrangeToGgml) : undefined;
+    if (strange) {
+      failed.push({ unit, error: noBackend(unit, strange, devices) });
+      continue;
+    }
     for (const device of own) used.add(device);
     const place = `${unit.device_kind}:${unit.first_device}+${unit.device_count}`;
     const worker = unit.engine === 'native' ? workers.get(place) : undefined;
@@ -79,6 +84,20 @@ function limitThreads(groups: UnitGroup[], cores: number): void {
   const asked = computing.reduce((sum, group) => sum + group.threads, 0);
   if (asked <= cores) return;
   for (const group of computing) group.threads = Math.max(1, Math.floor((group.threads * cores) / asked));
+}
+
+/** A real accelerator that no backend of the native engine's libraries computes on. */
+function isStrangeToGgml({ description, ggml_device }: NodeDevice): boolean {
+  return description.kind !== 'cpu' && description.emulated === undefined && ggml_device === undefined;
+}
+
+function noBackend(unit: UnitSpec, { description }: NodeDevice, { warnings }: NodeDevices): HpcserveError {
+  return new HpcserveError('E_NATIVE_LIBRARY', {
+    what: `unit ${unit.unit} cannot be computed on ${description.model} by the native engine`,
+    because: ['none of the backends of its libraries finds that device', ...warnings],
+    try: 'add the backend of its vendor (hpcserve native add cuda|vulkan), see whether its driver and runtime are loaded in the job, or use a wrapped engine',
+    details: { unit: unit.unit },
+  });
 }
 
 function tooFewDevices(unit: UnitSpec, devices: NodeDevices): HpcserveError {

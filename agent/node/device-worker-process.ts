@@ -293,6 +293,11 @@ function configurationOf(context: ProcessContext, socket_path: string): ToWorker
   const manifest_file = manifestOf(context);
   if (manifest_file !== undefined) message.manifest_file = manifest_file;
   if (library_dir !== undefined) message.library_dir = library_dir;
+  const [device] = group.devices;
+  if (device?.ggml_device !== undefined) {
+    message.ggml_device = device.ggml_device;
+    message.device_identity = device.description.uuid ?? device.pci_bus_id ?? device.ggml_device;
+  }
   if (peers_socket !== undefined) message.peers_socket = peers_socket;
   if (step_ms_min !== undefined) message.step_ms_min = step_ms_min;
   if (sharing) message.sharing = sharingOf(sharing);

@@ -21,6 +21,7 @@ type PoolContext = Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planne
  */
 export function poolBytes(context: PoolContext, total_bytes = totalmem()): number {
   const { planned_memory_bytes, sharing } = context;
+  if (isAccelerator(context)) return acceleratorPoolBytes(context);
   const { usable_bytes, host_bytes } = usable(context, total_bytes);
   const share = Math.floor(pool_share * usable_bytes);
   const reserve = defaultPlacementSettings.host_overhead_bytes * Math.min(1, usable_bytes / host_bytes);
@@ -46,9 +47,13 @@ export function checkPool(
   throw new HpcserveError('E_POOL_FULL', {
     what: `the model ${model.name} has ${gib(weight_bytes)} of weights, and the memory pool of its device ${gib(pool_bytes)}`,
     because: [
-      ...(memory_limit_bytes === undefined
-        ? [`the node has ${gib(total_bytes)}`]
-        : [`the job may use ${gib(memory_limit_bytes)} on this node`]),
+      ...(isAccelerator(context)
+        ? context.group.devices.map(
+            ({ description }) => `${description.model} has ${gib(description.memory_bytes)}`,
+          )
+        : memory_limit_bytes === undefined
+          ? [`the node has ${gib(total_bytes)}`]
+          : [`the job may use ${gib(memory_limit_bytes)} on this node`]),
       ...(planned_memory_bytes === undefined ? [] : [`the plan gave it ${gib(planned_memory_bytes)}`]),
       ...(sharing?.pool_gb === undefined
         ? []
@@ -57,6 +62,27 @@ export function checkPool(
     try: 'see whether the job got the memory that the plan asked for (`hpcserve plan`), or give it more',
     details: { weight_bytes, pool_bytes },
   });
+}
+
+/** Memory of its own; what a CPU stands in for has the host's. */
+function isAccelerator({ group }: PoolContext): boolean {
+  return group.devices.some(({ ggml_device }) => ggml_device !== undefined);
+}
+
+/**
+ * A GPU is the job's alone, and the pool has its share of it. One that only ggml knows may have its memory from the
+ * host, which others use: its pool is what the plan gave its models.
+ */
+function acceleratorPoolBytes({ group, sharing }: PoolContext): number {
+  const device_bytes = group.devices.reduce((sum, { description }) => sum + description.memory_bytes, 0);
+  const share = Math.floor(pool_share * device_bytes);
+  if (sharing?.pool_gb !== undefined) return Math.min(device_bytes, Math.floor(1e9 * sharing.pool_gb));
+  const planned = group.units.map(({ memory }) => memory?.device_bytes);
+  if (!group.devices.some(({ only_ggml }) => only_ggml) || planned.includes(undefined)) return share;
+  return Math.min(
+    share,
+    planned.reduce<number>((sum, bytes) => sum + (bytes ?? 0), 0),
+  );
 }
 
 function usable(

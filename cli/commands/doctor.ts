@@ -6,6 +6,7 @@ import type { CliContext } from '../context.ts';
 import type { CheckResult, CheckStatus } from '../doctor/check.ts';
 import { checkEngines } from '../doctor/engine-checks.ts';
 import {
+  checkAccelerators,
   checkAddons,
   checkCpuKernels,
   checkEngineNetworks,
@@ -73,6 +74,7 @@ async function runChecks(context: CliContext): Promise<CheckResult[]> {
   results.push(
     { check: 'site config', status: 'PASSED', found: `${loaded.site.name} from ${loaded.path}` },
     checkNativeLibrary(loaded),
+    ...checkAccelerators(loaded, context.environment),
     checkCpuKernels(),
     ...checkEngineNetworks(loaded),
     ...(await checkEngines(loaded, context.environment)),

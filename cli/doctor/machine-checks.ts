@@ -4,12 +4,14 @@ import { randomBytes } from 'node:crypto';
 import { existsSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
+import { gpuLibraries } from '../../control/plan/native-devices.ts';
 import type { LoadedSite } from '../../control/state/site-files.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { isSharedFilesystem, mountTypeOf, readMounts } from '../../host/mounts.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { compiledFile } from '../../host/programs.ts';
 import { type KernelSet, loadCpuKernels } from '../../native/cpu-kernels.ts';
+import { gpuBackendsIn, listAccelerators } from '../../native/list-devices.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { quotaAdvice, systemMessage } from '../../spec/errors/system-error.ts';
@@ -93,6 +95,38 @@ export function checkNativeLibrary({ site }: LoadedSite): CheckResult {
         `${name} is not installed; only wrapped engines can run`,
         `npm --prefix ${packageRoot} ci`,
       );
+}
+
+/** Accelerators that the native engine may compute on: nothing is said where its libraries have no backend for them. */
+export function checkAccelerators(
+  { site }: LoadedSite,
+  environment: Readonly<Record<string, string | undefined>>,
+): CheckResult[] {
+  const check = 'native devices';
+  const folder = gpuLibraries(site, environment);
+  if (folder === undefined) return [];
+  const backends = gpuBackendsIn(folder).join(', ');
+  if (site.kind !== 'local')
+    return [passed(check, `backends for ${backends}; devices are looked for in the job`)];
+  try {
+    const devices = listAccelerators(folder, { ...environment });
+    const names = devices.map(
+      ({ name, description, memory_total_bytes }) =>
+        `${name}: ${description}, ${formatBytes(memory_total_bytes)}`,
+    );
+    return [
+      devices.length > 0
+        ? passed(check, names.join('; '))
+        : warning(
+            check,
+            `backends for ${backends}, and they find no device here`,
+            'see whether the driver of the GPU and what its backend needs are installed (docs/memory.md)',
+          ),
+    ];
+  } catch (error) {
+    const { message, because } = HpcserveError.from(error);
+    return [warning(check, [message, ...because].join('; '), 'hpcserve native add, for another backend')];
+  }
 }
 
 /** Our own products for CPUs: said of this machine, whose CPU may not be that of the nodes. */

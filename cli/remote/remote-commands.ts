@@ -18,5 +18,6 @@ export const remoteCommands: ReadonlySet<string> = new Set([
   'provider',
   'nodes',
   'doctor',
+  'native',
   'gateway',
 ]);

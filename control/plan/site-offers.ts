@@ -8,6 +8,7 @@ import type { SiteEngine } from '../../spec/site-runtime.ts';
 import { parseSlurmDuration_s } from '../../spec/slurm-types.ts';
 import { programOnPath } from '../state/site-files.ts';
 import type { LiveFacts, LiveNodes } from './live-facts.ts';
+import { gpuLibraries, localAccelerators } from './native-devices.ts';
 import { pythonPackageOnPath } from './python-package.ts';
 import { givenWhole } from './whole-nodes.ts';
 
@@ -21,8 +22,7 @@ export function offersOf(
   live: LiveFacts | undefined,
   environment: Readonly<Record<string, string | undefined>>,
 ): NodeKindOffer[] {
-  const kinds: NodeKind[] =
-    site.kind === 'local' && site.node_kinds.length === 0 ? [localNodeKind()] : site.node_kinds;
+  const kinds = site.kind === 'local' ? localKinds(site, environment) : site.node_kinds;
   const offers = kinds.flatMap((kind) =>
     devicesOf(site, kind, live).map((device) => ({
       offer: offerOf(site, kind, device, live, environment),
@@ -68,9 +68,23 @@ function withPools(offers: readonly OfferOfKind[], asked: boolean): NodeKindOffe
   });
 }
 
-function localNodeKind(): NodeKind {
+/**
+ * Where nothing is said of devices, the accelerators that the native engine computes on are a kind of their own: they
+ * are there once, however many agents share the cores.
+ */
+function localKinds(
+  site: SiteConfig,
+  environment: Readonly<Record<string, string | undefined>>,
+): readonly NodeKind[] {
+  const kinds = site.node_kinds.length > 0 ? site.node_kinds : [localNodeKind('local')];
+  if (kinds.some(({ devices }) => devices.length > 0)) return kinds;
+  const devices = localAccelerators(site, environment);
+  return devices.length === 0 ? kinds : [...kinds, { ...localNodeKind(`${kinds[0]!.name}-gpus`), devices }];
+}
+
+function localNodeKind(name: string): NodeKind {
   return {
-    name: 'local',
+    name,
     count: 1,
     features: [],
     devices: [],
@@ -336,12 +350,14 @@ export function enginesOf(
   // https://docs.sglang.io/docs/hardware-platforms/cpu_server
   const lacksTiles = device.kind === 'cpu' && isa.length > 0 && !isa.some((name) => /^amx/i.test(name));
   return {
-    native: gpu
-      ? {
-          available: false,
-          because: 'the native engine of this version computes on CPUs; GPUs are served by a wrapped engine',
-        }
-      : yes,
+    native:
+      gpu && gpuLibraries(site, environment) === undefined
+        ? {
+            available: false,
+            because:
+              'its libraries have no backend for GPUs: `hpcserve native add cuda` or `vulkan` brings one; else a wrapped engine',
+          }
+        : yes,
     vllm: real(program('vllm', 'vllm')),
     sglang: lacksTiles
       ? { available: false, because: 'on CPUs it computes with AMX, which these have not' }

@@ -8,6 +8,7 @@ import { type SiteConfig, siteSchema } from '../../spec/site.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import { type StateLayout, stateLayout } from '../../spec/state-layout.ts';
 import { readYamlFile } from '../../spec/yaml-document.ts';
+import { withAddedLibraries } from './native-libraries.ts';
 
 export interface SitePlaces {
   /** `$XDG_CONFIG_HOME/hpcserve`; sites are in its `sites/`. */
@@ -68,7 +69,8 @@ export function readSite(path: string, places: SitePlaces, stateDir: string | un
     places.working_folder,
     expandSitePath(stateDir ?? site.state_dir, places.environment),
   );
-  return { site, path, provenance: file.provenance, layout: stateLayout(folder, site.name) };
+  const layout = stateLayout(folder, site.name);
+  return { site: withAddedLibraries(site, layout), path, provenance: file.provenance, layout };
 }
 
 function findSite(name: string | undefined, places: SitePlaces): string {

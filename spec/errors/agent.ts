@@ -176,6 +176,12 @@ export const agentErrors = defineErrors({
     http_status: 503,
     exit_code: 11,
   },
+  E_DEVICE_TAKEN: {
+    cause: 'Two device workers were given one GPU. Its memory is for one of them.',
+    fix: 'stop the deployment that has it (`hpcserve status`), or put both models into one model.yaml: they share a worker',
+    http_status: 503,
+    exit_code: 8,
+  },
   E_AGENT_PART_LOST: {
     cause: 'A replica on several nodes lost one of its parts: the others cannot go on without it.',
     fix: 'see the log of the part that ended first (`hpcserve logs`); another job takes its place where the keeper runs',

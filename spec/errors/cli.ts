@@ -58,6 +58,13 @@ export const cliErrors = defineErrors({
     http_status: 500,
     exit_code: 12,
   },
+  E_NATIVE_ADD: {
+    cause:
+      'A backend for GPUs cannot be fetched, is not what was chosen, or is not built for this architecture.',
+    fix: 'where no npm registry is reached, fetch the package elsewhere (`npm pack`) and give its file with --from',
+    http_status: 502,
+    exit_code: 12,
+  },
   E_QUICKSTART: {
     cause: 'The quickstart deployed its model, and the first question to it was not answered.',
     fix: 'read the lines of `doctor` above that are not PASSED, and `npm run --silent hpcserve -- logs quickstart --site local`; end it with `stop` in place of `logs`',

@@ -1,0 +1,43 @@
+/** The accelerators of a node that ggml's backends compute on, beside what the drivers' own tools list. */
+import type { ListedDevice } from '../../native/list-devices.ts';
+import { busId } from './near-cores.ts';
+import type { NodeDevice } from './node-device.ts';
+
+/**
+ * Devices with the name that a worker of the native engine uses; those that no other tool lists come behind them. A
+ * worker sees the devices of its units alone where a variable says which (CUDA, ROCm), and counts from 0 there; other
+ * backends show all, by the names that they were listed under. Where two backends compute on a device, the first of
+ * the list does: a vendor's own comes before Vulkan in ggml's order.
+ */
+export function withGgmlDevices(
+  devices: readonly NodeDevice[],
+  listed: readonly ListedDevice[],
+): NodeDevice[] {
+  const unmatched = new Set(listed);
+  const known = devices.map((device) => {
+    const same = listed.filter((each) => isSame(device, each));
+    for (const each of same) unmatched.delete(each);
+    const own = same.find(({ name }) => narrowed(device).test(name));
+    const other = same.find(({ name }) => !/^(CUDA|ROCm)\d+$/.test(name));
+    if (own) return { ...device, ggml_device: own.name.replace(/\d+$/, '0') };
+    return other ? { ...device, ggml_device: other.name } : device;
+  });
+  return [...known, ...[...unmatched].map(onlyOfGgml)];
+}
+
+/** Names of the devices that the variable of a device narrows. */
+function narrowed({ visibility_variable }: NodeDevice): RegExp {
+  return visibility_variable === 'ROCR_VISIBLE_DEVICES' ? /^ROCm\d+$/ : /^CUDA\d+$/;
+}
+
+function isSame({ pci_bus_id }: NodeDevice, listed: ListedDevice): boolean {
+  return pci_bus_id !== undefined && pci_bus_id === busId(listed.pci_bus_id ?? '');
+}
+
+function onlyOfGgml({ name, description, memory_total_bytes }: ListedDevice): NodeDevice {
+  return {
+    description: { kind: 'gpu', model: description, memory_bytes: memory_total_bytes, isa: [] },
+    ggml_device: name,
+    only_ggml: true,
+  };
+}

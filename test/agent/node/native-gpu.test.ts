@@ -1,0 +1,86 @@
+/** A real agent with a device worker on a Vulkan device: found, served on, and what is wrong said by name. */
+import { cpSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import type { UnitSpec } from '../../../spec/launch.ts';
+import { vulkanDevice } from '../../engines/environments.ts';
+import { model } from '../engine/support.ts';
+import { Site, unitOf } from '../support.ts';
+
+const { found, lacking } = vulkanDevice();
+/** Kernels are compiled on the cores that compute. */
+const serving_ms = 60_000;
+const gibibyte = 2 ** 30;
+
+async function gpuUnit(more: Partial<UnitSpec> = {}): Promise<UnitSpec> {
+  const model_path = await model('tiny-llama', 'Q8_0');
+  const memory = { device_bytes: gibibyte / 8, kv_bytes: 2 ** 20, share: 0.1 };
+  return unitOf(
+    { name: 'm' },
+    { engine: 'native', device_kind: 'gpu', model_path, kv_tokens: 512, memory, ...more },
+  );
+}
+
+describe.skipIf(found === undefined)(
+  `units of the native engine on a GPU${lacking}`,
+  { timeout: 120_000 },
+  () => {
+    const { library_dir: native_library_dir, environment } = found ?? { library_dir: '', environment: {} };
+
+    test('are served by a worker that has the device alone; another worker for it is told who has it', async () => {
+      await using site = await Site.open();
+      const folder = { TMPDIR: site.folder, ...environment };
+      await site.start([await gpuUnit()], { native_library_dir }, folder);
+      const session = await site.serving('m', serving_ms);
+      expect(session.metadata.devices).toMatchObject([
+        { kind: 'gpu', model: expect.stringContaining('llvmpipe'), memory_bytes: expect.any(Number) },
+      ]);
+      const reply = await site.ask(session, 'hello');
+      expect(reply.statusCode).toBe(200);
+      expect(await reply.body.text()).toContain('[DONE]');
+
+      const second = await site.start([await gpuUnit()], { native_library_dir }, folder);
+      const { code } = await second.ended;
+      expect(code).toBe(8);
+      const { sessions } = (await second.state())!;
+      expect(JSON.stringify(sessions)).toMatch(/llvmpipe.* is computed on by another device worker of yours/);
+    });
+
+    test('fail by name where the libraries have no such backend, do not load, or find no device', async () => {
+      await using site = await Site.open();
+      const broken = join(site.folder, 'broken');
+      mkdirSync(broken);
+      cpSync(native_library_dir, broken, { recursive: true });
+      rmSync(join(broken, 'libggml-base.so'));
+      writeFileSync(join(broken, 'libggml-base.so'), 'no library');
+      const cases: [string | undefined, Record<string, string>, RegExp][] = [
+        [undefined, environment, /have no backend for GPUs/],
+        [broken, environment, /cannot be listed/],
+        [
+          native_library_dir,
+          { ...environment, GGML_VK_VISIBLE_DEVICES: '' },
+          /the job has 0 of that kind here/,
+        ],
+      ];
+      for (const [folder, variables, words] of cases) {
+        const launch = folder === undefined ? {} : { native_library_dir: folder };
+        const agent = await site.start([await gpuUnit()], launch, variables);
+        expect((await agent.ended).code).toBe(8);
+        expect(JSON.stringify(await agent.state())).toMatch(words);
+      }
+    });
+
+    test('have a pool no larger than the device', async () => {
+      await using site = await Site.open();
+      const sharing = { pool_gb: 100_000 };
+      const weight_bytes = 2 ** 50;
+      const agent = await site.start(
+        [await gpuUnit({ weight_bytes })],
+        { native_library_dir, sharing },
+        environment,
+      );
+      expect((await agent.ended).code).toBe(8);
+      expect(JSON.stringify(await agent.state())).toMatch(/E_POOL_FULL.*llvmpipe[^"]* has [\d.]+ GiB/);
+    });
+  },
+);
