@@ -137,6 +137,7 @@ const baseTable = {
   ggml_flash_attn_ext: ['ptr', 'ptr', 'ptr', 'ptr', 'ptr', 'ptr', 'f32', 'f32', 'f32'],
   ggml_new_graph_custom: ['ptr', 'ptr', 'usize', 'bool'],
   ggml_build_forward_expand: ['void', 'ptr', 'ptr'],
+  ggml_graph_add_node: ['void', 'ptr', 'ptr'],
   ggml_graph_n_nodes: ['i32', 'ptr'],
   ggml_graph_node: ['ptr', 'ptr', 'i32'],
   ggml_op_desc: ['str', 'ptr'],

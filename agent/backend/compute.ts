@@ -25,6 +25,8 @@ export interface GraphPort {
   clear(tensor: Pointer, bytes: number): void;
   /** @throws HpcserveError E_ENGINE_COMPUTE */
   run(): void;
+  /** The graph is not run any more. */
+  free(): void;
 }
 
 /** What one engine computes with. */

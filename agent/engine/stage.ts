@@ -242,7 +242,7 @@ export class Stage {
     }
     if (this.#graphs.size >= kept_graphs_max) {
       const [oldest, graph] = this.#graphs.entries().next().value!;
-      graph.memory.free();
+      drop(graph);
       this.#graphs.delete(oldest);
     }
     const built = buildGraph(this.#parts, shape);
@@ -258,7 +258,7 @@ export class Stage {
     const bytes = Number(this.#ggml.ggml_gallocr_get_buffer_size(this.#allocator, 0));
     if (bytes !== this.#computeBytes) {
       // The memory was made anew, larger: graphs that were placed in the old one are lost.
-      for (const graph of this.#graphs.values()) graph.memory.free();
+      for (const graph of this.#graphs.values()) drop(graph);
       this.#graphs.clear();
       this.#computeBytes = bytes;
     }
@@ -378,7 +378,7 @@ export class Stage {
   }
 
   free(): void {
-    for (const graph of this.#graphs.values()) graph.memory.free();
+    for (const graph of this.#graphs.values()) drop(graph);
     this.#graphs.clear();
     this.#ggml.ggml_gallocr_free(this.#allocator);
     this.#scratch?.free();
@@ -458,4 +458,10 @@ function outputOrder(segments: readonly BatchSegment[]): OutputOrder {
     segments: ordered,
     first_row,
   };
+}
+
+/** A graph that is not computed any more. */
+function drop({ port, memory }: KeptGraph): void {
+  port.free();
+  memory.free();
 }

@@ -53,20 +53,24 @@ function has(python: string, packages: readonly string[]): boolean {
 /** The layer under which Mesa's driver is right, and its manifest in the folder of the environment. */
 export const vulkan_layer = 'VK_LAYER_HPCSERVE_keep_buffers';
 export const vulkan_layer_manifest = 'keep-buffers.json';
+/** npm's file of the libraries, and the folder that it was unpacked into. */
+export const vulkan_package = 'libraries.tgz';
+export const vulkan_libraries = 'libraries';
 
 /** ggml with its Vulkan backend on a driver that computes on the CPU. */
 export interface VulkanDevice {
   library_dir: string;
+  /** The file that `hpcserve native add vulkan --from` takes. */
+  package_file: string;
   /** Of processes that compute there; the device is `Vulkan0`. ggml leaves devices out that are CPUs, unless named. */
   environment: Readonly<Record<string, string>>;
 }
 
 /** Libraries of ggml with its Vulkan backend, and a driver for them, of `npm run engines -- vulkan`. */
 export function vulkanDevice(): Environment<VulkanDevice> {
-  const platform = `linux-${process.arch}-vulkan`;
   const folder = join(engines_folder, 'vulkan');
   const drivers = vulkanDrivers();
-  if (!isReady('vulkan') || !existsSync(join(folder, vulkan_layer_manifest)) || drivers.length === 0)
+  if (!isReady('vulkan') || !existsSync(join(folder, vulkan_libraries)) || drivers.length === 0)
     return absent('needs ggml’s Vulkan backend and a driver: npm run engines -- vulkan');
   const environment = {
     GGML_VK_VISIBLE_DEVICES: '0',
@@ -74,8 +78,8 @@ export function vulkanDevice(): Environment<VulkanDevice> {
     VK_INSTANCE_LAYERS: vulkan_layer,
     VK_LAYER_PATH: folder,
   };
-  const library_dir = join(folder, 'node_modules/@node-llama-cpp', platform, 'bins', platform);
-  return { found: { library_dir, environment }, lacking: '' };
+  const library_dir = join(folder, vulkan_libraries);
+  return { found: { library_dir, package_file: join(folder, vulkan_package), environment }, lacking: '' };
 }
 
 /** Manifests of Mesa's driver that computes on the CPU: a device on every machine. */

@@ -3,12 +3,18 @@
  * that computes on the CPU: a device with memory of its own on every machine, slow and right. Beside them a layer of
  * Vulkan that this driver needs (`vulkan/keep-buffers.c`).
  */
-import { readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { packageRoot } from '../../host/package-root.ts';
 import { installMissing } from '../cluster/install.ts';
-import { vulkan_layer, vulkan_layer_manifest, vulkanDrivers } from './environments.ts';
+import {
+  vulkan_layer,
+  vulkan_layer_manifest,
+  vulkan_libraries,
+  vulkan_package,
+  vulkanDrivers,
+} from './environments.ts';
 import { madeOnce, NotHere, run } from './making.ts';
 
 const packages = ['mesa-vulkan-drivers', 'libvulkan1'];
@@ -25,11 +31,25 @@ export async function makeVulkan(say: (line: string) => void): Promise<void> {
   const installed = await installMissing('Vulkan drivers', absent, packages, say);
   if (!installed.ready) throw new NotHere(installed.missing);
   const source = join(packageRoot, 'test/engines/vulkan/keep-buffers.c');
-  const recipe = JSON.stringify({ release, layer: readFileSync(source, 'utf8') });
+  const layer_source = readFileSync(source, 'utf8');
+  const recipe = JSON.stringify({ release, layer_source, files: [vulkan_package, vulkan_libraries] });
   await madeOnce('vulkan', recipe, say, async (folder) => {
     say(release);
-    const quiet = ['--no-audit', '--no-fund', '--ignore-scripts', '--no-save'];
-    await run(['npm', 'install', ...quiet, '--prefix', folder, release]);
+    await run(['npm', 'pack', release, '--pack-destination', folder, '--loglevel=error']);
+    const file = readdirSync(folder).find((name) => name.endsWith('.tgz'))!;
+    renameSync(join(folder, file), join(folder, vulkan_package));
+    const libraries = join(folder, vulkan_libraries);
+    mkdirSync(libraries);
+    const platformFolder = `package/bins/${platform}-vulkan`;
+    await run([
+      'tar',
+      '-xzf',
+      join(folder, vulkan_package),
+      '-C',
+      libraries,
+      '--strip-components=3',
+      platformFolder,
+    ]);
     const library = join(folder, 'libkeep-buffers.so');
     await run([process.env.CC ?? 'cc', '-O1', '-shared', '-fPIC', '-o', library, source]);
     const layer = {

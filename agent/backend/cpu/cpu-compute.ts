@@ -37,6 +37,7 @@ export class CpuCompute implements Compute {
       output: memory,
       clear: (tensor, bytes) => new Uint8Array(memory(tensor, bytes)).fill(0),
       run: () => this.#run(graph),
+      free: () => undefined,
     };
   }
 

@@ -35,8 +35,7 @@ class DeviceBackend implements Backend {
   readonly plain: Pointer;
   readonly addressable = false;
   readonly host_buffer_type: Pointer | undefined;
-  /** None has a special layout, whose place others could take. */
-  readonly kernels_left_out = [];
+  readonly #onHost = new Map<string, HpcserveError>();
   readonly #device: Pointer;
   readonly #bytes: DeviceBytes;
 
@@ -48,6 +47,11 @@ class DeviceBackend implements Backend {
     this.plain = ggml.ggml_backend_dev_buffer_type(pointer)!;
     this.host_buffer_type = ggml.ggml_backend_dev_host_buffer_type(pointer) ?? undefined;
     this.#bytes = new DeviceBytes(ggml, this.plain);
+  }
+
+  /** Operators that it has no kernel for. */
+  get kernels_left_out(): readonly HpcserveError[] {
+    return [...this.#onHost.values()];
   }
 
   memory(): MemoryInformation {
@@ -89,7 +93,17 @@ class DeviceBackend implements Backend {
   }
 
   compute(): Compute {
-    return new DeviceCompute(this.ggml, this.#device);
+    return new DeviceCompute(this.ggml, this.#device, (operator) => this.#noteOnHost(operator));
+  }
+
+  #noteOnHost(operator: string): void {
+    if (this.#onHost.has(operator)) return;
+    const error = new HpcserveError('E_NATIVE_KERNEL', {
+      what: `${operator} is computed on the CPU: ${this.description} has no kernel for it`,
+      because: `ggml's backend ${this.name} refuses it with these types and sizes`,
+      try: 'nothing, where that is fast enough; else another quantization of the model, or a wrapped engine',
+    });
+    this.#onHost.set(operator, error);
   }
 
   /**

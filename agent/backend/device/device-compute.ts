@@ -2,63 +2,129 @@ import { type Ggml, ggmlStatusSuccess } from '../../../native/ggml.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { Compute, GraphPort } from '../compute.ts';
+import { canRunOnHost, HostOperator } from './host-operator.ts';
 
-/** Graphs on a device with memory of its own: inputs are carried there before each run, and results back after it. */
+interface GraphPart {
+  run(): void;
+  free?(): void;
+}
+
+/**
+ * Graphs on a device with memory of its own: inputs are carried there before each run, and results back after it. An
+ * operator that the device has no kernel for is computed on the CPU, between the parts of the graph before and after it:
+ *
+ *   device  [ … ] ──┐            ┌──▶ [ … ]
+ *   CPU             └─▶ operator ┘
+ */
 export class DeviceCompute implements Compute {
   readonly #ggml: Ggml;
   readonly #device: Pointer;
   readonly #backend: Pointer;
+  readonly #onHost: (operator: string) => void;
+  #cpu: Pointer | undefined;
 
-  /** @throws HpcserveError E_NATIVE_MEMORY */
-  constructor(ggml: Ggml, device: Pointer) {
+  /**
+   * @param onHost told of each operator that is computed on the CPU
+   * @throws HpcserveError E_NATIVE_MEMORY
+   */
+  constructor(ggml: Ggml, device: Pointer, onHost: (operator: string) => void) {
     this.#ggml = ggml;
     this.#device = device;
-    const backend = ggml.ggml_backend_dev_init(device, null);
-    if (!backend)
-      throw new HpcserveError('E_NATIVE_MEMORY', {
-        what: `the backend of ${ggml.ggml_backend_dev_name(device)} did not start`,
-      });
-    this.#backend = backend;
+    this.#onHost = onHost;
+    this.#backend = started(ggml, device);
   }
 
   open(graph: Pointer): GraphPort {
-    this.#requireSupport(graph);
-    return new DevicePort(this.#ggml, this.#backend, graph);
+    return new DevicePort(this.#ggml, this.#parts(graph));
   }
 
   free(): void {
+    if (this.#cpu) this.#ggml.ggml_backend_free(this.#cpu);
     this.#ggml.ggml_backend_free(this.#backend);
   }
 
-  /** @throws HpcserveError E_ENGINE_MODEL: the device has no kernel for an operation of the graph */
-  #requireSupport(graph: Pointer): void {
+  /**
+   * What a run does, in order.
+   * @throws HpcserveError E_ENGINE_MODEL: neither device nor CPU computes an operator
+   */
+  #parts(graph: Pointer): GraphPart[] {
     const ggml = this.#ggml;
-    const lacking = new Set<string>();
-    for (let index = 0; index < ggml.ggml_graph_n_nodes(graph); index++) {
-      const node = ggml.ggml_graph_node(graph, index)!;
-      if (!ggml.ggml_backend_dev_supports_op(this.#device, node)) lacking.add(ggml.ggml_op_desc(node) ?? '?');
+    const nodes = Array.from(
+      { length: ggml.ggml_graph_n_nodes(graph) },
+      (_, index) => ggml.ggml_graph_node(graph, index)!,
+    );
+    const lacking = new Set(nodes.filter((node) => !ggml.ggml_backend_dev_supports_op(this.#device, node)));
+    if (lacking.size === 0) return [{ run: () => compute(ggml, this.#backend, graph) }];
+    this.#requireHost([...lacking]);
+    const parts: GraphPart[] = [];
+    let pending: Pointer[] = [];
+    const flush = (): void => {
+      if (pending.length > 0) parts.push(this.#partOnDevice(pending));
+      pending = [];
+    };
+    for (const node of nodes) {
+      if (!lacking.has(node)) pending.push(node);
+      else {
+        flush();
+        parts.push(this.#partOnHost(node));
+      }
     }
-    if (lacking.size === 0) return;
+    flush();
+    return parts;
+  }
+
+  #requireHost(lacking: readonly Pointer[]): void {
+    const names = lacking.filter((node) => !canRunOnHost(node)).map((node) => this.#ggml.ggml_op_desc(node));
+    if (names.length === 0) return;
     throw new HpcserveError('E_ENGINE_MODEL', {
-      what: `${ggml.ggml_backend_dev_description(this.#device)} cannot compute this model`,
-      because: `ggml has no kernel there for ${[...lacking].join(', ')} with these types and sizes`,
-      try: 'another quantization of the model, another device, or a wrapped engine',
+      what: `${this.#ggml.ggml_backend_dev_description(this.#device)} cannot compute this model`,
+      because: `ggml has no kernel there for ${[...new Set(names)].join(', ')} with these types and sizes, and what it writes to lies on the device`,
+      try: 'another quantization of the model or kv_type, another device, or a wrapped engine',
     });
   }
+
+  #partOnDevice(nodes: readonly Pointer[]): GraphPart {
+    const ggml = this.#ggml;
+    const mem_size = Number(ggml.ggml_graph_overhead_custom(nodes.length, false));
+    const context = ggml.ggml_init({ mem_size, mem_buffer: null, no_alloc: true })!;
+    const graph = ggml.ggml_new_graph_custom(context, nodes.length, false)!;
+    for (const node of nodes) ggml.ggml_graph_add_node(graph, node);
+    return { run: () => compute(ggml, this.#backend, graph), free: () => ggml.ggml_free(context) };
+  }
+
+  #partOnHost(node: Pointer): GraphPart {
+    this.#cpu ??= started(this.#ggml, this.#ggml.cpuDevice);
+    const cpu = this.#cpu;
+    const operator = new HostOperator(this.#ggml, node);
+    this.#onHost(operator.description);
+    return { run: () => operator.run(cpu), free: () => operator.free() };
+  }
+}
+
+function started(ggml: Ggml, device: Pointer): Pointer {
+  const backend = ggml.ggml_backend_dev_init(device, null);
+  if (backend) return backend;
+  throw new HpcserveError('E_NATIVE_MEMORY', {
+    what: `the backend of ${ggml.ggml_backend_dev_name(device)} did not start`,
+  });
+}
+
+function compute(ggml: Ggml, backend: Pointer, graph: Pointer): void {
+  const status = ggml.ggml_backend_graph_compute(backend, graph);
+  if (status === ggmlStatusSuccess) return;
+  throw new HpcserveError('E_ENGINE_COMPUTE', { what: `ggml ended a graph with status ${status}` });
 }
 
 /** Arrays of the host beside a graph's inputs and results. */
 class DevicePort implements GraphPort {
   readonly #ggml: Ggml;
-  readonly #backend: Pointer;
-  readonly #graph: Pointer;
+  readonly #parts: readonly GraphPart[];
   readonly #inputs: { tensor: Pointer; array: Uint8Array }[] = [];
   readonly #outputs: { tensor: Pointer; array: Uint8Array }[] = [];
 
-  constructor(ggml: Ggml, backend: Pointer, graph: Pointer) {
+  constructor(ggml: Ggml, parts: readonly GraphPart[]) {
     this.#ggml = ggml;
-    this.#backend = backend;
-    this.#graph = graph;
+    this.#parts = parts;
   }
 
   input(tensor: Pointer, bytes: number): ArrayBuffer {
@@ -79,11 +145,13 @@ class DevicePort implements GraphPort {
     // A mask or a list of rows may be shorter at this run than there is room for.
     for (const { tensor, array } of this.#inputs)
       ggml.ggml_backend_tensor_set(tensor, array, 0, ggml.ggml_nbytes(tensor));
-    const status = ggml.ggml_backend_graph_compute(this.#backend, this.#graph);
-    if (status !== ggmlStatusSuccess)
-      throw new HpcserveError('E_ENGINE_COMPUTE', { what: `ggml ended a graph with status ${status}` });
+    for (const part of this.#parts) part.run();
     for (const { tensor, array } of this.#outputs)
       ggml.ggml_backend_tensor_get(tensor, array, 0, array.length);
+  }
+
+  free(): void {
+    for (const part of this.#parts) part.free?.();
   }
 
   #array(list: { tensor: Pointer; array: Uint8Array }[], tensor: Pointer, bytes: number): ArrayBuffer {

@@ -25,7 +25,7 @@ describe.skipIf(found === undefined)(
   `units of the native engine on a GPU${lacking}`,
   { timeout: 120_000 },
   () => {
-    const { library_dir: native_library_dir, environment } = found ?? { library_dir: '', environment: {} };
+    const { library_dir: native_library_dir = '', environment = {} } = found ?? {};
 
     test('are served by a worker that has the device alone; another worker for it is told who has it', async () => {
       await using site = await Site.open();

@@ -4,6 +4,7 @@
  * are small.
  */
 import { afterAll, describe, expect, test } from 'vitest';
+import { deviceBackend } from '../../../../agent/backend/device/device-backend.ts';
 import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../../../agent/memory/device-pool.ts';
 import { LlamaContext } from '../../../../native/llama-context.ts';
@@ -107,6 +108,34 @@ describe.skipIf(!isThere)(`an engine on a Vulkan device${lacking}`, { timeout },
     expect(reused[1]).toBe(pool.report().reusable_bytes);
     context.close();
     await pool.close();
+  });
+
+  test('operators that a device lacks are computed on the CPU, between parts of the graph, and said', async () => {
+    const { ggml } = vulkan();
+    const lacks = ['GET_ROWS', 'SWIGLU'];
+    const poorer: typeof ggml = {
+      ...ggml,
+      ggml_backend_dev_supports_op: (device, node) =>
+        !lacks.includes(ggml.ggml_op_desc(node)!) && ggml.ggml_backend_dev_supports_op(device, node),
+    };
+    const backend = deviceBackend(poorer, 'Vulkan0');
+    const path = await model('tiny-llama', 'Q4_0');
+    const engine = new NativeEngine(engineOptions(path, { kv_tokens: 1024 }), backend);
+    const context = reference(path);
+    const asked = [3, 40].map((length, seed) => ({
+      prompt: prompt(length, engine.info.n_vocab, seed + 1),
+      max_new_tokens: 4,
+    }));
+    generate(engine, asked).forEach((generated, index) => {
+      judge('Q4_0', generated, referenceRows(context, asked[index]!.prompt, generated.tokens));
+    });
+    const said = backend.kernels_left_out.map(({ message }) => message).sort();
+    expect(said).toEqual(
+      expect.arrayContaining([expect.stringMatching(/^GET_ROWS \(q4_0\) is computed on the CPU/)]),
+    );
+    expect(said.some((words) => words.startsWith('SWIGLU'))).toBe(true);
+    context.close();
+    engine.close();
   });
 
   test('prompts in many small chunks: what it computes in grows, and what was there before is given up', async () => {
