@@ -394,7 +394,10 @@ describe('allotting devices to units', () => {
   };
   const devices = {
     cpu: cpuDevices(host).map((description) => ({ description })),
-    gpu: nvidiaDevices([gpu(0), gpu(1), gpu(2)], '2,0'),
+    gpu: nvidiaDevices([gpu(0), gpu(1), gpu(2)], '2,0').map((device) => ({
+      ...device,
+      ggml_device: 'CUDA0',
+    })),
     mig: [],
     host,
     warnings: [],
@@ -422,6 +425,18 @@ describe('allotting devices to units', () => {
       ['e-0', 'E_AGENT_DEVICES'],
     ]);
     expect(unused.map((device) => device.visibility_token)).toEqual(['2']);
+  });
+
+  test('a device that no backend of ggml computes on is no device of the native engine', () => {
+    const strange = { ...devices, gpu: nvidiaDevices([gpu(0)], undefined), warnings: ['no libcudart.so.13'] };
+    const units = (['native', 'vllm'] as const).map((engine) =>
+      unitOf({ name: engine }, { engine, device_kind: 'gpu' }),
+    );
+    const { groups, failed } = assignDevices(units, strange);
+    expect(groups.map(({ name }) => name)).toEqual(['vllm-0']);
+    expect(failed.map(({ error }) => error)).toMatchObject([
+      { code: 'E_NATIVE_LIBRARY', because: expect.arrayContaining(['no libcudart.so.13']) },
+    ]);
   });
 
   test('threads of all device workers together never exceed the cores', () => {

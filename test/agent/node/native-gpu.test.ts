@@ -1,12 +1,15 @@
 /** A real agent with a device worker on a Vulkan device: found, served on, and what is wrong said by name. */
+import { execFileSync } from 'node:child_process';
 import { cpSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import type { UnitSpec } from '../../../spec/launch.ts';
 import { vulkanDevice } from '../../engines/environments.ts';
 import { model } from '../engine/support.ts';
 import { Site, unitOf } from '../support.ts';
 
+const deviceLost = fileURLToPath(new URL('device-lost.c', import.meta.url));
 const { found, lacking } = vulkanDevice();
 /** Kernels are compiled on the cores that compute. */
 const serving_ms = 60_000;
@@ -44,6 +47,28 @@ describe.skipIf(found === undefined)(
       expect(code).toBe(8);
       const { sessions } = (await second.state())!;
       expect(JSON.stringify(sessions)).toMatch(/llvmpipe.* is computed on by another device worker of yours/);
+    });
+
+    test('end with a device that is lost in the middle of an iteration, and say so', async () => {
+      await using site = await Site.open();
+      const library = join(site.folder, 'device-lost.so');
+      execFileSync('cc', ['-shared', '-fPIC', '-O1', '-o', library, deviceLost]);
+      const lost = join(site.folder, 'lost');
+      const preload = { LD_PRELOAD: `${library}:libvulkan.so.1`, DEVICE_LOST: lost, TMPDIR: site.folder };
+      const agent = await site.start(
+        [await gpuUnit()],
+        { native_library_dir },
+        { ...environment, ...preload },
+      );
+      const session = await site.serving('m', serving_ms);
+      writeFileSync(lost, '');
+      const answer = site.ask(session, 'hello').then(({ body }) => body.text());
+      // The agent may have ended before it could say more.
+      expect(await answer.catch(() => 'broken off')).not.toContain('[DONE]');
+      expect((await agent.ended).code).not.toBe(0);
+      expect(JSON.stringify(await agent.state())).toMatch(
+        /E_AGENT_WORKER.*llvmpipe.*the device is gone: .*DeviceLost/,
+      );
     });
 
     test('fail by name where the libraries have no such backend, do not load, or find no device', async () => {
