@@ -27,10 +27,10 @@ export class WorkerHarness {
   readonly process: ChildProcess;
   readonly client: OpenAI;
   readonly exited: Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
-  private readonly agent = new Agent({ connect: { socketPath: this.socket } });
-  private readonly messages: FromWorker[] = [];
-  private readonly waiting = new Set<() => void>();
-  private log = '';
+  readonly #agent = new Agent({ connect: { socketPath: this.socket } });
+  readonly #messages: FromWorker[] = [];
+  readonly #waiting = new Set<() => void>();
+  #log = '';
 
   /** @param environment of the worker, beside this process's own */
   constructor(environment: NodeJS.ProcessEnv = {}) {
@@ -41,17 +41,17 @@ export class WorkerHarness {
     });
     for (const stream of [this.process.stdout!, this.process.stderr!])
       stream.on('data', (chunk) => {
-        this.log += chunk;
-        for (const check of this.waiting) check();
+        this.#log += chunk;
+        for (const check of this.#waiting) check();
       });
     this.process.on('message', (message: FromWorker) => {
-      this.messages.push(message);
-      for (const check of this.waiting) check();
+      this.#messages.push(message);
+      for (const check of this.#waiting) check();
     });
     this.exited = new Promise((resolve) =>
       this.process.on('exit', (code, signal) => {
         resolve({ code, signal });
-        for (const check of this.waiting) check();
+        for (const check of this.#waiting) check();
       }),
     );
     this.client = new OpenAI({
@@ -61,7 +61,7 @@ export class WorkerHarness {
       fetch: (url, init) =>
         undiciFetch(url as string, {
           ...(init as object),
-          dispatcher: this.agent,
+          dispatcher: this.#agent,
         }) as unknown as Promise<Response>,
     });
   }
@@ -122,12 +122,12 @@ export class WorkerHarness {
     fits: (message: FromWorker) => boolean,
     deadline_ms = deadline_default_ms,
   ): Promise<FromWorker> {
-    return this.until(() => this.messages.find(fits), 'a message', deadline_ms);
+    return this.#until(() => this.#messages.find(fits), 'a message', deadline_ms);
   }
 
   /** What it logged so far. */
   get lines(): Record<string, unknown>[] {
-    const whole = this.log.split('\n').filter((line) => line.startsWith('{') && line.endsWith('}'));
+    const whole = this.#log.split('\n').filter((line) => line.startsWith('{') && line.endsWith('}'));
     return whole.map((line) => JSON.parse(line));
   }
 
@@ -136,7 +136,7 @@ export class WorkerHarness {
     fits: (line: Record<string, unknown>) => boolean,
     count: number,
   ): Promise<Record<string, unknown>[]> {
-    return this.until(() => {
+    return this.#until(() => {
       const found = this.lines.filter(fits);
       return found.length >= count ? found : undefined;
     }, `${count} lines of its log`);
@@ -144,9 +144,9 @@ export class WorkerHarness {
 
   /** A load report, newer than now, that fits. */
   async report(name: string, fits: (load: ModelLoad) => boolean): Promise<ModelLoad> {
-    const from = this.messages.length;
-    return this.until(() => {
-      for (const message of this.messages.slice(from)) {
+    const from = this.#messages.length;
+    return this.#until(() => {
+      for (const message of this.#messages.slice(from)) {
         if (message.type !== 'load_report') continue;
         const load = message.models.find((model) => model.name === name);
         if (load && fits(load)) return load;
@@ -196,19 +196,19 @@ export class WorkerHarness {
       else this.process.kill('SIGKILL');
     }
     await this.exited;
-    await this.agent.close();
+    await this.#agent.close();
     rmSync(this.folder, { recursive: true, force: true });
   }
 
-  private until<T>(look: () => T | undefined, what: string, deadline_ms = deadline_default_ms): Promise<T> {
+  #until<T>(look: () => T | undefined, what: string, deadline_ms = deadline_default_ms): Promise<T> {
     return new Promise((resolve, reject) => {
       const finish = (act: () => void) => {
         clearTimeout(timer);
-        this.waiting.delete(check);
+        this.#waiting.delete(check);
         act();
       };
       const fail = (why: string) =>
-        finish(() => reject(new Error(`${why} while waiting for ${what}\n${this.log}`)));
+        finish(() => reject(new Error(`${why} while waiting for ${what}\n${this.#log}`)));
       const check = () => {
         const found = look();
         if (found !== undefined) finish(() => resolve(found));
@@ -216,7 +216,7 @@ export class WorkerHarness {
           fail(`the worker ended (${this.process.signalCode ?? this.process.exitCode})`);
       };
       const timer = setTimeout(() => fail(`${deadline_ms} ms passed`), deadline_ms);
-      this.waiting.add(check);
+      this.#waiting.add(check);
       check();
     });
   }

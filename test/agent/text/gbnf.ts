@@ -11,8 +11,8 @@ type Node =
   | { kind: 'repeat'; node: Node; min: number; max: number };
 
 export class Gbnf {
-  private readonly rules = new Map<string, Node>();
-  private readonly depths = new Map<string, number>();
+  readonly #rules = new Map<string, Node>();
+  readonly #depths = new Map<string, number>();
 
   constructor(text: string) {
     for (const line of text.split('\n')) {
@@ -21,15 +21,15 @@ export class Gbnf {
         if (line.trim() !== '') throw new Error(`not a rule: ${line}`);
         continue;
       }
-      if (this.rules.has(rule[1]!)) throw new Error(`rule ${rule[1]} twice`);
-      this.rules.set(rule[1]!, new Reader(rule[2]!).read());
+      if (this.#rules.has(rule[1]!)) throw new Error(`rule ${rule[1]} twice`);
+      this.#rules.set(rule[1]!, new Reader(rule[2]!).read());
     }
     for (let changed = true; changed; ) {
       changed = false;
-      for (const [name, node] of this.rules) {
-        const depth = this.depth(node) + 1;
-        if (depth < (this.depths.get(name) ?? Number.POSITIVE_INFINITY)) {
-          this.depths.set(name, depth);
+      for (const [name, node] of this.#rules) {
+        const depth = this.#depth(node) + 1;
+        if (depth < (this.#depths.get(name) ?? Number.POSITIVE_INFINITY)) {
+          this.#depths.set(name, depth);
           changed = true;
         }
       }
@@ -54,7 +54,7 @@ export class Gbnf {
           const key = `${node.name}@${at}`;
           const known = memo.get(key);
           if (known) return known;
-          const found = ends(this.rule(node.name), at);
+          const found = ends(this.#rule(node.name), at);
           memo.set(key, found);
           return found;
         }
@@ -81,7 +81,7 @@ export class Gbnf {
         }
       }
     };
-    return ends(this.rule('root'), 0).includes(codes.length);
+    return ends(this.#rule('root'), 0).includes(codes.length);
   }
 
   /** @param random gives numbers in [0, 1) */
@@ -97,21 +97,21 @@ export class Gbnf {
           out += String.fromCodePoint(...node.codes);
           return;
         case 'rule':
-          write(this.rule(node.name), budget - 1);
+          write(this.#rule(node.name), budget - 1);
           return;
         case 'sequence':
           for (const child of node.nodes) write(child, budget - 1);
           return;
         case 'choice': {
-          const least = Math.min(...node.nodes.map((child) => this.depth(child)));
+          const least = Math.min(...node.nodes.map((child) => this.#depth(child)));
           const possible = node.nodes.filter(
-            (child) => budget > this.depth(child) || this.depth(child) === least,
+            (child) => budget > this.#depth(child) || this.#depth(child) === least,
           );
           write(possible[Math.floor(random() * possible.length)]!, budget - 1);
           return;
         }
         case 'repeat': {
-          const extra = budget > this.depth(node.node) + 2 ? Math.min(node.max - node.min, 4) : 0;
+          const extra = budget > this.#depth(node.node) + 2 ? Math.min(node.max - node.min, 4) : 0;
           const times = node.min + Math.floor(random() * (extra + 1));
           for (let count = 0; count < times; count++) write(node.node, budget - 1);
         }
@@ -121,23 +121,23 @@ export class Gbnf {
     return out;
   }
 
-  private rule(name: string): Node {
-    const node = this.rules.get(name);
+  #rule(name: string): Node {
+    const node = this.#rules.get(name);
     if (!node) throw new Error(`no rule ${name}`);
     return node;
   }
 
   /** Least nesting with which the node can end. */
-  private depth(node: Node): number {
+  #depth(node: Node): number {
     switch (node.kind) {
       case 'rule':
-        return this.depths.get(node.name) ?? Number.POSITIVE_INFINITY;
+        return this.#depths.get(node.name) ?? Number.POSITIVE_INFINITY;
       case 'sequence':
-        return Math.max(0, ...node.nodes.map((child) => this.depth(child)));
+        return Math.max(0, ...node.nodes.map((child) => this.#depth(child)));
       case 'choice':
-        return Math.min(...node.nodes.map((child) => this.depth(child)));
+        return Math.min(...node.nodes.map((child) => this.#depth(child)));
       case 'repeat':
-        return node.min === 0 ? 0 : this.depth(node.node);
+        return node.min === 0 ? 0 : this.#depth(node.node);
       default:
         return 0;
     }
@@ -156,37 +156,37 @@ function pick(node: { negated: boolean; ranges: [number, number][] }, random: ()
 }
 
 class Reader {
-  private at = 0;
-  private readonly text: string;
+  #at = 0;
+  readonly #text: string;
   constructor(text: string) {
-    this.text = text;
+    this.#text = text;
   }
 
   read(): Node {
-    const node = this.choice();
-    if (this.at < this.text.length) throw new Error(`unexpected ${this.text.slice(this.at)} in ${this.text}`);
+    const node = this.#choice();
+    if (this.#at < this.#text.length) throw new Error(`unexpected ${this.#text.slice(this.#at)} in ${this.#text}`);
     return node;
   }
 
-  private choice(): Node {
-    const nodes = [this.sequence()];
-    while (this.text[this.at] === '|') {
-      this.at++;
-      nodes.push(this.sequence());
+  #choice(): Node {
+    const nodes = [this.#sequence()];
+    while (this.#text[this.#at] === '|') {
+      this.#at++;
+      nodes.push(this.#sequence());
     }
     return nodes.length === 1 ? nodes[0]! : { kind: 'choice', nodes };
   }
 
-  private sequence(): Node {
+  #sequence(): Node {
     const nodes: Node[] = [];
     for (;;) {
-      while (this.text[this.at] === ' ') this.at++;
-      const character = this.text[this.at];
+      while (this.#text[this.#at] === ' ') this.#at++;
+      const character = this.#text[this.#at];
       if (character === undefined || character === '|' || character === ')') break;
-      let node = this.atom(character);
-      const counted = /^(\*|\+|\?|\{(\d+)(,(\d*))?\})/.exec(this.text.slice(this.at));
+      let node = this.#atom(character);
+      const counted = /^(\*|\+|\?|\{(\d+)(,(\d*))?\})/.exec(this.#text.slice(this.#at));
       if (counted) {
-        this.at += counted[0].length;
+        this.#at += counted[0].length;
         const [all, , from, comma, to] = counted;
         const infinite = Number.POSITIVE_INFINITY;
         const range: [number, number] =
@@ -204,54 +204,54 @@ class Reader {
     return nodes.length === 1 ? nodes[0]! : { kind: 'sequence', nodes };
   }
 
-  private atom(character: string): Node {
+  #atom(character: string): Node {
     if (character === '(') {
-      this.at++;
-      const node = this.choice();
-      if (this.text[this.at++] !== ')') throw new Error(`no ) in ${this.text}`);
+      this.#at++;
+      const node = this.#choice();
+      if (this.#text[this.#at++] !== ')') throw new Error(`no ) in ${this.#text}`);
       return node;
     }
     if (character === '"') {
-      this.at++;
+      this.#at++;
       const codes: number[] = [];
-      while (this.text[this.at] !== '"') codes.push(this.character());
-      this.at++;
+      while (this.#text[this.#at] !== '"') codes.push(this.#character());
+      this.#at++;
       return { kind: 'text', codes };
     }
     if (character === '[') {
-      this.at++;
-      const negated = this.text[this.at] === '^';
-      if (negated) this.at++;
+      this.#at++;
+      const negated = this.#text[this.#at] === '^';
+      if (negated) this.#at++;
       const ranges: [number, number][] = [];
-      while (this.text[this.at] !== ']') {
-        const low = this.character();
-        if (this.text[this.at] === '-' && this.text[this.at + 1] !== ']') {
-          this.at++;
-          ranges.push([low, this.character()]);
+      while (this.#text[this.#at] !== ']') {
+        const low = this.#character();
+        if (this.#text[this.#at] === '-' && this.#text[this.#at + 1] !== ']') {
+          this.#at++;
+          ranges.push([low, this.#character()]);
         } else ranges.push([low, low]);
       }
-      this.at++;
+      this.#at++;
       return { kind: 'class', negated, ranges };
     }
-    const name = /^[a-zA-Z0-9-]+/.exec(this.text.slice(this.at));
-    if (!name) throw new Error(`unexpected ${character} at ${this.at} of ${this.text}`);
-    this.at += name[0].length;
+    const name = /^[a-zA-Z0-9-]+/.exec(this.#text.slice(this.#at));
+    if (!name) throw new Error(`unexpected ${character} at ${this.#at} of ${this.#text}`);
+    this.#at += name[0].length;
     return { kind: 'rule', name: name[0] };
   }
 
-  private character(): number {
+  #character(): number {
     const escaped = /^\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[tnr"\\[\]])/.exec(
-      this.text.slice(this.at),
+      this.#text.slice(this.#at),
     );
     if (escaped) {
-      this.at += escaped[0].length;
+      this.#at += escaped[0].length;
       const name = escaped[1]!;
       if (name.length > 1) return Number.parseInt(name.slice(1), 16);
       return { t: 9, n: 10, r: 13 }[name] ?? name.charCodeAt(0);
     }
-    const code = this.text.codePointAt(this.at);
-    if (code === undefined || code === 0x5c) throw new Error(`bad character at ${this.at} of ${this.text}`);
-    this.at += code > 0xffff ? 2 : 1;
+    const code = this.#text.codePointAt(this.#at);
+    if (code === undefined || code === 0x5c) throw new Error(`bad character at ${this.#at} of ${this.#text}`);
+    this.#at += code > 0xffff ? 2 : 1;
     return code;
   }
 }

@@ -263,19 +263,19 @@ describe('drawing', () => {
 class Only implements TokenConstraint {
   masks = 0;
   accepted: number[] = [];
-  private readonly allowed: Set<number>;
+  readonly #allowed: Set<number>;
   constructor(allowed: number[]) {
-    this.allowed = new Set(allowed);
+    this.#allowed = new Set(allowed);
   }
   allows(token: number): boolean {
-    return this.allowed.has(token);
+    return this.#allowed.has(token);
   }
   mask(logits: Float32Array): void {
     this.masks++;
-    for (let id = 0; id < logits.length; id++) if (!this.allowed.has(id)) logits[id] = -Infinity;
+    for (let id = 0; id < logits.length; id++) if (!this.#allowed.has(id)) logits[id] = -Infinity;
   }
   accept(token: number): void {
-    if (!this.allowed.has(token)) throw new Error(`illegal accept of ${token}`);
+    if (!this.#allowed.has(token)) throw new Error(`illegal accept of ${token}`);
     this.accepted.push(token);
   }
   close(): void {}
