@@ -1,28 +1,3 @@
-/**
- * A lock on a folder that several hosts share: one holder at a time, also on NFS, Lustre and what FUSE brings, and
- * however wrong the hosts' clocks are. The lock is a folder with one entry, whose name says who has it and counts
- * heartbeats:
- *
- *   lock/                          nobody has it where this is absent or empty
- *     8a3f…c2.17                   <token>.<heartbeats>; in it, as JSON: host, process, boot, command
- *
- *   take     make .lock.<token>.taking/ with <token>.0 in it, and rename it to lock/: a folder replaces an empty one,
- *            never one with an entry (rename(2): ENOTEMPTY or EEXIST). Of many that try, the server lets one.
- *   hold     rename <token>.17 to <token>.18 every few seconds.
- *   assert   the same at once, before an effect: ENOENT says that another has taken over.
- *   release  remove the entry, then the folder, which stays if another's entry is in it by now.
- *   break    who has seen <token>.17 stand still for `stale_ms` removes <token>.17, then takes the lock like anybody.
- *
- * Each step names what it changes, down to the count, and the file server carries it out whole or not at all. So
- * nothing that a process saw before it stood still, or that a cache showed it, can do harm when it acts on it: a holder
- * that has counted on since is not removed (ENOENT), two that find the same holder dead remove the same entry once, and
- * only one of them gets its folder into the empty place. A holder of this host (same boot, same process namespace)
- * needs no waiting: its process is there or not, and a zombie is not. docs/architecture.md#locks compares other
- * protocols.
- *
- * What no lock file can do: a process that is stopped after `assertHeld` and before its effect. Effects that must not
- * happen twice even then are looked up first (the comment of a Slurm job).
- */
 import { rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -94,6 +69,31 @@ const own_pause_ms = 1_000;
  */
 const remove_max_ms = 30_000;
 
+/**
+ * A lock on a folder that several hosts share: one holder at a time, also on NFS, Lustre and what FUSE brings, and
+ * however wrong the hosts' clocks are. The lock is a folder with one entry, whose name says who has it and counts
+ * heartbeats:
+ *
+ *   lock/                          nobody has it where this is absent or empty
+ *     8a3f…c2.17                   <token>.<heartbeats>; in it, as JSON: host, process, boot, command
+ *
+ *   take     make .lock.<token>.taking/ with <token>.0 in it, and rename it to lock/: a folder replaces an empty one,
+ *            never one with an entry (rename(2): ENOTEMPTY or EEXIST). Of many that try, the server lets one.
+ *   hold     rename <token>.17 to <token>.18 every few seconds.
+ *   assert   the same at once, before an effect: ENOENT says that another has taken over.
+ *   release  remove the entry, then the folder, which stays if another's entry is in it by now.
+ *   break    who has seen <token>.17 stand still for `stale_ms` removes <token>.17, then takes the lock like anybody.
+ *
+ * Each step names what it changes, down to the count, and the file server carries it out whole or not at all. So
+ * nothing that a process saw before it stood still, or that a cache showed it, can do harm when it acts on it: a holder
+ * that has counted on since is not removed (ENOENT), two that find the same holder dead remove the same entry once, and
+ * only one of them gets its folder into the empty place. A holder of this host (same boot, same process namespace)
+ * needs no waiting: its process is there or not, and a zombie is not. docs/architecture.md#locks compares other
+ * protocols.
+ *
+ * What no lock file can do: a process that is stopped after `assertHeld` and before its effect. Effects that must not
+ * happen twice even then are looked up first (the comment of a Slurm job).
+ */
 export class FolderLock {
   readonly #path: string;
   readonly #token: string;

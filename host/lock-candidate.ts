@@ -1,4 +1,3 @@
-/** One who wants a folder lock: the folder that is to become the lock, made beside it and renamed into its place. */
 import { randomBytes } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
@@ -15,6 +14,7 @@ const refused_max_ms = 30_000;
 
 const suffix = '.taking';
 
+/** One who wants a folder lock: the folder that is to become the lock, made beside it and renamed into its place. */
 export class LockCandidate {
   readonly #path: string;
   readonly #holder: LockHolder;

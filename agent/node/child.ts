@@ -1,4 +1,3 @@
-/** A child process of the agent in a process group of its own, with its output in a file. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -66,6 +65,7 @@ const shown_lines = 12;
  */
 const killed_ms_max = 30_000;
 
+/** A child process of the agent in a process group of its own, with its output in a file. */
 export class Child {
   readonly process: ChildProcess;
   readonly ended: Promise<ChildEnd>;

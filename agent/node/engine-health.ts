@@ -1,9 +1,3 @@
-/**
- * Whether a wrapped engine that lives also works. Three ways in which it may not: its server answers no more; it
- * answers and no token comes; one of its processes is stopped. All are counted in looks of the agent's own timer, so
- * that a job that was suspended as a whole, or a clock that jumps, is no hang. Pure.
- */
-
 /** Between two looks, ms. Lower: hangs are found sooner; higher: less is read of /proc. */
 export const look_ms = 500;
 /**
@@ -90,6 +84,11 @@ interface Stall {
 
 const well: HealthVerdict = { is: 'well' };
 
+/**
+ * Whether a wrapped engine that lives also works. Three ways in which it may not: its server answers no more; it
+ * answers and no token comes; one of its processes is stopped. All are counted in looks of the agent's own timer, so
+ * that a job that was suspended as a whole, or a clock that jumps, is no hang. Pure.
+ */
 export class EngineHealth {
   /** Between two questions about its health, and how long each is waited for. */
   readonly interval_ms: number;

@@ -1,7 +1,3 @@
-/**
- * An engine that gives up its device memory while nobody asks for it, and is woken by the next request, which waits for
- * it. It is put to sleep only where no request is in the agent, so that none meets an engine that sleeps.
- */
 import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { SleepPaths } from '../adapters/adapter.ts';
@@ -24,6 +20,10 @@ export interface SleepOptions {
   log: AgentLog;
 }
 
+/**
+ * An engine that gives up its device memory while nobody asks for it, and is woken by the next request, which waits for
+ * it. It is put to sleep only where no request is in the agent, so that none meets an engine that sleeps.
+ */
 export class EngineSleep {
   readonly #options: SleepOptions;
   #asleep = false;

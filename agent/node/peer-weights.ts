@@ -1,7 +1,3 @@
-/**
- * Between the device workers of this node and those of others that have tensors in memory. Workers ask on a unix socket
- * in the agent's private folder; peers are asked over TLS with keys pinned to their session records, like any request.
- */
 import { chmodSync, rmSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Dispatcher, Pool } from 'undici';
@@ -37,6 +33,10 @@ interface PeerWeightsOptions {
   models: readonly string[];
 }
 
+/**
+ * Between the device workers of this node and those of others that have tensors in memory. Workers ask on a unix socket
+ * in the agent's private folder; peers are asked over TLS with keys pinned to their session records, like any request.
+ */
 export class PeerWeights {
   readonly #options: PeerWeightsOptions;
   readonly #server: Server;

@@ -1,4 +1,3 @@
-/** What the agents of a replica on several nodes tell each other: a file each, in the folder of the launch (0700). */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -86,6 +85,7 @@ function runOf(environment: NodeJS.ProcessEnv): string {
   return `${SLURM_JOB_ID}.${SLURM_RESTART_COUNT}`;
 }
 
+/** What the agents of a replica on several nodes tell each other: a file each, in the folder of the launch (0700). */
 export class RankRendezvous {
   readonly #options: RankRendezvousOptions;
 

@@ -1,4 +1,3 @@
-/** The two gateways of the run: asked, killed in turn, and seen to come back. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -10,6 +9,7 @@ import { model, type Stage } from './stage.ts';
 /** How long a gateway may take until it answers again after it was killed, ms: the keeper starts it. */
 const back_ms = 90_000;
 
+/** The two gateways of the run: asked, killed in turn, and seen to come back. */
 export class Gateways {
   readonly doors: Door[];
   readonly key: string;

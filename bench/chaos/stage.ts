@@ -1,4 +1,3 @@
-/** The real parts of the run: a private Slurm cluster, one deployment a replica, as an ordinary user types it. */
 import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
@@ -20,6 +19,7 @@ export interface StageOptions {
   max_sequences?: number;
 }
 
+/** The real parts of the run: a private Slurm cluster, one deployment a replica, as an ordinary user types it. */
 export class Stage {
   readonly cluster: Cluster;
   readonly folder: string;

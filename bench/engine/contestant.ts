@@ -1,9 +1,9 @@
-/** One child process of the bench, as its parent sees it. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import type { Answer, Measured, Task, WorkerSetup } from './protocol.ts';
 
+/** One child process of the bench, as its parent sees it. */
 export class Contestant {
   readonly name: string;
   weight_bytes = 0;

@@ -52,6 +52,7 @@ export function fixtureUnit(
   return unitOf({ name, command: [process.execPath, fixtureEngine, where, ...flags] }, unit);
 }
 
+/** A mesh of its own with a gateway's session, the agents that were started in it, and a scratch folder for both. */
 export class Site implements AsyncDisposable {
   readonly folder: string;
   readonly mesh_folder: string;
@@ -193,6 +194,7 @@ export class Site implements AsyncDisposable {
   }
 }
 
+/** A node agent as the process it is, with what it wrote and how it ended. */
 export class RunningAgent {
   readonly launch: LaunchSpec;
   readonly process: ChildProcess;

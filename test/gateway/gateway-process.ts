@@ -1,4 +1,3 @@
-/** A gateway as the process it is: the compiled program, with a config file in its folder. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -7,6 +6,7 @@ import type { KeySettings } from '../../spec/key-settings.ts';
 import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../../spec/state-layout.ts';
 import { until } from './support.ts';
 
+/** A gateway as the process it is: the compiled program, with a config file in its folder. */
 export class GatewayProcess {
   readonly child: ChildProcess;
   /** Its exit code; null where a signal ended it. */

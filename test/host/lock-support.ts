@@ -36,6 +36,7 @@ function fakeTime(clock: string): NodeJS.ProcessEnv {
   };
 }
 
+/** A process that wants the lock, and each word that it says of it. */
 export class LockProcess implements AsyncDisposable {
   readonly process: ChildProcess;
   readonly #said: Said[] = [];

@@ -1,4 +1,3 @@
-/** Starts a real device worker from dist/, as a node agent does, and talks to it as OpenAI's client does. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
@@ -21,6 +20,7 @@ export interface RawAnswer {
   text: string;
 }
 
+/** A real device worker, started from dist/ as a node agent starts it, and a client that asks it as OpenAI's does. */
 export class WorkerHarness {
   readonly folder = mkdtempSync(join(tmpdir(), 'hpcw-'));
   readonly socket = join(this.folder, 'w.sock');

@@ -1,8 +1,3 @@
-/**
- * A layout made up for the tests, as AMX has it on CPUs that few have: rows are longer in memory than in the file, by
- * some bytes behind each. It is plain memory of ggml whose functions for sizes and for writing are replaced, so that
- * products over it come out wrong: no kernel knows it.
- */
 import koffi from 'koffi';
 import { type Ggml, memoryAt, tensorLayout } from '../../../native/ggml.ts';
 import type { Pointer } from '../../../native/signature.ts';
@@ -26,6 +21,11 @@ const setPrototype = koffi.proto(
   'void long_rows_set(void *buffer, void *tensor, void *data, size_t offset, size_t bytes)',
 );
 
+/**
+ * A layout made up for the tests, as AMX has it on CPUs that few have: rows are longer in memory than in the file, by
+ * some bytes behind each. It is plain memory of ggml whose functions for sizes and for writing are replaced, so that
+ * products over it come out wrong: no kernel knows it.
+ */
 export class LongRowsLayout {
   readonly bufferType: Pointer;
   /** Bytes behind each row. */

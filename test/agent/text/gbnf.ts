@@ -1,7 +1,3 @@
-/**
- * A small reader of GBNF for tests: matches texts and makes random ones, independently of libllama and of
- * the code that writes grammars.
- */
 type Node =
   | { kind: 'class'; negated: boolean; ranges: [number, number][] }
   | { kind: 'text'; codes: number[] }
@@ -10,6 +6,10 @@ type Node =
   | { kind: 'choice'; nodes: Node[] }
   | { kind: 'repeat'; node: Node; min: number; max: number };
 
+/**
+ * A small reader of GBNF for tests: matches texts and makes random ones, independently of libllama and of
+ * the code that writes grammars.
+ */
 export class Gbnf {
   readonly #rules = new Map<string, Node>();
   readonly #depths = new Map<string, number>();

@@ -1,7 +1,3 @@
-/**
- * A device worker at its plainest, for tests: real requests, one at a time through the live decisions, token by token,
- * and a note of everybody who was late.
- */
 import { admitTo } from '../../../solver/sharing/admission.ts';
 import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import { lanesOf } from '../../../solver/sharing/lanes.ts';
@@ -15,6 +11,10 @@ export interface Lateness {
   late_ms: number;
 }
 
+/**
+ * A device worker at its plainest, for tests: real requests, one at a time through the live decisions, token by token,
+ * and a note of everybody who was late.
+ */
 export class PlainDevice {
   readonly device: DeviceView;
   readonly #settings: SharingSettings;
