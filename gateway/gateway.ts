@@ -278,7 +278,7 @@ function prepareRouting({ config, log }: Start, records: Records, { table, gossi
     policy: routingPolicy(config.routing ?? 'by-engine', limits.queue_length),
     serviceTimes,
     wait_max_s,
-    expectedTokens: (model) => workload.expectedTokens(model),
+    expectedLength_tokens: (model) => workload.expectedLength_tokens(model),
     explainAbsence: (model, names) => availability.explain(model, names),
   });
   const metrics = new GatewayMetrics({

@@ -172,19 +172,19 @@ export class OpenAiHandler {
     const parsed = parseRequest(scan, endpoint.dialect);
     requireModel(key, parsed.model);
     const filter = this.#filters.of(key.settings, request.headers);
-    const prompt_tokens = endpoint.computes ? this.#promptTokens(parsed) : 0;
-    const tokens = endpoint.computes ? prompt_tokens + this.#answerTokens(parsed) : 0;
+    const prompt_tokens = endpoint.computes ? this.#promptLength_tokens(parsed) : 0;
+    const tokens = endpoint.computes ? prompt_tokens + this.#answerLength_tokens(parsed) : 0;
     if (reservation) keyLimits.reserve(key, reservation, tokens);
     return { ...arrival, parsed, filter, prompt_tokens_max: prompt_tokens, release: () => hold.release() };
   }
 
   /** About four bytes of text are a token; no prompt is longer than the context. */
-  #promptTokens({ scan, model }: ParsedRequest): number {
+  #promptLength_tokens({ scan, model }: ParsedRequest): number {
     return Math.min(Math.ceil(scan.bytes.length / 4), this.#services.router.contextOf(model));
   }
 
   /** As long as the request allows, or else as long as nearly all answers of the model are. */
-  #answerTokens({ model, max_tokens, choices }: ParsedRequest): number {
+  #answerLength_tokens({ model, max_tokens, choices }: ParsedRequest): number {
     const { workload, router } = this.#services;
     const longest = max_tokens ?? workload.longAnswer(router.modelOf(model));
     return choices * Math.min(longest, router.contextOf(model));

@@ -127,7 +127,7 @@ export class SharedMemory {
 
   /** The unit in which parts of it can be mapped. */
   get page_bytes(): number {
-    return this.pages === 'reserved_huge' ? huge_page_bytes : pageBytes();
+    return this.pages === 'reserved_huge' ? huge_page_bytes : pageSize_bytes();
   }
 
   /**
@@ -172,7 +172,7 @@ export function unmapPart(address: Pointer, bytes: number): void {
 }
 
 /** 4 KiB on x86-64; up to 64 KiB on arm64. */
-export function pageBytes(): number {
+export function pageSize_bytes(): number {
   return libc().getpagesize();
 }
 
@@ -196,7 +196,7 @@ export function populateForWriting(address: Pointer, bytes: number): void {
   if (koffi.errno() !== constants.errno.EINVAL) throw failed(`no memory for ${bytes} bytes`, 'madvise');
   // Linux before 5.14: writing a zero to a new page is the same.
   const memory = new Uint8Array(koffi.view(address, bytes));
-  for (let offset = 0; offset < bytes; offset += pageBytes()) memory[offset] = memory[offset]!;
+  for (let offset = 0; offset < bytes; offset += pageSize_bytes()) memory[offset] = memory[offset]!;
 }
 
 /**
@@ -220,7 +220,7 @@ export function populateForReading(address: Pointer, bytes: number): boolean {
 
 /** Whether all pages of a mapped file are in the page cache. `address` and `bytes` as for `populateForReading`. */
 export function isInPageCache(address: Pointer, bytes: number): boolean {
-  const pages = new Uint8Array(Math.ceil(bytes / pageBytes()));
+  const pages = new Uint8Array(Math.ceil(bytes / pageSize_bytes()));
   if (libc().mincore(address, bytes, pages) !== 0) return false;
   return pages.every((page) => (page & 1) === 1);
 }

@@ -198,7 +198,7 @@ export const defaultSlo = { ttft_ms: 2000, tpot_ms: 100 } as const;
  * The bound of `context_tokens` where model.yaml does not say it, of engines that set memory aside for it; of others,
  * so much at least must fit.
  */
-export const defaultContextTokens = 8192;
+export const context_tokens_default = 8192;
 
 /** One job to submit. */
 export interface PlannedLaunch {

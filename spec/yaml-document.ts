@@ -20,7 +20,7 @@ export interface YamlFile<T> {
 }
 
 /** Largest file that is read; a model.yaml of more is a mistake (a model file named instead). */
-const MAX_YAML_BYTES = 1024 * 1024;
+const yaml_bytes_max = 1024 * 1024;
 
 /**
  * @throws HpcserveError E_CONFIG_MISSING where there is no such file, E_CONFIG_YAML where it is not well
@@ -257,7 +257,7 @@ function readText(path: string): string {
       cause: error,
     });
   }
-  if (bytes.length > MAX_YAML_BYTES || bytes.includes(0)) {
+  if (bytes.length > yaml_bytes_max || bytes.includes(0)) {
     throw new HpcserveError('E_CONFIG_YAML', {
       what: `${path} is not a YAML file`,
       because:

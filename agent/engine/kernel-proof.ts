@@ -8,7 +8,7 @@
  * as a part that begins behind the first rows.
  */
 import koffi from 'koffi';
-import { ggmlRowBytes, ggmlTypeByName } from '../../native/formats/ggml-types.ts';
+import { ggmlRow_bytes, ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import {
   addressOf,
   type Ggml,
@@ -134,7 +134,7 @@ class Proof {
     const { type, width } = this.#kernel;
     const traits = ggmlTypeByName(type);
     const source = normalNumbers(pool_rows * pool_row_elements, 3);
-    const pool = new Uint8Array(pool_rows * ggmlRowBytes(traits, pool_row_elements));
+    const pool = new Uint8Array(pool_rows * ggmlRow_bytes(traits, pool_row_elements));
     const importance = ggml.ggml_quantize_requires_imatrix(traits.id)
       ? new Float32Array(pool_row_elements).fill(1)
       : null;
@@ -150,7 +150,7 @@ class Proof {
     // Short blocks are taken by several: a row is a multiple of 32 elements in every model.
     const block =
       (Math.max(traits.block_elements, block_elements_min) / traits.block_elements) * traits.block_bytes;
-    const row_bytes = ggmlRowBytes(traits, width);
+    const row_bytes = ggmlRow_bytes(traits, width);
     const rows = this.#rows * this.#planes;
     const bytes = new Uint8Array(rows * row_bytes);
     const random = numbersFrom(11);

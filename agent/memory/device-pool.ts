@@ -159,7 +159,7 @@ export class DevicePool {
       resident_models: [...this.store.bytesByModel()].map(([model, bytes]) => ({ model, bytes })),
       models: [...this.#caches].map(({ model, user }) => ({
         model,
-        weights_bytes: this.store.usedBytes(model),
+        weights_bytes: this.store.usedWeights_bytes(model),
         kv_bytes_used: user?.used_bytes ?? 0,
         kv_bytes_cached: user?.cached_bytes ?? 0,
         kv_bytes_budget: user?.budget_bytes ?? 0,

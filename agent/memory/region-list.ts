@@ -30,7 +30,7 @@ export class RegionList<Owner> {
   /** Offsets and sizes are multiples of it. */
   readonly alignment: number;
   readonly #first: Link<Owner>;
-  #freeBytes: number;
+  #free_bytes: number;
   #count = 1;
 
   /** @param bytes a multiple of the alignment */
@@ -39,12 +39,12 @@ export class RegionList<Owner> {
       throw new RangeError(`${bytes} bytes are not a positive multiple of ${alignment}`);
     this.bytes = bytes;
     this.alignment = alignment;
-    this.#freeBytes = bytes;
+    this.#free_bytes = bytes;
     this.#first = { offset: 0, bytes, owner: undefined, previous: undefined, next: undefined };
   }
 
   get free_bytes(): number {
-    return this.#freeBytes;
+    return this.#free_bytes;
   }
 
   get count(): number {
@@ -64,7 +64,7 @@ export class RegionList<Owner> {
 
   /** Share of the free bytes that lies outside the largest free region: 0 where all of it is one. */
   get fragmentation(): number {
-    return this.#freeBytes === 0 ? 0 : 1 - this.largest_free_bytes / this.#freeBytes;
+    return this.#free_bytes === 0 ? 0 : 1 - this.largest_free_bytes / this.#free_bytes;
   }
 
   aligned(bytes: number): number {
@@ -109,7 +109,7 @@ export class RegionList<Owner> {
   free(region: Region<Owner>): void {
     const link = this.#linkOf(region);
     link.owner = undefined;
-    this.#freeBytes += link.bytes;
+    this.#free_bytes += link.bytes;
     const { previous, next } = link;
     if (next && next.owner === undefined) this.#absorb(link, next);
     if (previous && previous.owner === undefined) this.#absorb(previous, link);
@@ -157,8 +157,8 @@ export class RegionList<Owner> {
       previous = link;
     }
     if (offset !== this.bytes) throw damaged(`the regions cover ${offset} of ${this.bytes} bytes`);
-    if (free !== this.#freeBytes)
-      throw damaged(`${free} bytes are free, and ${this.#freeBytes} were counted`);
+    if (free !== this.#free_bytes)
+      throw damaged(`${free} bytes are free, and ${this.#free_bytes} were counted`);
     if (count !== this.#count) throw damaged(`there are ${count} regions, and ${this.#count} were counted`);
   }
 
@@ -176,7 +176,7 @@ export class RegionList<Owner> {
     if (offset > link.offset) link = this.#split(link, offset - link.offset);
     if (bytes < link.bytes) this.#split(link, bytes);
     link.owner = owner;
-    this.#freeBytes -= bytes;
+    this.#free_bytes -= bytes;
     return link;
   }
 

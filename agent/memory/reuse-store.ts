@@ -105,7 +105,7 @@ export class ReuseStore {
   }
 
   /** S′ of Equation 3: bytes of these tensors that are in the pool. */
-  reusableBytes(tensors: readonly WantedTensor[]): number {
+  residentWeights_bytes(tensors: readonly WantedTensor[]): number {
     const found = new Set<StoredTensor>();
     for (const { keys } of tensors) {
       const stored = this.#find(keys);
@@ -156,7 +156,7 @@ export class ReuseStore {
   }
 
   /** Of the tensors that instances of the model use; those that models share count for each. */
-  usedBytes(model: string): number {
+  usedWeights_bytes(model: string): number {
     const used = new Set([...this.#leases].flatMap((lease) => (lease.model === model ? lease.held : [])));
     return [...used].reduce((sum, { region }) => sum + region.bytes, 0);
   }

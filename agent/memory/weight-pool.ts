@@ -79,7 +79,7 @@ export class WeightPool {
       const wanted = tensors.map((tensor) => tensor.wanted);
       return {
         model_bytes: wanted.reduce((sum, { bytes }) => sum + bytes, 0),
-        reusable_bytes: this.#store.reusableBytes(wanted),
+        reusable_bytes: this.#store.residentWeights_bytes(wanted),
       };
     } finally {
       this.#backend.ggml.ggml_free(context);

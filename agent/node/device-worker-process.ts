@@ -13,7 +13,7 @@ import { cacheFolder } from './cache-folder.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
 import { checkModelPath, oneLine, pendingModel } from './model-path.ts';
-import { checkPool, poolBytes } from './pool-size.ts';
+import { checkPool, poolSize_bytes } from './pool-size.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 import { type EndedWorker, exitedWorker, hungWorker, toldEnd } from './worker-end.ts';
 
@@ -279,7 +279,7 @@ function configurationOf(context: ProcessContext, socket_path: string): ToWorker
     type: 'configure',
     socket_path,
     threads: group.threads,
-    pool_bytes: poolBytes(context),
+    pool_bytes: poolSize_bytes(context),
     cores: group.cores?.slice(),
     heartbeat_ms: context.heartbeat_ms,
     cache_dir: cacheFolder(context.environment),

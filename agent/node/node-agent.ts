@@ -141,7 +141,7 @@ export class NodeAgent {
     const { job_end_time_ms } = this.#identity;
     const { warned_before_s } = this.#launch;
     const left_ms = walltimeLeft_ms({ job_end_time_ms, warned_before_s, now_ms: Date.now() });
-    this.#walltime_drain_ms = Math.max(this.#drainMs(), left_ms - stop_grace_ms);
+    this.#walltime_drain_ms = Math.max(this.#drain_ms(), left_ms - stop_grace_ms);
     this.#end('the time limit of the job comes near');
   }
 
@@ -268,7 +268,7 @@ export class NodeAgent {
       log_file: file(launchFiles.unitLog(this.#identity.node, group.name)),
       library_dir: launch.native_library_dir,
       heartbeat_ms: launch.heartbeat_ms,
-      drain_ms: this.#drainMs(),
+      drain_ms: this.#drain_ms(),
       step_ms_min: launch.emulated_step_ms,
       sharing: launch.sharing,
       manifest_folder: launch.manifest_folder,
@@ -398,7 +398,7 @@ export class NodeAgent {
       return;
     }
     const work = (async (): Promise<void> => {
-      await unit.drain(this.#drainMs());
+      await unit.drain(this.#drain_ms());
       await unit.stop(stop_grace_ms);
     })().catch((error: unknown) => this.#log.error(error));
     this.#drains.add(work);
@@ -462,7 +462,7 @@ export class NodeAgent {
   async #shutDown(): Promise<void> {
     this.#phase = 'draining';
     this.#changed();
-    const grace_ms = this.#hurry.signal.aborted ? 0 : (this.#walltime_drain_ms ?? this.#drainMs());
+    const grace_ms = this.#hurry.signal.aborted ? 0 : (this.#walltime_drain_ms ?? this.#drain_ms());
     const settled = async (name: string, work: Promise<unknown>[]): Promise<void> => {
       for (const result of await Promise.allSettled(work)) {
         if (result.status === 'rejected') this.#log.error({ error: String(result.reason) }, name);
@@ -497,7 +497,7 @@ export class NodeAgent {
     await Promise.race([this.#log_file.close(), delay(final_write_ms, undefined, { ref: false })]);
   }
 
-  #drainMs(): number {
+  #drain_ms(): number {
     return Number(this.#environment.HPCSERVE_DRAIN_S ?? this.#launch.drain_s ?? drain_s_default) * 1000;
   }
 

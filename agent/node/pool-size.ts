@@ -19,7 +19,7 @@ type PoolContext = Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planne
  * the plan counted on. Devices that are only stood in for have no more memory than the host.
  * @param total_bytes of the host's memory
  */
-export function poolBytes(context: PoolContext, total_bytes = totalmem()): number {
+export function poolSize_bytes(context: PoolContext, total_bytes = totalmem()): number {
   const { planned_memory_bytes, sharing } = context;
   if (isAccelerator(context)) return acceleratorPoolBytes(context);
   const { usable_bytes, host_bytes } = usable(context, total_bytes);
@@ -40,7 +40,7 @@ export function checkPool(
   context: PoolContext,
   total_bytes = totalmem(),
 ): void {
-  const pool_bytes = poolBytes(context, total_bytes);
+  const pool_bytes = poolSize_bytes(context, total_bytes);
   if (weight_bytes <= pool_bytes) return;
   const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
   const { memory_limit_bytes, planned_memory_bytes, sharing } = context;

@@ -15,7 +15,7 @@ export const kvBench: Bench = {
 };
 
 /** @throws Error where the number of minutes is none */
-function churnMinutes(args: readonly string[]): number {
+function churnTime_minutes(args: readonly string[]): number {
   const at = args.indexOf('--churn-minutes');
   const minutes = at < 0 ? 0 : Number(args[at + 1]);
   if (!(minutes >= 0)) throw new Error(`--churn-minutes takes a number, not ${args[at + 1]}`);
@@ -23,7 +23,7 @@ function churnMinutes(args: readonly string[]): number {
 }
 
 async function run({ log, args }: BenchOptions): Promise<BenchResult[]> {
-  const churn_minutes = churnMinutes(args);
+  const churn_minutes = churnTime_minutes(args);
   const models = await benchModels('kv', log, [
     { quantization: 'Q4_0', n_layer: 6 },
     { quantization: 'F16', n_layer: 4 },

@@ -3,7 +3,11 @@
  * asked for last goes first (Belady 1966), byte by byte, so that neither the size of tensors nor where they lie costs
  * anything.
  */
-export function beladyBytes(trace: readonly number[], sizes: readonly number[], pool_bytes: number): number {
+export function beladyLoads_bytes(
+  trace: readonly number[],
+  sizes: readonly number[],
+  pool_bytes: number,
+): number {
   const resident = sizes.map(() => 0);
   let loaded = 0;
   trace.forEach((model, index) => {

@@ -8,7 +8,7 @@ import { DevicePool } from '../../agent/memory/device-pool.ts';
 import type { WeightLoad } from '../../agent/memory/pooled-loading.ts';
 import { loadGgml } from '../../native/ggml.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
-import { beladyBytes } from './belady.ts';
+import { beladyLoads_bytes } from './belady.ts';
 import { benchModels } from './models.ts';
 import { measurePlanning } from './planning.ts';
 import { type Locality, localities, trace } from './trace.ts';
@@ -110,7 +110,7 @@ async function measure(
     ours,
     theirs,
     loaded_bytes: sum(ours.map(({ load }) => load.missing_bytes)),
-    belady_bytes: beladyBytes(asked, sizes, pool_bytes),
+    belady_bytes: beladyLoads_bytes(asked, sizes, pool_bytes),
   };
 }
 

@@ -18,7 +18,7 @@ import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import type { AttackKind, AttackReport } from './attacker.ts';
 import type { Target } from './attacks.ts';
 import { askUntil, type HonestRecord, honestRecord, knownAnswers, type Question } from './honest.ts';
-import { isAlive, listeningPorts, type OwnProcess, ownProcesses, pssBytes } from './processes.ts';
+import { isAlive, listeningPorts, type OwnProcess, ownProcesses, pss_bytes } from './processes.ts';
 
 const replicas = 4;
 const honest_clients = 6;
@@ -245,7 +245,7 @@ async function averagePss(
   for (let at = 0; at < samples; at++) {
     await until(from_ms + (at * span_ms) / samples);
     processes.forEach((one, index) => {
-      sums[index]! += isAlive(one) ? pssBytes(one) : 0;
+      sums[index]! += isAlive(one) ? pss_bytes(one) : 0;
     });
   }
   return sums.map((sum) => sum / samples);

@@ -54,7 +54,7 @@ export function isAlive({ pid, started_ticks }: OwnProcess): boolean {
 }
 
 /** Proportional set size, bytes. @throws where the process is gone */
-export function pssBytes({ pid }: OwnProcess): number {
+export function pss_bytes({ pid }: OwnProcess): number {
   const rollup = readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8');
   return 1024 * Number(/^Pss:\s+(\d+)/m.exec(rollup)![1]);
 }

@@ -26,7 +26,7 @@ interface LogOptions {
  */
 const follow_ms = 1_000;
 /** Most bytes of one file printed in one look; the rest follows at the next. */
-const chunkBytes = 1024 * 1024;
+const chunk_bytes = 1024 * 1024;
 
 export function registerLogs(program: Command, context: CliContext): void {
   program
@@ -111,7 +111,7 @@ function addedLines(path: string, offsets: Map<string, number>): string[] {
     const { size } = fstatSync(descriptor);
     // A file that shrank was written anew.
     const start = size < offset ? 0 : offset;
-    const bytes = Buffer.alloc(Math.min(size - start, chunkBytes));
+    const bytes = Buffer.alloc(Math.min(size - start, chunk_bytes));
     const read = readSync(descriptor, bytes, 0, bytes.length, start);
     const end = bytes.subarray(0, read).lastIndexOf(0x0a) + 1;
     offsets.set(path, start + end);

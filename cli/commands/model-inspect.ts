@@ -90,15 +90,15 @@ function readTensors(files: readonly string[], isGguf: boolean): TensorRow[] {
 }
 
 /** Values as JSON can hold them; long arrays end with how many more there are. */
-function readMetadata(file: string, maxItems: number): [string, unknown][] {
+function readMetadata(file: string, items_max: number): [string, unknown][] {
   const [first] = readGgufParts(file);
-  return [...first!.metadata].map(([key, value]) => [key, plain(value, maxItems)]);
+  return [...first!.metadata].map(([key, value]) => [key, plain(value, items_max)]);
 }
 
-function plain(value: GgufValue, maxItems: number): unknown {
+function plain(value: GgufValue, items_max: number): unknown {
   if (value.type !== 'array') return typeof value.value === 'bigint' ? String(value.value) : value.value;
-  const shown = (value.values ?? []).slice(0, maxItems).map((item) => {
-    if (typeof item === 'object') return plain(item, maxItems);
+  const shown = (value.values ?? []).slice(0, items_max).map((item) => {
+    if (typeof item === 'object') return plain(item, items_max);
     return typeof item === 'bigint' ? String(item) : item;
   });
   const more = value.length - shown.length;

@@ -321,15 +321,15 @@ function print(
   for (const line of summary(report)) context.out(line);
   context.out('');
   const width = Math.max(30, Math.min(72, context.columns - 24));
-  const sortedMs = (values: Float64Array): Float64Array =>
+  const sorted_ms = (values: Float64Array): Float64Array =>
     values
       .filter((value) => !Number.isNaN(value))
       .map((value) => value * 1e3)
       .sort();
   for (const line of plotCdf(
     [
-      { label: 'TTFT', mark: '·', sorted: sortedMs(result.ttft_s) },
-      { label: 'E2E', mark: '•', sorted: sortedMs(result.e2e_s) },
+      { label: 'TTFT', mark: '·', sorted: sorted_ms(result.ttft_s) },
+      { label: 'E2E', mark: '•', sorted: sorted_ms(result.e2e_s) },
     ],
     { width, height: 11, unit: 'ms' },
   ))

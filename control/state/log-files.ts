@@ -36,7 +36,7 @@ export function logFilesOf(launchFolder: string, launchId: string, units: readon
 }
 
 /** Most bytes read from the end of a log for its last lines. */
-const tailBytes = 256 * 1024;
+const tail_bytes = 256 * 1024;
 
 /**
  * Why a process ended, from the end of its log: the error it printed last as one line, else its last lines.
@@ -63,7 +63,7 @@ export function tail(path: string, count: number, from = 0): { lines: string[]; 
   }
   try {
     const { size } = fstatSync(descriptor);
-    const start = Math.max(0, from <= size ? from : 0, size - tailBytes);
+    const start = Math.max(0, from <= size ? from : 0, size - tail_bytes);
     const bytes = Buffer.alloc(size - start);
     const read = readSync(descriptor, bytes, 0, bytes.length, start);
     const lines = bytes.subarray(0, read).toString('utf8').split('\n');

@@ -5,7 +5,7 @@ const settled_ms = 60_000;
 /**
  * Before the second of several quick ends, and at most, ms; doubled each time. Higher: kinder to a machine in trouble.
  */
-const pause_ms_first = 1000;
+const first_pause_ms = 1000;
 const pause_ms_max = 30_000;
 /** Exit code of a gateway whose folder belongs to another one. */
 const folder_lost = 10;
@@ -33,7 +33,7 @@ export function afterEnd({ code, lived_ms, has_listened, is_told, quick_ends }: 
   if (lived_ms >= settled_ms) return { do: 'start', pause_ms: 0, quick_ends: 0 };
   return {
     do: 'start',
-    pause_ms: quick_ends === 0 ? 0 : Math.min(pause_ms_max, pause_ms_first * 2 ** (quick_ends - 1)),
+    pause_ms: quick_ends === 0 ? 0 : Math.min(pause_ms_max, first_pause_ms * 2 ** (quick_ends - 1)),
     quick_ends: quick_ends + 1,
   };
 }

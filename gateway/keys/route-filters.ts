@@ -8,7 +8,7 @@ import { headers } from '../../spec/wire.ts';
 import type { KnownProviders } from './known-providers.ts';
 
 /** Filters kept; clients choose them. Lower: less memory; higher: fewer are made anew. */
-const filtersMax = 1000;
+const filters_max = 1000;
 
 /** What can wait leaves stable replicas to what cannot. */
 const batchQos: Qos = { tier: 'scavenger' };
@@ -66,7 +66,7 @@ export class RouteFilters {
         qos: batch ? { ...batchQos, ...said } : said,
         can_wait: batch === true && said.tier === undefined,
       };
-      if (this.#filters.size >= filtersMax) this.#filters.clear();
+      if (this.#filters.size >= filters_max) this.#filters.clear();
       this.#filters.set(words, filter);
     }
     return filter;

@@ -25,7 +25,7 @@ export interface RouterParts {
   /** Longest time that a request may be expected to wait for its turn, where that is longer than one answer takes. */
   wait_max_s: number;
   /** Mean length of prompt and answer together. */
-  expectedTokens(model: string): number;
+  expectedLength_tokens(model: string): number;
   /** Why nobody can answer for a model, and when to try again. */
   explainAbsence(model: string, names?: readonly string[]): Promise<Refusal>;
 }
@@ -181,7 +181,7 @@ export class Router {
     return {
       now_ms: Date.now(),
       expected_ms: this.#parts.serviceTimes.of(model) * 1000,
-      expected_tokens: this.#parts.expectedTokens(model),
+      expected_tokens: this.#parts.expectedLength_tokens(model),
       prompt,
     };
   }
@@ -209,9 +209,9 @@ export class Router {
           model,
           candidates: own,
           slo: own[0]!.served.slo,
-          ttft_ms: inMs(means?.ttft_s),
-          tpot_ms: inMs(means?.tpot_s),
-          duration_ms: inMs(means?.duration_s),
+          ttft_ms: in_ms(means?.ttft_s),
+          tpot_ms: in_ms(means?.tpot_s),
+          duration_ms: in_ms(means?.duration_s),
         };
       }),
     );
@@ -258,7 +258,7 @@ function excludedBy(
   return { all: replicas.length, kept: kept.length, reasons };
 }
 
-function inMs(value_s: number | undefined): number | undefined {
+function in_ms(value_s: number | undefined): number | undefined {
   return value_s === undefined ? undefined : value_s * 1000;
 }
 

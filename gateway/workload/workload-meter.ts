@@ -19,7 +19,7 @@ import { LengthQuantiles } from './length-quantiles.ts';
 /** A rate over less time would make ten requests a second of one. */
 const rateOver_s = 10;
 /** Models kept; the oldest go. Lower: less to write; names come from deployments. */
-const modelsMax = 1000;
+const models_max = 1000;
 /** Weight of the newest answer in what is expected of the next. Lower: steadier; higher: follows changes sooner. */
 const newestWeight = 0.02;
 /**
@@ -115,7 +115,7 @@ export class WorkloadMeter {
   }
 
   /** Mean length of prompt and answer together; 0 where nothing was measured. Asked for with every request. */
-  expectedTokens(model: string): number {
+  expectedLength_tokens(model: string): number {
     return this.#models.get(model)?.expected_tokens ?? 0;
   }
 
@@ -147,7 +147,7 @@ export class WorkloadMeter {
   #of(model: string): ModelLoad {
     let load = this.#models.get(model);
     if (!load) {
-      if (this.#models.size >= modelsMax) this.#models.delete(this.#models.keys().next().value!);
+      if (this.#models.size >= models_max) this.#models.delete(this.#models.keys().next().value!);
       load = {
         since_ms: this.#now_ms(),
         expected_tokens: 0,

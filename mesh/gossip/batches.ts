@@ -12,7 +12,7 @@ export function batches(
   let batch: Entry[] = [];
   let bytes = 0;
   for (const entry of entries) {
-    const more = envelopeBytes(entry);
+    const more = envelope_bytes(entry);
     if (batch.length === entries_max || (batch.length > 0 && bytes + more > envelope_bytes_max)) {
       out.push({ to, message: { kind: 'news', entries: batch } });
       batch = [];
@@ -25,6 +25,6 @@ export function batches(
   return out;
 }
 
-function envelopeBytes({ record, tombstone }: Entry): number {
+function envelope_bytes({ record, tombstone }: Entry): number {
   return (record?.envelope.length ?? 0) + (tombstone?.envelope.length ?? 0);
 }

@@ -74,6 +74,6 @@ export function ggmlTypeByName(name: string): GgmlTypeTraits {
 }
 
 /** Bytes of a row of `elements`, which must be a multiple of the block size. */
-export function ggmlRowBytes(traits: GgmlTypeTraits, elements: number): number {
+export function ggmlRow_bytes(traits: GgmlTypeTraits, elements: number): number {
   return (elements / traits.block_elements) * traits.block_bytes;
 }

@@ -6,7 +6,7 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { describeFileKind } from './file-kind.ts';
 import { FileWindow } from './file-window.ts';
-import { ggmlRowBytes, ggmlTypeById } from './ggml-types.ts';
+import { ggmlRow_bytes, ggmlTypeById } from './ggml-types.ts';
 import {
   type GgufArray,
   type GgufMetadata,
@@ -177,7 +177,7 @@ class GgufParser {
       type: traits.name,
       shape,
       n_elements: elements,
-      size_bytes: (elements / row) * ggmlRowBytes(traits, row),
+      size_bytes: (elements / row) * ggmlRow_bytes(traits, row),
       relative_offset: this.#window.u64(what),
     };
   }

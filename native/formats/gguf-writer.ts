@@ -3,7 +3,7 @@
  * The layout is computed first, so that tensor data can then be written in any order, by several
  * workers, at offsets that are known; nothing but the header is ever held in memory.
  */
-import { type GgmlTypeTraits, ggmlRowBytes, ggmlTypeByName } from './ggml-types.ts';
+import { type GgmlTypeTraits, ggmlRow_bytes, ggmlTypeByName } from './ggml-types.ts';
 import {
   type GgufArray,
   type GgufMetadata,
@@ -60,7 +60,7 @@ export function layoutGguf(metadata: GgufMetadata, tensors: readonly GgufTensorS
   let relative = 0;
   for (const tensor of tensors) {
     const traits = ggmlTypeByName(tensor.type);
-    const size = tensorBytes(tensor, traits);
+    const size = tensorSize_bytes(tensor, traits);
     header.string(tensor.name);
     header.u32(tensor.shape.length);
     for (const extent of tensor.shape) header.u64(extent);
@@ -80,7 +80,7 @@ export function layoutGguf(metadata: GgufMetadata, tensors: readonly GgufTensorS
   return { header: bytes, tensors: places, file_bytes: offset };
 }
 
-function tensorBytes(tensor: GgufTensorSpec, traits: GgmlTypeTraits): number {
+function tensorSize_bytes(tensor: GgufTensorSpec, traits: GgmlTypeTraits): number {
   const row = tensor.shape[0] ?? 0;
   if (tensor.shape.length < 1 || tensor.shape.length > 4 || tensor.shape.some((extent) => extent < 1)) {
     throw new RangeError(
@@ -92,7 +92,7 @@ function tensorBytes(tensor: GgufTensorSpec, traits: GgmlTypeTraits): number {
       `${tensor.name}: rows of ${row} are no multiple of the ${traits.block_elements} of ${traits.name}`,
     );
   }
-  return tensor.shape.slice(1).reduce((product, extent) => product * extent, ggmlRowBytes(traits, row));
+  return tensor.shape.slice(1).reduce((product, extent) => product * extent, ggmlRow_bytes(traits, row));
 }
 
 function padded(bytes: number, alignment: number): number {

@@ -1,6 +1,6 @@
 /** Tensor data cut into chunks of rows that threads compute and write independently. */
 import { writeSync } from 'node:fs';
-import { ggmlRowBytes, ggmlTypeByName } from '../formats/ggml-types.ts';
+import { ggmlRow_bytes, ggmlTypeByName } from '../formats/ggml-types.ts';
 import { encodeRows, type WeightTask } from './weights.ts';
 
 export interface ChunkWork {
@@ -37,7 +37,7 @@ export function runChunks(work: ChunkWork, done: (bytes: number) => void): void 
 }
 
 function chunkRows(task: WeightTask): { rows: number; row_bytes: number; count: number } {
-  const row_bytes = ggmlRowBytes(ggmlTypeByName(task.type), task.row_elements);
+  const row_bytes = ggmlRow_bytes(ggmlTypeByName(task.type), task.row_elements);
   const rows = Math.max(1, Math.floor(chunk_bytes / row_bytes));
   return { rows, row_bytes, count: Math.ceil(task.rows / rows) };
 }

@@ -3,7 +3,7 @@
  * positions rather than at the mean of all, and logits have a spread of about 3, so that greedy decoding
  * gives varied text and its best token leads clearly. Rows are independent (see random.ts).
  */
-import { type GgmlTypeTraits, ggmlRowBytes, ggmlTypeByName } from '../formats/ggml-types.ts';
+import { type GgmlTypeTraits, ggmlRow_bytes, ggmlTypeByName } from '../formats/ggml-types.ts';
 import { rowEncoders, type SynthTensorType } from './quantize.ts';
 import { fnv1a32, RandomStream } from './random.ts';
 import type { RopeScaling, SynthShape, TensorPlan } from './shape.ts';
@@ -107,7 +107,7 @@ export function encodeRows(
   out: Uint8Array,
 ): number {
   const traits: GgmlTypeTraits = ggmlTypeByName(task.type);
-  const rowBytes = ggmlRowBytes(traits, task.row_elements);
+  const rowBytes = ggmlRow_bytes(traits, task.row_elements);
   const encode = rowEncoders[task.type];
   const row = new Float32Array(task.row_elements);
   const key = fnv1a32(task.name);

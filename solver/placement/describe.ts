@@ -1,6 +1,6 @@
 /** A chosen placement in words and figures: what each model gets, what it may expect, and what else could have been. */
 import {
-  defaultContextTokens,
+  context_tokens_default,
   type PlacementModel,
   type PlacementQuestion,
   type PlannedGroup,
@@ -230,7 +230,7 @@ function isBoundedByMemory(
   { context_tokens }: UnitMemory,
   { trained_context_tokens }: PlacementModel,
 ): boolean {
-  return context_tokens < trained_context_tokens && context_tokens !== defaultContextTokens;
+  return context_tokens < trained_context_tokens && context_tokens !== context_tokens_default;
 }
 
 /** What a person should know of a model's placement before it is deployed. */

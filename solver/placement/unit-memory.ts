@@ -1,7 +1,7 @@
 /** What one replica needs in memory, how much KV it gets, and how long its sequences may be. Bytes; per device. */
 import {
+  context_tokens_default,
   type DeviceOffer,
-  defaultContextTokens,
   type PlacementModel,
   type PlacementSettings,
   type ResolvedEngine,
@@ -97,7 +97,7 @@ export function sizeUnit(
 ): UnitMemory | MemoryShortage {
   const { spec } = model;
   const deviceCount = tensor * pipeline;
-  const least_context = spec.context_tokens ?? Math.min(model.trained_context_tokens, defaultContextTokens);
+  const least_context = spec.context_tokens ?? Math.min(model.trained_context_tokens, context_tokens_default);
   const onGpu = engine !== 'native' && device.kind !== 'cpu';
   const weights = weight_bytes / deviceCount;
   const sized: Sized = {
@@ -142,7 +142,7 @@ function contextOf(
   room: number,
 ): number {
   if (spec.context_tokens !== undefined) return spec.context_tokens;
-  const bounded = Math.min(trained_context_tokens, defaultContextTokens);
+  const bounded = Math.min(trained_context_tokens, context_tokens_default);
   if (reserving.has(engine)) return bounded;
   if (room >= trained_context_tokens) return trained_context_tokens;
   return Math.max(bounded, Math.floor(room / context_step_tokens) * context_step_tokens);

@@ -30,7 +30,7 @@ await freed();
 console.log(JSON.stringify({ grown_bytes: resident() - before, stays: stays.length }));
 `;
 
-function grownBytes(how: 'returned' | 'as glibc does', text: string): number {
+function growth_bytes(how: 'returned' | 'as glibc does', text: string): number {
   const argv = ['--expose-gc', '--input-type=module', '-e', text, how];
   const said = execFileSync(process.execPath, argv, { cwd: packageRoot, encoding: 'utf8' });
   return (JSON.parse(said) as { grown_bytes: number }).grown_bytes;
@@ -40,8 +40,8 @@ test.each([
   ['large blocks', program(3 * mib, 40, 'stays.push(Buffer.alloc(5000, 1));')],
   ['small blocks', program(60_000, 2000, 'if (at % 100 === 99) stays.push(Buffer.alloc(5000, 1));')],
 ])('%s that were freed do not stay with the process', (_, text) => {
-  const kept = grownBytes('as glibc does', text);
-  const returned = grownBytes('returned', text);
+  const kept = growth_bytes('as glibc does', text);
+  const returned = growth_bytes('returned', text);
   expect(returned).toBeLessThan(25 * mib);
   // The setting is what does it: without it most of the 120 MB stay.
   expect(kept).toBeGreaterThan(60 * mib);

@@ -23,8 +23,12 @@ export const foreignNames = new Set([
   // Node's TLS.
   'maxVersion',
   'minVersion',
-  // Keys of our own files and messages, which people have written down: model.yaml, site configs, launch.json.
+  // Keys of our own files and messages, which people have written down: model.yaml, site configs, launch.json, the plan
+  // in deployment.json, what a gateway tells of its sessions, what `hpcserve simulate --json` prints.
   'max_sequences',
   'max_jobs',
   'min_stable_replicas',
+  'max_rate_per_s',
+  'heard_ms_ago',
+  'max_batched_tokens',
 ]);

@@ -3,7 +3,7 @@ import {
   huge_page_bytes,
   moveMemory,
   type PageKind,
-  pageBytes,
+  pageSize_bytes,
   populateForWriting,
   restorePrivateMemory,
   SharedMemory,
@@ -109,7 +109,7 @@ export class HostPool implements PoolMemory {
   }
 
   populate(offset = 0, bytes = this.bytes - offset): void {
-    const page = BigInt(pageBytes());
+    const page = BigInt(pageSize_bytes());
     const begin = ((this.plain.base + BigInt(offset)) / page) * page;
     const end = this.plain.base + BigInt(offset + bytes);
     populateForWriting(begin, Number(end - begin));

@@ -179,7 +179,7 @@ export class ModelLifecycle {
     const { name, message } = model;
     const known = message.lengths ? { growing, lengths: message.lengths } : { growing };
     const scheduled = this.#makeRoom(model, engine);
-    const weight_bytes = this.#pool().store.usedBytes(name);
+    const weight_bytes = this.#pool().store.usedWeights_bytes(name);
     const hosted = new HostedEngine(name, engine, message.vocabulary, message.utf8);
     this.#schedule.add(scheduled, known, engine, this.#pool().memory.bytes, monotonic_ms());
     const waiting = model.serve({

@@ -22,7 +22,7 @@ const members_max = 2_500_000;
 const depth_max = 500;
 
 /** Largest body that is read for a model, bytes. */
-export function bodyBytesMax(context_tokens: number): number {
+export function largestBody_bytes(context_tokens: number): number {
   return Math.min(limits.body_bytes, body_bytes_base + body_bytes_per_token * context_tokens);
 }
 

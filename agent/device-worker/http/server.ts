@@ -16,7 +16,7 @@ import { embeddings } from '../requests/embeddings.ts';
 import { detokenize, tokenize } from '../requests/tokens.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { WorkerLimits } from '../worker-options.ts';
-import { bodyBytesMax, readJson } from './read-body.ts';
+import { largestBody_bytes, readJson } from './read-body.ts';
 import { sendError, sendJson } from './replies.ts';
 import { TensorAnswers } from './tensors.ts';
 
@@ -138,7 +138,7 @@ export class WorkerServer {
       throw new HpcserveError('E_WORKER_DRAINING', { what: 'This device worker admits nothing new' });
     const routed = request.headers[headerNames.model];
     const scope = request.headers[headerNames.cache_scope];
-    const body = new BodyReader(await readJson(request, this.#bodyBytesMax(routed)));
+    const body = new BodyReader(await readJson(request, this.#largestBody_bytes(routed)));
     const name = body.string('model');
     if (name === undefined) return body.refuse('model', 'is required');
     const model = this.#models.find(name, typeof routed === 'string' ? routed : undefined);
@@ -162,10 +162,10 @@ export class WorkerServer {
   }
 
   /** Of the model that the gateway chose; where nobody says which, of the one with the longest context. */
-  #bodyBytesMax(routed: string | string[] | undefined): number {
+  #largestBody_bytes(routed: string | string[] | undefined): number {
     const named = this.#models.all.filter(({ config }) => encodeURI(config.name) === routed);
     const models = named.length > 0 ? named : this.#models.all;
-    return bodyBytesMax(Math.max(0, ...models.map(({ config }) => config.context_tokens)));
+    return largestBody_bytes(Math.max(0, ...models.map(({ config }) => config.context_tokens)));
   }
 
   /**
@@ -221,7 +221,7 @@ export class WorkerServer {
     headers: Record<string, string>,
   ): Promise<void> {
     this.#checkMethod(request, 'POST', response);
-    const asked = moveAwaySchema.safeParse(await readJson(request, bodyBytesMax(0)));
+    const asked = moveAwaySchema.safeParse(await readJson(request, largestBody_bytes(0)));
     if (!asked.success)
       throw new HpcserveError('E_REQUEST_INVALID', {
         what: 'The move was not understood',

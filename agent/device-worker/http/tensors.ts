@@ -5,7 +5,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { agentPaths } from '../../../spec/wire.ts';
 import { contentsSchema, tensorRangeOf } from '../../memory/peers/peer-messages.ts';
 import type { SharedTensors } from '../../memory/peers/shared-tensors.ts';
-import { bodyBytesMax, readJson } from './read-body.ts';
+import { largestBody_bytes, readJson } from './read-body.ts';
 import { sendJson } from './replies.ts';
 
 /**
@@ -26,7 +26,7 @@ export class TensorAnswers {
 
   /** @throws HpcserveError E_REQUEST_INVALID */
   async held(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const asked = contentsSchema.safeParse(await readJson(request, bodyBytesMax(0)));
+    const asked = contentsSchema.safeParse(await readJson(request, largestBody_bytes(0)));
     if (!asked.success)
       throw new HpcserveError('E_REQUEST_INVALID', {
         what: 'The tensors that are asked for were not understood',

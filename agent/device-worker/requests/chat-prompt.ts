@@ -2,7 +2,7 @@
 import type { ChatMessage, RenderOptions } from '../../text/chat-template.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader } from './body-reader.ts';
-import { answerTokens, checkTextLength } from './limits.ts';
+import { answerLength_tokens, checkTextLength } from './limits.ts';
 import { readMessages } from './messages.ts';
 import { type ReasoningRequest, readReasoning, reasoningVariables } from './reasoning.ts';
 import { readTools, type ToolRequest } from './tools.ts';
@@ -62,7 +62,7 @@ export function renderChat(
   const { value: guarded, masked } = guard.mask(asked);
   // Each of them becomes tokens of its own.
   if (masked.length > model.context_tokens)
-    answerTokens(masked.length, wanted, model.context_tokens, 'messages');
+    answerLength_tokens(masked.length, wanted, model.context_tokens, 'messages');
   const text = template.render({ ...guarded, now_ms });
   checkTextLength(text, model, 'messages');
   return { text, tokens: () => guard.tokenize(vocabulary, text, masked) };

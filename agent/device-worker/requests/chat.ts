@@ -9,7 +9,7 @@ import type { ServedModel } from '../served-model.ts';
 import type { BodyReader } from './body-reader.ts';
 import { readRenderOptions, renderChat } from './chat-prompt.ts';
 import { type GenerationParameters, readGeneration } from './generation.ts';
-import { answerTokens } from './limits.ts';
+import { answerLength_tokens } from './limits.ts';
 import { readMessages } from './messages.ts';
 import { readReasoning, reasoningLimit } from './reasoning.ts';
 import { readResponseFormat } from './response-format.ts';
@@ -51,7 +51,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     (_, index) => new ChatChoice(index, form, text.pieces, logprobs !== undefined),
   );
   const grammar = constraint(body, parameters, format, tools, text.reasons && opened);
-  const max_tokens = answerTokens(tokens.length, wanted, model.context_tokens, 'messages');
+  const max_tokens = answerLength_tokens(tokens.length, wanted, model.context_tokens, 'messages');
   const limit = text.reasons ? reasoningLimit(reasoning, max_tokens, opened, text) : undefined;
   answer<ChatDelta>(
     {

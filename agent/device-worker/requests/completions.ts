@@ -7,11 +7,11 @@ import { noLogprobs } from '../answers/logprobs.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader, Json } from './body-reader.ts';
 import { readGeneration } from './generation.ts';
-import { answerTokens, checkTextLength } from './limits.ts';
+import { answerLength_tokens, checkTextLength } from './limits.ts';
 import { readResponseFormat } from './response-format.ts';
 
 /** OpenAI's default. */
-const defaultTokens = 16;
+const answer_tokens_default = 16;
 /** Alternatives to a token that are told. Lower: shorter answers; higher: more than clients ask for. */
 const alternatives_max = 20;
 /** Prompts of one request. Lower: less of a device for one request; higher: fewer requests. */
@@ -27,7 +27,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
   const text = model.text!;
   const parameters = readGeneration(body, text.vocabulary.n_tokens);
   const prompts = readPrompts(body, model);
-  const wanted = body.number('max_tokens', { min: 0, integer: true }) ?? defaultTokens;
+  const wanted = body.number('max_tokens', { min: 0, integer: true }) ?? answer_tokens_default;
   const logprobs = body.number('logprobs', { min: 0, max: alternatives_max, integer: true });
   const echo = body.boolean('echo') ?? false;
   const best_of = body.number('best_of', { min: 1, integer: true });
@@ -69,7 +69,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
       cache_scope: context.cache_scope,
       prompts: prompts.map(({ tokens }) => tokens),
       max_tokens: prompts.map(({ tokens }) =>
-        answerTokens(tokens.length, wanted, model.context_tokens, 'prompt'),
+        answerLength_tokens(tokens.length, wanted, model.context_tokens, 'prompt'),
       ),
       ...(logprobs === undefined ? {} : { logprobs }),
       ...(withPrompt ? { prompt_logprobs: logprobs } : {}),

@@ -5,7 +5,7 @@ import { sendError, sendJson } from '../http/replies.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader } from './body-reader.ts';
 import { tokenList } from './completions.ts';
-import { answerTokens, checkTextLength } from './limits.ts';
+import { answerLength_tokens, checkTextLength } from './limits.ts';
 
 /** OpenAI's bound. Lower: shorter requests; higher: more than its clients send. */
 const inputs_max = 2048;
@@ -18,7 +18,7 @@ export function embeddings(body: BodyReader, model: ServedModel, context: Answer
   if (dimensions !== undefined && dimensions !== model.info!.n_embd)
     body.refuse('dimensions', `must be ${model.info!.n_embd} or absent: the model has no shorter embeddings`);
   body.finish();
-  for (const tokens of inputs) answerTokens(tokens.length, 0, model.context_tokens, 'input');
+  for (const tokens of inputs) answerLength_tokens(tokens.length, 0, model.context_tokens, 'input');
   context.admit(inputs.length);
   embed(inputs, model, context, (found) => {
     const prompt_tokens = inputs.reduce((sum, tokens) => sum + tokens.length, 0);

@@ -6,7 +6,7 @@ import type { ServedModel } from '../served-model.ts';
  * @param wanted what the request asked for; absent: as many as fit
  * @throws HpcserveError E_CONTEXT_LENGTH with the numbers
  */
-export function answerTokens(
+export function answerLength_tokens(
   prompt: number,
   wanted: number | undefined,
   context: number,

@@ -4,7 +4,7 @@ import { type Ggml, GgmlType, tensorLayout } from '../../../native/ggml.ts';
 import {
   isInPageCache,
   moveMemory,
-  pageBytes,
+  pageSize_bytes,
   populateForReading,
   readInto,
 } from '../../../native/memory-map.ts';
@@ -163,7 +163,7 @@ function copyRange(work: LoadWork, address: Pointer, range: FileRange, staged: S
 function mappedSource({ mapping, descriptor }: LoadWork, { ranges }: ConvertedPiece): Pointer | undefined {
   const [range, ...others] = ranges;
   if (mapping === undefined || !range || others.length > 0) return undefined;
-  const page = pageBytes();
+  const page = pageSize_bytes();
   const begin = Math.floor(range.offset_bytes / page) * page;
   const bytes = range.offset_bytes + range.size_bytes - begin;
   const address = mapping + BigInt(begin);

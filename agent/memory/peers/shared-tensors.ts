@@ -1,6 +1,6 @@
 import { closeSync, fstatSync, openSync, statSync } from 'node:fs';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { isInPageCache, mapFile, pageBytes, unmap } from '../../../native/memory-map.ts';
+import { isInPageCache, mapFile, pageSize_bytes, unmap } from '../../../native/memory-map.ts';
 import { systemCode } from '../../../spec/errors/system-error.ts';
 import { type ContentHashCache, rangeOfKey } from '../content-hashes.ts';
 import { type FileVersion, fileVersion, versionChanges } from '../file-version.ts';
@@ -99,7 +99,7 @@ function* lookAtRanges(
     const mapping = mapFile(descriptor, 0, bytes);
     if (mapping === undefined) return nothing;
     try {
-      const page = pageBytes();
+      const page = pageSize_bytes();
       const resident: boolean[] = [];
       let looked_bytes = 0;
       for (const { offset_bytes, size_bytes } of ranges) {

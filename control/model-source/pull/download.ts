@@ -20,9 +20,9 @@ import {
   httpRequest,
   isNetworkError,
   isTemporary,
+  pauseAsked_s,
   RetryPolicy,
   refusal,
-  retryAfterSeconds,
 } from './http.ts';
 import { type PullListener, RateMeter } from './progress.ts';
 
@@ -207,11 +207,7 @@ class Download {
     }
     if (isTemporary(answer.status)) {
       await answer.body.dump();
-      await this.#retry.failed(
-        url,
-        `${url.host} answered ${answer.status}`,
-        retryAfterSeconds(answer.headers),
-      );
+      await this.#retry.failed(url, `${url.host} answered ${answer.status}`, pauseAsked_s(answer.headers));
       return false;
     }
     if (answer.status !== 200 && answer.status !== 206) {

@@ -115,7 +115,7 @@ export function isTemporary(status: number): boolean {
   return status === 408 || status === 425 || status === 429 || status >= 500;
 }
 
-export function retryAfterSeconds(headers: Readonly<Record<string, string>>): number | undefined {
+export function pauseAsked_s(headers: Readonly<Record<string, string>>): number | undefined {
   const value = Number(headers['retry-after']);
   return Number.isFinite(value) && value >= 0 ? value : undefined;
 }

@@ -12,9 +12,9 @@ import {
   httpRequest,
   isNetworkError,
   isTemporary,
+  pauseAsked_s,
   RetryPolicy,
   refusal,
-  retryAfterSeconds,
 } from './http.ts';
 
 export interface HubFile {
@@ -128,7 +128,7 @@ async function retried(
       if (answer.status < 400) return answer;
       await answer.body.dump();
       if (!isTemporary(answer.status)) throw refusal(url, answer, options.token !== undefined);
-      await retry.failed(url, `it answered ${answer.status}`, retryAfterSeconds(answer.headers));
+      await retry.failed(url, `it answered ${answer.status}`, pauseAsked_s(answer.headers));
     } catch (error) {
       options.signal?.throwIfAborted();
       if (!isNetworkError(error)) throw error;

@@ -11,7 +11,7 @@ import { type Kernel, whatIsWrongWith } from '../../../agent/engine/kernel-proof
 import { MatrixRows } from '../../../agent/engine/matrix-rows.ts';
 import { convertedRowBytes, row_group } from '../../../agent/engine/row-groups.ts';
 import type { PlannedWeight } from '../../../agent/engine/weight-plan.ts';
-import { ggmlRowBytes, ggmlTypeByName } from '../../../native/formats/ggml-types.ts';
+import { ggmlRow_bytes, ggmlTypeByName } from '../../../native/formats/ggml-types.ts';
 import { type Ggml, loadGgml, memoryAt } from '../../../native/ggml.ts';
 import { ProofCache } from '../../../native/proof-cache.ts';
 import type { Pointer } from '../../../native/signature.ts';
@@ -45,7 +45,7 @@ describe('rows that are longer in memory than in the file', () => {
     const bytes = Number(ggml.ggml_backend_buft_get_alloc_size(layout.bufferType, matrix));
     const buffer = ggml.ggml_backend_buft_alloc_buffer(layout.bufferType, bytes)!;
     ggml.ggml_backend_tensor_alloc(buffer, matrix, ggml.ggml_backend_buffer_get_base(buffer)!);
-    const source = bytesOf(height * ggmlRowBytes(ggmlTypeByName(type), width));
+    const source = bytesOf(height * ggmlRow_bytes(ggmlTypeByName(type), width));
     ggml.ggml_backend_tensor_set(matrix, source, 0, source.length);
     return {
       matrix,
@@ -59,7 +59,7 @@ describe('rows that are longer in memory than in the file', () => {
 
   test.each(['Q8_0', 'Q4_K', 'F16'])('are measured and taken where they lie, %s', (type) => {
     const traits = ggmlTypeByName(type);
-    const packed_bytes = ggmlRowBytes(traits, width) + layout.padding_bytes;
+    const packed_bytes = ggmlRow_bytes(traits, width) + layout.padding_bytes;
     expect(convertedRowBytes(ggml, layout.bufferType, traits.id, width, height)).toBe(packed_bytes);
     const { matrix, source, free } = place(type);
     const rows = new MatrixRows(withLongRows);

@@ -10,7 +10,7 @@ import {
   huge_page_bytes,
   isInPageCache,
   mapFile,
-  pageBytes,
+  pageSize_bytes,
   populateForReading,
   readInto,
   SharedMemory,
@@ -71,20 +71,20 @@ describe('the memory of a pool', () => {
 
 describe('a file that is read through a mapping', () => {
   const path = join(folder, 'file');
-  writeFileSync(path, new Uint8Array(4 * pageBytes()).fill(5));
+  writeFileSync(path, new Uint8Array(4 * pageSize_bytes()).fill(5));
 
   test('says where it has no bytes instead of ending the process', () => {
     const descriptor = openSync(path, 'r');
-    const mapping = mapFile(descriptor, 0, 4 * pageBytes())!;
-    expect(populateForReading(mapping, 4 * pageBytes())).toBe(true);
-    expect(isInPageCache(mapping, 4 * pageBytes())).toBe(true);
+    const mapping = mapFile(descriptor, 0, 4 * pageSize_bytes())!;
+    expect(populateForReading(mapping, 4 * pageSize_bytes())).toBe(true);
+    expect(isInPageCache(mapping, 4 * pageSize_bytes())).toBe(true);
     expect(memoryAt(mapping + 5n, 1)[0]).toBe(5);
-    truncateSync(path, pageBytes());
-    expect(populateForReading(mapping, 4 * pageBytes())).toBe(false);
-    unmap(mapping, 4 * pageBytes());
+    truncateSync(path, pageSize_bytes());
+    expect(populateForReading(mapping, 4 * pageSize_bytes())).toBe(false);
+    unmap(mapping, 4 * pageSize_bytes());
     const memory = SharedMemory.create('target', huge_page_bytes);
     const target = memory.map();
-    expect(readInto(target, descriptor, pageBytes() - 3, 8)).toBe(3);
+    expect(readInto(target, descriptor, pageSize_bytes() - 3, 8)).toBe(3);
     expect([...memoryAt(target, 4)]).toEqual([5, 5, 5, 0]);
     expect(readInto(target, 9999, 0, 8)).toBeLessThan(0);
     unmap(target, memory.bytes);

@@ -118,7 +118,7 @@ describe('the reuse store', () => {
   it('never finds a tensor whose load did not end', () => {
     const pool = new TestPool(8);
     const pending = pool.store.begin(wantedModel('m', 'a:4 b:2'));
-    expect(pool.store.reusableBytes(wantedModel('m', 'a:4 b:2').tensors)).toBe(0);
+    expect(pool.store.residentWeights_bytes(wantedModel('m', 'a:4 b:2').tensors)).toBe(0);
     expect(pool.store.stats().active_bytes).toBe(6 * unit);
     pool.store.verify();
     pending.abort();
@@ -171,8 +171,8 @@ describe('the reuse store', () => {
     const pool = new TestPool(12);
     for (const model of ['often', 'rare', 'often', 'often']) pool.load(model, `${model}:5`).lease.release();
     pool.load('new', 'n:5').lease.release();
-    expect(pool.store.reusableBytes(wantedModel('often', 'often:5').tensors)).toBe(5 * unit);
-    expect(pool.store.reusableBytes(wantedModel('rare', 'rare:5').tensors)).toBe(0);
+    expect(pool.store.residentWeights_bytes(wantedModel('often', 'often:5').tensors)).toBe(5 * unit);
+    expect(pool.store.residentWeights_bytes(wantedModel('rare', 'rare:5').tensors)).toBe(0);
   });
 
   it('keeps a model that users would wait for over one of a batch job', () => {
@@ -184,7 +184,7 @@ describe('the reuse store', () => {
     begin('chat', 1);
     begin('batch', 0.1);
     begin('next', 1);
-    expect(pool.store.reusableBytes(wantedModel('chat', 'chat:5').tensors)).toBe(5 * unit);
+    expect(pool.store.residentWeights_bytes(wantedModel('chat', 'chat:5').tensors)).toBe(5 * unit);
   });
 
   it('moves what is in the way without harm to it, and finds it at its new place', () => {
@@ -206,9 +206,9 @@ describe('the reuse store', () => {
     pool.store.alias('unknown', 'other');
     pool.store.verify();
     const wanted = wantedModel('copy', 'content=file2:4');
-    expect(pool.store.reusableBytes(wanted.tensors)).toBe(4 * unit);
+    expect(pool.store.residentWeights_bytes(wanted.tensors)).toBe(4 * unit);
     pool.store.begin(wanted).commit(1).release();
-    expect(pool.store.reusableBytes(wantedModel('copy', 'file2:4').tensors)).toBe(4 * unit);
+    expect(pool.store.residentWeights_bytes(wantedModel('copy', 'file2:4').tensors)).toBe(4 * unit);
     pool.store.verify();
   });
 

@@ -1,7 +1,7 @@
 /** How large the memory pool of a device worker may become. */
 import { expect, test } from 'vitest';
 import type { UnitGroup } from '../../../agent/node/assign-devices.ts';
-import { checkPool, poolBytes } from '../../../agent/node/pool-size.ts';
+import { checkPool, poolSize_bytes } from '../../../agent/node/pool-size.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { unitOf } from '../support.ts';
 
@@ -18,8 +18,8 @@ const group = (memory_bytes: number): UnitGroup => ({
   units: [],
   devices: [{ description: { kind: 'cpu', model: 'test', memory_bytes, isa: [] } }],
 });
-const sizeOf = (host: number, more: Partial<Parameters<typeof poolBytes>[0]>): number =>
-  poolBytes(
+const sizeOf = (host: number, more: Partial<Parameters<typeof poolSize_bytes>[0]>): number =>
+  poolSize_bytes(
     {
       group: group(host),
       memory_limit_bytes: undefined,

@@ -79,7 +79,7 @@ const seen = (state: DeploymentState): Observation => ({
 });
 
 /** Rounds of a keeper over six minutes in which nobody asks. */
-async function sixMinutes(state: DeploymentState): Promise<void> {
+async function scaleUnasked(state: DeploymentState): Promise<void> {
   for (let round = 0; round <= 72; round++) {
     scaler.readDemand([state]);
     await scaler.scale(place.store.require('demo'), seen(state), false);
@@ -93,7 +93,7 @@ const wanted = (): string[] =>
 describe('the scaler', () => {
   it('gives back the youngest jobs, those that do not serve first, and keeps what is always on', async () => {
     const loading = serving(2, { served_at_ms: undefined });
-    await sixMinutes(save(1, [serving(1), loading, serving(3)]));
+    await scaleUnasked(save(1, [serving(1), loading, serving(3)]));
     expect(wanted()).toEqual(['1']);
     expect(events).toEqual([
       expect.objectContaining({ kind: 'scaled', from: 3, to: 1, because: 'nobody has asked for 300 s' }),
@@ -103,7 +103,7 @@ describe('the scaler', () => {
   });
 
   it('lets a model sleep, and says how long it takes to wake', async () => {
-    await sixMinutes(save(0, [serving(1), serving(2)]));
+    await scaleUnasked(save(0, [serving(1), serving(2)]));
     expect(wanted()).toEqual([]);
     expect(place.store.require('demo').scaled).toMatchObject({
       m: { asleep_since_ms: expect.any(Number), wake_s: 20 },
@@ -113,7 +113,7 @@ describe('the scaler', () => {
   it('takes nothing from a deployment that was stopped meanwhile', async () => {
     const state = save(0, [serving(1)]);
     place.store.write({ ...state, desired: 'stopped' });
-    await sixMinutes(state);
+    await scaleUnasked(state);
     expect(wanted()).toEqual(['1']);
     expect(events).toEqual([]);
   });

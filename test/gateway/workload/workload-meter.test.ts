@@ -61,8 +61,8 @@ describe('the load', () => {
     expect(input_tokens).toBeGreaterThan(297);
     expect(output_tokens).toBeGreaterThan(39);
     expect(requests).toBe(120 + 7200 + 36_000);
-    expect(meter.expectedTokens('m')).toBeCloseTo(340, 6);
-    expect(meter.expectedTokens('none')).toBe(0);
+    expect(meter.expectedLength_tokens('m')).toBeCloseTo(340, 6);
+    expect(meter.expectedLength_tokens('none')).toBe(0);
   });
 
   it('has the spread of its lengths', () => {

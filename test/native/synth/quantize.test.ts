@@ -1,6 +1,6 @@
 import koffi from 'koffi';
 import { describe, expect, test } from 'vitest';
-import { ggmlRowBytes, ggmlTypeByName } from '../../../native/formats/ggml-types.ts';
+import { ggmlRow_bytes, ggmlTypeByName } from '../../../native/formats/ggml-types.ts';
 import { findNativeLibraries } from '../../../native/libraries.ts';
 import { fromHalf, toBfloat16, toHalf } from '../../../native/synth/half.ts';
 import { rowEncoders, type SynthTensorType } from '../../../native/synth/quantize.ts';
@@ -29,14 +29,14 @@ function extremes(): Float32Array {
 }
 
 function ours(type: SynthTensorType, values: Float32Array): Uint8Array {
-  const out = new Uint8Array(ggmlRowBytes(ggmlTypeByName(type), values.length));
+  const out = new Uint8Array(ggmlRow_bytes(ggmlTypeByName(type), values.length));
   rowEncoders[type](values, out, 0);
   return out;
 }
 
 function theirs(type: SynthTensorType, values: Float32Array): Uint8Array {
   const traits = ggmlTypeByName(type);
-  const out = new Uint8Array(ggmlRowBytes(traits, values.length));
+  const out = new Uint8Array(ggmlRow_bytes(traits, values.length));
   quantizeChunk(traits.id, values, out, 0, 1, values.length, null);
   return out;
 }
