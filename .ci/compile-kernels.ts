@@ -58,6 +58,7 @@ const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'weights-check.c', flags: avx2 },
   { file: 'activations.c', flags: avx2 },
   { file: 'dispatch.c', flags: [] },
+  { file: 'stream-copy.c', flags: [] },
   { file: 'ggml-operator.c', flags: [] },
   { file: 'ggml-layout.c', flags: [] },
   { file: 'attention-operator.c', flags: [] },

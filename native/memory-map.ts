@@ -218,11 +218,16 @@ export function populateForReading(address: Pointer, bytes: number): boolean {
   return libc().madvise(address, bytes, advice.populate_read) === 0;
 }
 
+/** What mincore(2) answers, a byte a page. Kept, since it is asked thousands of times a load. */
+let residency = new Uint8Array(1024);
+
 /** Whether all pages of a mapped file are in the page cache. `address` and `bytes` as for `populateForReading`. */
 export function isInPageCache(address: Pointer, bytes: number): boolean {
-  const pages = new Uint8Array(Math.ceil(bytes / pageSize_bytes()));
-  if (libc().mincore(address, bytes, pages) !== 0) return false;
-  return pages.every((page) => (page & 1) === 1);
+  const pages = Math.ceil(bytes / pageSize_bytes());
+  if (residency.length < pages) residency = new Uint8Array(pages);
+  if (libc().mincore(address, bytes, residency) !== 0) return false;
+  for (let page = 0; page < pages; page++) if ((residency[page]! & 1) === 0) return false;
+  return true;
 }
 
 /**

@@ -12,7 +12,14 @@ import type { Pointer } from '../../native/signature.ts';
  */
 export const row_group = 32;
 
-const known = new Map<string, number | undefined>();
+/** What came of a trial. */
+interface GroupedLayout {
+  row_bytes: number;
+  /** The layout has the bytes of the file as they are: AMX takes F16 so. */
+  as_in_file: boolean;
+}
+
+const known = new Map<string, GroupedLayout | undefined>();
 
 /**
  * @param rows of the tensor: layouts are chosen by what divides it, so that the trial has the same remainder
@@ -25,6 +32,27 @@ export function convertedRowBytes(
   row_elements: number,
   rows: number,
 ): number | undefined {
+  return groupedLayout(ggml, bufferType, type, row_elements, rows)?.row_bytes;
+}
+
+/** Whether a tensor may be copied into a special layout, as there is nothing to convert. */
+export function isLaidOutAsInFile(
+  ggml: Ggml,
+  bufferType: Pointer,
+  type: number,
+  row_elements: number,
+  rows: number,
+): boolean {
+  return groupedLayout(ggml, bufferType, type, row_elements, rows)?.as_in_file ?? false;
+}
+
+function groupedLayout(
+  ggml: Ggml,
+  bufferType: Pointer,
+  type: number,
+  row_elements: number,
+  rows: number,
+): GroupedLayout | undefined {
   const rest = rows % row_group;
   const key = `${bufferType} ${type} ${row_elements} ${rest}`;
   if (!known.has(key)) known.set(key, tryGroups(ggml, bufferType, type, row_elements, rest));
@@ -37,7 +65,7 @@ function tryGroups(
   type: number,
   row_elements: number,
   rest: number,
-): number | undefined {
+): GroupedLayout | undefined {
   const groups = [row_group, row_group, ...(rest > 0 ? [rest] : [])];
   const rows = groups.reduce((sum, group) => sum + group, 0);
   const context = ggml.ggml_init({
@@ -70,8 +98,9 @@ function tryGroups(
       ggml.ggml_backend_tensor_set(part, source.subarray(begin, end), 0, end - begin);
       row += groups[index]!;
     });
-    const same = Buffer.compare(memoryAt(base, bytes), memoryAt(second, bytes)) === 0;
-    return same ? row_bytes : undefined;
+    const laid_out = memoryAt(base, bytes);
+    if (Buffer.compare(laid_out, memoryAt(second, bytes)) !== 0) return undefined;
+    return { row_bytes, as_in_file: Buffer.compare(laid_out, source) === 0 };
   } finally {
     if (buffer) ggml.ggml_backend_buffer_free(buffer);
     ggml.ggml_free(context);

@@ -8,7 +8,7 @@ import type { Backend } from '../backend/backend.ts';
 import type { PoolLayout, PoolMemory } from '../backend/pool-memory.ts';
 import type { ModelFile } from '../engine/model-file.ts';
 import { stageOperators } from '../engine/operators.ts';
-import { convertedRowBytes, row_group } from '../engine/row-groups.ts';
+import { convertedRowBytes, isLaidOutAsInFile, row_group } from '../engine/row-groups.ts';
 import { planWeights, type WeightPlan } from '../engine/weight-plan.ts';
 import {
   type LoadBeside,
@@ -208,9 +208,13 @@ export class WeightPool {
     const type = ggmlTypeByName(weight.type).id;
     const parts = weight.parts.map(rangeOf);
     const divisible = layout !== this.#memory.plain && (planes === 1 || (rows / planes) % row_group === 0);
+    const { ggml, addressable } = this.#backend;
     const pool_row_bytes = divisible
-      ? convertedRowBytes(this.#backend.ggml, bufferType, type, row_elements, rows)
+      ? convertedRowBytes(ggml, bufferType, type, row_elements, rows)
       : undefined;
+    // Where the host writes to the pool, all layouts are the same memory.
+    const copied =
+      addressable && divisible && isLaidOutAsInFile(ggml, bufferType, type, row_elements, rows);
     return {
       source: {
         parts,
@@ -218,7 +222,7 @@ export class WeightPool {
         row_elements,
         rows,
         planes,
-        layout: this.#memory.layouts.indexOf(layout),
+        layout: copied ? 0 : this.#memory.layouts.indexOf(layout),
         pool_row_bytes,
       },
       wanted: {

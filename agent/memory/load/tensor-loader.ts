@@ -48,8 +48,8 @@ export interface TensorLoaderOptions {
  * or works with them.
  *
  * Bytes come from the page cache, which is the host-memory model cache: where they are in it already, they are
- * converted from where they lie, under a lease on the file; else they are read in large pieces, by as many threads
- * as there are, so that reading and conversion overlap.
+ * converted or copied from where they lie, under a lease on the file; else they are read in large pieces, by as many
+ * threads as there are, so that reading and conversion overlap.
  */
 export class TensorLoader {
   readonly #memory: PoolMemory;
@@ -90,8 +90,7 @@ export class TensorLoader {
     contents?: ContentHashes,
   ): TensorLoading {
     const { unit_bytes } = this.#options;
-    const mapped = this.#options.mapped && tensors.some(({ layout }) => layout !== 0);
-    const source = new OpenModelFile(file, mapped);
+    const source = new OpenModelFile(file, this.#options.mapped && !this.#upload);
     const offered = contents && this.#peers?.cut(file, tensors, unit_bytes, contents);
     const work: LoadWork = {
       descriptor: source.descriptor,

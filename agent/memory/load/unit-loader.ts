@@ -9,11 +9,17 @@ import {
   readInto,
 } from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
+import { loadStreamCopy } from '../../../native/stream-copy.ts';
 import { type Place, placeIn } from '../../backend/pool-memory.ts';
 import { GroupClaims } from '../peers/group-claims.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import type { ConvertedPiece, FileRange, Piece, Unit } from './pieces.ts';
 
+/**
+ * Of a piece that is copied past the caches. Lower: more pieces of which it takes as long to ask where they are as to
+ * copy them; higher: fewer that are copied quickly.
+ */
+const streamed_bytes_min = 128 * 1024;
 /** Beyond every piece: ggml compares what is written with the size of the tensor. */
 const any_bytes = 2 ** 50;
 
@@ -23,6 +29,7 @@ type Staged = (range: FileRange) => Pointer;
 /** What one thread does of a load: reads units, and converts those whose layout is not that of the file. */
 export class UnitLoader {
   readonly #ggml: Ggml;
+  readonly #streamCopy = loadStreamCopy();
   #staging: StagingMemory | undefined;
 
   constructor(ggml: Ggml) {
@@ -99,12 +106,28 @@ export class UnitLoader {
       if (work.upload) {
         const source = staged?.(range) ?? this.#stage(work, [range], undefined);
         this.#ggml.ggml_backend_tensor_set(structs.bytesAt(place), source, 0, piece.bytes);
-      } else copyRange(work, place.address, range, staged);
+      } else if (staged || !this.#stream(work, place.address, range))
+        copyRange(work, place.address, range, staged);
       return;
     }
     const tensor = structs.at(piece);
     const source = sourceInMemory(work, piece, staged) ?? this.#stage(work, piece.ranges, staged);
     this.#ggml.ggml_backend_tensor_set(tensor, source, 0, piece.bytes);
+  }
+
+  /**
+   * Copies from the page cache past the CPU's caches, where both ends are in memory: a new page of the pool is in the
+   * caches when the kernel has zeroed it, and is written there sooner.
+   * @returns whether it did
+   */
+  #stream(work: LoadWork, address: Pointer, range: FileRange): boolean {
+    if (!this.#streamCopy || range.size_bytes < streamed_bytes_min) return false;
+    if (!isInMemory(address, range.size_bytes)) return false;
+    const source = cachedSource(work, range);
+    if (source === undefined) return false;
+    // Pages of the file are mapped as they are touched: threads that have them mapped first get into each other's way.
+    this.#streamCopy(address, source, range.size_bytes);
+    return true;
   }
 
   #stage(work: LoadWork, ranges: readonly FileRange[], staged: Staged | undefined): Pointer {
@@ -140,15 +163,19 @@ function stagingMemory(ggml: Ggml, hostType: Pointer | undefined, bytes: number)
   return { address, bytes, free: () => koffi.free(address) };
 }
 
-/** The bytes of a piece in one place of the memory; undefined where they must be brought together. */
+/** The bytes of a piece in one place of the memory; undefined where they must be brought together, or read. */
 function sourceInMemory(
   work: LoadWork,
-  piece: ConvertedPiece,
+  { ranges }: ConvertedPiece,
   staged: Staged | undefined,
 ): Pointer | undefined {
-  if (!staged) return mappedSource(work, piece);
-  const [range, ...others] = piece.ranges;
-  return range && others.length === 0 ? staged(range) : undefined;
+  const [range, ...others] = ranges;
+  if (!range || others.length > 0) return undefined;
+  if (staged) return staged(range);
+  const source = cachedSource(work, range);
+  if (source === undefined) return undefined;
+  const { begin, bytes } = pagesOf(source, range.size_bytes);
+  return populateForReading(begin, bytes) ? source : undefined;
 }
 
 function copyRange(work: LoadWork, address: Pointer, range: FileRange, staged: Staged | undefined): void {
@@ -157,19 +184,24 @@ function copyRange(work: LoadWork, address: Pointer, range: FileRange, staged: S
 }
 
 /**
- * The bytes of a piece in the page cache itself, which saves a copy; undefined where they must be read: they are
- * not there yet, are in several places, or nothing keeps the file from being cut off meanwhile.
+ * Bytes of the file in the page cache itself, which saves a copy; undefined where they must be read: they are not there
+ * yet, or nothing keeps the file from being cut off meanwhile.
  */
-function mappedSource({ mapping, descriptor }: LoadWork, { ranges }: ConvertedPiece): Pointer | undefined {
-  const [range, ...others] = ranges;
-  if (mapping === undefined || !range || others.length > 0) return undefined;
-  const page = pageSize_bytes();
-  const begin = Math.floor(range.offset_bytes / page) * page;
-  const bytes = range.offset_bytes + range.size_bytes - begin;
-  const address = mapping + BigInt(begin);
-  if (!leaseHolds(descriptor)) return undefined;
-  if (!isInPageCache(address, bytes) || !populateForReading(address, bytes)) return undefined;
-  return mapping + BigInt(range.offset_bytes);
+function cachedSource({ mapping, descriptor }: LoadWork, range: FileRange): Pointer | undefined {
+  if (mapping === undefined || !leaseHolds(descriptor)) return undefined;
+  const address = mapping + BigInt(range.offset_bytes);
+  return isInMemory(address, range.size_bytes) ? address : undefined;
+}
+
+function isInMemory(address: Pointer, size_bytes: number): boolean {
+  const { begin, bytes } = pagesOf(address, size_bytes);
+  return isInPageCache(begin, bytes);
+}
+
+/** The whole pages that some bytes lie in; the last one may end behind them. */
+function pagesOf(address: Pointer, size_bytes: number): { begin: Pointer; bytes: number } {
+  const before = address % BigInt(pageSize_bytes());
+  return { begin: address - before, bytes: size_bytes + Number(before) };
 }
 
 class ReadFailure extends Error {

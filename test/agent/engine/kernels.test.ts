@@ -9,7 +9,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { KernelChoice, kernelChoice } from '../../../agent/engine/kernel-choice.ts';
 import { type Kernel, whatIsWrongWith } from '../../../agent/engine/kernel-proof.ts';
 import { MatrixRows } from '../../../agent/engine/matrix-rows.ts';
-import { convertedRowBytes, row_group } from '../../../agent/engine/row-groups.ts';
+import { convertedRowBytes, isLaidOutAsInFile, row_group } from '../../../agent/engine/row-groups.ts';
 import type { PlannedWeight } from '../../../agent/engine/weight-plan.ts';
 import { ggmlRow_bytes, ggmlTypeByName } from '../../../native/formats/ggml-types.ts';
 import { type Ggml, loadGgml, memoryAt } from '../../../native/ggml.ts';
@@ -61,6 +61,9 @@ describe('rows that are longer in memory than in the file', () => {
     const traits = ggmlTypeByName(type);
     const packed_bytes = ggmlRow_bytes(traits, width) + layout.padding_bytes;
     expect(convertedRowBytes(ggml, layout.bufferType, traits.id, width, height)).toBe(packed_bytes);
+    expect(isLaidOutAsInFile(ggml, layout.bufferType, traits.id, width, height)).toBe(false);
+    const plain = ggml.ggml_backend_cpu_buffer_type()!;
+    expect(isLaidOutAsInFile(ggml, plain, traits.id, width, height)).toBe(true);
     const { matrix, source, free } = place(type);
     const rows = new MatrixRows(withLongRows);
     const base = ggml.ggml_get_data(matrix)!;

@@ -123,11 +123,11 @@ describe('weights in a pool', () => {
     });
   });
 
-  test('read through a mapping and by pread are the same', async () => {
-    const path = await model('small-llama', 'Q4_0');
+  test.each(['Q4_0', 'F16'] as const)('%s read through a mapping and by pread are the same', async (type) => {
+    const path = await model('small-llama', type);
     const expected = alone(path);
-    for (const mapped of [true, false]) {
-      const { engine } = openIn(newPool({ mapped, pool_bytes: 64 * mib }), path);
+    for (const how of [{ mapped: true }, { mapped: false }, { mapped: true, populate: true }]) {
+      const { engine } = openIn(newPool({ ...how, pool_bytes: 128 * mib }), path);
       expectSame(engine, expected);
       engine.close();
     }
