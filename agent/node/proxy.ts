@@ -2,7 +2,13 @@
  * Passes OpenAI requests on to the engine of a unit and its answer back, unchanged, as fast as the slower side takes
  * it.
  */
-import { type IncomingMessage, type OutgoingHttpHeaders, request, type ServerResponse } from 'node:http';
+import {
+  type ClientRequest,
+  type IncomingMessage,
+  type OutgoingHttpHeaders,
+  request,
+  type ServerResponse,
+} from 'node:http';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers as headerNames, limits, type OpenAiError } from '../../spec/wire.ts';
 import { answerError, openAiError } from './answers.ts';
@@ -27,7 +33,7 @@ const not_passed_on = new Set([
   'expect',
 ]);
 
-export interface ProxiedRequest {
+export interface PassedRequest {
   incoming: IncomingMessage;
   outgoing: ServerResponse;
   upstream: Upstream;
@@ -58,137 +64,182 @@ export type HandOver = (error: HpcserveError) => void;
  * A client that goes away ends the engine's work on its request; an engine that ends in the middle of an answer
  * ends the client's connection, so that nobody takes half an answer for a whole one.
  */
-export function proxyRequest(proxied: ProxiedRequest): void {
-  const { incoming, outgoing, upstream, answer_headers, traffic, body, onEnd } = proxied;
-  const declared = Number(incoming.headers['content-length'] ?? 0);
-  if (declared > limits.body_bytes) {
-    answerError(outgoing, bodyTooLarge(), 413);
-    incoming.resume();
-    onEnd();
+export function proxyRequest(proxied: PassedRequest): void {
+  const { incoming, outgoing, onEnd } = proxied;
+  if (Number(incoming.headers['content-length'] ?? 0) <= limits.body_bytes) {
+    new Passage(proxied).begin();
     return;
   }
-  const headers: OutgoingHttpHeaders = { ...passedOn(incoming.headers), host: 'localhost' };
-  if (body !== undefined) headers['content-length'] = body.length;
-  if (upstream.key !== undefined) headers.authorization = `Bearer ${upstream.key}`;
-  const { method, url } = incoming;
-  const passed = request({ ...connectionTo(upstream), method, path: proxied.path ?? url, headers });
-  passed.setNoDelay(true);
+  answerError(outgoing, bodyTooLarge(), 413);
+  incoming.resume();
+  onEnd();
+}
 
-  const unanswered: UnansweredRequest = { id: String(incoming.headers[headerNames.request_id] ?? '') };
-  traffic.unanswered.add(unanswered);
-  incoming.once('end', () => {
-    unanswered.passed_ms = performance.now();
-  });
-  let received_bytes = 0;
-  incoming.on('data', (chunk: Buffer) => {
-    received_bytes += chunk.length;
-    if (received_bytes <= limits.body_bytes) return;
-    incoming.unpipe(passed);
-    passed.destroy();
-    if (!outgoing.headersSent) answerError(outgoing, bodyTooLarge(), 413);
-    incoming.resume();
-  });
-  if (body === undefined) incoming.pipe(passed);
-  else passed.end(body);
-
-  let handedOver = false;
-  const cut = (): void => {
-    if (!handedOver) outgoing.destroy();
-  };
-  const refuse = (error: HpcserveError, more: OutgoingHttpHeaders = {}): void => {
-    // Cut off in the middle: no proper end may follow.
-    if (outgoing.headersSent) cut();
-    else if (!outgoing.destroyed) answerError(outgoing, error, undefined, { ...answer_headers, ...more });
-  };
-  const fail = (because: string): void => {
-    const what = 'the engine of this session did not answer';
-    refuse(new HpcserveError('E_AGENT_UPSTREAM', { what, because }));
-  };
-
-  let answer: IncomingMessage | undefined;
-  let streams = 0;
-  let paced: ReturnType<Traffic['pace']['join']> | undefined;
+/** A request on its way to the engine, and its answer on the way back. */
+class Passage {
+  readonly #proxied: PassedRequest;
+  readonly #passed: ClientRequest;
+  readonly #deadlines: DeadlineWatch;
+  readonly #unanswered: UnansweredRequest;
+  #answer: IncomingMessage | undefined;
+  /** 1 while a stream of events is on its way. */
+  #streams = 0;
+  #paced: ReturnType<Traffic['pace']['join']> | undefined;
   /** The last bytes of a stream of events. */
-  let lastBytes = Buffer.alloc(0);
-  passed.once('response', (response) => {
-    traffic.unanswered.delete(unanswered);
-    answer = response;
+  #lastBytes = Buffer.alloc(0);
+  #handedOver = false;
+
+  constructor(proxied: PassedRequest) {
+    this.#proxied = proxied;
+    const { incoming, outgoing } = proxied;
+    this.#passed = openPassed(proxied);
+    this.#unanswered = { id: String(incoming.headers[headerNames.request_id] ?? '') };
+    this.#deadlines = new DeadlineWatch(
+      proxied.deadlines,
+      String(incoming.headers.accept).includes('text/event-stream'),
+      () => outgoing.writableNeedDrain,
+      (kind, error) => {
+        const event = openAiError(error, error.http_status);
+        if (kind === 'replica') this.#giveUp(error, event);
+        // Of a kind that no gateway takes for the replica's failure: another would need as long.
+        else
+          this.#giveUp(
+            error,
+            { error: { ...event.error, type: 'timeout_error' } },
+            { 'x-should-retry': 'false' },
+          );
+      },
+    );
+  }
+
+  begin(): void {
+    const { outgoing, traffic, onSessionEnd, onHandOver, onEnd } = this.#proxied;
+    const passed = this.#passed;
+    traffic.unanswered.add(this.#unanswered);
+    this.#send();
+    passed.once('response', (response) => this.#receive(response));
+    // Without a listener Node closes such a connection and says nothing: the client would wait for ever.
+    passed.once('upgrade', (_response, socket) => {
+      socket.destroy();
+      this.#fail('it changed the protocol, which nobody asked for');
+    });
+    passed.on('error', (error) => this.#fail(error.message));
+    const forget = onSessionEnd((error) => this.#endWithSession(error));
+    const keep = onHandOver((error) => this.#giveUp(error, openAiError(error, error.http_status)));
+    outgoing.once('close', () => {
+      this.#deadlines.close();
+      traffic.unanswered.delete(this.#unanswered);
+      traffic.streams -= this.#streams;
+      this.#streams = 0;
+      this.#paced?.leave();
+      forget();
+      keep();
+      if (!outgoing.writableFinished) {
+        this.#answer?.destroy();
+        passed.destroy();
+      }
+      onEnd();
+    });
+  }
+
+  /** The body, or what stands in its place. */
+  #send(): void {
+    const { incoming, outgoing, body } = this.#proxied;
+    const passed = this.#passed;
+    incoming.once('end', () => {
+      this.#unanswered.passed_ms = performance.now();
+    });
+    let received_bytes = 0;
+    incoming.on('data', (chunk: Buffer) => {
+      received_bytes += chunk.length;
+      if (received_bytes <= limits.body_bytes) return;
+      incoming.unpipe(passed);
+      passed.destroy();
+      if (!outgoing.headersSent) answerError(outgoing, bodyTooLarge(), 413);
+      incoming.resume();
+    });
+    if (body === undefined) incoming.pipe(passed);
+    else passed.end(body);
+  }
+
+  #receive(response: IncomingMessage): void {
+    const { outgoing, traffic, answer_headers } = this.#proxied;
+    traffic.unanswered.delete(this.#unanswered);
+    this.#answer = response;
     const status = response.statusCode ?? 0;
     if (status < 200 || status > 599) {
       response.destroy();
-      fail(`it answered with the impossible status ${status}`);
+      this.#fail(`it answered with the impossible status ${status}`);
       return;
     }
     outgoing.writeHead(status, { ...passedOn(response.headers), ...answer_headers });
     outgoing.flushHeaders();
     response.pipe(outgoing);
     if (String(response.headers['content-type']).startsWith('text/event-stream')) {
-      streams = 1;
+      this.#streams = 1;
       traffic.streams++;
     }
     response.on('data', (chunk: Buffer) => {
       traffic.answer_bytes += chunk.length;
-      if (streams === 0) return;
+      if (this.#streams === 0) return;
       const now_ms = performance.now();
-      if (paced) paced.arrived(now_ms);
-      else paced = traffic.pace.join(() => outgoing.writableNeedDrain, now_ms);
-      lastBytes = Buffer.concat([lastBytes, chunk.subarray(-4)]).subarray(-4);
-      deadlines.progressed();
+      if (this.#paced) this.#paced.arrived(now_ms);
+      else this.#paced = traffic.pace.join(() => outgoing.writableNeedDrain, now_ms);
+      this.#lastBytes = Buffer.concat([this.#lastBytes, chunk.subarray(-4)]).subarray(-4);
+      this.#deadlines.progressed();
     });
-    response.on('aborted', cut);
-    response.on('error', cut);
-  });
-  // Without a listener Node closes such a connection and says nothing: the client would wait for ever.
-  passed.once('upgrade', (_response, socket) => {
-    socket.destroy();
-    fail('it changed the protocol, which nobody asked for');
-  });
-  passed.on('error', (error) => fail(error.message));
-  // An engine that hangs keeps its connections open.
-  const forget = proxied.onSessionEnd((error) => {
+    response.on('aborted', () => this.#cut());
+    response.on('error', () => this.#cut());
+  }
+
+  /** An engine that hangs keeps its connections open. */
+  #endWithSession(error: HpcserveError): void {
     // Where no other can be why, gateways are told to ask nobody else.
-    if (isBlamed(error, unanswered))
-      refuse(silent(error), isAlone(error) ? { 'x-should-retry': 'false' } : {});
-    else fail('its process hangs or has ended');
-    passed.destroy();
-  });
+    if (isBlamed(error, this.#unanswered))
+      this.#refuse(silent(error), isAlone(error) ? { 'x-should-retry': 'false' } : {});
+    else this.#fail('its process hangs or has ended');
+    this.#passed.destroy();
+  }
+
+  #fail(because: string): void {
+    const what = 'the engine of this session did not answer';
+    this.#refuse(new HpcserveError('E_AGENT_UPSTREAM', { what, because }));
+  }
+
+  #refuse(error: HpcserveError, more: OutgoingHttpHeaders = {}): void {
+    const { outgoing, answer_headers } = this.#proxied;
+    // Cut off in the middle: no proper end may follow.
+    if (outgoing.headersSent) this.#cut();
+    else if (!outgoing.destroyed) answerError(outgoing, error, undefined, { ...answer_headers, ...more });
+  }
+
+  #cut(): void {
+    if (!this.#handedOver) this.#proxied.outgoing.destroy();
+  }
+
   /** @param event what a stream that has begun ends with */
-  const giveUp = (error: HpcserveError, event: OpenAiError, more: OutgoingHttpHeaders = {}): void => {
+  #giveUp(error: HpcserveError, event: OpenAiError, more: OutgoingHttpHeaders = {}): void {
+    const { outgoing, answer_headers } = this.#proxied;
     if (outgoing.destroyed || outgoing.writableEnded) return;
-    answer?.unpipe(outgoing);
+    this.#answer?.unpipe(outgoing);
     if (!outgoing.headersSent) answerError(outgoing, error, undefined, { ...answer_headers, ...more });
-    else if (streams > 0 && betweenEvents(lastBytes)) {
-      handedOver = true;
+    else if (this.#streams > 0 && betweenEvents(this.#lastBytes)) {
+      this.#handedOver = true;
       outgoing.end(`data: ${JSON.stringify(event)}\n\n`);
     } else outgoing.destroy(); // in the middle of an event or a JSON text nothing can be said
-    passed.destroy();
-  };
-  const keep = proxied.onHandOver((error) => giveUp(error, openAiError(error, error.http_status)));
-  const deadlines = new DeadlineWatch(
-    proxied.deadlines,
-    String(incoming.headers.accept).includes('text/event-stream'),
-    () => outgoing.writableNeedDrain,
-    (kind, error) => {
-      const event = openAiError(error, error.http_status);
-      if (kind === 'replica') giveUp(error, event);
-      // Of a kind that no gateway takes for the replica's failure: another would need as long.
-      else giveUp(error, { error: { ...event.error, type: 'timeout_error' } }, { 'x-should-retry': 'false' });
-    },
-  );
-  outgoing.once('close', () => {
-    deadlines.close();
-    traffic.unanswered.delete(unanswered);
-    traffic.streams -= streams;
-    streams = 0;
-    paced?.leave();
-    forget();
-    keep();
-    if (!outgoing.writableFinished) {
-      answer?.destroy();
-      passed.destroy();
-    }
-    onEnd();
-  });
+    this.#passed.destroy();
+  }
+}
+
+/** The request to the engine, of which nothing was sent yet. */
+function openPassed({ incoming, upstream, body, path }: PassedRequest): ClientRequest {
+  const headers: OutgoingHttpHeaders = { ...passedOn(incoming.headers), host: 'localhost' };
+  if (body !== undefined) headers['content-length'] = body.length;
+  if (upstream.key !== undefined) headers.authorization = `Bearer ${upstream.key}`;
+  const { method, url } = incoming;
+  const passed = request({ ...connectionTo(upstream), method, path: path ?? url, headers });
+  passed.setNoDelay(true);
+  return passed;
 }
 
 /** Whether the engine fell silent when it may have been reading this request. */

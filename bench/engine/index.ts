@@ -64,41 +64,66 @@ async function round(contestant: Contestant, index: number, runs: Runs): Promise
 
 const noRuns = (): Runs => ({ decode: [], prefill: [], batch: [] });
 
+/** What alternating rounds of both gave. */
+interface Comparison {
+  ours: Runs;
+  theirs: Runs;
+  pss_bytes: { ours: number; theirs: number };
+  weight_bytes: number;
+}
+
+interface Setup {
+  model_path: string;
+  threads: number;
+}
+
 async function compare(
   quantization: Quantization,
   settings: { pairs: number; threads: number; bandwidth: number },
   log: (line: string) => void,
 ): Promise<BenchResult[]> {
   const setup = { model_path: await modelFile(quantization, log), threads: settings.threads };
+  const compared = await alternate(quantization, setup, settings.pairs, log);
+  return [
+    ...speedResults(quantization, compared),
+    ...memoryResults(quantization, compared, settings.bandwidth),
+    ...(await invariantCost(quantization, setup, compared.ours, log)),
+  ];
+}
+
+async function alternate(
+  quantization: Quantization,
+  setup: Setup,
+  pairs: number,
+  log: (line: string) => void,
+): Promise<Comparison> {
   const ours = await Contestant.start({ contender: 'native', ...setup });
   const theirs = await Contestant.start({ contender: 'libllama', ...setup });
   const runs = { ours: noRuns(), theirs: noRuns() };
-  let memory: { ours: number; theirs: number };
-  let weight_bytes: number;
   try {
     // One round each that does not count: pages and caches are as warm as in service.
     for (const contestant of [ours, theirs]) await round(contestant, 1000, noRuns());
-    for (let pair = 0; pair < settings.pairs; pair++) {
+    for (let pair = 0; pair < pairs; pair++) {
       const first = pair % 2 === 0;
       for (const mine of [first, !first])
         await round(mine ? ours : theirs, pair, mine ? runs.ours : runs.theirs);
-      log(
-        `${quantization} pair ${pair + 1}/${settings.pairs}: ${tasks
-          .map(
-            ({ kind, what }) =>
-              `${what} ${rate(runs.ours[kind].at(-1)!).toFixed(1)} / ${rate(runs.theirs[kind].at(-1)!).toFixed(1)}`,
-          )
-          .join(' · ')} tokens/s`,
-      );
+      const rates = tasks.map(({ kind, what }) => {
+        const [own, other] = [runs.ours, runs.theirs].map((all) => rate(all[kind].at(-1)!).toFixed(1));
+        return `${what} ${own} / ${other}`;
+      });
+      log(`${quantization} pair ${pair + 1}/${pairs}: ${rates.join(' · ')} tokens/s`);
     }
-    memory = { ours: ours.pss_bytes(), theirs: theirs.pss_bytes() };
-    weight_bytes = ours.weight_bytes;
+    const pss_bytes = { ours: ours.pss_bytes(), theirs: theirs.pss_bytes() };
+    return { ...runs, pss_bytes, weight_bytes: ours.weight_bytes };
   } finally {
     await Promise.all([ours.stop(), theirs.stop()]);
   }
-  const results = tasks.map(({ kind, what }): BenchResult => {
-    const own = medianRate(runs.ours[kind]);
-    const other = medianRate(runs.theirs[kind]);
+}
+
+function speedResults(quantization: Quantization, { ours, theirs }: Comparison): BenchResult[] {
+  const speeds = tasks.map(({ kind, what }): BenchResult => {
+    const own = medianRate(ours[kind]);
+    const other = medianRate(theirs[kind]);
     return {
       what: `${quantization}: ${what}`,
       unit: 'tokens/s',
@@ -110,10 +135,10 @@ async function compare(
       holds: own / other >= speed_bar,
     };
   });
-  for (const { kind, what } of tasks) {
-    const own = medianCpu(runs.ours[kind]);
-    const other = medianCpu(runs.theirs[kind]);
-    results.push({
+  const times = tasks.map(({ kind, what }): BenchResult => {
+    const own = medianCpu(ours[kind]);
+    const other = medianCpu(theirs[kind]);
+    return {
       what: `${quantization}: ${what}, CPU time`,
       unit: 'ms/token',
       ours: own,
@@ -122,35 +147,45 @@ async function compare(
       ratio: other / own,
       bar: '',
       holds: null,
-    });
-  }
-  results.push({
-    what: `${quantization}: memory (PSS)`,
-    unit: 'MiB',
-    ours: memory.ours / 2 ** 20,
-    peer,
-    theirs: memory.theirs / 2 ** 20,
-    ratio: memory.theirs / memory.ours,
-    bar: 'ours ≤ 1.1 × theirs',
-    holds: memory.theirs / memory.ours >= pss_bar,
+    };
   });
-  results.push({
-    what: `${quantization}: share of memory bandwidth at decode of 1 sequence`,
-    unit: 'share',
-    ours: (weight_bytes * medianRate(runs.ours.decode)) / settings.bandwidth,
-    peer: '',
-    theirs: null,
-    ratio: null,
-    bar: '',
-    holds: null,
-  });
-  results.push(...(await invariantCost(quantization, setup, runs.ours, log)));
-  return results;
+  return [...speeds, ...times];
+}
+
+/** @param bandwidth of memory, bytes per second */
+function memoryResults(
+  quantization: Quantization,
+  { ours, pss_bytes, weight_bytes }: Comparison,
+  bandwidth: number,
+): BenchResult[] {
+  const ratio = pss_bytes.theirs / pss_bytes.ours;
+  return [
+    {
+      what: `${quantization}: memory (PSS)`,
+      unit: 'MiB',
+      ours: pss_bytes.ours / 2 ** 20,
+      peer,
+      theirs: pss_bytes.theirs / 2 ** 20,
+      ratio,
+      bar: 'ours ≤ 1.1 × theirs',
+      holds: ratio >= pss_bar,
+    },
+    {
+      what: `${quantization}: share of memory bandwidth at decode of 1 sequence`,
+      unit: 'share',
+      ours: (weight_bytes * medianRate(ours.decode)) / bandwidth,
+      peer: '',
+      theirs: null,
+      ratio: null,
+      bar: '',
+      holds: null,
+    },
+  ];
 }
 
 async function invariantCost(
   quantization: Quantization,
-  setup: { model_path: string; threads: number },
+  setup: Setup,
   free: Runs,
   log: (line: string) => void,
 ): Promise<BenchResult[]> {

@@ -102,9 +102,7 @@ async function run(options: BenchOptions): Promise<BenchResult[]> {
   const wanted = (options.args.length > 0 ? options.args : Object.keys(parts)) as Part[];
   const programs = ensurePrograms(options.log);
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-bench-'));
-  const closers: (() => Promise<unknown> | unknown)[] = [
-    () => rmSync(folder, { recursive: true, force: true }),
-  ];
+  const closers: Closers = [() => rmSync(folder, { recursive: true, force: true })];
   try {
     const stage = await setUp(folder, programs, closers);
     const results: BenchResult[] = [];
@@ -115,33 +113,17 @@ async function run(options: BenchOptions): Promise<BenchResult[]> {
   }
 }
 
-async function setUp(
-  folder: string,
-  programs: Record<Program, string>,
-  closers: (() => Promise<unknown> | unknown)[],
-): Promise<Stage> {
+type Closers = (() => Promise<unknown> | unknown)[];
+/** Starts a program on some cores, and waits until it listens. */
+type Start = (name: string, onCores: number[], command: string[], port: number) => Promise<Pinned>;
+
+async function setUp(folder: string, programs: Stage['programs'], closers: Closers): Promise<Stage> {
   const cores = availableParallelism();
   if (cores < 2)
     throw new Error('the gateway bench needs two cores: one for the proxy, one for load and upstream');
   const proxyCores = [cores - 1];
   const loadCores = Array.from({ length: cores - 1 }, (_, core) => core);
-  const output = openSync(join(folder, 'output.log'), 'a');
-  const start = async (name: string, onCores: number[], command: string[], port: number): Promise<Pinned> => {
-    const started = startPinned(programs.taskset, onCores, command, { cwd: folder, output });
-    closers.push(() => started.stop());
-    try {
-      await untilListening(port, started.child);
-    } catch (error) {
-      throw new Error(
-        `${name} did not start: ${readFileSync(join(folder, 'output.log'), 'utf8').slice(-2000)}`,
-        {
-          cause: error,
-        },
-      );
-    }
-    return started;
-  };
-
+  const start = starter(folder, programs, closers);
   const mesh_folder = join(folder, 'mesh');
   const registry = await RendezvousRegistry.open(mesh_folder, { create: true });
   closers.push(() => registry.close());
@@ -149,93 +131,129 @@ async function setUp(
   const provider_key_file = join(folder, 'provider.key');
   const provider = ProviderKey.loadOrCreate(provider_key_file);
   const delegation = delegationOf(provider);
-  const upstreamPort = await freePort();
-  const session = await LocalSession.join(
-    registry,
-    metadata('bench', upstreamPort),
-    undefined,
-    () => delegation,
+  const nginxCommand = (config: string): string[] => [programs.nginx, '-c', config, '-p', folder];
+  const upstream = await instantUpstream(registry, delegation, folder, (config, port) =>
+    start('the upstream', loadCores, nginxCommand(config), port),
   );
-  const heartbeat = JSON.stringify(beat(session.id, 'bench', 1));
-  const upstreamConfig = writeUpstreamConfig(folder, {
-    port: upstreamPort,
-    certificate_pem: session.identity.certificate_pem,
-    private_key_pem: session.identity.privateKeyPem(),
-    heartbeat,
-    answer,
-  });
-  await start('the upstream', loadCores, [programs.nginx, '-c', upstreamConfig, '-p', folder], upstreamPort);
-  await session.update({ lifecycle: 'SERVING' });
-
   const paced = await pacedSession(registry, 'bench-stream', delegation, sse, closers);
   await pacedSession(registry, 'bench-many', delegation, manyStreams, closers);
 
-  const gatewayPort = await freePort();
-  const config: GatewayConfig = {
-    format: 1,
-    site: 'bench',
-    provider: 'bench@bench',
-    provider_key_file,
-    host: '127.0.0.1',
-    port: gatewayPort,
-    mesh_folder,
-    gateway_folder: join(folder, 'gateway'),
-    deployments_folder: join(folder, 'deployments'),
-    mesh: { host: '127.0.0.1', bootstrap: [], relay: [] },
-  };
-  mkdirSync(config.gateway_folder, { mode: 0o700 });
-  const configFile = join(config.gateway_folder, gatewayFiles.config);
-  writeFileSync(configFile, JSON.stringify(config));
+  const config = writeGatewayConfig(folder, mesh_folder, provider_key_file, await freePort());
   const main = join(packageRoot, 'dist/gateway/main.js');
+  const configFile = join(config.gateway_folder, gatewayFiles.config);
   const gateway = await start(
     'the gateway',
     proxyCores,
     [process.execPath, ...gatewayNodeOptions, ...gatewayFlags(), main, '--config', configFile],
-    gatewayPort,
+    config.port,
   );
-  const nginxPort = await freePort();
-  const proxyConfig = writeProxyConfig(folder, 'proxy', nginxPort, {
-    port: upstreamPort,
-    session_id: session.id,
-  });
-  const nginx = await start(
-    'nginx',
-    proxyCores,
-    [programs.nginx, '-c', proxyConfig, '-p', folder],
-    nginxPort,
-  );
-  const streamPort = await freePort();
-  const streamConfig = writeProxyConfig(folder, 'stream-proxy', streamPort, {
-    port: paced.port,
-    session_id: paced.session_id,
-  });
-  const nginxStream = await start(
-    'nginx',
-    proxyCores,
-    [programs.nginx, '-c', streamConfig, '-p', folder],
-    streamPort,
-  );
-
-  const origin = `http://127.0.0.1:${gatewayPort}`;
-  const token = readFileSync(join(config.gateway_folder, gatewayFiles.admin_token), 'utf8').trim();
-  const made = await fetch(`${origin}/hpcserve/v1/keys`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ name: 'bench', settings: { ...keySettings, providers: [provider.id] } }),
-  });
-  const { key } = (await made.json()) as { key: string };
-  await untilServed(origin, key, ['bench', 'bench-stream', 'bench-many']);
   const path = '/v1/chat/completions';
+  const proxyOf = async (name: string, to: Upstream): Promise<Pinned & { url: string }> => {
+    const port = await freePort();
+    const started = await start(
+      'nginx',
+      proxyCores,
+      nginxCommand(writeProxyConfig(folder, name, port, to)),
+      port,
+    );
+    return { ...started, url: `http://127.0.0.1:${port}${path}` };
+  };
+  const nginx = await proxyOf('proxy', upstream);
+  const nginxStream = await proxyOf('stream-proxy', paced);
+
+  const origin = `http://127.0.0.1:${config.port}`;
+  const key = await makeKey(origin, config, provider);
+  await untilServed(origin, key, ['bench', 'bench-stream', 'bench-many']);
   return {
     programs,
     folder,
     key,
     loadCores,
     gateway: { ...gateway, url: origin + path },
-    nginx: { ...nginx, url: `http://127.0.0.1:${nginxPort}${path}` },
-    nginxStream: { ...nginxStream, url: `http://127.0.0.1:${streamPort}${path}` },
-    upstreamUrl: `https://127.0.0.1:${upstreamPort}${path}`,
+    nginx,
+    nginxStream,
+    upstreamUrl: `https://127.0.0.1:${upstream.port}${path}`,
   };
+}
+
+function starter(folder: string, programs: Stage['programs'], closers: Closers): Start {
+  const log = join(folder, 'output.log');
+  const output = openSync(log, 'a');
+  return async (name, onCores, command, port) => {
+    const started = startPinned(programs.taskset, onCores, command, { cwd: folder, output });
+    closers.push(() => started.stop());
+    try {
+      await untilListening(port, started.child);
+    } catch (error) {
+      const last = readFileSync(log, 'utf8').slice(-2000);
+      throw new Error(`${name} did not start: ${last}`, { cause: error });
+    }
+    return started;
+  };
+}
+
+interface Upstream {
+  port: number;
+  session_id: string;
+}
+
+/** A session of the mesh that answers at once, always the same. */
+async function instantUpstream(
+  registry: RendezvousRegistry,
+  delegation: Delegation,
+  folder: string,
+  start: (config: string, port: number) => Promise<unknown>,
+): Promise<Upstream> {
+  const port = await freePort();
+  const session = await LocalSession.join(registry, metadata('bench', port), undefined, () => delegation);
+  const config = writeUpstreamConfig(folder, {
+    port,
+    certificate_pem: session.identity.certificate_pem,
+    private_key_pem: session.identity.privateKeyPem(),
+    heartbeat: JSON.stringify(beat(session.id, 'bench', 1)),
+    answer,
+  });
+  await start(config, port);
+  await session.update({ lifecycle: 'SERVING' });
+  return { port, session_id: session.id };
+}
+
+function writeGatewayConfig(
+  folder: string,
+  mesh_folder: string,
+  provider_key_file: string,
+  port: number,
+): GatewayConfig {
+  const config: GatewayConfig = {
+    format: 1,
+    site: 'bench',
+    provider: 'bench@bench',
+    provider_key_file,
+    host: '127.0.0.1',
+    port,
+    mesh_folder,
+    gateway_folder: join(folder, 'gateway'),
+    deployments_folder: join(folder, 'deployments'),
+    mesh: { host: '127.0.0.1', bootstrap: [], relay: [] },
+  };
+  mkdirSync(config.gateway_folder, { mode: 0o700 });
+  writeFileSync(join(config.gateway_folder, gatewayFiles.config), JSON.stringify(config));
+  return config;
+}
+
+async function makeKey(
+  origin: string,
+  { gateway_folder }: GatewayConfig,
+  provider: ProviderKey,
+): Promise<string> {
+  const token = readFileSync(join(gateway_folder, gatewayFiles.admin_token), 'utf8').trim();
+  const made = await fetch(`${origin}/hpcserve/v1/keys`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ name: 'bench', settings: { ...keySettings, providers: [provider.id] } }),
+  });
+  const { key } = (await made.json()) as { key: string };
+  return key;
 }
 
 /** A session of the mesh whose streams keep a pace. */
@@ -244,8 +262,8 @@ async function pacedSession(
   model: string,
   delegation: Delegation,
   pace: { events: number; pause_ms: number },
-  closers: (() => Promise<unknown> | unknown)[],
-): Promise<{ port: number; session_id: string }> {
+  closers: Closers,
+): Promise<Upstream> {
   let sequence = 0;
   const session = await LocalSession.join(registry, metadata(model, 1), undefined, () => delegation);
   const paced = await startPacedUpstream(

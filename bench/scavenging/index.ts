@@ -49,48 +49,63 @@ export const scavengingBench: Bench = {
   run: ({ log }) => Promise.resolve(settings.flatMap((setting) => week(setting, log))),
 };
 
-function week(
-  { utilization, load_s, devices }: (typeof settings)[number],
-  log: (line: string) => void,
-): BenchResult[] {
+type Setting = (typeof settings)[number];
+type Trace = ReturnType<typeof syntheticTrace>;
+
+/** What came of the same week. */
+interface Weeks {
+  /** Without replicas. */
+  alone: ClusterOutcome;
+  ours: ClusterOutcome;
+  hourly: ClusterOutcome;
+  large: ClusterOutcome;
+}
+
+function week(setting: Setting, log: (line: string) => void): BenchResult[] {
+  const { utilization, load_s, devices } = setting;
   const trace = syntheticTrace({ seed, seconds: week_s, nodes, devices_per_node, utilization });
   const replica: SimulatedReplica = { nodes: 1, devices, load_s, drain_s: 10 };
-  const alone = simulateCluster(cluster, trace, week_s);
+  const weeks = simulateWeeks(trace, replica);
   // Preemptions delay ordinary jobs a little, so what is idle differs from run to run: each has its own oracle.
   const oracle_s = ({ taken }: ClusterOutcome): number =>
     oracleDeviceSeconds(taken, week_s, devices_per_node, replica);
-  const ours = simulateCluster(
-    cluster,
-    trace,
-    week_s,
-    livePolicy({
-      replica,
-      interval_s: look_s,
-      submissions_per_minute: 30,
-      jobs_max,
-      limits: {
-        replicas_max: jobs_max,
-        waiting_max: 4,
-        walltime_max_s: 4 * hour_s,
-        start_share_max: 0.25,
-        restarts_max: 5,
-      },
-    }),
-  );
-  const job = { ...replica, requeues_max: 5 };
-  const hourly = simulateCluster(
-    cluster,
-    trace,
-    week_s,
-    fixedPolicy(jobs_max, { ...job, limit_s: hour_s }, look_s),
-  );
-  const large = simulateCluster(
-    cluster,
-    trace,
-    week_s,
-    fixedPolicy(1, { ...job, nodes: 8, devices: devices_per_node, limit_s: 4 * hour_s }, look_s),
-  );
   const where = `${Math.round(100 * utilization)} % busy, replicas of ${devices} device(s) that load for ${load_s} s`;
+  logWeeks(where, trace, weeks, oracle_s, log);
+  return weekResults(where, weeks, (outcome) => (100 * outcome.served_device_s) / oracle_s(outcome));
+}
+
+function simulateWeeks(trace: Trace, replica: SimulatedReplica): Weeks {
+  const live = livePolicy({
+    replica,
+    interval_s: look_s,
+    submissions_per_minute: 30,
+    jobs_max,
+    limits: {
+      replicas_max: jobs_max,
+      waiting_max: 4,
+      walltime_max_s: 4 * hour_s,
+      start_share_max: 0.25,
+      restarts_max: 5,
+    },
+  });
+  const job = { ...replica, requeues_max: 5 };
+  const eight = { ...job, nodes: 8, devices: devices_per_node, limit_s: 4 * hour_s };
+  const simulate = (policy?: typeof live): ClusterOutcome => simulateCluster(cluster, trace, week_s, policy);
+  return {
+    alone: simulate(),
+    ours: simulate(live),
+    hourly: simulate(fixedPolicy(jobs_max, { ...job, limit_s: hour_s }, look_s)),
+    large: simulate(fixedPolicy(1, eight, look_s)),
+  };
+}
+
+function logWeeks(
+  where: string,
+  trace: Trace,
+  { alone, ours, hourly, large }: Weeks,
+  oracle_s: (outcome: ClusterOutcome) => number,
+  log: (line: string) => void,
+): void {
   const days = (device_s: number): string => (device_s / (24 * hour_s)).toFixed(0);
   const lines: [string, ClusterOutcome][] = [
     ['live decision', ours],
@@ -104,7 +119,14 @@ function week(
     log(
       `  ${name}: serves for ${days(outcome.served_device_s)} device-days, starts for ${days(outcome.starting_device_s)}; ${outcome.submissions} submissions, ${outcome.starts} starts, ${outcome.preemptions} preempted; ordinary jobs wait ${meanWait_s(trace, outcome).toFixed(0)} s on average (${meanWait_s(trace, alone).toFixed(0)} s without)`,
     );
-  const share = (outcome: ClusterOutcome): number => (100 * outcome.served_device_s) / oracle_s(outcome);
+}
+
+/** @param share of what the oracle of an outcome serves, % */
+function weekResults(
+  where: string,
+  { ours, hourly, large }: Weeks,
+  share: (outcome: ClusterOutcome) => number,
+): BenchResult[] {
   const beside = (
     what: string,
     peer: string,

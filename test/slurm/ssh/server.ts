@@ -49,27 +49,7 @@ export async function startSshServer(
   keygen('authority', 'ed25519');
   writeFileSync(path('authorized_keys'), readFileSync(path('id.pub')), { mode: 0o644 });
   const port = await freePort();
-  writeFileSync(
-    path('sshd_config'),
-    [
-      `Port ${port}`,
-      'ListenAddress 127.0.0.1',
-      `HostKey ${path('host_ed25519')}`,
-      `HostKey ${path('host_rsa')}`,
-      `AuthorizedKeysFile ${path('authorized_keys')}`,
-      `TrustedUserCAKeys ${path('authority.pub')}`,
-      `PidFile ${path('pid')}`,
-      'StrictModes no',
-      // A user without a password counts as locked where PAM does not say otherwise.
-      `UsePAM ${process.getuid?.() === 0 ? 'yes' : 'no'}`,
-      'PermitRootLogin yes',
-      'PasswordAuthentication no',
-      'KbdInteractiveAuthentication no',
-      'Subsystem sftp internal-sftp',
-      ...Object.entries(setEnv).map(([name, value]) => `SetEnv ${name}=${value}`),
-      '',
-    ].join('\n'),
-  );
+  writeFileSync(path('sshd_config'), configText(port, path, setEnv));
   const known = readFileSync(path('host_ed25519.pub'), 'utf8').split(' ').slice(0, 2).join(' ');
   writeFileSync(path('known_hosts'), `[127.0.0.1]:${port} ${known}\n`);
   const daemon = spawn(findProgram('sshd')!, ['-D', '-e', '-f', path('sshd_config')], {
@@ -100,6 +80,32 @@ export async function startSshServer(
       rmSync(folder, { recursive: true, force: true });
     },
   };
+}
+
+/** @param path of a file of the server, by its name */
+function configText(
+  port: number,
+  path: (name: string) => string,
+  setEnv: Readonly<Record<string, string>>,
+): string {
+  return [
+    `Port ${port}`,
+    'ListenAddress 127.0.0.1',
+    `HostKey ${path('host_ed25519')}`,
+    `HostKey ${path('host_rsa')}`,
+    `AuthorizedKeysFile ${path('authorized_keys')}`,
+    `TrustedUserCAKeys ${path('authority.pub')}`,
+    `PidFile ${path('pid')}`,
+    'StrictModes no',
+    // A user without a password counts as locked where PAM does not say otherwise.
+    `UsePAM ${process.getuid?.() === 0 ? 'yes' : 'no'}`,
+    'PermitRootLogin yes',
+    'PasswordAuthentication no',
+    'KbdInteractiveAuthentication no',
+    'Subsystem sftp internal-sftp',
+    ...Object.entries(setEnv).map(([name, value]) => `SetEnv ${name}=${value}`),
+    '',
+  ].join('\n');
 }
 
 /** A child may end by itself, with its parent, before its turn comes. */
