@@ -134,7 +134,7 @@ export async function anyGateway(
 }
 
 /** Where to send requests, and with which key. */
-export interface Endpoint extends GatewayAddress, GatewayWays {
+export interface ClientEndpoint extends GatewayAddress, GatewayWays {
   key: string;
 }
 
@@ -142,11 +142,11 @@ export interface Endpoint extends GatewayAddress, GatewayWays {
  * The gateway to talk to: `url` of the configuration, else that of the site; and the key for it:
  * HPCSERVE_API_KEY, else the kept one.
  */
-export async function openEndpoint(context: CliContext): Promise<Endpoint> {
+export async function openEndpoint(context: CliContext): Promise<ClientEndpoint> {
   const credentials = credentialFile(context);
   const configured = context.configuration.get('url');
   const fromEnvironment = context.environment.HPCSERVE_API_KEY;
-  const withKey = (url: string, key: string | undefined): Endpoint => {
+  const withKey = (url: string, key: string | undefined): ClientEndpoint => {
     const found = fromEnvironment || key;
     if (found) return { url, key: found };
     throw new HpcserveError('E_CREDENTIALS', {

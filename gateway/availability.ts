@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { type ErrorFacts, HpcserveError } from '../spec/errors/error.ts';
 import { nearest } from '../spec/nearest.ts';
 import { quoteName } from '../spec/printable-name.ts';
-import { loadPhaseWords, type ServedModel } from '../spec/session-record.ts';
+import { loadPhaseWords, type SessionModel } from '../spec/session-record.ts';
 import { deploymentFiles } from '../spec/state-layout.ts';
 import type { GatewayLog } from './log.ts';
 import { loadsIn_s } from './routing/load-time.ts';
@@ -236,7 +236,7 @@ function jobReasons(
 }
 
 /** What comes before it answers, in words that follow `it is`. */
-function describeLoading({ phase, bytes_loaded, bytes_total, usual_load_s }: ServedModel): string {
+function describeLoading({ phase, bytes_loaded, bytes_total, usual_load_s }: SessionModel): string {
   const share =
     bytes_loaded !== undefined && bytes_total ? ` (${Math.floor((100 * bytes_loaded) / bytes_total)} %)` : '';
   const usual = usual_load_s === undefined ? '' : `, which usually takes ${Math.ceil(usual_load_s)} s in all`;

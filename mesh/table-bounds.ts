@@ -8,7 +8,7 @@ import type { PeerName } from './gossip/messages.ts';
 import type { SessionTable } from './session-table.ts';
 
 /** Rows of the table and bytes of their envelopes. */
-export interface Usage {
+export interface TableUsage {
   rows: number;
   bytes: number;
 }
@@ -18,16 +18,16 @@ export interface TableBounds {
    * What names one member: its sessions, and those of the last ten minutes that left. Lower: nodes with many devices
    * are cut short; higher: one member that makes up sessions costs more, `rows_max` links of a gateway.
    */
-  member: Usage;
+  member: TableUsage;
   /**
    * What proves one provider, or none: all nodes of a user at a site. Lower: large users are cut short; higher: one
    * takes more of what is for all.
    */
-  provider: Usage;
+  provider: TableUsage;
   /**
    * All that came by gossip. Lower: smaller meshes; higher: more memory, about 3 bytes for each byte of an envelope.
    */
-  all: Usage;
+  all: TableUsage;
   /**
    * What one member may bring at once, and a second, that is new here. Lower: who joins has the whole table later,
    * since the rest comes with later push-pulls (2 s, or 0.3 s); higher: longer without a pause, 0.1 ms for each KiB.
@@ -55,8 +55,8 @@ export type Excess = 'member' | 'provider' | 'all';
 
 /** Whose bound a record would break that adds so much; undefined where it breaks none. */
 export function excessOf(
-  used: Record<Excess, Usage>,
-  added: Usage,
+  used: Record<Excess, TableUsage>,
+  added: TableUsage,
   bounds: Pick<TableBounds, Excess>,
 ): Excess | undefined {
   return (['member', 'provider', 'all'] as const).find((whose) => {
@@ -69,13 +69,13 @@ export function excessOf(
 
 /** Members whose rate is remembered. */
 const senders_max = 4096;
-const nothing: Usage = { rows: 0, bytes: 0 };
+const nothing: TableUsage = { rows: 0, bytes: 0 };
 
 /** What is in a table, by origin, and who brought how much of late. */
 export class TableAccounts {
   readonly #table: SessionTable;
   readonly #bounds: TableBounds;
-  readonly #used = new Map<string, Usage>();
+  readonly #used = new Map<string, TableUsage>();
   readonly #senders = new Map<PeerName, { bytes: number; at_ms: number }>();
 
   constructor(table: SessionTable, bounds: TableBounds = defaultTableBounds) {
@@ -116,7 +116,7 @@ export class TableAccounts {
       rows: isSame ? 0 : 1,
       bytes: bytesOf(entry) - (isSame ? (known.record?.envelope.length ?? 0) : 0),
     };
-    const of = (name: string): Usage => this.#used.get(name) ?? nothing;
+    const of = (name: string): TableUsage => this.#used.get(name) ?? nothing;
     return excessOf({ member: of(member), provider: of(provider), all: of('all') }, added, this.#bounds);
   }
 

@@ -3,7 +3,7 @@
  * place on every change) and at `GET /hpcserve/v1/state`.
  */
 import type { ErrorJson } from './errors/error.ts';
-import type { DeviceDescription, ServedModel, SessionRole } from './session-record.ts';
+import type { DeviceDescription, SessionModel, SessionRole } from './session-record.ts';
 
 export type AgentPhase = 'starting' | 'loading' | 'serving' | 'draining' | 'stopped' | 'failed';
 
@@ -65,7 +65,7 @@ export interface SessionState {
   pid?: number;
   /** Cores of the node that its processes keep to; absent: all that the job has. */
   cores?: readonly number[] | undefined;
-  models: ServedModel[];
+  models: SessionModel[];
   /** File that holds the engine's own output. */
   log_file?: string;
   /** Of a wrapped engine that serves. */
@@ -92,7 +92,7 @@ export interface Heartbeat {
 
 export interface ModelLoad {
   name: string;
-  state: ServedModel['state'];
+  state: SessionModel['state'];
   running: number;
   waiting: number;
   max_sequences: number;

@@ -30,7 +30,7 @@ export const loadPhaseWords: Readonly<Record<LoadPhase, string>> = {
   warming_up: 'warming up',
 };
 
-export interface ServedModel {
+export interface SessionModel {
   name: string;
   aliases: string[];
   state: ModelState;
@@ -90,7 +90,7 @@ export interface SessionMetadata {
   engine?: string;
   engine_version?: string;
   devices: DeviceDescription[];
-  models: ServedModel[];
+  models: SessionModel[];
   /** When the job's time limit ends, Unix ms; absent where there is none. */
   job_end_time_ms?: number;
   /** Where the session answers over TLS, best first. */

@@ -67,9 +67,9 @@ export const jobStates = [
 export type JobState = (typeof jobStates)[number];
 
 /** What a state means for someone who waits for the job. */
-export type JobPhase = 'waiting' | 'running' | 'ending' | 'ended';
+export type SlurmJobPhase = 'waiting' | 'running' | 'ending' | 'ended';
 
-export function jobPhase(state: JobState): JobPhase {
+export function jobPhase(state: JobState): SlurmJobPhase {
   switch (state) {
     case 'PENDING':
     case 'CONFIGURING':
@@ -106,7 +106,7 @@ export interface JobInfo {
   /** Offset of a component of a heterogeneous job. */
   het_offset?: number;
   state: JobState;
-  phase: JobPhase;
+  phase: SlurmJobPhase;
   /** Slurm's reason word; absent when there is none. */
   reason?: string;
   name: string;

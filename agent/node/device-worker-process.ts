@@ -6,7 +6,7 @@ import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import { isFull, type ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { concurrencyOf, type UnitSpec } from '../../spec/launch.ts';
-import type { ServedModel } from '../../spec/session-record.ts';
+import type { SessionModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
 import { cacheFolder } from './cache-folder.ts';
@@ -51,7 +51,7 @@ const semi_space_mib = 2;
 export class DeviceWorkerProcess implements ServingProcess {
   readonly engine = 'native';
   readonly log_file: string;
-  readonly models: ServedModel[];
+  readonly models: SessionModel[];
   readonly ended: Promise<ProcessEnd>;
   readonly model_errors = new Map<string, HpcserveError>();
   notices: readonly HpcserveError[] = [];
@@ -166,14 +166,14 @@ export class DeviceWorkerProcess implements ServingProcess {
   }
 
   #loaded({ name, bytes_loaded, bytes_total, elapsed_ms }: Received<'progress'>): void {
-    const change: Partial<ServedModel> = { state: 'loading', bytes_loaded, bytes_total };
+    const change: Partial<SessionModel> = { state: 'loading', bytes_loaded, bytes_total };
     if (elapsed_ms > 0) change.load_bytes_per_s = Math.round((1000 * bytes_loaded) / elapsed_ms);
     this.#update(name, change);
   }
 
   #modelChanged({ name, state, precision, error }: Received<'model'>): void {
     if (state === 'serving') this.#has_served = true;
-    const change: Partial<ServedModel> = { state };
+    const change: Partial<SessionModel> = { state };
     if (precision !== undefined) change.precision = precision;
     if (error !== undefined) change.error = oneLine(error.what);
     this.#update(name, change);
@@ -203,7 +203,7 @@ export class DeviceWorkerProcess implements ServingProcess {
     this.#update(unit.model.name, { state: 'loading', bytes_loaded: 0, bytes_total: unit.weight_bytes });
   }
 
-  #update(name: string, change: Partial<ServedModel>): void {
+  #update(name: string, change: Partial<SessionModel>): void {
     const index = this.models.findIndex((model) => model.name === name);
     if (index < 0) return;
     this.models[index] = { ...this.models[index]!, ...change };

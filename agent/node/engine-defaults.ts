@@ -18,7 +18,7 @@ interface Where {
  * on those interfaces of the site config that this node has, else on that of the address that the agent announces: NCCL
  * and Gloo look for one of their own otherwise.
  */
-export function engineDefaults(
+export function environmentDefaults(
   unit: UnitSpec,
   { place, engine_interfaces }: Where,
   interfaces: Interfaces = networkInterfaces(),

@@ -4,7 +4,7 @@ import { ownMemoryOf, processTree } from '../../host/process-tree.ts';
 import type { EngineLimits, ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
-import type { ServedModel } from '../../spec/session-record.ts';
+import type { SessionModel } from '../../spec/session-record.ts';
 import {
   type AdapterContext,
   checkEngineOptions,
@@ -48,7 +48,7 @@ const never = new Promise<never>(() => undefined);
 export class EngineProcess implements ServingProcess {
   readonly engine: string;
   readonly log_file: string;
-  readonly models: ServedModel[];
+  readonly models: SessionModel[];
   readonly ended: Promise<ProcessEnd>;
   /** A wrapped engine serves one model: its failure is that of the process. */
   readonly model_errors: ReadonlyMap<string, HpcserveError> = new Map();
@@ -453,11 +453,11 @@ export class EngineProcess implements ServingProcess {
   }
 
   /** Records have no fields that are undefined. */
-  #update(change: { [Field in keyof ServedModel]?: ServedModel[Field] | undefined }): void {
+  #update(change: { [Field in keyof SessionModel]?: SessionModel[Field] | undefined }): void {
     const all = Object.entries({ ...this.models[0]!, ...change });
     this.models[0] = Object.fromEntries(
       all.filter(([, value]) => value !== undefined),
-    ) as unknown as ServedModel;
+    ) as unknown as SessionModel;
     this.#context.onChange();
   }
 }

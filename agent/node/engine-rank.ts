@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
-import type { ServedModel } from '../../spec/session-record.ts';
+import type { SessionModel } from '../../spec/session-record.ts';
 import { checkEngineOptions, type EngineProbe } from '../adapters/adapter.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { Child } from './child.ts';
@@ -22,7 +22,7 @@ export class EngineRank implements ServingProcess {
   readonly engine: string;
   engine_version: string | undefined;
   readonly log_file: string;
-  readonly models: readonly ServedModel[] = [];
+  readonly models: readonly SessionModel[] = [];
   readonly model_errors: ReadonlyMap<string, HpcserveError> = new Map();
   readonly upstream = undefined;
   readonly ended: Promise<ProcessEnd>;

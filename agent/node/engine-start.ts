@@ -9,7 +9,7 @@ import type { CommandLine } from '../adapters/adapter.ts';
 import { adapterOf } from '../adapters/index.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import { environmentFor } from './device-visibility.ts';
-import { engineDefaults } from './engine-defaults.ts';
+import { environmentDefaults } from './engine-defaults.ts';
 import type { ProcessContext } from './serving-process.ts';
 
 /**
@@ -22,7 +22,7 @@ export function engineEnvironment(
 ): NodeJS.ProcessEnv {
   const { group, environment } = context;
   return environmentFor(group.devices, {
-    ...engineDefaults(unit, context),
+    ...environmentDefaults(unit, context),
     ...environment,
     ...threadEnvironment(unit, group, context.physical_cores),
     ...readEnvironmentFiles(unit),

@@ -3,7 +3,7 @@ import { hostname } from 'node:os';
 import { brokenLinks } from '../../host/unit-paths.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
-import type { ServedModel } from '../../spec/session-record.ts';
+import type { SessionModel } from '../../spec/session-record.ts';
 
 /**
  * What an engine would find out after minutes, or never say.
@@ -37,10 +37,10 @@ function checkReadable(unit: UnitSpec, path: string, role: string): void {
 }
 
 /** The model of a unit as a session record lists it, before anything was loaded. */
-export function pendingModel(unit: UnitSpec): ServedModel {
+export function pendingModel(unit: UnitSpec): SessionModel {
   const { name, aliases, precision, slo } = unit.model;
   const { context_tokens } = unit;
-  const model: ServedModel = { name, aliases, state: 'pending', precision, context_tokens };
+  const model: SessionModel = { name, aliases, state: 'pending', precision, context_tokens };
   if (Object.keys(slo).length > 0) model.slo = slo;
   return model;
 }

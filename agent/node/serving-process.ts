@@ -1,6 +1,6 @@
 import type { EngineLimits, ModelLoad } from '../../spec/agent-state.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
-import type { ServedModel } from '../../spec/session-record.ts';
+import type { SessionModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
 import type { AnswerPace } from './answer-pace.ts';
@@ -41,7 +41,7 @@ export interface ServingProcess {
   readonly pid: number | undefined;
   readonly log_file: string;
   /** Current state of each model it serves, in the order of the group's units. */
-  readonly models: readonly ServedModel[];
+  readonly models: readonly SessionModel[];
   /** Why models failed, by name. */
   readonly model_errors: ReadonlyMap<string, HpcserveError>;
   /** What is wrong and does not stop it. */

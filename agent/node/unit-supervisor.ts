@@ -5,7 +5,7 @@ import { type CurrentDelegation, LocalSession, type Registry } from '../../mesh/
 import type { ModelLoad, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
-import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
+import type { SessionMetadata, SessionModel } from '../../spec/session-record.ts';
 import { clientPaths } from '../../spec/wire.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { AnswerPace } from './answer-pace.ts';
@@ -118,7 +118,7 @@ export class UnitSupervisor {
     return this.#draining;
   }
 
-  get models(): readonly ServedModel[] {
+  get models(): readonly SessionModel[] {
     return this.#process?.models ?? this.#pendingModels();
   }
 
@@ -427,7 +427,7 @@ export class UnitSupervisor {
   }
 
   /** What is served here; of a replica on several nodes on the first one. */
-  #pendingModels(): ServedModel[] {
+  #pendingModels(): SessionModel[] {
     const { group, place } = this.#options;
     return (place?.rank ?? 0) > 0 ? [] : group.units.map(pendingModel);
   }

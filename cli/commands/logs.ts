@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Command, InvalidArgumentError } from 'commander';
 import type { Operations } from '../../control/runner/operations.ts';
-import { type LogFile, logFilesOf, tail } from '../../control/state/log-files.ts';
+import { type LaunchLogFile, logFilesOf, tail } from '../../control/state/log-files.ts';
 import { readableLine } from '../../control/state/readable-line.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
@@ -50,7 +50,7 @@ Examples:
     .action(async (name: string | undefined, options: LogOptions) => {
       const operations = openSession(context, { command: 'hpcserve logs' });
       const offsets = new Map<string, number>();
-      const files = (): LogFile[] => filesOf(operations, name, options);
+      const files = (): LaunchLogFile[] => filesOf(operations, name, options);
       const first = files();
       if (first.length === 0 && !options.follow) {
         context.note('no logs yet: no job of it has started');
@@ -68,7 +68,7 @@ Examples:
     });
 }
 
-function filesOf(operations: Operations, name: string | undefined, options: LogOptions): LogFile[] {
+function filesOf(operations: Operations, name: string | undefined, options: LogOptions): LaunchLogFile[] {
   const { store } = operations;
   if (options.gateway)
     return [{ path: join(store.layout.gateway_folder, gatewayFiles.log), launch_id: '', kind: 'job' }];
@@ -126,7 +126,7 @@ function addedLines(path: string, offsets: Map<string, number>): string[] {
   }
 }
 
-function print(context: CliContext, file: LogFile, lines: readonly string[]): void {
+function print(context: CliContext, file: LaunchLogFile, lines: readonly string[]): void {
   for (const line of lines) {
     if (context.json) context.out(JSON.stringify({ ...file, line }));
     else

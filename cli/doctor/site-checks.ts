@@ -4,8 +4,8 @@ import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   GatewayAdmin,
+  type MeshReport,
   type MeshSession,
-  type MeshStatus,
   meshSessions,
 } from '../../control/gateway/admin.ts';
 import { inspectGateways, readAdminToken } from '../../control/gateway/process.ts';
@@ -269,7 +269,7 @@ function describeEngines(sessions: readonly MeshSession[]): CheckResult[] {
   return found.length === 0 ? [] : [passed('engines that run', found.join('; '))];
 }
 
-function judgeMesh(check: string, { gossip, folder_rejected }: MeshStatus, wanted: boolean): CheckResult[] {
+function judgeMesh(check: string, { gossip, folder_rejected }: MeshReport, wanted: boolean): CheckResult[] {
   const rejected = [
     ...Object.entries(gossip?.rejected ?? {}).map(([reason, count]) => [`gossip: ${reason}`, count] as const),
     ...Object.entries(folder_rejected).map(([reason, count]) => [`folder: ${reason}`, count] as const),

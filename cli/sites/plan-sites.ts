@@ -3,7 +3,7 @@ import { search_ms } from '../../control/plan/plan-now.ts';
 import { requireFeasible } from '../../control/plan/planning.ts';
 import { type AskOptions, askSites } from '../../control/sites/ask-sites.ts';
 import { describeScaled, describeShare, digestOfWhole, standingShare } from '../../control/sites/division.ts';
-import { readWhole } from '../../control/sites/model-file.ts';
+import { readAsWritten } from '../../control/sites/model-file.ts';
 import { planWhole, requireDivisible, requireOneMesh } from '../../control/sites/whole-plan.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { SiteQuestion } from '../../spec/site-question.ts';
@@ -45,7 +45,7 @@ export async function planOverSites(
     });
   const asked = await askSites(several.sites, path, options).finally(() => view.close());
   const answers = asked.map(({ answer }) => answer);
-  const of = digestOfWhole(readWhole(path), answers, options);
+  const of = digestOfWhole(readAsWritten(path), answers, options);
   const { plan, share } = planWhole(answers, spec, of, {
     search_ms: options.search_ms ?? search_ms,
     now_ms: context.now_ms(),

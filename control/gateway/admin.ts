@@ -52,7 +52,7 @@ const meshSchema = z.object({
   }),
 });
 /** What a gateway takes part in, and what it refused. */
-export type MeshStatus = z.infer<typeof meshSchema>['mesh'];
+export type MeshReport = z.infer<typeof meshSchema>['mesh'];
 
 /** The administration of a gateway, by its admin token: keys, the mesh, devices. */
 export class GatewayAdmin {
@@ -73,7 +73,7 @@ export class GatewayAdmin {
     return this.#ask('PATCH', `/hpcserve/v1/keys/${encodeURIComponent(id)}`, keySchema, changes);
   }
 
-  async mesh(): Promise<MeshStatus> {
+  async mesh(): Promise<MeshReport> {
     return (await this.#ask('GET', '/hpcserve/v1/table', meshSchema)).mesh;
   }
 

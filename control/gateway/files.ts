@@ -31,7 +31,7 @@ const identitySchema: z.ZodType<ProcessIdentity> = z.object({
 const configSchema = z.looseObject({ host: z.string(), port: z.int() });
 
 /** Where it listens, or listened last. @throws E_STATE_FOLDER */
-export function readEndpoint(layout: StateLayout): GatewayEndpoint | undefined {
+export function readGatewayEndpoint(layout: StateLayout): GatewayEndpoint | undefined {
   return readStateFile(join(layout.gateway_folder, gatewayFiles.endpoint), endpointSchema);
 }
 
@@ -41,6 +41,6 @@ export function readHolder(layout: StateLayout): ProcessIdentity | undefined {
 }
 
 /** As it was started last. @throws E_STATE_FOLDER */
-export function readGatewayConfig(layout: StateLayout): z.infer<typeof configSchema> | undefined {
+export function readLastConfig(layout: StateLayout): z.infer<typeof configSchema> | undefined {
   return readStateFile(join(layout.gateway_folder, gatewayFiles.config), configSchema);
 }

@@ -16,12 +16,12 @@ import {
   inspectGateway,
   inspectGateways,
   isHeld,
+  type ListenAddress,
   layoutOf,
   readAdminToken,
   shouldRun,
   startGatewayProcess,
   stopGatewayProcess,
-  type WantedAddress,
 } from './process.ts';
 import { retireSessions } from './retire-sessions.ts';
 import { baseUrl } from './url.ts';
@@ -39,7 +39,7 @@ const restart_ms = 30_000;
 export async function ensureGateway(
   operations: Operations,
   number = 1,
-  address?: WantedAddress,
+  address?: ListenAddress,
 ): Promise<{ endpoint: GatewayEndpoint; started: boolean }> {
   const there = await bringGateway(operations, number, async (layout) => {
     const { loaded, signal, slurm } = operations;

@@ -13,7 +13,7 @@ import type { Operations } from '../runner/operations.ts';
 import { commonScriptInput, programOf } from '../runner/slurm-runner.ts';
 import { explainFromLog } from '../state/log-files.ts';
 import { readStateFile } from '../state/state-file.ts';
-import { inspectGateway, type WantedAddress, writeGatewayConfig } from './process.ts';
+import { inspectGateway, type ListenAddress, writeGatewayConfig } from './process.ts';
 
 /** Written before submission, so that a command that dies in between does not leave a job nobody knows. */
 const jobFile = 'gateway-job.json';
@@ -51,7 +51,7 @@ export class GatewayJob {
   }
 
   /** Submits the job unless one is queued already. */
-  async submit(address?: WantedAddress): Promise<{ job_id: string; submitted: boolean }> {
+  async submit(address?: ListenAddress): Promise<{ job_id: string; submitted: boolean }> {
     const known = await this.#known();
     const [alive] = known?.job_id === undefined ? [] : await this.#live([known.job_id]);
     if (alive !== undefined) return { job_id: alive, submitted: false };
@@ -59,7 +59,7 @@ export class GatewayJob {
   }
 
   /** The same, and waits until the gateway answers. */
-  async start(address?: WantedAddress): Promise<GatewayEndpoint> {
+  async start(address?: ListenAddress): Promise<GatewayEndpoint> {
     const { runner, signal } = this.#operations;
     const { job_id } = await this.submit(address);
     const endpoint = await waitUntil(
@@ -127,7 +127,7 @@ export class GatewayJob {
     rmSync(this.#path, { force: true });
   }
 
-  async #submit(address: WantedAddress | undefined, after_job?: string): Promise<GatewayJobFile> {
+  async #submit(address: ListenAddress | undefined, after_job?: string): Promise<GatewayJobFile> {
     const { loaded, facts } = this.#operations;
     const layout = this.#layout;
     makeFolders(layout.gateway_folder);

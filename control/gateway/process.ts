@@ -30,7 +30,7 @@ import {
 import { explainFromLog } from '../state/log-files.ts';
 import { providerName } from '../state/provider-name.ts';
 import { askForText, reasonOf } from './client.ts';
-import { readEndpoint, readGatewayConfig, readHolder } from './files.ts';
+import { readGatewayEndpoint, readHolder, readLastConfig } from './files.ts';
 
 /** How long a gateway may take until it answers, ms. Opening a ledger on a slow network filesystem counts. */
 const start_ms = 30_000;
@@ -53,7 +53,7 @@ export type GatewayStatus =
   | { state: 'not_running'; because: string; predecessor?: string };
 
 export async function inspectGateway(layout: StateLayout): Promise<GatewayStatus> {
-  const endpoint = readEndpoint(layout);
+  const endpoint = readGatewayEndpoint(layout);
   if (!endpoint) return { state: 'not_running', because: 'it was not started, or was stopped' };
   const here = endpoint.hostname === hostname() && endpoint.job_id === undefined;
   const identity = readHolder(layout);
@@ -110,7 +110,7 @@ export async function inspectGateways(
 }
 
 /** Where it is to listen, if not where the site config says. */
-export interface WantedAddress {
+export interface ListenAddress {
   host?: string | undefined;
   port?: number | undefined;
 }
@@ -128,11 +128,11 @@ export async function startGatewayProcess(
   site: SiteConfig,
   layout: StateLayout,
   signal?: AbortSignal,
-  address?: WantedAddress,
+  address?: ListenAddress,
   within_ms = start_ms,
 ): Promise<GatewayEndpoint> {
   makeFolders(layout.gateway_folder);
-  const before = readGatewayConfig(layout);
+  const before = readLastConfig(layout);
   const wasDesired = shouldRun(layout);
   try {
     return await startHolder(site, layout, signal, address, within_ms);
@@ -152,7 +152,7 @@ async function startHolder(
   site: SiteConfig,
   layout: StateLayout,
   signal: AbortSignal | undefined,
-  address: WantedAddress | undefined,
+  address: ListenAddress | undefined,
   within_ms: number,
 ): Promise<GatewayEndpoint> {
   const config = writeGatewayConfig(site, layout, address);
@@ -182,7 +182,7 @@ async function startHolder(
   const endpoint = await waitUntil(
     async () => {
       if (exit !== undefined) return { failed: exit };
-      const written = readEndpoint(layout);
+      const written = readGatewayEndpoint(layout);
       const isOurs = written !== undefined && readProcessStat(written.pid)?.parent === pid;
       return isOurs && (await askHealth(written)) === undefined ? written : undefined;
     },
@@ -235,7 +235,7 @@ export async function stopGatewayProcess(layout: StateLayout): Promise<void> {
 function processesOf(layout: StateLayout): ProcessIdentity[] {
   const holder = readHolder(layout);
   if (!holder) return [];
-  const endpoint = readEndpoint(layout);
+  const endpoint = readGatewayEndpoint(layout);
   const gateway = endpoint?.process && { pid: endpoint.pid, ...endpoint.process };
   const both = gateway && gateway.pid !== holder.pid ? [holder, gateway] : [holder];
   return both.filter(isAlive);
@@ -260,11 +260,11 @@ export function isHeld(layout: StateLayout): boolean {
 export function writeGatewayConfig(
   site: SiteConfig,
   layout: StateLayout,
-  address: WantedAddress = {},
+  address: ListenAddress = {},
 ): string {
   const path = join(layout.gateway_folder, gatewayFiles.config);
   const first = layout.gateway_folder === gatewayFolderOf(layout.root, 1);
-  const before = first ? undefined : readGatewayConfig(layout);
+  const before = first ? undefined : readLastConfig(layout);
   const config: GatewayConfig = {
     format: 1,
     site: site.name,

@@ -19,7 +19,7 @@ import { search_ms } from '../plan/plan-now.ts';
 import { type AskedSite, type AskOptions, askSite, askSites } from './ask-sites.ts';
 import { digestOfWhole, isLeft, shareOf, standingShare } from './division.ts';
 import { adviceOf, describeFailure } from './each-site.ts';
-import { type Mapping, readWhole } from './model-file.ts';
+import { readAsWritten, type YamlMapping } from './model-file.ts';
 import { waitForOneMesh } from './one-mesh.ts';
 import { shareDocument } from './share-document.ts';
 import { atSite, type SiteCommands, type SitesView } from './site-commands.ts';
@@ -35,7 +35,7 @@ export interface DivideRequest extends AskOptions {
 /** What each site is to have, and by which plan. */
 export interface Division {
   asked: readonly AskedSite[];
-  whole: Mapping;
+  whole: YamlMapping;
   /** SHA-256 over what is divided. */
   of: string;
   share: Share;
@@ -58,7 +58,7 @@ export async function divide(
   const asked = await askSites(sites, spec_file, request);
   const answers = asked.map(({ answer }) => answer);
   const doubts = requireOneMesh(answers);
-  const whole = readWhole(spec_file);
+  const whole = readAsWritten(spec_file);
   const of = digestOfWhole(whole, answers, request);
   const standing = anew ? undefined : standingShare(answers, of);
   if (standing) return { asked, whole, of, share: standing, doubts };

@@ -5,11 +5,11 @@ import type { SiteQuestion } from '../../spec/site-question.ts';
 import type { Share, SiteShare } from '../../spec/site-share.ts';
 import { digestOf } from '../state/digest.ts';
 import type { AskOptions } from './ask-sites.ts';
-import type { Mapping } from './model-file.ts';
+import type { YamlMapping } from './model-file.ts';
 
 /** Equal where nothing was changed of what is divided: the file, the models, the sites, what was typed. */
 export function digestOfWhole(
-  { site: _site, sites: _sites, ...whole }: Mapping,
+  { site: _site, sites: _sites, ...whole }: YamlMapping,
   answers: readonly SiteQuestion[],
   { slurm, objective }: AskOptions,
 ): string {

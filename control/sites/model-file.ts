@@ -3,11 +3,11 @@ import { existsSync, readFileSync } from 'node:fs';
 import { dirname, isAbsolute, resolve } from 'node:path';
 import { parseDocument } from 'yaml';
 
-export type Mapping = Record<string, unknown>;
+export type YamlMapping = Record<string, unknown>;
 
 /** What a person wrote, without defaults. */
-export function readWhole(path: string): Mapping {
-  return parseDocument(readFileSync(path, 'utf8')).toJS({ maxAliasCount: 100 }) as Mapping;
+export function readAsWritten(path: string): YamlMapping {
+  return parseDocument(readFileSync(path, 'utf8')).toJS({ maxAliasCount: 100 }) as YamlMapping;
 }
 
 /** For a file that lies elsewhere: what lies beside the one that it was made from is named by its whole path. */

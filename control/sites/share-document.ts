@@ -3,11 +3,11 @@ import { stringify } from 'yaml';
 import { kindsAskedAt } from '../../solver/sites/kind-names.ts';
 import type { DeploymentSpec, Objective } from '../../spec/model-yaml.ts';
 import type { Share, SiteShare } from '../../spec/site-share.ts';
-import type { Mapping } from './model-file.ts';
+import type { YamlMapping } from './model-file.ts';
 
 export interface Shared {
   /** As `readWhole` has it, and the same with defaults. */
-  whole: Mapping;
+  whole: YamlMapping;
   spec: DeploymentSpec;
   share: Share;
   /** Instead of the one in the file. */
@@ -21,13 +21,13 @@ export function shareDocument(
   nodeKinds: readonly string[],
 ): string {
   const { site: _site, sites: _sites, budget: _budget, ...rest } = whole;
-  const modelThere = (written: Mapping, at: number): Mapping[] => {
+  const modelThere = (written: YamlMapping, at: number): YamlMapping[] => {
     const asked = spec.models[at]!;
     const own = models.find(({ name }) => name === asked.name);
     if (own === undefined) return [];
     const { replicas, min_stable_replicas, scavenger_replicas, request_share } = own;
     const { workload, devices } = asked;
-    const there: Mapping = {
+    const there: YamlMapping = {
       ...written,
       replicas,
       min_stable_replicas,
@@ -38,10 +38,10 @@ export function shareDocument(
       there.devices = { ...devices, node_kinds: kindsAskedAt(site, asked, nodeKinds) };
     return [there];
   };
-  const document: Mapping = { ...rest };
+  const document: YamlMapping = { ...rest };
   if (objective !== undefined) document.objective = objective;
   if (gpu_hours !== undefined) document.budget = { gpu_hours };
-  document.models = (whole.models as Mapping[]).flatMap(modelThere);
+  document.models = (whole.models as YamlMapping[]).flatMap(modelThere);
   document.share = share;
   const text = stringify(document, { aliasDuplicateObjects: false });
   return `# The share of ${site} in ${spec.name}, written by hpcserve deploy --sites: change the file of the whole instead.\n${text}`;

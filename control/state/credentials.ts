@@ -15,7 +15,7 @@ const credentialSchema = z.object({
   key_id: z.string().optional(),
   created_at_ms: z.number(),
 });
-export type Credential = z.infer<typeof credentialSchema>;
+export type GatewayCredential = z.infer<typeof credentialSchema>;
 const fileSchema = z.object({ format: z.literal(1), gateways: z.array(credentialSchema) });
 
 /** API keys of this person, by gateway: `$XDG_CONFIG_HOME/hpcserve/credentials.json`, 0600. */
@@ -27,7 +27,7 @@ export class CredentialFile {
   }
 
   /** The key for a gateway: by its folder where known, else by its URL. */
-  find(gateway: { url?: string; gateway_folder?: string }): Credential | undefined {
+  find(gateway: { url?: string; gateway_folder?: string }): GatewayCredential | undefined {
     const all = this.#read();
     return (
       (gateway.gateway_folder && all.find((each) => each.gateway_folder === gateway.gateway_folder)) ||
@@ -35,7 +35,7 @@ export class CredentialFile {
     );
   }
 
-  save(credential: Credential): void {
+  save(credential: GatewayCredential): void {
     const others = this.#read().filter(
       (each) =>
         !(credential.gateway_folder !== undefined && each.gateway_folder === credential.gateway_folder) &&
@@ -46,7 +46,7 @@ export class CredentialFile {
     writeFileAtomically(this.path, `${JSON.stringify(file, null, 2)}\n`);
   }
 
-  #read(): Credential[] {
+  #read(): GatewayCredential[] {
     let text: string;
     try {
       text = readFileSync(this.path, 'utf8');

@@ -5,7 +5,7 @@ import { launchFiles } from '../../spec/state-layout.ts';
 import { findingOf, sentenceOf } from './findings.ts';
 import { messageOf } from './readable-line.ts';
 
-export interface LogFile {
+export interface LaunchLogFile {
   path: string;
   launch_id: string;
   /** `job`, `agent` or `unit`. */
@@ -15,9 +15,13 @@ export interface LogFile {
 }
 
 /** Log files of one launch: the job's first, then by node. Names are those of spec/state-layout.ts. */
-export function logFilesOf(launchFolder: string, launchId: string, units: readonly string[]): LogFile[] {
+export function logFilesOf(
+  launchFolder: string,
+  launchId: string,
+  units: readonly string[],
+): LaunchLogFile[] {
   if (!existsSync(launchFolder)) return [];
-  const files: LogFile[] = [];
+  const files: LaunchLogFile[] = [];
   for (const name of readdirSync(launchFolder).sort()) {
     const path = join(launchFolder, name);
     if (name === launchFiles.log) files.unshift({ path, launch_id: launchId, kind: 'job' });
@@ -27,7 +31,7 @@ export function logFilesOf(launchFolder: string, launchId: string, units: readon
       const unit = units.find((each) => name.endsWith(`.${each}.log`));
       const stem = name.slice(0, -'.log'.length);
       const node = unit ? stem.slice(0, -(unit.length + 1)) : stem;
-      const file: LogFile = { path, launch_id: launchId, kind: 'unit', node };
+      const file: LaunchLogFile = { path, launch_id: launchId, kind: 'unit', node };
       if (unit) file.unit = unit;
       files.push(file);
     }

@@ -1,4 +1,4 @@
-import type { ServedModel } from '../../spec/session-record.ts';
+import type { SessionModel } from '../../spec/session-record.ts';
 
 /** What takes longer than the last time may be over at any moment. */
 const overdue_s = 1;
@@ -8,7 +8,7 @@ const overdue_s = 1;
  * time; undefined where that is not known.
  */
 export function loadsIn_s(
-  { loading_since_ms, usual_load_s }: Pick<ServedModel, 'loading_since_ms' | 'usual_load_s'>,
+  { loading_since_ms, usual_load_s }: Pick<SessionModel, 'loading_since_ms' | 'usual_load_s'>,
   now_ms: number,
 ): number | undefined {
   if (loading_since_ms === undefined || usual_load_s === undefined) return undefined;

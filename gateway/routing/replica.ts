@@ -4,7 +4,7 @@ import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
 import {
   type DeviceDescription,
   provenProviderOf,
-  type ServedModel,
+  type SessionModel,
   type SessionRecord,
 } from '../../spec/session-record.ts';
 import { headers } from '../../spec/wire.ts';
@@ -13,7 +13,7 @@ import { headers } from '../../spec/wire.ts';
 export class Replica<T> implements Candidate {
   readonly session: T;
   readonly session_id: string;
-  readonly served: ServedModel;
+  readonly served: SessionModel;
   /** The model's name as a header field carries it: names may hold any character. */
   readonly modelField: string;
   /** Header pairs that every answer of this replica carries. */
@@ -24,7 +24,7 @@ export class Replica<T> implements Candidate {
   readonly job_end_time_ms: number | undefined;
   /** Until when its provider is proved, Unix ms. */
   readonly proven_until_ms: number | undefined;
-  state: ServedModel['state'];
+  state: SessionModel['state'];
   running = 0;
   waiting = 0;
   max_sequences = 1;
@@ -36,7 +36,7 @@ export class Replica<T> implements Candidate {
   /** All replicas of the session, this one included: they share its device. */
   beside: readonly Replica<T>[] = [];
 
-  constructor(session: T, record: SessionRecord, served: ServedModel) {
+  constructor(session: T, record: SessionRecord, served: SessionModel) {
     const { metadata, session_id } = record;
     const { devices, engine, provider, region, site, tier, node } = metadata;
     this.session = session;

@@ -25,7 +25,7 @@ import {
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
-import type { ServedModel, SessionMetadata } from '../../spec/session-record.ts';
+import type { SessionMetadata, SessionModel } from '../../spec/session-record.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
 import { agentPaths } from '../../spec/wire.ts';
 import { providerKeyFileOf, testProvider } from '../mesh/providers.ts';
@@ -41,7 +41,7 @@ export interface UpstreamRequest {
 export type Answer = (request: UpstreamRequest, response: ServerResponse) => void | Promise<void>;
 
 /** What a session serves, and what it is, as far as a test wants it otherwise. */
-export type TestModel = Partial<ServedModel> & {
+export type TestModel = Partial<SessionModel> & {
   node?: string;
   engine?: string;
   metadata?: Partial<SessionMetadata>;
@@ -236,6 +236,15 @@ export function testConfig(folder: string, change: Partial<GatewayConfig> = {}):
   };
 }
 
+function adminOf(url: string, token: string): Stage['admin'] {
+  return (path, { method = 'GET', body } = {}) => {
+    const headers: Record<string, string> = { authorization: `Bearer ${token}` };
+    if (body === undefined) return fetch(url + path, { method, headers });
+    headers['content-type'] = 'application/json';
+    return fetch(url + path, { method, headers, body: JSON.stringify(body) });
+  };
+}
+
 export async function startStage(
   times: Partial<GatewayTimes> = {},
   change: Partial<GatewayConfig> = {},
@@ -256,15 +265,7 @@ export async function startStage(
   });
   const { url } = gateway.endpoint;
   const sessions: TestSession[] = [];
-  const admin: Stage['admin'] = (path, { method = 'GET', body } = {}) =>
-    fetch(url + path, {
-      method,
-      headers: {
-        authorization: `Bearer ${gateway.admin_token}`,
-        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-      },
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-    });
+  const admin = adminOf(url, gateway.admin_token);
   const made = (await (
     await admin('/hpcserve/v1/keys', { method: 'POST', body: { name: 'tester' } })
   ).json()) as { key: string; id: string };

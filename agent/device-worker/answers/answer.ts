@@ -7,7 +7,7 @@ import type { ServerResponse } from 'node:http';
 import type { SampledToken } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { continuation } from '../../../spec/wire.ts';
-import { errorEnvelope, sendError, sendJson } from '../http/replies.ts';
+import { errorBody, replyError, sendJson } from '../http/replies.ts';
 import type { Models } from '../models.ts';
 import { EventStream } from './event-stream.ts';
 import { Generation, type GenerationListener, type GenerationRequest } from './generation.ts';
@@ -135,7 +135,7 @@ class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
   }
 
   failed(error: HpcserveError): void {
-    sendError(this.#context.response, error, this.#context.headers);
+    replyError(this.#context.response, error, this.#context.headers);
   }
 }
 
@@ -194,8 +194,8 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
   failed(error: HpcserveError): void {
     if (this.#over) return;
     this.#over = true;
-    if (this.#stream.open) this.#stream.fail(errorEnvelope(error));
-    else sendError(this.#context.response, error, this.#context.headers);
+    if (this.#stream.open) this.#stream.fail(errorBody(error));
+    else replyError(this.#context.response, error, this.#context.headers);
   }
 
   #flush(): void {

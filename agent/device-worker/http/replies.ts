@@ -16,7 +16,7 @@ const openAiCodes: Record<string, string> = {
 /** Seconds after which to try again, where the error does not say. */
 const retry_after_s = 1;
 
-export function errorEnvelope(error: HpcserveError): OpenAiError {
+export function errorBody(error: HpcserveError): OpenAiError {
   const { param } = error.details;
   const reasons = error.because.length > 0 ? ` (${error.because.join('; ')})` : '';
   const status = error.http_status;
@@ -46,7 +46,7 @@ export function sendJson(
   response.end(body);
 }
 
-export function sendError(
+export function replyError(
   response: ServerResponse,
   error: HpcserveError,
   headers: Record<string, string | number> = {},
@@ -61,5 +61,5 @@ export function sendError(
   // For gateways, which may make room for it elsewhere.
   const need: Record<string, string> =
     refused === undefined ? {} : { [headerNames.refused]: JSON.stringify(refused) };
-  sendJson(response, status, errorEnvelope(error), { ...headers, ...again, ...need });
+  sendJson(response, status, errorBody(error), { ...headers, ...again, ...need });
 }

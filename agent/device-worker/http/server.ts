@@ -17,7 +17,7 @@ import { detokenize, tokenize } from '../requests/tokens.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { WorkerLimits } from '../worker-options.ts';
 import { largestBody_bytes, readJson } from './read-body.ts';
-import { sendError, sendJson } from './replies.ts';
+import { replyError, sendJson } from './replies.ts';
 import { TensorAnswers } from './tensors.ts';
 
 /**
@@ -123,7 +123,7 @@ export class WorkerServer {
       if (failure.code === 'E_INTERNAL') process.stderr.write(`${stackOf(error)}\n`);
       // A body that was not read to its end would be taken for the next request.
       if (!request.complete) response.setHeader('connection', 'close');
-      sendError(response, failure, headers);
+      replyError(response, failure, headers);
     }
   }
 

@@ -1,7 +1,7 @@
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { AnswerContext } from '../answers/answer.ts';
 import type { Submission, TokenOutput } from '../compute/messages.ts';
-import { sendError, sendJson } from '../http/replies.ts';
+import { replyError, sendJson } from '../http/replies.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader } from './body-reader.ts';
 import { tokenList } from './completions.ts';
@@ -48,7 +48,7 @@ function embed(
   };
   const fail = (error: HpcserveError) => {
     stop();
-    sendError(response, error, headers);
+    replyError(response, error, headers);
   };
   response.on('close', () => {
     if (!response.writableFinished) stop();

@@ -81,7 +81,7 @@ export interface HubFileVersion {
  * What the hub says about one file: its blob's name, size and checksum (`X-Linked-Etag` is the SHA-256 of a
  * large file; the ETag of a small one is its git object id).
  */
-export async function fileVersion(
+export async function hubFileVersion(
   endpoint: URL,
   repository: HubRepository,
   commit: string,

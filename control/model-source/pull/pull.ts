@@ -13,7 +13,7 @@ import { type HubRepository, parseModelSource, withoutSecrets } from '../parse-s
 import { chooseFiles } from './choose-files.ts';
 import { diskError, downloadFile } from './download.ts';
 import type { HttpOptions } from './http.ts';
-import { fileVersion, type HubFile, listRepository } from './hub.ts';
+import { type HubFile, hubFileVersion, listRepository } from './hub.ts';
 import type { PullListener } from './progress.ts';
 
 export interface PullOptions extends Omit<HttpOptions, 'token'> {
@@ -131,7 +131,7 @@ async function pullRepository(repository: HubRepository, options: PullOptions): 
   const pulled: PullResult['files'] = [];
   await inParallel(options.parallel ?? parallel_default, absent, options.signal, async (file, signal) => {
     const http_options = { ...http, signal };
-    const version = await fileVersion(endpoint, repository, listing.commit, file.path, http_options);
+    const version = await hubFileVersion(endpoint, repository, listing.commit, file.path, http_options);
     const blob = join(folders.blobs, version.etag);
     if (!existsSync(blob)) {
       await downloadFile({

@@ -1,6 +1,6 @@
 import type { NetworkInterfaceInfo } from 'node:os';
 import { expect, test } from 'vitest';
-import { engineDefaults } from '../../../agent/node/engine-defaults.ts';
+import { environmentDefaults } from '../../../agent/node/engine-defaults.ts';
 import { engineEnvironment } from '../../../agent/node/engine-start.ts';
 import { unitOf } from '../support.ts';
 
@@ -19,15 +19,15 @@ const place = { address: '10.9.0.5' };
 
 test('no engine asks the hub: its model is there, and a node may have no way out', () => {
   const one = unitOf({ name: 'm' }, { engine: 'sglang' });
-  expect(engineDefaults(one, {}, interfaces)).toEqual({
+  expect(environmentDefaults(one, {}, interfaces)).toEqual({
     HF_HUB_OFFLINE: '1',
     HF_HUB_DISABLE_TELEMETRY: '1',
   });
 });
 
 test('ranks meet on loopback, over nodes where the agent is reached or where the site says', () => {
-  const names = (where: Parameters<typeof engineDefaults>[1]) => {
-    const { NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME } = engineDefaults(split, where, interfaces);
+  const names = (where: Parameters<typeof environmentDefaults>[1]) => {
+    const { NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME } = environmentDefaults(split, where, interfaces);
     return [NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME];
   };
   expect(names({})).toEqual(['lo', 'lo']);

@@ -4,7 +4,7 @@ import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
 import { phaseSign } from '../../../agent/adapters/load-phases.ts';
-import type { ServedModel } from '../../../spec/session-record.ts';
+import type { SessionModel } from '../../../spec/session-record.ts';
 import { writeVllmSources } from '../adapters/vllm-sources.ts';
 import { type RunningAgent, Site, unitOf } from '../support.ts';
 
@@ -103,9 +103,9 @@ test('its phases and bytes in order, and how long it took the last time', async 
   const unit = unitOf({ name: 'm' }, { engine: 'vllm', model_path, weight_bytes });
   const modelOf = async (
     agent: RunningAgent,
-    accept: (model: ServedModel) => boolean,
-  ): Promise<ServedModel> => {
-    const isIt = (model: ServedModel) => model.name === 'm' && accept(model);
+    accept: (model: SessionModel) => boolean,
+  ): Promise<SessionModel> => {
+    const isIt = (model: SessionModel) => model.name === 'm' && accept(model);
     const { sessions } = await agent.stateWhere(
       (state) => state.sessions.some(({ models }) => models.some(isIt)),
       'that of the model',
