@@ -13,11 +13,11 @@ export class GraphMemory {
   readonly #words: Uint32Array;
   readonly #base: number;
 
-  constructor(ggml: Ggml, maxTensors: number) {
+  constructor(ggml: Ggml, tensors_max: number) {
     this.#ggml = ggml;
     const bytes =
-      (maxTensors + 8) * Number(ggml.ggml_tensor_overhead()) +
-      Number(ggml.ggml_graph_overhead_custom(maxTensors, false));
+      (tensors_max + 8) * Number(ggml.ggml_tensor_overhead()) +
+      Number(ggml.ggml_graph_overhead_custom(tensors_max, false));
     this.#words = new Uint32Array(Math.ceil(bytes / 4) + 16);
     const memory = addressOf(this.#words);
     this.#base = Number(memory);

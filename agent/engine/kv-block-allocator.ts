@@ -85,7 +85,7 @@ export class KvBlockAllocator {
   }
 
   /** What the list lacks to be `count` blocks long. */
-  missingBytes({ blocks }: BlockList, count: number): number {
+  missing_bytes({ blocks }: BlockList, count: number): number {
     return Math.max(0, count - blocks.length) * this.#block_bytes;
   }
 

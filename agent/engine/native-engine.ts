@@ -338,7 +338,7 @@ export class NativeEngine implements Engine {
       if (this.#blocks.grow(sequence.kv!, blocks, sequence === oldest)) continue;
       return {
         id: sequence.id,
-        bytes: this.#blocks.missingBytes(sequence.kv!, blocks),
+        bytes: this.#blocks.missing_bytes(sequence.kv!, blocks),
         youngest: youngest.id,
       };
     }

@@ -48,7 +48,7 @@ function siliconConfig(row: SiliconRow, calibration?: Calibration) {
     pp: 1,
     // TensorRT-LLM's FP8 checkpoints quantize the KV cache too; vLLM keeps the model's type unless told.
     kv_bits: row.backend === 'trtllm' ? (8 as const) : (16 as const),
-    ...(calibration === undefined ? {} : { calibration }),
+    calibration,
   };
 }
 
@@ -97,14 +97,14 @@ export function predictIteration(row: IterationRow, calibration?: Calibration): 
     tp: 1,
     pp: 1,
     kv_tokens: 1e6,
-    ...(calibration === undefined ? {} : { calibration }),
+    calibration,
   });
   const keys = row.batch * row.tokens;
   return (
     1e3 *
     (row.phase === 'prefill'
-      ? model.stepSeconds(0, 0, 0, [{ tokens: row.tokens, before: 0, last: true }])
-      : model.stepSeconds(row.batch, keys, keys))
+      ? model.stepTime_s(0, 0, 0, [{ tokens: row.tokens, before: 0, last: true }])
+      : model.stepTime_s(row.batch, keys, keys))
   );
 }
 
@@ -127,7 +127,7 @@ export function predictRecorded(
         dp: 1,
         max_sequences: 128,
         max_batched_tokens: 2048,
-        ...(calibration === undefined ? {} : { calibration }),
+        calibration,
       },
     ],
     requestColumns(run),

@@ -9,8 +9,8 @@ import {
   type EngineConstants,
   roofline,
 } from '../../solver/simulator/calibration.ts';
-import { allReduceSeconds } from '../../solver/simulator/collectives.ts';
-import { gemmSeconds } from '../../solver/simulator/gemm.ts';
+import { allReduceTime_s } from '../../solver/simulator/collectives.ts';
+import { gemmTime_s } from '../../solver/simulator/gemm.ts';
 import {
   iterationIsFitted,
   iterationIsUsable,
@@ -84,14 +84,14 @@ export function predictOperator(row: OperatorRow, constants: DeviceConstants): n
     bits_per_weight: 16,
     compute: 'bf16' as const,
   };
-  return 1e3 * gemmSeconds(gemm, row.tokens, device, constants);
+  return 1e3 * gemmTime_s(gemm, row.tokens, device, constants);
 }
 
 function predictAllReduce(row: AllReduceRow, constants: DeviceConstants): number {
   const { link } = devices[row.gpu];
   const none = Number.POSITIVE_INFINITY;
   return (
-    1e3 * allReduceSeconds(row.bytes, row.devices, link, findInterconnect('slingshot-11'), constants, none)
+    1e3 * allReduceTime_s(row.bytes, row.devices, link, findInterconnect('slingshot-11'), constants, none)
   );
 }
 

@@ -3,7 +3,7 @@
  * beside somebody who knew the future, jobs of one hour in a loop, and one large job.
  */
 import type { Cluster, ClusterOutcome } from '../../solver/cluster-simulator/cluster.ts';
-import { oracleDeviceSeconds } from '../../solver/cluster-simulator/oracle.ts';
+import { oracleDeviceTime_s } from '../../solver/cluster-simulator/oracle.ts';
 import { fixedPolicy, livePolicy, type SimulatedReplica } from '../../solver/cluster-simulator/policies.ts';
 import { simulateCluster } from '../../solver/cluster-simulator/simulate.ts';
 import { syntheticTrace } from '../../solver/cluster-simulator/trace.ts';
@@ -68,7 +68,7 @@ function week(setting: Setting, log: (line: string) => void): BenchResult[] {
   const weeks = simulateWeeks(trace, replica);
   // Preemptions delay ordinary jobs a little, so what is idle differs from run to run: each has its own oracle.
   const oracle_s = ({ taken }: ClusterOutcome): number =>
-    oracleDeviceSeconds(taken, week_s, devices_per_node, replica);
+    oracleDeviceTime_s(taken, week_s, devices_per_node, replica);
   const where = `${Math.round(100 * utilization)} % busy, replicas of ${devices} device(s) that load for ${load_s} s`;
   logWeeks(where, trace, weeks, oracle_s, log);
   return weekResults(where, weeks, (outcome) => (100 * outcome.served_device_s) / oracle_s(outcome));

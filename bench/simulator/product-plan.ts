@@ -5,7 +5,7 @@ import {
   activeParameters,
   kvElementsPerLayer,
   parameterCount,
-  weightBytes,
+  storedWeights_bytes,
 } from '../../solver/catalog/model-shape.ts';
 import { place } from '../../solver/placement/placement.ts';
 import { modelSchema } from '../../spec/model-yaml.ts';
@@ -65,7 +65,7 @@ export function productPlan(
 
 function placementModel({ name, rate_per_s, input_tokens, output_tokens }: AskedModel): PlacementModel {
   const shape = findModel(name);
-  const weight_bytes = weightBytes(shape);
+  const weight_bytes = storedWeights_bytes(shape);
   const kv_bytes_per_token = 2 * kvElementsPerLayer(shape) * shape.n_layer;
   return {
     spec: modelSchema.parse({ name, source: '/m', engine: 'vllm', replicas: 'auto', max_sequences }),

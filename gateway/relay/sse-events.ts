@@ -11,14 +11,14 @@ export type OnEvent = (bytes: Buffer, start: number, end: number) => void;
  */
 export class EventSplitter {
   readonly #onEvent: OnEvent;
-  readonly #maxBytes: number;
+  readonly #bytes_max: number;
   #rest: Buffer = empty;
   /** Bytes of `#rest` whose line ends were seen. */
   #scanned = 0;
 
-  constructor(onEvent: OnEvent, maxBytes: number) {
+  constructor(onEvent: OnEvent, bytes_max: number) {
     this.#onEvent = onEvent;
-    this.#maxBytes = maxBytes;
+    this.#bytes_max = bytes_max;
   }
 
   /** The beginning of an event that has not ended. */
@@ -46,6 +46,6 @@ export class EventSplitter {
     }
     this.#rest = start === bytes.length ? empty : bytes.subarray(start);
     this.#scanned = line - start;
-    return this.#rest.length > this.#maxBytes ? false : { bytes, whole: start };
+    return this.#rest.length > this.#bytes_max ? false : { bytes, whole: start };
   }
 }

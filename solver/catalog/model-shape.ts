@@ -90,7 +90,7 @@ export function activeParameters(shape: ModelShape): number {
 }
 
 /** Bytes of all weights as they lie in device memory. */
-export function weightBytes(shape: ModelShape): number {
+export function storedWeights_bytes(shape: ModelShape): number {
   const count = parameterCount(shape);
   const experts = shape.experts?.weights ?? shape.weights;
   return (

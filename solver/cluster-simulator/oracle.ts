@@ -8,7 +8,7 @@ import type { TakenStep } from './cluster.ts';
  *
  * @param taken devices that others take of each node, by time
  */
-export function oracleDeviceSeconds(
+export function oracleDeviceTime_s(
   taken: readonly (readonly TakenStep[])[],
   seconds: number,
   devices_per_node: number,

@@ -32,7 +32,7 @@ export function depthFirst(
 ): SearchOutcome {
   const { trail } = engine;
   const outcome: SearchOutcome = { nodes: 0, failures: 0, solutions: 0, complete: false };
-  const nodesMax = limits.nodes_max ?? Number.POSITIVE_INFINITY;
+  const nodes_max = limits.nodes_max ?? Number.POSITIVE_INFINITY;
   const root = trail.level;
   const open: { alternatives: readonly Alternative[]; next: number }[] = [];
 
@@ -74,7 +74,7 @@ export function depthFirst(
         trail.pop();
         continue;
       }
-      if (outcome.nodes >= nodesMax || limits.shouldStop?.()) return outcome;
+      if (outcome.nodes >= nodes_max || limits.shouldStop?.()) return outcome;
       outcome.nodes++;
       enter(node.alternatives[node.next++]!);
     }

@@ -85,9 +85,9 @@ export class Variable {
   }
 
   /** For those that shrink `domain` themselves: wakes the watchers, given the bounds from before. */
-  changed(minBefore: number, maxBefore: number): void {
+  changed(min_before: number, max_before: number): void {
     for (const propagator of this.#onChange) this.#engine.schedule(propagator);
-    if (this.domain.min !== minBefore || this.domain.max !== maxBefore)
+    if (this.domain.min !== min_before || this.domain.max !== max_before)
       for (const propagator of this.#onBounds) this.#engine.schedule(propagator);
     if (this.domain.size === 1) for (const propagator of this.#onFix) this.#engine.schedule(propagator);
   }

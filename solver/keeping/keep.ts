@@ -72,7 +72,7 @@ export interface KeepDecision {
 /** @param launches the wanted and the recent superseded ones; what was measured of all counts */
 export function keep(launches: readonly KeptLaunch[], now_ms: number, settings: KeepSettings): KeepDecision {
   const lead_ms = leadTime(launches, settings);
-  const gpu_hours_used = gpuHours(launches, now_ms);
+  const gpu_hours_used = gpuTime_hours(launches, now_ms);
   const spent = settings.gpu_hours !== undefined && gpu_hours_used >= settings.gpu_hours;
   const actions: KeepAction[] = [];
   let next_at_ms = Number.POSITIVE_INFINITY;
@@ -144,7 +144,7 @@ function pause(tries: number, { pause_ms, pause_max_ms }: KeepSettings): number 
   return tries === 0 ? 0 : Math.min(pause_max_ms, pause_ms * 2 ** (tries - 1));
 }
 
-function gpuHours(launches: readonly KeptLaunch[], now_ms: number): number {
+function gpuTime_hours(launches: readonly KeptLaunch[], now_ms: number): number {
   return launches.reduce((sum, { gpu_count, started_at_ms, ended_at_ms }) => {
     if (started_at_ms === undefined) return sum;
     return sum + (gpu_count * Math.max(0, (ended_at_ms ?? now_ms) - started_at_ms)) / 3_600_000;

@@ -270,11 +270,11 @@ export function chooseAllocation(
 export function suffices(
   models: readonly ModelDemand[],
   asked: Omit<AllocationQuestion, 'costOf'>,
-  nodesMax: number,
+  nodes_max: number,
 ): boolean | undefined {
   // What it costs is no matter here.
   const { problem } = problemOf(models, { ...asked, costOf: () => 0 });
   if (problem.options.some((each) => each.length === 0)) return false;
-  const { status }: SolveResult = solveAssignment(problem, { nodes_max: nodesMax });
+  const { status }: SolveResult = solveAssignment(problem, { nodes_max: nodes_max });
   return status === 'infeasible' ? false : status === 'unknown' ? undefined : true;
 }

@@ -2,7 +2,7 @@
 
 import type { PlacementModel, ResolvedEngine } from '../../spec/plan.ts';
 import type { DeviceSpec } from '../catalog/device-spec.ts';
-import { type ModelShape, weightBytes } from '../catalog/model-shape.ts';
+import { type ModelShape, storedWeights_bytes } from '../catalog/model-shape.ts';
 import {
   type WeightPrecision,
   weightPrecision,
@@ -83,7 +83,7 @@ export function precisionsOf(
     }
     choices.push({
       precision,
-      weight_bytes: precision === 'auto' ? model.weight_bytes : convertedBytes(model, shape, stored),
+      weight_bytes: precision === 'auto' ? model.weight_bytes : convertedWeights_bytes(model, shape, stored),
       steps_down,
       ...(steps_down > 0 ? { reason: `precision ${precision}: chosen from precision_choices` } : {}),
     });
@@ -98,7 +98,7 @@ function storedPrecision(model: PlacementModel): WeightPrecision | undefined {
 }
 
 /** Weights whose precision the engine changes as it loads them; other names mean the files as they are. */
-function convertedBytes(
+function convertedWeights_bytes(
   model: PlacementModel,
   shape: ModelShape | undefined,
   to: WeightPrecision | undefined,
@@ -106,6 +106,7 @@ function convertedBytes(
   if (shape === undefined || to === undefined || to.name === shape.weights.name) return model.weight_bytes;
   // Files that are quantized already keep their form: asking for awq names what they hold.
   if (shape.weights.bits_per_weight < 16) return model.weight_bytes;
-  const ratio = weightBytes({ ...shape, weights: weightPrecision(to.name) }) / weightBytes(shape);
+  const ratio =
+    storedWeights_bytes({ ...shape, weights: weightPrecision(to.name) }) / storedWeights_bytes(shape);
   return Math.ceil(model.weight_bytes * Math.min(2, ratio));
 }

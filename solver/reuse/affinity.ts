@@ -9,7 +9,7 @@ import type { ModelWeights } from '../../spec/agent-state.ts';
  * Equation 3, (S − S′) / B, in seconds; the tiers that bytes cross are overlapped, so that B is that of the slowest
  * one.
  */
-export function estimateLoadSeconds({
+export function estimateLoad_s({
   bytes,
   resident_bytes,
   load_bytes_per_s,
@@ -24,7 +24,7 @@ export function estimateLoadSeconds({
  * @param taken the device has another model to load, for requests that came before
  */
 export function affinityCost(weights: ModelWeights, taken: boolean): number {
-  const load_s = estimateLoadSeconds(weights);
+  const load_s = estimateLoad_s(weights);
   const within = Number.isFinite(load_s) ? load_s / (1 + load_s) : 1 - Number.EPSILON;
   return (within + Number(taken)) / 2;
 }

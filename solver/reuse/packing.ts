@@ -266,11 +266,11 @@ class Dealer {
     return front;
   }
 
-  #deal(begin: number, end: number, leftBytes: number, rightBytes: number, tight: boolean): boolean {
+  #deal(begin: number, end: number, left_bytes: number, right_bytes: number, tight: boolean): boolean {
     const sizes = this.#bytes;
     const goesLeft = this.#goesLeft;
-    let left = leftBytes;
-    let right = rightBytes;
+    let left = left_bytes;
+    let right = right_bytes;
     for (let index = begin; index < end; index++) {
       const bytes = sizes[index]!;
       const leftIsRoomier = left >= right;

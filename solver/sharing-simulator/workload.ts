@@ -35,10 +35,10 @@ const calls_per_class = [751, 192.5, 80.25, 41.125, 30, 19.75, 12, 8, 6, 6, 3.25
  * minutes of the half hour.
  */
 const patterns = [
-  { share: 0.42, minutes: evenMinutes },
-  { share: 0.26, minutes: chanceMinutes },
-  { share: 0.2, minutes: periodicMinutes },
-  { share: 0.12, minutes: clusteredMinutes },
+  { share: 0.42, minutes: callsEvenly },
+  { share: 0.26, minutes: callsByChance },
+  { share: 0.2, minutes: callsPeriodically },
+  { share: 0.12, minutes: callsInClusters },
 ] as const;
 
 /**
@@ -86,10 +86,10 @@ function patternOf(random: () => number): Minutes {
     left -= share;
     if (left <= 0) return minutes;
   }
-  return chanceMinutes;
+  return callsByChance;
 }
 
-function evenMinutes(count: number, minutes: number, random: () => number): number[] {
+function callsEvenly(count: number, minutes: number, random: () => number): number[] {
   const offset = random();
   return Array.from(
     { length: minutes },
@@ -98,13 +98,13 @@ function evenMinutes(count: number, minutes: number, random: () => number): numb
   );
 }
 
-function chanceMinutes(count: number, minutes: number, random: () => number): number[] {
+function callsByChance(count: number, minutes: number, random: () => number): number[] {
   const calls = new Array<number>(minutes).fill(0);
   for (let call = 0; call < count; call++) calls[Math.floor(random() * minutes)]!++;
   return calls;
 }
 
-function periodicMinutes(count: number, minutes: number, random: () => number): number[] {
+function callsPeriodically(count: number, minutes: number, random: () => number): number[] {
   // Timers fire at full minutes of an hour, so that functions of one period fall together.
   const period = [5, 5, 10, 3][Math.floor(random() * 4)]!;
   const phase = period === 5 ? 1 : Math.floor(random() * period);
@@ -114,7 +114,7 @@ function periodicMinutes(count: number, minutes: number, random: () => number): 
   return byWeight(count, weights, random);
 }
 
-function clusteredMinutes(count: number, minutes: number, random: () => number): number[] {
+function callsInClusters(count: number, minutes: number, random: () => number): number[] {
   const weights = new Array<number>(minutes).fill(0);
   const clusters = 1 + Math.floor(random() * 4);
   for (let cluster = 0; cluster < clusters; cluster++) {

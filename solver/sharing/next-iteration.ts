@@ -78,7 +78,7 @@ function leastHeadroom(
   if (urgent >= 0 && !most_urgent && !settings.early_prefill)
     return { lane: urgent, tokens: 0, ms: lanes[urgent]!.decode_ms };
   const slack_ms = urgent < 0 ? Number.POSITIVE_INFINITY : streamsSlack(lanes, now_ms);
-  const tokens = chunkTokens(lane, waiting, slack_ms, settings);
+  const tokens = chunkLength_tokens(lane, waiting, slack_ms, settings);
   const ms = lane.profile.chunk_ms(waiting.done_tokens, tokens) * (1 + settings.overestimate);
   if (!most_urgent && ms > slack_ms) return { lane: urgent, tokens: 0, ms: lanes[urgent]!.decode_ms };
   return { lane: waiting_lane, prompt: waiting, tokens, ms };
@@ -164,7 +164,12 @@ export function promptsSpare(lanes: readonly Lane[], now_ms: number, settings: S
 }
 
 /** The longest chunk that the others' slack allows, within the settings' bounds and by halves. */
-function chunkTokens(lane: Lane, prompt: WaitingPrompt, slack_ms: number, settings: SharingSettings): number {
+function chunkLength_tokens(
+  lane: Lane,
+  prompt: WaitingPrompt,
+  slack_ms: number,
+  settings: SharingSettings,
+): number {
   let tokens = Math.min(prompt.left_tokens, lane.chunk_tokens_max);
   while (
     tokens > settings.prefill_chunk_tokens_min &&

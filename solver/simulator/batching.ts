@@ -236,7 +236,7 @@ class Replica {
     if (!alone && this.#decoding.length > 0) this.#makeRoomForOneStep(chunks);
     for (const chunk of chunks) chunk.last = chunk.before + chunk.tokens >= this.#target[chunk.request]!;
     const decoding = alone ? 0 : this.#decoding.length;
-    const seconds = this.#model.stepSeconds(
+    const seconds = this.#model.stepTime_s(
       decoding,
       decoding === 0 ? 0 : this.#keys + decoding,
       decoding === 0 ? 0 : this.#windowedKeys + this.#belowWindow,
@@ -272,12 +272,12 @@ class Replica {
         if (left > 0) steps = Math.min(steps, left);
       }
     if (this.#limits.admission === 'grow') steps = this.#kv.stepsThatFit(this.#step, steps);
-    const first = this.#model.stepSeconds(
+    const first = this.#model.stepTime_s(
       sequences,
       this.#keys + sequences,
       this.#windowedKeys + this.#belowWindow,
     );
-    const growth = this.#model.decodeAttentionSeconds(sequences, this.#belowWindow) / this.#pp;
+    const growth = this.#model.decodeAttention_s(sequences, this.#belowWindow) / this.#pp;
     const mayEnter = this.#waiting.length === 0 && sequences < this.#limits.max_sequences * this.#pp;
     if (mayEnter && this.#next < this.#arrival.length)
       steps = Math.min(steps, stepsToReach(this.#arrival[this.#next]! - this.#now, first, growth));

@@ -8,13 +8,13 @@ import type { DeviceConstants, EngineConstants } from './calibration.ts';
  * Yuan, JPDC 2009); engines reduce small messages in one shot, every device reading all others' copies.
  * A group larger than the link's domain crosses the interconnect, which then sets the pace.
  */
-export function allReduceSeconds(
+export function allReduceTime_s(
   bytes: number,
   devices: number,
   link: DeviceLink,
   interconnect: Interconnect,
   device: DeviceConstants,
-  oneShotSeconds: EngineConstants['one_shot_s'],
+  one_shot_s: EngineConstants['one_shot_s'],
 ): number {
   if (devices <= 1) return 0;
   const crosses = devices > link.devices;
@@ -32,12 +32,12 @@ export function allReduceSeconds(
     hops +
     ((2 * (devices - 1)) / devices) * (bytes / bandwidth);
   if (crosses) return ring;
-  const oneShot = oneShotSeconds + ((devices - 1) * bytes) / bandwidth;
+  const oneShot = one_shot_s + ((devices - 1) * bytes) / bandwidth;
   return Math.min(ring, oneShot);
 }
 
 /** One message from a pipeline stage to the next, on the link or over the interconnect. */
-export function stageTransferSeconds(
+export function stageTransfer_s(
   bytes: number,
   link: DeviceLink,
   interconnect: Interconnect,

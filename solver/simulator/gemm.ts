@@ -20,7 +20,7 @@ const single: Grouping = { groups: 1, compute_share: 1, memory_share: 1 };
  * to tiles, and the time to read weights and activations (roofline: Williams et al., CACM 2009), plus a fixed
  * time. Of a grouped product each group is padded, by less, since its tiles are smaller.
  */
-export function gemmSeconds(
+export function gemmTime_s(
   gemm: Gemm,
   rows: number,
   device: DeviceSpec,

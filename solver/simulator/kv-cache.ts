@@ -11,10 +11,10 @@ export class PagedKvCache {
   readonly #phases: Int32Array;
   #growing = 0;
 
-  constructor(total: number, blockTokens: number) {
+  constructor(total: number, block_tokens: number) {
     this.total = total;
-    this.block_tokens = blockTokens;
-    this.#phases = new Int32Array(blockTokens);
+    this.block_tokens = block_tokens;
+    this.#phases = new Int32Array(block_tokens);
   }
 
   get free(): number {

@@ -1,6 +1,11 @@
 /** What of a device's memory remains for the KV cache. */
 import type { DeviceSpec } from '../catalog/device-spec.ts';
-import { attentionLayers, kvElementsPerLayer, type ModelShape, weightBytes } from '../catalog/model-shape.ts';
+import {
+  attentionLayers,
+  kvElementsPerLayer,
+  type ModelShape,
+  storedWeights_bytes,
+} from '../catalog/model-shape.ts';
 import { kvHeadsPerDevice } from './operators.ts';
 
 export interface MemoryPlan {
@@ -36,7 +41,7 @@ export function planMemory(
   },
 ): MemoryPlan {
   const { tp, pp, kv_bits } = group;
-  const weight_bytes = weightBytes(shape) / (tp * pp);
+  const weight_bytes = storedWeights_bytes(shape) / (tp * pp);
   const width = Math.max(shape.n_ff, (shape.experts?.n_ff ?? 0) * (shape.experts?.used_per_token ?? 0));
   const activations = group.max_batched_tokens * (4 * shape.n_embd + (3 * width) / tp) * 2;
   const logits = Math.min(group.max_sequences, 1024) * shape.n_vocab * 4;

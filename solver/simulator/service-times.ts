@@ -153,21 +153,21 @@ export class SimulatedServiceTimes {
 
   #decodeAt(sequences: number): number {
     const batch = Math.max(1, sequences);
-    return this.#model.stepSeconds(batch, ...this.#keys(batch));
+    return this.#model.stepTime_s(batch, ...this.#keys(batch));
   }
 
   /** `together` prompts share steps, and what steps cost whatever they hold. */
   #addedAt(sequences: number, together = 1): number {
     const model = this.#model;
     const { input_tokens } = this.lengths;
-    const attention = model.prefillAttentionSeconds(input_tokens, 0) / this.#pp;
-    if (this.#apart) return model.stepSeconds(0, 0, 0, [{ tokens: input_tokens, before: 0, last: true }]);
+    const attention = model.prefillAttention_s(input_tokens, 0) / this.#pp;
+    if (this.#apart) return model.stepTime_s(0, 0, 0, [{ tokens: input_tokens, before: 0, last: true }]);
     const [keys, windowed] = this.#keys(sequences);
     const room = this.#room(sequences);
     const decode = sequences < 1 ? 0 : this.#decodeAt(sequences);
     const step = (tokens: number, last: boolean): number =>
-      model.stepSeconds(sequences, keys, windowed, [{ tokens, before: 0, last }]) -
-      model.prefillAttentionSeconds(tokens, 0) / this.#pp -
+      model.stepTime_s(sequences, keys, windowed, [{ tokens, before: 0, last }]) -
+      model.prefillAttention_s(tokens, 0) / this.#pp -
       decode;
     if (together > 1) {
       const tokens = Math.floor(Math.min(room, together * input_tokens));

@@ -292,7 +292,7 @@ function resultOf(
     distributionOf(values.map((value) => value * 1e3));
   const sumOf = (value: (record: ReplicaRecord) => number): number =>
     simulated.reduce((sum, { record }) => sum + value(record), 0);
-  const gapSeconds = simulated.flatMap(({ record }) => record.gaps.seconds);
+  const gap_s = simulated.flatMap(({ record }) => record.gaps.seconds);
   const gapTokens = simulated.flatMap(({ record }) => record.gaps.tokens);
   return {
     report: {
@@ -302,7 +302,7 @@ function resultOf(
       tpot_ms: milliseconds(tpot_s),
       e2e_ms: milliseconds(e2e_s),
       itl_ms: weightedDistributionOf(
-        gapSeconds.map((seconds) => seconds * 1e3),
+        gap_s.map((seconds) => seconds * 1e3),
         gapTokens,
       ),
       duration_s,

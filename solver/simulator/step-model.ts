@@ -2,8 +2,8 @@ import type { DeviceSpec } from '../catalog/device-spec.ts';
 import type { Interconnect } from '../catalog/interconnects.ts';
 import { attentionLayers, ffnLayers, type ModelShape } from '../catalog/model-shape.ts';
 import type { Calibration } from './calibration.ts';
-import { allReduceSeconds, stageTransferSeconds } from './collectives.ts';
-import { type Grouping, gemmSeconds } from './gemm.ts';
+import { allReduceTime_s, stageTransfer_s } from './collectives.ts';
+import { type Grouping, gemmTime_s } from './gemm.ts';
 import {
   attentionCosts,
   computeOn,
@@ -72,14 +72,14 @@ export class StepModel {
   readonly input: StepModelInput;
   readonly #layers: LayerOperators;
   readonly #output: Gemm;
-  readonly #tokenSeconds = new Memo((tokens) => sum(this.#tokenParts(tokens)));
-  readonly #outputSeconds = new Memo((rows) => this.#gemm(this.#output, rows));
+  readonly #token_s = new Memo((tokens) => sum(this.#tokenParts(tokens)));
+  readonly #output_s = new Memo((rows) => this.#gemm(this.#output, rows));
   /** Seconds per key token read by decode attention, in all full and in all windowed layers. */
-  readonly #decodeKeySeconds: { full: number; windowed: number };
-  readonly #prefillPairSeconds: number;
-  readonly #prefillKeySeconds: number;
+  readonly #decode_key_s: { full: number; windowed: number };
+  readonly #prefill_pair_s: number;
+  readonly #prefill_key_s: number;
   /** Reading and writing one sequence's state in all linear layers. */
-  readonly #stateSeconds: number;
+  readonly #state_s: number;
   readonly #layersWindowed: number;
   readonly #layersFull: number;
   /** Tokens of the sliding window; infinite where there is none. */
@@ -92,48 +92,46 @@ export class StepModel {
     this.#output = outputGemm(shape, device, tp);
     this.#layersWindowed = shape.sliding_window?.n_layer ?? 0;
     this.#layersFull = attentionLayers(shape) - this.#layersWindowed;
-    this.#stateSeconds =
-      stateBytes(shape, tp) / (device.memory_bandwidth_bytes_per_s * calibration.device.elementwise_memory);
+    this.#state_s =
+      linearState_bytes(shape, tp) /
+      (device.memory_bandwidth_bytes_per_s * calibration.device.elementwise_memory);
     this.window = shape.sliding_window?.tokens ?? Number.POSITIVE_INFINITY;
     const { flops_per_pair, bytes_per_key } = attentionCosts(shape, tp, kv_bits);
     const peak = device.peak_flops_per_s[computeOn(device, 'bf16')] ?? 1;
     const bandwidth = device.memory_bandwidth_bytes_per_s * calibration.device.attention_memory;
-    const pairSeconds = flops_per_pair / (peak * calibration.device.attention_compute);
-    const keySeconds = Math.max(
-      bytes_per_key / (bandwidth * calibration.engine.attention_memory),
-      pairSeconds,
-    );
-    this.#decodeKeySeconds = {
-      full: keySeconds * this.#layersFull,
-      windowed: keySeconds * this.#layersWindowed,
+    const pair_s = flops_per_pair / (peak * calibration.device.attention_compute);
+    const key_s = Math.max(bytes_per_key / (bandwidth * calibration.engine.attention_memory), pair_s);
+    this.#decode_key_s = {
+      full: key_s * this.#layersFull,
+      windowed: key_s * this.#layersWindowed,
     };
-    this.#prefillPairSeconds = pairSeconds;
-    this.#prefillKeySeconds = bytes_per_key / bandwidth;
+    this.#prefill_pair_s = pair_s;
+    this.#prefill_key_s = bytes_per_key / bandwidth;
   }
 
   /** Everything that depends on the number of tokens alone; `tokens` may be fractional (pipelines). */
-  tokenSeconds(tokens: number): number {
+  tokenTime_s(tokens: number): number {
     const index = Math.ceil(tokens);
-    return index > memoized_tokens ? sum(this.#tokenParts(tokens)) : this.#tokenSeconds.at(index);
+    return index > memoized_tokens ? sum(this.#tokenParts(tokens)) : this.#token_s.at(index);
   }
 
   /** The output matrix for `rows` sequences that sample a token. */
-  outputSeconds(rows: number): number {
-    return rows === 0 ? 0 : this.#outputSeconds.at(Math.min(memoized_tokens, Math.ceil(rows)));
+  outputTime_s(rows: number): number {
+    return rows === 0 ? 0 : this.#output_s.at(Math.min(memoized_tokens, Math.ceil(rows)));
   }
 
   /**
    * Attention of decoding sequences: linear in the keys they read, summed over the sequences; `windowedKeys`
    * counts at most the window of each.
    */
-  decodeAttentionSeconds(keys: number, windowedKeys: number): number {
-    return keys * this.#decodeKeySeconds.full + windowedKeys * this.#decodeKeySeconds.windowed;
+  decodeAttention_s(keys: number, windowedKeys: number): number {
+    return keys * this.#decode_key_s.full + windowedKeys * this.#decode_key_s.windowed;
   }
 
   /** Attention of a chunk of `tokens` prompt tokens after `before` tokens that are in the cache. */
-  prefillAttentionSeconds(tokens: number, before: number): number {
+  prefillAttention_s(tokens: number, before: number): number {
     const layer = (pairs: number, keys: number): number =>
-      Math.max(pairs * this.#prefillPairSeconds, keys * this.#prefillKeySeconds);
+      Math.max(pairs * this.#prefill_pair_s, keys * this.#prefill_key_s);
     const full = layer(tokens * before + (tokens * (tokens + 1)) / 2, before + tokens);
     if (this.#layersWindowed === 0) return full * this.#layersFull;
     // A token at position p sees min(p, window) keys.
@@ -144,18 +142,18 @@ export class StepModel {
   }
 
   /** What no operator accounts for: host work, launches, gaps. */
-  overheadSeconds(sequences: number, promptTokens: number): number {
+  overheadTime_s(sequences: number, prompt_tokens: number): number {
     const { engine } = this.input.calibration;
     return (
       engine.step_s +
       engine.layer_s * this.input.shape.n_layer +
-      (engine.sequence_s + this.#stateSeconds) * sequences +
-      (promptTokens > 0 ? engine.prompt_step_s + engine.prompt_token_s * promptTokens : 0)
+      (engine.sequence_s + this.#state_s) * sequences +
+      (prompt_tokens > 0 ? engine.prompt_step_s + engine.prompt_token_s * prompt_tokens : 0)
     );
   }
 
   /** Hops between pipeline stages that a batch of `tokens` makes in one step. */
-  pipelineSeconds(tokens: number): number {
+  pipelineTime_s(tokens: number): number {
     const { pp, tp, shape, device, interconnect, calibration } = this.input;
     if (pp <= 1) return 0;
     const bytes = tokens * shape.n_embd * activation_bytes;
@@ -163,7 +161,7 @@ export class StepModel {
     for (let stage = 1; stage < pp; stage++) {
       const crosses =
         Math.floor((stage * tp) / device.link.devices) !== Math.floor((stage * tp - 1) / device.link.devices);
-      seconds += stageTransferSeconds(bytes, device.link, interconnect, crosses, calibration.device);
+      seconds += stageTransfer_s(bytes, device.link, interconnect, crosses, calibration.device);
     }
     return seconds;
   }
@@ -173,41 +171,41 @@ export class StepModel {
    * pipeline stages the step is one turn of all micro-batches: each of the pp micro-batches holds 1/pp of the
    * sequences and passes all layers, so a turn lasts as long as one micro-batch takes through the whole model.
    */
-  stepSeconds(
+  stepTime_s(
     decoding: number,
     keys: number,
     windowedKeys: number,
     chunks: readonly { tokens: number; before: number; last: boolean }[] = [],
   ): number {
     const { pp } = this.input;
-    let promptTokens = 0;
+    let prompt_tokens = 0;
     let rows = decoding;
-    let attention = this.decodeAttentionSeconds(keys, windowedKeys);
+    let attention = this.decodeAttention_s(keys, windowedKeys);
     for (const chunk of chunks) {
-      promptTokens += chunk.tokens;
+      prompt_tokens += chunk.tokens;
       if (chunk.last) rows++;
-      attention += this.prefillAttentionSeconds(chunk.tokens, chunk.before);
+      attention += this.prefillAttention_s(chunk.tokens, chunk.before);
     }
-    const tokens = (decoding + promptTokens) / pp;
+    const tokens = (decoding + prompt_tokens) / pp;
     return (
-      this.tokenSeconds(tokens) +
-      this.outputSeconds(rows / pp) +
+      this.tokenTime_s(tokens) +
+      this.outputTime_s(rows / pp) +
       attention / pp +
-      this.pipelineSeconds(tokens) +
-      this.overheadSeconds(decoding + chunks.length, promptTokens)
+      this.pipelineTime_s(tokens) +
+      this.overheadTime_s(decoding + chunks.length, prompt_tokens)
     );
   }
 
   /** The parts of one step, for people who ask where the time goes. */
-  parts(decoding: number, keys: number, promptTokens = 0, before = 0): StepParts {
-    const token = this.#tokenParts(decoding + promptTokens);
+  parts(decoding: number, keys: number, prompt_tokens = 0, before = 0): StepParts {
+    const token = this.#tokenParts(decoding + prompt_tokens);
     return {
       ...token,
       attention:
-        this.decodeAttentionSeconds(keys, decoding === 0 ? 0 : Math.min(keys, decoding * this.window)) +
-        (promptTokens > 0 ? this.prefillAttentionSeconds(promptTokens, before) : 0),
-      output: this.outputSeconds(decoding + (promptTokens > 0 ? 1 : 0)),
-      overhead: this.overheadSeconds(decoding + (promptTokens > 0 ? 1 : 0), promptTokens),
+        this.decodeAttention_s(keys, decoding === 0 ? 0 : Math.min(keys, decoding * this.window)) +
+        (prompt_tokens > 0 ? this.prefillAttention_s(prompt_tokens, before) : 0),
+      output: this.outputTime_s(decoding + (prompt_tokens > 0 ? 1 : 0)),
+      overhead: this.overheadTime_s(decoding + (prompt_tokens > 0 ? 1 : 0), prompt_tokens),
     };
   }
 
@@ -220,7 +218,7 @@ export class StepModel {
     const moved =
       kinds.dense * elementwiseBytesPerToken(shape, tp, false) +
       kinds.expert * elementwiseBytesPerToken(shape, tp, true);
-    const reduce = allReduceSeconds(
+    const reduce = allReduceTime_s(
       tokens * shape.n_embd * activation_bytes,
       tp,
       device.link,
@@ -233,7 +231,7 @@ export class StepModel {
         attentionLayers(shape) * run(this.#layers.attention) +
         (shape.linear?.n_layer ?? 0) * run(this.#layers.linear),
       feed_forward: kinds.dense * run(this.#layers.dense) + kinds.expert * run(this.#layers.expert_side),
-      experts: kinds.expert === 0 ? 0 : kinds.expert * this.#expertSeconds(tokens),
+      experts: kinds.expert === 0 ? 0 : kinds.expert * this.#expertTime_s(tokens),
       elementwise: (tokens * moved) / bandwidth,
       collectives: 2 * shape.n_layer * reduce,
       attention: 0,
@@ -246,7 +244,7 @@ export class StepModel {
    * Grouped products of the routed experts: each of `count` experts is hit by a token with probability
    * used/count, so count × (1 − (1 − used/count)^tokens) of them are read.
    */
-  #expertSeconds(tokens: number): number {
+  #expertTime_s(tokens: number): number {
     const { shape, calibration } = this.input;
     const experts = shape.experts;
     if (experts === undefined) return 0;
@@ -260,12 +258,12 @@ export class StepModel {
   }
 
   #gemm(gemm: Gemm, rows: number, grouping?: Grouping): number {
-    return gemmSeconds(gemm, rows, this.input.device, this.input.calibration.device, grouping);
+    return gemmTime_s(gemm, rows, this.input.device, this.input.calibration.device, grouping);
   }
 }
 
 /** Linear attention keeps its state in 32 bits, and reads and writes all of it at every token. */
-function stateBytes({ linear }: ModelShape, tp: number): number {
+function linearState_bytes({ linear }: ModelShape, tp: number): number {
   return linear === undefined ? 0 : (linear.n_layer * linear.state_elements * 2 * 4) / tp;
 }
 

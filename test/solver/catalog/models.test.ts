@@ -6,7 +6,7 @@ import {
   type ModelShape,
   parameterCount,
   shapeOfSummary,
-  weightBytes,
+  storedWeights_bytes,
 } from '../../../solver/catalog/model-shape.ts';
 import { weightPrecision, weightPrecisionNames } from '../../../solver/catalog/weight-precision.ts';
 import type { ModelFileSummary } from '../../../spec/model-summary.ts';
@@ -57,8 +57,8 @@ describe('shapes of models', () => {
   it('counts bytes by precision: 16-bit vocabulary beside 8-bit layers', () => {
     const shape = findModel('llama-3.1-8b');
     const { linear, vocabulary } = parameterCount(shape);
-    expect(weightBytes(shape)).toBe(2 * (linear + vocabulary));
-    expect(weightBytes({ ...shape, weights: weightPrecision('fp8') })).toBe(linear + 2 * vocabulary);
+    expect(storedWeights_bytes(shape)).toBe(2 * (linear + vocabulary));
+    expect(storedWeights_bytes({ ...shape, weights: weightPrecision('fp8') })).toBe(linear + 2 * vocabulary);
   });
 
   it('knows precisions by their spellings, and the nearest for a wrong one', () => {
@@ -205,7 +205,7 @@ describe('shapes from the headers of files', () => {
       quantization: shape.weights.name,
       tensor_types: {},
       file_bytes: 0,
-      weight_bytes: weightBytes(shape),
+      weight_bytes: storedWeights_bytes(shape),
       weight_bytes_of: { embedding: 0, layers: [], output: 0 },
       kv_bytes_per_token: 2 * kv * shape.n_layer,
       has_chat_template: true,

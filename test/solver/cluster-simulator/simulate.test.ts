@@ -5,7 +5,7 @@ import type {
   OrdinaryJob,
   ScavengerPolicy,
 } from '../../../solver/cluster-simulator/cluster.ts';
-import { oracleDeviceSeconds } from '../../../solver/cluster-simulator/oracle.ts';
+import { oracleDeviceTime_s } from '../../../solver/cluster-simulator/oracle.ts';
 import { livePolicy } from '../../../solver/cluster-simulator/policies.ts';
 import { simulateCluster } from '../../../solver/cluster-simulator/simulate.ts';
 import { syntheticTrace } from '../../../solver/cluster-simulator/trace.ts';
@@ -133,8 +133,8 @@ describe('the oracle', () => {
       ],
     ];
     const two = { devices: 2, load_s: 100 };
-    expect(oracleDeviceSeconds(taken, 4000, 4, two)).toBe(2 * (3000 - 100) + 2 * (1000 - 100));
-    expect(oracleDeviceSeconds(taken, 4000, 4, { devices: 4, load_s: 1000 })).toBe(0);
+    expect(oracleDeviceTime_s(taken, 4000, 4, two)).toBe(2 * (3000 - 100) + 2 * (1000 - 100));
+    expect(oracleDeviceTime_s(taken, 4000, 4, { devices: 4, load_s: 1000 })).toBe(0);
   });
 });
 
@@ -150,7 +150,7 @@ describe('two simulated days', () => {
   });
   const small = { ...replica, devices: 1, load_s: 60 };
   const shareOfOracle = ({ served_device_s, taken }: ClusterOutcome): number =>
-    served_device_s / oracleDeviceSeconds(taken, days_s, 4, small);
+    served_device_s / oracleDeviceTime_s(taken, days_s, 4, small);
   const live = (limits: Partial<Parameters<typeof livePolicy>[0]['limits']> = {}) =>
     simulateCluster(
       site,

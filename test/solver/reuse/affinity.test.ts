@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { affinityCost, estimateLoadSeconds } from '../../../solver/reuse/affinity.ts';
+import { affinityCost, estimateLoad_s } from '../../../solver/reuse/affinity.ts';
 
 const gb = 1e9;
 const weights = (bytes: number, resident_bytes: number, load_bytes_per_s = 2 * gb) => ({
@@ -11,10 +11,10 @@ const weights = (bytes: number, resident_bytes: number, load_bytes_per_s = 2 * g
 
 describe('affinity', () => {
   it('estimates (S − S′) / B', () => {
-    expect(estimateLoadSeconds(weights(8 * gb, 2 * gb))).toBe(3);
-    expect(estimateLoadSeconds(weights(8 * gb, 9 * gb))).toBe(0);
-    expect(estimateLoadSeconds(weights(8 * gb, 8 * gb, 0))).toBe(0);
-    expect(estimateLoadSeconds(weights(8 * gb, 0, 0))).toBe(Number.POSITIVE_INFINITY);
+    expect(estimateLoad_s(weights(8 * gb, 2 * gb))).toBe(3);
+    expect(estimateLoad_s(weights(8 * gb, 9 * gb))).toBe(0);
+    expect(estimateLoad_s(weights(8 * gb, 8 * gb, 0))).toBe(0);
+    expect(estimateLoad_s(weights(8 * gb, 0, 0))).toBe(Number.POSITIVE_INFINITY);
   });
 
   it('weighs what lies there against how fast the rest comes, and devices that load something else less', () => {

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { RoutingTable } from '../../../gateway/routing/table.ts';
-import { estimateLoadSeconds } from '../../../solver/reuse/affinity.ts';
+import { estimateLoad_s } from '../../../solver/reuse/affinity.ts';
 import { type AliasMember, orderMembers } from '../../../solver/routing/alias.ts';
 import { byEngine } from '../../../solver/routing/by-engine.ts';
 import { type Candidate, type RoutedRequest, requestsAt } from '../../../solver/routing/candidate.ts';
@@ -175,7 +175,7 @@ describe('by engine', () => {
         } else {
           const free = pool.filter(({ device_taken }) => !device_taken);
           const devices = free.length > 0 ? free : pool;
-          const load_s = (one: Candidate): number => estimateLoadSeconds(one.weights!);
+          const load_s = (one: Candidate): number => estimateLoad_s(one.weights!);
           expect(devices).toContain(chosen);
           expect(load_s(chosen!)).toBe(Math.min(...devices.map(load_s)));
         }

@@ -93,8 +93,8 @@ describe('continuous batching', () => {
     // One sequence alone: the sum over its steps, added up one by one.
     const requests = requestColumns([{ arrival_s: 0, input_tokens: 500, output_tokens: 800 }]);
     const { model } = base;
-    let seconds = model.stepSeconds(0, 0, 0, [{ tokens: 500, before: 0, last: true }]);
-    for (let k = 0; k < 799; k++) seconds += model.stepSeconds(1, 501 + k, 0);
+    let seconds = model.stepTime_s(0, 0, 0, [{ tokens: 500, before: 0, last: true }]);
+    for (let k = 0; k < 799; k++) seconds += model.stepTime_s(1, 501 + k, 0);
     const record = run(requests);
     expect(record.finish_s[0]).toBeCloseTo(seconds, 9);
     expect(record.steps).toBe(800);
@@ -103,8 +103,8 @@ describe('continuous batching', () => {
   it('crosses a sliding window at the right step', () => {
     const requests = requestColumns([{ arrival_s: 0, input_tokens: 100, output_tokens: 200 }]);
     const { model } = sliding;
-    let seconds = model.stepSeconds(0, 0, 0, [{ tokens: 100, before: 0, last: true }]);
-    for (let k = 0; k < 199; k++) seconds += model.stepSeconds(1, 101 + k, Math.min(128, 101 + k));
+    let seconds = model.stepTime_s(0, 0, 0, [{ tokens: 100, before: 0, last: true }]);
+    for (let k = 0; k < 199; k++) seconds += model.stepTime_s(1, 101 + k, Math.min(128, 101 + k));
     expect(run(requests, {}, sliding).finish_s[0]).toBeCloseTo(seconds, 9);
   });
 
@@ -159,7 +159,7 @@ describe('queueing', () => {
   /** One request at a time with one output token: a server with a fixed service time. */
   it.each([0.3, 0.6, 0.8])('waits as an M/D/1 queue does at a load of %d', (load) => {
     const { model } = base;
-    const service = model.stepSeconds(0, 0, 0, [{ tokens: 1000, before: 0, last: true }]);
+    const service = model.stepTime_s(0, 0, 0, [{ tokens: 1000, before: 0, last: true }]);
     const random = seededRandom(11);
     let now = 0;
     const rows = Array.from({ length: 40_000 }, () => {
@@ -199,10 +199,10 @@ describe('monotonicity', () => {
         fc.constantFrom(base, sliding),
         (sequences, keys, tokens, { model }) => {
           const chunk = (n: number) => [{ tokens: n, before: 0, last: true }];
-          const seconds = model.stepSeconds(sequences, keys, keys, chunk(tokens));
-          expect(model.stepSeconds(sequences + 1, keys, keys, chunk(tokens))).toBeGreaterThan(seconds);
-          expect(model.stepSeconds(sequences, keys + 100, keys, chunk(tokens))).toBeGreaterThan(seconds);
-          expect(model.stepSeconds(sequences, keys, keys, chunk(tokens + 1))).toBeGreaterThanOrEqual(seconds);
+          const seconds = model.stepTime_s(sequences, keys, keys, chunk(tokens));
+          expect(model.stepTime_s(sequences + 1, keys, keys, chunk(tokens))).toBeGreaterThan(seconds);
+          expect(model.stepTime_s(sequences, keys + 100, keys, chunk(tokens))).toBeGreaterThan(seconds);
+          expect(model.stepTime_s(sequences, keys, keys, chunk(tokens + 1))).toBeGreaterThanOrEqual(seconds);
         },
       ),
       { numRuns: 200, seed: 5 },

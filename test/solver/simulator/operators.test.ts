@@ -6,8 +6,8 @@ import { findModel } from '../../../solver/catalog/known-models.ts';
 import type { ModelShape } from '../../../solver/catalog/model-shape.ts';
 import { weightPrecision } from '../../../solver/catalog/weight-precision.ts';
 import { calibrationFor, roofline, simulatedEngines } from '../../../solver/simulator/calibration.ts';
-import { allReduceSeconds } from '../../../solver/simulator/collectives.ts';
-import { gemmSeconds, smoothMaximum } from '../../../solver/simulator/gemm.ts';
+import { allReduceTime_s } from '../../../solver/simulator/collectives.ts';
+import { gemmTime_s, smoothMaximum } from '../../../solver/simulator/gemm.ts';
 import { computeOn } from '../../../solver/simulator/operators.ts';
 import { StepModel } from '../../../solver/simulator/step-model.ts';
 
@@ -47,16 +47,16 @@ describe('roofline of one product', () => {
   const gemm = { name: 'g', inner: 1000, columns: 2000, bits_per_weight: 16, compute: 'bf16' as const };
   it('is memory-bound for one row: weights and activations at 1 TB/s', () => {
     const bytes = 1000 * 2000 * 2 + (1000 + 2000) * 2;
-    expect(gemmSeconds(gemm, 1, device, roofline.device)).toBeCloseTo(bytes / 1e12, 15);
+    expect(gemmTime_s(gemm, 1, device, roofline.device)).toBeCloseTo(bytes / 1e12, 15);
   });
   it('is compute-bound for ten thousand rows: 2·m·n·k at 100 TFLOP/s', () => {
-    expect(gemmSeconds(gemm, 10_000, device, roofline.device)).toBeCloseTo(
+    expect(gemmTime_s(gemm, 10_000, device, roofline.device)).toBeCloseTo(
       (2 * 1e4 * 1000 * 2000) / 100e12,
       12,
     );
   });
   it('reads half the bytes of 8-bit weights', () => {
-    const narrow = gemmSeconds({ ...gemm, bits_per_weight: 8 }, 1, device, roofline.device);
+    const narrow = gemmTime_s({ ...gemm, bits_per_weight: 8 }, 1, device, roofline.device);
     expect(narrow).toBeCloseTo((1000 * 2000 + 3000 * 2) / 1e12, 15);
   });
   it('takes the precision that the device has', () => {
@@ -82,13 +82,13 @@ describe('one decode step by hand', () => {
   const output = (1000 * 10_000 + 1000 + 10_000) * 2;
   it('reads weights, keys and values once', () => {
     const keys = 2 * 5 * 100 * 2;
-    const seconds = model().stepSeconds(1, 500, 500);
+    const seconds = model().stepTime_s(1, 500, 500);
     expect(seconds * 1e12).toBeCloseTo(2 * (weights + activations + small + 500 * keys) + output, 0);
   });
   it('attends within the window only, in the layers that slide', () => {
     const sliding = model({ sliding_window: { tokens: 100, n_layer: 1 } });
     const keys = 2 * 5 * 100 * 2;
-    const gap = model().stepSeconds(1, 500, 500) - sliding.stepSeconds(1, 500, 100);
+    const gap = model().stepTime_s(1, 500, 500) - sliding.stepTime_s(1, 500, 100);
     expect(gap * 1e12).toBeCloseTo(400 * keys, 0);
   });
   it('reads of the experts those that are hit', () => {
@@ -105,7 +105,7 @@ describe('one decode step by hand', () => {
   });
   it('keeps one latent vector a token for latent attention, on every device', () => {
     const latent = { kv_rank: 512, q_rank: 0, rope_dim: 64, nope_dim: 128, v_dim: 128 };
-    const mla = (tp: number): number => model({ latent }, tp).decodeAttentionSeconds(1e6, 0);
+    const mla = (tp: number): number => model({ latent }, tp).decodeAttention_s(1e6, 0);
     // 10 heads × 2 × (2·512 + 64) operations at 100 TFLOP/s are less than 576 × 2 bytes at 1 TB/s.
     expect(mla(1)).toBeCloseTo((2 * 1e6 * 576 * 2) / 1e12, 9);
     expect(mla(2)).toBe(mla(1));
@@ -115,38 +115,35 @@ describe('one decode step by hand', () => {
 describe('prompts by hand', () => {
   it('attends causally: n(n+1)/2 pairs of 4·heads·dim operations', () => {
     const pairs = (2000 * 2001) / 2;
-    expect(model().prefillAttentionSeconds(2000, 0)).toBeCloseTo((2 * pairs * 4 * 10 * 100) / 100e12, 9);
+    expect(model().prefillAttention_s(2000, 0)).toBeCloseTo((2 * pairs * 4 * 10 * 100) / 100e12, 9);
   });
   it('costs the same in chunks as whole', () => {
-    const whole = model().prefillAttentionSeconds(3000, 0);
-    const chunks = [0, 1000, 2000].reduce(
-      (sum, before) => sum + model().prefillAttentionSeconds(1000, before),
-      0,
-    );
+    const whole = model().prefillAttention_s(3000, 0);
+    const chunks = [0, 1000, 2000].reduce((sum, before) => sum + model().prefillAttention_s(1000, before), 0);
     expect(chunks).toBeCloseTo(whole, 9);
   });
   it('counts pairs within a window as a plain loop does', () => {
     const sliding = model({ sliding_window: { tokens: 700, n_layer: 2 } });
     let pairs = 0;
     for (let position = 501; position <= 1500; position++) pairs += Math.min(position, 700);
-    expect(sliding.prefillAttentionSeconds(1000, 500)).toBeCloseTo((2 * pairs * 4000) / 100e12, 9);
+    expect(sliding.prefillAttention_s(1000, 500)).toBeCloseTo((2 * pairs * 4000) / 100e12, 9);
   });
 });
 
 describe('collectives', () => {
   const { link } = device;
   it('move 2(n−1)/n of the message around a ring', () => {
-    const seconds = allReduceSeconds(1e9, 4, link, interconnect, roofline.device, Number.POSITIVE_INFINITY);
+    const seconds = allReduceTime_s(1e9, 4, link, interconnect, roofline.device, Number.POSITIVE_INFINITY);
     expect(seconds).toBeCloseTo((1.5 * 1e9) / 100e9, 9);
   });
   it('cost nothing on one device, and go at the network’s pace beyond the link’s domain', () => {
-    expect(allReduceSeconds(1e9, 1, link, interconnect, roofline.device, 1)).toBe(0);
-    const far = allReduceSeconds(1e9, 16, link, interconnect, roofline.device, 0);
+    expect(allReduceTime_s(1e9, 1, link, interconnect, roofline.device, 1)).toBe(0);
+    const far = allReduceTime_s(1e9, 16, link, interconnect, roofline.device, 0);
     expect(far).toBeCloseTo((1.875 * 1e9) / 25e9 + 2 * interconnect.latency_s, 6);
   });
   it('take one shot for small messages', () => {
     const constants = { ...roofline.device, ring_s: 50e-6 };
-    expect(allReduceSeconds(1000, 2, link, interconnect, constants, 5e-6)).toBeCloseTo(
+    expect(allReduceTime_s(1000, 2, link, interconnect, constants, 5e-6)).toBeCloseTo(
       5e-6 + 1000 / 100e9,
       12,
     );
@@ -193,8 +190,8 @@ it('comes near iterations measured on an A100', () => {
     kv_bits: 16,
     calibration: calibrationFor('vllm-v0', 'ampere'),
   });
-  const decode = a100.stepSeconds(8, 8 * 2048, 0) * 1e3;
-  const prompt = a100.stepSeconds(0, 0, 0, [{ tokens: 2048, before: 0, last: true }]) * 1e3;
+  const decode = a100.stepTime_s(8, 8 * 2048, 0) * 1e3;
+  const prompt = a100.stepTime_s(0, 0, 0, [{ tokens: 2048, before: 0, last: true }]) * 1e3;
   expect(Math.abs(decode / 17 - 1)).toBeLessThan(0.15);
   expect(Math.abs(prompt / 160 - 1)).toBeLessThan(0.15);
 });
