@@ -23,13 +23,7 @@ export function addMeshOptions(command: Command): Command {
 }
 
 export function meshQuery({ gpu, memoryGb, model, provider, tier }: MeshOptions): MeshQuery {
-  return {
-    ...(gpu === undefined ? {} : { gpu }),
-    ...(memoryGb === undefined ? {} : { memory_gb_min: memoryGb }),
-    ...(model === undefined ? {} : { model }),
-    ...(provider === undefined ? {} : { provider }),
-    ...(tier === undefined ? {} : { tier }),
-  };
+  return { gpu, memory_gb_min: memoryGb, model, provider, tier };
 }
 
 function parseGb(text: string): number {

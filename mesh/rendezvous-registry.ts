@@ -431,7 +431,7 @@ export class RendezvousRegistry implements Registry {
     }
     if (this.#status.state === state && this.#status.reason === reason) return;
     const { rejected, recent_rejections } = this.#status;
-    this.#setStatus({ state, ...(reason === undefined ? {} : { reason }), rejected, recent_rejections });
+    this.#setStatus({ state, reason, rejected, recent_rejections });
   }
 
   #setStatus(status: RegistryStatus): void {

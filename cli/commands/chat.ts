@@ -55,9 +55,9 @@ Examples:
           ...(options.system === undefined ? [] : [{ role: 'system', content: options.system }]),
           { role: 'user', content: prompt },
         ],
-        ...(options.maxTokens === undefined ? {} : { max_tokens: options.maxTokens }),
-        ...(options.temperature === undefined ? {} : { temperature: options.temperature }),
-        ...(options.seed === undefined ? {} : { seed: options.seed }),
+        max_tokens: options.maxTokens,
+        temperature: options.temperature,
+        seed: options.seed,
       };
       for await (const data of streamOf(endpoint, endpoint.key, body, context.signal)) {
         if (context.json) context.out(data);

@@ -29,7 +29,7 @@ Examples:
         environment: context.environment,
         aliases: site.model_aliases,
         alias_folder: dirname(loaded.path),
-        ...(site.models_dir === undefined ? {} : { models_dir: site.models_dir }),
+        models_dir: site.models_dir,
       });
       if (context.json) {
         context.out(JSON.stringify(resolved));

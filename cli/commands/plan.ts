@@ -150,7 +150,7 @@ async function printQuestion(
   const operations = openSession(context, { command: 'hpcserve plan', spec: read });
   const question = await questionNow(operations, read.spec, read.path, {
     ask: offline ? 'never' : 'may',
-    ...(objective === undefined ? {} : { objective }),
+    objective,
   });
   context.out(JSON.stringify(question));
 }

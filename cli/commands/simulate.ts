@@ -180,10 +180,10 @@ function groupOf(model: ModelShape, options: SimulateOptions, overrides: DeviceO
     interconnect: findInterconnect(options.interconnect),
     kv_bits: options.kvPrecision === '8' ? 8 : 16,
     memory_utilization: options.memoryUtilization,
-    ...(options.maxBatch === undefined ? {} : { max_sequences: options.maxBatch }),
-    ...(options.maxBatchTokens === undefined ? {} : { max_batched_tokens: options.maxBatchTokens }),
-    ...(options.chunkedPrefill ? {} : { chunked_prefill: false }),
-    ...(options.calibration ? {} : { calibration: roofline }),
+    max_sequences: options.maxBatch,
+    max_batched_tokens: options.maxBatchTokens,
+    chunked_prefill: options.chunkedPrefill ? undefined : false,
+    calibration: options.calibration ? undefined : roofline,
   };
 }
 

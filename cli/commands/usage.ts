@@ -99,7 +99,7 @@ async function readUsage(layout: StateLayout, { by, since }: UsageOptions): Prom
     ledgers.map((path) => {
       const reader = openLedgerReader(path);
       try {
-        return reader.usage({ by, ...(since === undefined ? {} : { since_ms: since }) });
+        return reader.usage({ by, since_ms: since });
       } finally {
         reader.close();
       }

@@ -59,13 +59,13 @@ export class Configuration {
     sources.push({
       layer: 'flag',
       place: flag?.flag ?? description.flag ?? '(no flag)',
-      ...(flag ? { value: flag.value } : {}),
+      value: flag?.value,
     });
     sources.push(this.#fromEnvironment(key));
     for (const { layer, path, file } of this.#readFiles()) {
       const value = file ? at(file.value, key) : undefined;
       const place = file?.provenance(key) ?? path;
-      sources.push({ layer, place, ...(value === undefined ? {} : { value }) });
+      sources.push({ layer, place, value });
     }
     if (description.default !== undefined)
       sources.push({ layer: 'default', place: 'built in', value: description.default });

@@ -114,7 +114,7 @@ function writeRun(
     deployment: 'run',
     site: site.name,
     provider: providerName(site, user),
-    ...(site.region === undefined ? {} : { region: site.region }),
+    region: site.region,
     tier,
     node_kind: 'run',
     node_count: 1,

@@ -16,6 +16,6 @@ export function usageOf(generation: Generation): Usage {
     completion_tokens,
     total_tokens: prompt_tokens + completion_tokens,
     prompt_tokens_details: { cached_tokens: Math.min(cached_tokens, prompt_tokens) },
-    ...(reasoning_tokens === undefined ? {} : { completion_tokens_details: { reasoning_tokens } }),
+    completion_tokens_details: reasoning_tokens === undefined ? undefined : { reasoning_tokens },
   };
 }

@@ -43,8 +43,8 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     : rendered.tokens();
   const opened = promptOpensReasoning(rendered.text);
   const form = {
-    ...(text.reasons ? { reasoning: { opened } } : {}),
-    ...(tools ? { tools: { format: tools.format, names: tools.names } } : {}),
+    reasoning: text.reasons ? { opened } : undefined,
+    tools: tools && { format: tools.format, names: tools.names },
   };
   const choices = Array.from(
     { length: parameters.n },
@@ -61,10 +61,10 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
       cache_scope: context.cache_scope,
       prompts: [tokens],
       max_tokens: [max_tokens],
-      ...(text.reasons ? { reasoning: { opened, ...(limit ? { limit } : {}) } } : {}),
-      ...(logprobs === undefined ? {} : { logprobs }),
+      reasoning: text.reasons ? { opened, limit } : undefined,
+      logprobs,
       rendered_ms,
-      ...(grammar === undefined ? {} : { grammar }),
+      grammar,
     },
     chatKind(continued?.id ?? `chatcmpl-${randomUUID()}`, choices),
     context,

@@ -71,9 +71,9 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
       max_tokens: prompts.map(({ tokens }) =>
         answerLength_tokens(tokens.length, wanted, model.context_tokens, 'prompt'),
       ),
-      ...(logprobs === undefined ? {} : { logprobs }),
-      ...(withPrompt ? { prompt_logprobs: logprobs } : {}),
-      ...(gbnf === undefined ? {} : { grammar: { gbnf } }),
+      logprobs,
+      prompt_logprobs: withPrompt ? logprobs : undefined,
+      grammar: gbnf === undefined ? undefined : { gbnf },
     },
     {
       id: continued?.id ?? `cmpl-${randomUUID()}`,

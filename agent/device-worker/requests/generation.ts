@@ -82,8 +82,8 @@ export function readGeneration(body: BodyReader, n_vocab: number): GenerationPar
     skip_special_tokens: body.boolean('skip_special_tokens') ?? true,
     stream,
     ...readStreamOptions(body, stream),
-    ...(grammar === undefined ? {} : { grammar: { gbnf: grammar } }),
-    ...(continued === undefined ? {} : { continued }),
+    grammar: grammar === undefined ? undefined : { gbnf: grammar },
+    continued,
   };
 }
 

@@ -108,9 +108,9 @@ export async function hubFileVersion(
     url,
     etag,
     expected: {
-      ...(size !== undefined && /^\d+$/.test(size) ? { size_bytes: Number(size) } : {}),
-      ...(/^[0-9a-f]{64}$/.test(etag) ? { sha256: etag } : {}),
-      ...(/^[0-9a-f]{40}$/.test(etag) ? { git_sha1: etag } : {}),
+      size_bytes: size !== undefined && /^\d+$/.test(size) ? Number(size) : undefined,
+      sha256: /^[0-9a-f]{64}$/.test(etag) ? etag : undefined,
+      git_sha1: /^[0-9a-f]{40}$/.test(etag) ? etag : undefined,
     },
   };
 }

@@ -243,13 +243,8 @@ async function inParallel<T>(
 }
 
 function httpOptions(options: PullOptions, token: string | undefined): HttpOptions {
-  return {
-    ...(token === undefined ? {} : { token }),
-    ...(options.signal === undefined ? {} : { signal: options.signal }),
-    ...(options.retries === undefined ? {} : { retries: options.retries }),
-    ...(options.idle_timeout_ms === undefined ? {} : { idle_timeout_ms: options.idle_timeout_ms }),
-    ...(options.retry_pause_ms === undefined ? {} : { retry_pause_ms: options.retry_pause_ms }),
-  };
+  const { signal, retries, idle_timeout_ms, retry_pause_ms } = options;
+  return { token, signal, retries, idle_timeout_ms, retry_pause_ms };
 }
 
 function hubEndpoint(options: PullOptions): URL {
