@@ -21,7 +21,8 @@ import { spokenOf, temporaryBeside } from './temporary-name.ts';
  * What a crash of this machine right after the call may take away.
  * - `name`: nothing. For what nobody can find out again: deployments, keys, answers to who did what.
  * - `content`: the change, never the content: the old file or the new one is there, whole. For what is written again
- *   and again: states, measurements, records. Saves one fsync, which on a shared filesystem waits for its metadata server.
+ *   and again: states, measurements, records. Saves one fsync, which on a shared filesystem waits for its metadata
+ *   server.
  * - `nothing`: the file may be there and empty. For caches whose readers take a damaged file for none. A full quota may
  *   be heard of by nobody.
  */

@@ -213,8 +213,7 @@ export class WeightPool {
       ? convertedRowBytes(ggml, bufferType, type, row_elements, rows)
       : undefined;
     // Where the host writes to the pool, all layouts are the same memory.
-    const copied =
-      addressable && divisible && isLaidOutAsInFile(ggml, bufferType, type, row_elements, rows);
+    const copied = addressable && divisible && isLaidOutAsInFile(ggml, bufferType, type, row_elements, rows);
     return {
       source: {
         parts,

@@ -137,7 +137,8 @@ function copyPackage(path: string, folder: string): void {
   cpSync(path, join(folder, within), {
     recursive: true,
     filter: (entry) => {
-      if (relative(path, entry).split('/').includes('node_modules')) return false; // nested packages are listed by themselves
+      // Nested packages are listed by themselves.
+      if (relative(path, entry).split('/').includes('node_modules')) return false;
       return (
         !needlessFiles.test(entry) &&
         !needlessFolders.test(relative(join(packageRoot, 'node_modules'), entry))

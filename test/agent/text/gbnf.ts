@@ -164,7 +164,8 @@ class Reader {
 
   read(): Node {
     const node = this.#choice();
-    if (this.#at < this.#text.length) throw new Error(`unexpected ${this.#text.slice(this.#at)} in ${this.#text}`);
+    if (this.#at < this.#text.length)
+      throw new Error(`unexpected ${this.#text.slice(this.#at)} in ${this.#text}`);
     return node;
   }
 
