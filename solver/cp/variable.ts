@@ -85,9 +85,9 @@ export class Variable {
   }
 
   /** For those that shrink `domain` themselves: wakes the watchers, given the bounds from before. */
-  changed(min_before: number, max_before: number): void {
+  changed(before_min: number, before_max: number): void {
     for (const propagator of this.#onChange) this.#engine.schedule(propagator);
-    if (this.domain.min !== min_before || this.domain.max !== max_before)
+    if (this.domain.min !== before_min || this.domain.max !== before_max)
       for (const propagator of this.#onBounds) this.#engine.schedule(propagator);
     if (this.domain.size === 1) for (const propagator of this.#onFix) this.#engine.schedule(propagator);
   }
