@@ -36,7 +36,7 @@ export interface Backend {
    * Memory of the host that the device copies from without a detour (page-locked); absent: any memory is as good.
    */
   readonly host_buffer_type: Pointer | undefined;
-  /** Kernels that are wrong on this device, or not there, and that others take the place of: one E_NATIVE_KERNEL each. */
+  /** Kernels that are wrong or missing on this device, in whose place others compute: one E_NATIVE_KERNEL each. */
   readonly kernels_left_out: readonly HpcserveError[];
 
   /** Of the device, as its driver tells it: others may take from it at any time. */

@@ -21,7 +21,7 @@ type PoolContext = Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planne
  */
 export function poolSize_bytes(context: PoolContext, total_bytes = totalmem()): number {
   const { planned_memory_bytes, sharing } = context;
-  if (isAccelerator(context)) return acceleratorPoolBytes(context);
+  if (isAccelerator(context)) return acceleratorPool_bytes(context);
   const { usable_bytes, host_bytes } = usable(context, total_bytes);
   const share = Math.floor(pool_share * usable_bytes);
   const reserve = defaultPlacementSettings.host_overhead_bytes * Math.min(1, usable_bytes / host_bytes);
@@ -73,7 +73,7 @@ function isAccelerator({ group }: PoolContext): boolean {
  * A GPU is the job's alone, and the pool has its share of it. One that only ggml knows may have its memory from the
  * host, which others use: its pool is what the plan gave its models.
  */
-function acceleratorPoolBytes({ group, sharing }: PoolContext): number {
+function acceleratorPool_bytes({ group, sharing }: PoolContext): number {
   const device_bytes = group.devices.reduce((sum, { description }) => sum + description.memory_bytes, 0);
   const share = Math.floor(pool_share * device_bytes);
   if (sharing?.pool_gb !== undefined) return Math.min(device_bytes, Math.floor(1e9 * sharing.pool_gb));

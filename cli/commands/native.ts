@@ -80,13 +80,13 @@ Examples:
   $ hpcserve native add cuda
   $ hpcserve native add vulkan --site local`,
     )
-    .action((backend: AddedBackendName, flags: { from?: string }) => {
+    .action(async (backend: AddedBackendName, flags: { from?: string }) => {
       const { site, layout, path } = openSite(context);
       const libraries = addedLibraries(layout);
       const from = flags.from === undefined ? undefined : resolve(context.working_folder, flags.from);
       if (from === undefined) context.note(`fetching ${packageOf(backend)}`);
       const options = { libraries, architecture: process.arch };
-      const folder = addBackend(backend, from === undefined ? options : { ...options, from });
+      const folder = await addBackend(backend, from === undefined ? options : { ...options, from });
       const chosen = site.native.library_dir;
       if (context.json)
         context.out(

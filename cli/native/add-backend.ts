@@ -1,10 +1,12 @@
-/** Brings libraries of the native engine with a backend for GPUs to a site: one npm package, chosen by release and hash. */
+/** Brings libraries with a backend for GPUs to a site: a package of npm, chosen by release and hash. */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs';
-import { basename, join } from 'node:path';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
 import type { AddedLibraries } from '../../control/state/native-libraries.ts';
 import { makeFolders } from '../../host/make-folders.ts';
+import { moveIntoPlaceSync } from '../../host/move.ts';
+import { replaceLink } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 
 /** Of @node-llama-cpp/linux-x64-*: the release that package.json has for CPUs, and so the same ggml. */
@@ -49,7 +51,10 @@ export interface AddOptions {
  * @returns the folder of the libraries
  * @throws HpcserveError E_NATIVE_ADD
  */
-export function addBackend(backend: AddedBackendName, { from, libraries, architecture }: AddOptions): string {
+export async function addBackend(
+  backend: AddedBackendName,
+  { from, libraries, architecture }: AddOptions,
+): Promise<string> {
   if (architecture !== 'x64')
     throw new HpcserveError('E_NATIVE_ADD', {
       what: `there are no libraries with a backend for ${backend} on ${architecture}`,
@@ -66,10 +71,9 @@ export function addBackend(backend: AddedBackendName, { from, libraries, archite
     run(['tar', '-xzf', file, '-C', work, '--strip-components=3', `package/bins/${platform}`]);
     if (from === undefined) rmSync(file);
     const folder = join(libraries.folder, name);
-    // The same bytes: a worker may have them open.
-    rmSync(folder, { recursive: true, force: true });
-    renameSync(work, folder);
-    linkTo(folder, libraries.link);
+    // What is there has the same bytes, and workers may have them open.
+    if (!existsSync(folder)) moveIntoPlaceSync(work, folder);
+    await replaceLink(libraries.link, name);
     return folder;
   } finally {
     rmSync(work, { recursive: true, force: true });
@@ -101,12 +105,4 @@ function run(argv: readonly string[]): void {
     what: `${argv.slice(0, 3).join(' ')} did not succeed`,
     because: error?.message ?? stderr.trim().split('\n').slice(-3),
   });
-}
-
-/** In one step, so that a deployment meanwhile finds the old ones or the new. */
-function linkTo(folder: string, link: string): void {
-  const next = `${link}.${process.pid}`;
-  rmSync(next, { force: true });
-  symlinkSync(basename(folder), next);
-  renameSync(next, link);
 }

@@ -1,4 +1,4 @@
-/** Accelerators that the native engine computes on: whether a site's libraries have a backend, and what is on this machine. */
+/** Accelerators for the native engine: whether a site has a backend for them, and what this machine has. */
 import { nativeFolderVariable } from '../../native/libraries.ts';
 import { gpuBackendsIn, type ListedDevice, listAccelerators } from '../../native/list-devices.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';

@@ -11,7 +11,7 @@ interface GraphPart {
 
 /**
  * Graphs on a device with memory of its own: inputs are carried there before each run, and results back after it. An
- * operator that the device has no kernel for is computed on the CPU, between the parts of the graph before and after it:
+ * operator that the device has no kernel for is computed on the CPU, between the parts before and after it:
  *
  *   device  [ … ] ──┐            ┌──▶ [ … ]
  *   CPU             └─▶ operator ┘
