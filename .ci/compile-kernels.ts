@@ -24,7 +24,7 @@ const sources = join(packageRoot, 'native/kernels');
 const common = ['-std=gnu11', '-O3', '-fPIC', '-fvisibility=hidden', '-Wall', '-Wextra'];
 const avx2 = ['-mavx2', '-mfma', '-mf16c'];
 const avx512_bf16 = [...avx2, '-mavx512f', '-mavx512bw', '-mavx512vl', '-mavx512dq', '-mavx512bf16'];
-const amx_bf16 = [...avx512_bf16, '-mamx-tile', '-mamx-bf16'];
+const amx_bf16 = [...avx512_bf16, '-mavx512vnni', '-mamx-tile', '-mamx-bf16'];
 
 /** Files of one instruction set, which an old compiler may not know. */
 interface InstructionSet {
@@ -44,7 +44,7 @@ const optional: readonly InstructionSet[] = [
   },
   {
     name: 'AMX-BF16',
-    files: ['product-amx-bf16.c', 'activations-amx.c'],
+    files: ['product-amx-bf16.c', 'product-one-row.c', 'activations-amx.c'],
     flags: amx_bf16,
     define: 'HK_WITH_AMX_BF16',
   },
@@ -56,6 +56,7 @@ const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'pack.c', flags: avx2 },
   { file: 'pack-super.c', flags: avx2 },
   { file: 'weights-check.c', flags: avx2 },
+  { file: 'rows.c', flags: avx2 },
   { file: 'activations.c', flags: avx2 },
   { file: 'dispatch.c', flags: [] },
   { file: 'stream-copy.c', flags: [] },

@@ -47,6 +47,7 @@ export interface CpuKernels extends Bound<typeof table> {
   readonly packOperator: Pointer;
   readonly multiplyOperator: Pointer;
   readonly attendOperator: Pointer;
+  readonly rowsOperator: Pointer;
 }
 
 let loaded: CpuKernels | undefined;
@@ -69,6 +70,7 @@ export function loadCpuKernels(path = cpuKernelsPath): CpuKernels | undefined {
     packOperator: library.symbol('hk_pack_operator') as Pointer,
     multiplyOperator: library.symbol('hk_multiply_operator') as Pointer,
     attendOperator: library.symbol('hk_attend_operator') as Pointer,
+    rowsOperator: library.symbol('hk_rows_operator') as Pointer,
   };
   return loaded;
 }

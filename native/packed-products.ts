@@ -1,10 +1,67 @@
+import { statSync } from 'node:fs';
 import koffi from 'koffi';
-import type { CpuKernels, KernelSet } from './cpu-kernels.ts';
+import { type CpuKernels, type KernelSet, loadCpuKernels } from './cpu-kernels.ts';
 import { type Ggml, GgmlType, tensorLayout } from './ggml.ts';
 import type { Pointer } from './signature.ts';
 
 /** GGML_N_TASKS_MAX: every thread of the pool takes its share. */
 const all_threads = -1;
+/** HK_ONE_ROW_APART. */
+const one_row_apart = 256;
+
+const opened = new WeakMap<Ggml, { products: PackedProducts | undefined }>();
+
+/** Our products beside a loaded library; undefined where they were not built, or this CPU runs none of them. */
+export function packedProducts(ggml: Ggml): PackedProducts | undefined {
+  let known = opened.get(ggml);
+  if (!known) {
+    const kernels = loadCpuKernels();
+    known = { products: kernels && PackedProducts.open(ggml, kernels) };
+    opened.set(ggml, known);
+  }
+  return known.products;
+}
+
+/** Buffer types of this CPU in which weights lie otherwise than in files: ours, then those of ggml. */
+export function specialBufferTypes(ggml: Ggml): readonly Pointer[] {
+  const ours = packedProducts(ggml)?.bufferType;
+  return ours === undefined ? ggml.cpuExtraBufferTypes : [ours, ...ggml.cpuExtraBufferTypes];
+}
+
+/**
+ * Rows of x times a matrix of weights, by the kernel of the layout in which the weights lie: ours, or one of ggml's.
+ *
+ * @param weights ne [k, n]
+ * @param x F32, ne [k, m]
+ * @param fixed_order sums of ours go in the same order for any m: slower for one row and quantized weights
+ * @returns F32, ne [n, m]
+ */
+export function multiply(
+  ggml: Ggml,
+  context: Pointer,
+  weights: Pointer,
+  x: Pointer | null,
+  fixed_order = false,
+): Pointer {
+  const packed = packedProducts(ggml);
+  return packed?.holds(weights)
+    ? packed.multiply(context, weights, x!, fixed_order)
+    : ggml.ggml_mul_mat(context, weights, x)!;
+}
+
+/**
+ * Some rows of a matrix of weights, wherever it lies.
+ *
+ * @param weights ne [k, n]
+ * @param ids I32, ne [m]
+ * @returns F32, ne [k, m]
+ */
+export function takeRows(ggml: Ggml, context: Pointer, weights: Pointer, ids: Pointer): Pointer {
+  const packed = packedProducts(ggml);
+  return packed?.holds(weights)
+    ? packed.takeRows(context, weights, ids)
+    : ggml.ggml_get_rows(context, weights, ids)!;
+}
 
 type GraphFunctions = Pick<
   Ggml,
@@ -39,6 +96,12 @@ export class PackedProducts {
     return layout ? new PackedProducts(ggml, kernels, set, layout) : undefined;
   }
 
+  /** What a proof or a measurement of these products depends on: the library's file and the instruction set. */
+  get identity(): string {
+    const { size, mtimeMs } = statSync(this.#kernels.path);
+    return `${this.#kernels.path}:${size}:${mtimeMs}:${this.set.name}`;
+  }
+
   /**
    * @param type of ggml
    * @param width elements of a row
@@ -56,15 +119,25 @@ export class PackedProducts {
   /**
    * @param weights that lie in this layout: ne [k, n]
    * @param x F32, ne [k, m]; its rows may be apart
+   * @param fixed_order see `multiply` above
    * @returns F32, ne [n, m]; the last of two operations
    */
-  multiply(context: Pointer, weights: Pointer, x: Pointer): Pointer {
+  multiply(context: Pointer, weights: Pointer, x: Pointer, fixed_order: boolean): Pointer {
     const [k, n] = [extent(weights, 0), extent(weights, 1)];
     const m = extent(x, 1);
     const bytes = Number(this.#kernels.hk_activation_bytes(m, k));
     const { packOperator, multiplyOperator } = this.#kernels;
-    const packed = this.#custom(context, GgmlType.I8, [bytes, 1], [x], packOperator);
-    return this.#custom(context, GgmlType.F32, [n, m], [weights, packed], multiplyOperator);
+    const apart = !fixed_order && Number(koffi.decode(weights, 0, 'int32_t')) !== GgmlType.BF16;
+    const set = this.set.bit | (apart ? one_row_apart : 0);
+    const packed = this.#custom(context, GgmlType.I8, [bytes, 1], [x], packOperator, set);
+    return this.#custom(context, GgmlType.F32, [n, m], [weights, packed], multiplyOperator, set);
+  }
+
+  /** See `takeRows` above. */
+  takeRows(context: Pointer, weights: Pointer, ids: Pointer): Pointer {
+    const shape = [extent(weights, 0), extent(ids, 0)] as const;
+    const { rowsOperator } = this.#kernels;
+    return this.#custom(context, GgmlType.F32, shape, [weights, ids], rowsOperator, this.set.bit);
   }
 
   #custom(
@@ -73,10 +146,10 @@ export class PackedProducts {
     [ne0, ne1]: readonly [number, number],
     sources: readonly Pointer[],
     operator: Pointer,
+    set: number,
   ): Pointer {
     const list = BigUint64Array.from(sources);
-    const set = BigInt(this.set.bit);
-    const args = [list, sources.length, operator, all_threads, set] as const;
+    const args = [list, sources.length, operator, all_threads, BigInt(set)] as const;
     return this.#ggml.ggml_custom_4d(context, type, ne0, ne1, 1, 1, ...args)!;
   }
 }

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import type { Ggml } from './ggml.ts';
+import { packedProducts } from './packed-products.ts';
 import { nativeCacheFile, nativeIdentity, writeNativeCache } from './probe.ts';
 
 /**
@@ -17,8 +18,9 @@ export class ProofCache {
     this.#passed = new Set(readPassed(path));
   }
 
-  static open({ libraries, cpuFeatures }: Ggml): ProofCache {
-    const facts = [nativeIdentity(libraries), ...cpuFeatures].join('\n');
+  static open(ggml: Ggml): ProofCache {
+    const { libraries, cpuFeatures } = ggml;
+    const facts = [nativeIdentity(libraries), packedProducts(ggml)?.identity, ...cpuFeatures].join('\n');
     const key = createHash('sha256').update(facts).digest('hex').slice(0, 32);
     return new ProofCache(nativeCacheFile('kernels', key));
   }

@@ -151,6 +151,8 @@ export interface EngineStats {
   kv_tokens_total: number;
   kv_tokens_used: number;
   weight_bytes: number;
+  /** Bytes of the weights by ggml's name of their layout, which says whose kernels multiply (`PACKED_*`: ours). */
+  layouts: Readonly<Record<string, number>>;
   /** Of `kv_tokens_total`, whether it is taken now or not. */
   kv_bytes: number;
   compute_bytes: number;

@@ -4,6 +4,7 @@
  */
 import { z } from 'zod';
 import { askedParsersSchema } from './answer-parsers.ts';
+import { kernelChoices } from './engine-contract.ts';
 import { scalingSchema } from './scaling.ts';
 import { scavengerSchema } from './scavenging.ts';
 import { shareSchema } from './site-share.ts';
@@ -240,7 +241,15 @@ export const modelSchema = z.strictObject({
   batch_invariant: z
     .boolean()
     .default(false)
-    .describe('Bit-identical answers alone, in any batch and after a failover; slower (native engine).'),
+    .describe(
+      'Bit-identical answers alone, in any batch and after a failover; slower, unless all matrices are multiplied by our own kernels (native engine).',
+    ),
+  kernels: z
+    .enum(kernelChoices)
+    .default('auto')
+    .describe(
+      'Whose matrix products compute on CPUs: `auto` the faster ones, as measured there (with batch_invariant ours); `own` ours wherever there are some; `ggml` those of ggml alone (native engine).',
+    ),
   reasoning: z
     .boolean()
     .optional()

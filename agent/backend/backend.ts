@@ -13,7 +13,7 @@
 import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
-import type { PlannedWeight } from '../engine/weight-plan.ts';
+import type { KernelPolicy, PlannedWeight } from '../engine/weight-plan.ts';
 import type { Compute, ComputeOptions } from './compute.ts';
 import type { PoolMemory } from './pool-memory.ts';
 
@@ -43,9 +43,10 @@ export interface Backend {
   memory(): MemoryInformation;
   /**
    * The buffer type that a weight lies in: a special one where its kernels are faster and right, else `plain`.
+   * @param policy whose kernels, on devices for which there are several
    * @throws HpcserveError E_NATIVE_KERNEL: no kernel for it is right
    */
-  bufferTypeFor(weight: PlannedWeight): Pointer;
+  bufferTypeFor(weight: PlannedWeight, policy: KernelPolicy): Pointer;
   /** What was found out about kernels is kept for other processes. */
   keepProofs(): void;
 

@@ -5,7 +5,7 @@
 
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
-import type { KvType } from '../../spec/engine-contract.ts';
+import type { KernelsOption, KvType } from '../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
 import type { ModelState } from '../../spec/session-record.ts';
 import type { WorkerLimits } from './worker-options.ts';
@@ -22,6 +22,8 @@ export interface NativeModel {
   kv_tokens: number;
   kv_type: KvType;
   batch_invariant: boolean;
+  /** See `EngineOptions`; absent: `auto`. */
+  kernels?: KernelsOption;
   /** α of Tangram's Equation 2: how much a second of loading it matters; absent: 1, as every other model. */
   latency_sensitivity?: number;
   /** What its deployment promises; absent: nothing, its requests run in time that promises spare. */

@@ -123,7 +123,9 @@ export class Models {
     const { name, slo, latency_sensitivity } = config;
     const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
       config;
-    const how = `${kv_type}${batch_invariant ? ', batch invariant' : ''}, chunks of ${prefill_chunk_tokens}`;
+    const invariant = batch_invariant ? ', batch invariant' : '';
+    const kernels = config.kernels ?? 'auto';
+    const how = `${kv_type}${invariant}, kernels ${kernels}, chunks of ${prefill_chunk_tokens}`;
     const file = { name, path: config.model_path };
     const profile = this.#profiles?.read(file, how);
     const lengths = this.#lengths?.read(file);
@@ -142,6 +144,7 @@ export class Models {
         kv_tokens,
         kv_type,
         batch_invariant,
+        kernels,
       },
     };
     if (slo) message.slo = slo;

@@ -110,6 +110,7 @@ export class WorkerLog {
       load_s: Number(load_s.toFixed(3)),
       load_bytes_per_s: load_s > 0 ? Math.round(bytes / load_s) : undefined,
       weight_bytes: stats?.weight_bytes,
+      layouts: stats?.layouts,
       kv_tokens: stats?.kv_tokens_total,
       kv_bytes: stats?.kv_bytes,
       compute_bytes: stats?.compute_bytes,

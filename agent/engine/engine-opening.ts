@@ -3,7 +3,7 @@ import { probeNativeLibraries } from '../../native/probe.ts';
 import type { EngineOptions } from '../../spec/engine-contract.ts';
 import type { Backend } from '../backend/backend.ts';
 import { cpuBackend } from '../backend/cpu/cpu-backend.ts';
-import { checkOptions } from './engine-options.ts';
+import { checkOptions, kernelPolicy } from './engine-options.ts';
 import type { KvSource } from './kv-storage.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
 import { NativeEngine } from './native-engine.ts';
@@ -44,7 +44,12 @@ export class EngineOpening {
     this.#memory = memory;
     this.#file = file ?? openModelFile(options.model_path);
     const { gguf, model } = this.#file;
-    const plan = planWeights(gguf, model, stageOperators(model.n_layer, options.stage));
+    const plan = planWeights(
+      gguf,
+      model,
+      stageOperators(model.n_layer, options.stage),
+      kernelPolicy(options),
+    );
     this.#weights = memory.weights.begin(gguf, plan, beside, options.on_progress);
   }
 

@@ -1,6 +1,7 @@
-import type { EngineOptions } from '../../spec/engine-contract.ts';
+import type { EngineOptions, KernelsOption } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { kv_block_tokens } from './kv-storage.ts';
+import type { KernelPolicy } from './weight-plan.ts';
 
 /** @throws HpcserveError E_ENGINE_OPTIONS */
 export function checkOptions(options: EngineOptions): void {
@@ -13,4 +14,19 @@ export function checkOptions(options: EngineOptions): void {
   if (options.threads > 512) wrong.push('ggml runs at most 512 threads');
   if (wrong.length > 0)
     throw new HpcserveError('E_ENGINE_OPTIONS', { what: 'the engine cannot start', because: wrong });
+}
+
+/**
+ * Where answers must not depend on the batch, nothing is measured: nodes of one kind choose alike, and our products
+ * need no padding.
+ */
+export function kernelPolicy({
+  kernels = 'auto',
+  batch_invariant,
+}: {
+  kernels?: KernelsOption;
+  batch_invariant: boolean;
+}): KernelPolicy {
+  if (kernels !== 'auto') return kernels;
+  return batch_invariant ? 'own' : 'faster';
 }

@@ -1,4 +1,5 @@
 import { type Ggml, GgmlType } from '../../native/ggml.ts';
+import { multiply, takeRows } from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { Architecture } from './architecture.ts';
 import type { AttentionRoom, BatchAttention } from './batch-attention.ts';
@@ -18,6 +19,8 @@ export interface StageParts {
   kv: KvMemory;
   /** Ours; absent: ggml's serves all batches. */
   attention?: BatchAttention;
+  /** Sums go in one order, however many rows there are. */
+  batch_invariant: boolean;
 }
 
 /** Upper bound of tensors in a graph: per layer the fixed operations, and per segment its attention. */
@@ -25,7 +28,7 @@ function maxTensors(parts: StageParts, shape: GraphShape): number {
   const layers = parts.plan.layers.size;
   const { experts } = parts.model;
   const moe = experts === undefined ? 0 : 24 + 2 * experts.used_per_token;
-  return 64 + 3 * shape.segments.length + layers * (48 + moe + 20 * shape.segments.length);
+  return 64 + 3 * shape.segments.length + layers * (56 + moe + 20 * shape.segments.length);
 }
 
 export function buildGraph(parts: StageParts, shape: GraphShape): BuiltGraph {
@@ -76,11 +79,12 @@ class GraphBuilder {
     let hidden = this.#built.inputs.hidden;
     for (const [index, operator] of operators.entries()) {
       if (operator.kind === 'embedding')
-        hidden = this.#ggml.ggml_get_rows(
+        hidden = takeRows(
+          this.#ggml,
           this.#context,
           this.#tensor(plan.embedding!),
           this.#built.inputs.tokens!,
-        )!;
+        );
       else if (operator.kind === 'attention') {
         const narrow = hasOutput && index === lastAttention && shape.last_rows_only;
         const layer = plan.layers.get(operator.layer)!;
@@ -145,6 +149,15 @@ class GraphBuilder {
     return this.#parts.weights.tensor(weight);
   }
 
+  /** Rows of x times a weight. */
+  #multiply(weight: PlannedWeight, x: Pointer | null): Pointer {
+    return this.#product(this.#tensor(weight), x);
+  }
+
+  #product(matrix: Pointer, x: Pointer | null): Pointer {
+    return multiply(this.#ggml, this.#context, matrix, x, this.#parts.batch_invariant);
+  }
+
   #expand(tensor: Pointer): void {
     this.#ggml.ggml_build_forward_expand(this.#built.graph, tensor);
   }
@@ -188,7 +201,7 @@ class GraphBuilder {
       queries = this.#rope(this.#headNorm(projected.q!, attention.q_norm), inputs.output_positions!);
     } else queries = this.#rope(this.#headNorm(wide.q!, attention.q_norm), inputs.positions!);
     const attended = this.#attend(queries, index, narrow);
-    const projected = ggml.ggml_mul_mat(c, this.#tensor(attention.output), attended);
+    const projected = this.#multiply(attention.output, attended);
     return ggml.ggml_add(c, projected, residual)!;
   }
 
@@ -238,7 +251,7 @@ class GraphBuilder {
     }
     for (const name of ['q', 'k', 'v'] as const) {
       if (!wanted.includes(name)) continue;
-      let product = ggml.ggml_mul_mat(this.#context, this.#tensor(qkv[name]), x)!;
+      let product = this.#multiply(qkv[name], x);
       if (bias)
         product = ggml.ggml_add(
           this.#context,
@@ -262,7 +275,7 @@ class GraphBuilder {
     end: number,
   ): Pointer {
     const ggml = this.#ggml;
-    const product = ggml.ggml_mul_mat(this.#context, matrix, x)!;
+    const product = this.#product(matrix, x);
     if (!bias) return product;
     // A vector's view of all its elements is the vector.
     const part = ggml.ggml_view_1d(this.#context, bias, end - begin, begin * 4);
@@ -397,13 +410,9 @@ class GraphBuilder {
     const { gate_up, down } = dense!;
     const activated =
       'parts' in gate_up
-        ? ggml.ggml_swiglu(c, ggml.ggml_mul_mat(c, this.#tensor(gate_up), normed))
-        : ggml.ggml_swiglu_split(
-            c,
-            ggml.ggml_mul_mat(c, this.#tensor(gate_up.gate), normed),
-            ggml.ggml_mul_mat(c, this.#tensor(gate_up.up), normed),
-          );
-    return ggml.ggml_add(c, ggml.ggml_mul_mat(c, this.#tensor(down), activated), x)!;
+        ? ggml.ggml_swiglu(c, this.#multiply(gate_up, normed))
+        : ggml.ggml_swiglu_split(c, this.#multiply(gate_up.gate, normed), this.#multiply(gate_up.up, normed));
+    return ggml.ggml_add(c, this.#multiply(down, activated), x)!;
   }
 
   /**
@@ -416,7 +425,7 @@ class GraphBuilder {
     const { n_embd } = this.#model;
     const { count, used_per_token: used } = this.#model.experts!;
     const rows = this.#rowsOf(x);
-    const scores = ggml.ggml_soft_max(c, ggml.ggml_mul_mat(c, this.#tensor(experts.router), x));
+    const scores = ggml.ggml_soft_max(c, this.#multiply(experts.router, x));
     const chosen = ggml.ggml_argsort_top_k(c, scores, used);
     const weights = ggml.ggml_get_rows(c, ggml.ggml_reshape_3d(c, scores, 1, count, rows), chosen);
     const flat = ggml.ggml_reshape_2d(c, weights, used, rows);
@@ -461,6 +470,6 @@ class GraphBuilder {
       shape.logit_rows === shape.output_rows
         ? normed
         : ggml.ggml_view_2d(c, normed, n_embd, shape.logit_rows, n_embd * 4, 0)!;
-    this.#result('logits', ggml.ggml_mul_mat(c, this.#tensor(plan.head!), head)!);
+    this.#result('logits', this.#multiply(plan.head!, head));
   }
 }

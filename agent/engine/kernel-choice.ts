@@ -1,12 +1,26 @@
 import koffi from 'koffi';
-import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
+import { ggmlRowBytes, ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, GgmlType, tensorLayout } from '../../native/ggml.ts';
+import { packedProducts } from '../../native/packed-products.ts';
 import { ProofCache } from '../../native/proof-cache.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { isProvable, type Kernel, plainLayout, whatIsWrongWith } from './kernel-proof.ts';
+import { isFaster } from './product-race.ts';
 import { row_group } from './row-groups.ts';
-import type { PlannedWeight } from './weight-plan.ts';
+import type { KernelPolicy, PlannedWeight } from './weight-plan.ts';
+
+/**
+ * Matrices are timed with rows of two lengths: what a product takes for a weight hardly depends on it. Lower: more of a
+ * model's matrices are judged by the longer one.
+ */
+const narrow_width_max = 4096;
+/**
+ * Of a matrix that is worth a race: smaller ones lie in caches, and are ours. Lower: small models start later; higher:
+ * more is taken without being measured.
+ */
+const raced_bytes_min = 1024 * 1024;
+const timed_widths = { narrow: 2048, wide: 8192 };
 
 const choices = new WeakMap<Ggml, KernelChoice>();
 
@@ -21,10 +35,10 @@ export function kernelChoice(ggml: Ggml): KernelChoice {
 }
 
 /**
- * Where each weight lies: in the special layout (AMX, CPU_REPACK) whose kernels are fastest, as libllama asks for it,
- * if those kernels were proved on this CPU; else in plain memory, whose kernels are proved as well. What was right once
- * is kept in the user's cache, by library, CPU and host; what was wrong is tried again by the next process, and told by
- * each.
+ * Where each weight lies: in our layout, where its products are faster than ggml's; in the special layout of ggml
+ * (AMX, CPU_REPACK) whose kernels are fastest, as libllama asks for it; else in plain memory. Whichever it is was
+ * proved on this CPU. What was right once, and which was faster, is kept in the user's cache, by library, CPU and
+ * host; what was wrong is tried again by the next process, and told by each.
  */
 export class KernelChoice {
   readonly #ggml: Ggml;
@@ -44,21 +58,62 @@ export class KernelChoice {
   }
 
   /**
-   * A kernel that was not tried before is tried now, which takes milliseconds.
+   * A kernel that was not tried before is tried now, which takes milliseconds; where two are right and it is not known
+   * which is faster, a second.
    * @returns the special layout for a weight; undefined: plain memory
    * @throws HpcserveError E_NATIVE_KERNEL: it would lie in plain memory, and even that is multiplied wrongly
    */
-  bufferTypeFor(weight: PlannedWeight): Pointer | undefined {
+  bufferTypeFor(weight: PlannedWeight, policy: KernelPolicy): Pointer | undefined {
     const { use } = weight;
     if ((use !== 'matrix' && use !== 'experts') || !isProvable(weight.type)) return undefined;
     const kernel = { type: weight.type, width: weight.shape[0]!, rest: weight.shape[1]! % row_group, use };
-    const special = this.#ggml.cpuExtraBufferTypes.find((bufferType) => {
-      if (!runsFrom(this.#ggml, bufferType, weight)) return false;
+    const isProved = (bufferType: Pointer): boolean => {
       const layout = this.#ggml.ggml_backend_buft_name(bufferType)!;
       return this.#whatIsWrong(bufferType, { layout, ...kernel }) === undefined;
-    });
-    if (!special) this.#requirePlain({ layout: plainLayout, ...kernel });
-    return special;
+    };
+    const ours = policy === 'ggml' ? undefined : this.#ownLayout(weight);
+    const hasOurs = ours !== undefined && isProved(ours);
+    if (hasOurs && (policy === 'own' || bytesOf(weight) < raced_bytes_min)) return ours;
+    const theirs = this.#ggml.cpuExtraBufferTypes.find(
+      (bufferType) => runsFrom(this.#ggml, bufferType, weight) && isProved(bufferType),
+    );
+    if (hasOurs && this.#isFaster(ours, theirs, kernel)) return ours;
+    if (!theirs) this.#requirePlain({ layout: plainLayout, ...kernel });
+    return theirs;
+  }
+
+  /** The layout of our products, where there is one for such a weight. */
+  #ownLayout({ type, shape, use }: PlannedWeight): Pointer | undefined {
+    const packed = packedProducts(this.#ggml);
+    const [width] = shape;
+    return use === 'matrix' && packed?.canMultiply(ggmlTypeByName(type).id, width!)
+      ? packed.bufferType
+      : undefined;
+  }
+
+  /** Whether our product is faster than ggml's best. */
+  #isFaster(ours: Pointer, theirs: Pointer | undefined, { type, width }: Omit<Kernel, 'layout'>): boolean {
+    const ggml = this.#ggml;
+    const other = theirs ?? ggml.ggml_backend_cpu_buffer_type()!;
+    const names = [ours, other].map((bufferType) => ggml.ggml_backend_buft_name(bufferType));
+    const timed_width = width <= narrow_width_max ? timed_widths.narrow : timed_widths.wide;
+    const key = (verdict: string): string => [type, timed_width, ...names, verdict].join(' ');
+    if (this.#cache.has(key('faster'))) return true;
+    if (this.#cache.has(key('slower'))) return false;
+    const faster = this.#race(type, timed_width, ours, other);
+    if (faster === undefined) return false;
+    this.#cache.add(key(faster ? 'faster' : 'slower'));
+    return faster;
+  }
+
+  /** @returns undefined where there is no memory to find out in */
+  #race(type: string, width: number, ours: Pointer, theirs: Pointer): boolean | undefined {
+    try {
+      return isFaster(this.#ggml, type, width, ours, theirs);
+    } catch (error) {
+      if (error instanceof HpcserveError && error.code === 'E_NATIVE_MEMORY') return undefined;
+      throw error;
+    }
   }
 
   /** A kernel that is no product was found wrong. */
@@ -84,10 +139,15 @@ export class KernelChoice {
     if (fault === undefined) this.#cache.add(key);
     else if (kernel.layout !== plainLayout)
       this.#left_out.push(
-        wrong(this.#ggml, kernel, fault, 'plain kernels, which are slower, take its place'),
+        wrong(this.#ggml, kernel, fault, 'other kernels, which are slower, take its place'),
       );
     return fault;
   }
+}
+
+function bytesOf({ type, shape }: PlannedWeight): number {
+  const [width, ...others] = shape;
+  return others.reduce((product, extent) => product * extent, ggmlRowBytes(ggmlTypeByName(type), width!));
 }
 
 function keyOf({ layout, type, width, rest, use }: Kernel): string {

@@ -17,6 +17,7 @@ import {
   memoryAt,
   tensorLayout,
 } from '../../native/ggml.ts';
+import { multiply } from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { convertedRowBytes, row_group } from './row-groups.ts';
 
@@ -34,8 +35,8 @@ export interface Kernel {
   use: KernelUse;
 }
 
-/** Columns of the products: alone, as in decoding, and many, with a rest in every size of tile. */
-const column_counts = [1, 37] as const;
+/** Columns of the products: alone, as in decoding; a few; and many, with a rest in every size of tile. */
+const column_counts = [1, 7, 37] as const;
 /** Of many columns, those that are compared. */
 const compared_columns = [0, 1, 6, 16, 35, 36] as const;
 const expert_count = 2;
@@ -198,7 +199,7 @@ class Proof {
     const rows = Number(koffi.decode(matrix, tensorLayout.ne + 8, 'int64_t'));
     if (use === 'matrix') {
       const x = ggml.ggml_new_tensor_2d(this.#context, GgmlType.F32, width, columns)!;
-      return this.#compute(ggml.ggml_mul_mat(this.#context, matrix, x)!, [[x, input]], rows * columns);
+      return this.#compute(multiply(ggml, this.#context, matrix, x), [[x, input]], rows * columns);
     }
     const x = ggml.ggml_new_tensor_3d(this.#context, GgmlType.F32, width, 1, columns)!;
     const ids = ggml.ggml_new_tensor_2d(this.#context, GgmlType.I32, 1, columns)!;

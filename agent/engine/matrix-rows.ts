@@ -1,6 +1,7 @@
 import koffi from 'koffi';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, tensorLayout } from '../../native/ggml.ts';
+import { specialBufferTypes } from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { convertedRowBytes, row_group } from './row-groups.ts';
 import type { PlannedWeight } from './weight-plan.ts';
@@ -42,7 +43,7 @@ export class MatrixRows {
     const type = ggmlTypeByName(weight.type).id;
     const buffer = koffi.decode(matrix, tensorLayout.buffer, 'void *') as Pointer;
     const bufferType = ggml.ggml_backend_buffer_get_type(buffer)!;
-    const packed = ggml.cpuExtraBufferTypes.includes(bufferType);
+    const packed = specialBufferTypes(ggml).includes(bufferType);
     if (packed && (begin % row_group !== 0 || (end % row_group !== 0 && end !== height))) return undefined;
     const row_bytes = packed
       ? convertedRowBytes(ggml, bufferType, type, width, height)

@@ -185,6 +185,7 @@ export class NativeEngine implements Engine {
       kv_tokens_total: this.#kvTokensMax,
       kv_tokens_used: this.#blocks.used_blocks * kv_block_tokens,
       weight_bytes: this.#stage.weight_bytes,
+      layouts: this.#stage.layouts,
       kv_bytes: this.#kvTokensMax * this.#stage.kv.token_bytes,
       compute_bytes: this.#stage.compute_bytes,
     };

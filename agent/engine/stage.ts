@@ -6,6 +6,7 @@ import type { Backend } from '../backend/backend.ts';
 import type { Compute, GraphPort } from '../backend/compute.ts';
 import type { Architecture } from './architecture.ts';
 import { attentionFor } from './attention-choice.ts';
+import { kernelPolicy } from './engine-options.ts';
 import { buildGraph, type StageParts } from './graph.ts';
 import { type BuiltGraph, type GraphShape, type SegmentShape, shapeKey } from './graph-shape.ts';
 import { KvMemory } from './kv-memory.ts';
@@ -13,6 +14,7 @@ import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
 import type { ScratchMemory, ScratchSource } from './scratch.ts';
+import { bytesByLayout, haveFixedOrder } from './weight-layouts.ts';
 import { planWeights } from './weight-plan.ts';
 import { type LoadedWeights, Weights } from './weights.ts';
 
@@ -64,7 +66,7 @@ export interface StageResult {
   hidden: Float32Array;
 }
 
-/** Rows of every multiplication are a multiple of this where results must not depend on the batch. */
+/** Rows of every product of ggml are a multiple of this where results must not depend on the batch; ours need none. */
 const invariant_rows = 4;
 /** Graphs that are kept: decode batches of every size in use, and the common prefill chunks. */
 const kept_graphs_max = 24;
@@ -96,6 +98,8 @@ export class Stage {
   readonly operators: readonly Operator[];
   readonly kv: KvMemory;
   readonly weight_bytes: number;
+  /** Bytes of the weights by the layout in which they lie, which says whose kernels multiply by them. */
+  readonly layouts: Readonly<Record<string, number>>;
   readonly #parts: StageParts;
   readonly #backend: Backend;
   readonly #ggml: Ggml;
@@ -103,7 +107,8 @@ export class Stage {
   readonly #compute: Compute;
   readonly #allocator: Pointer;
   readonly #scratch: ScratchMemory | undefined;
-  readonly #batchInvariant: boolean;
+  /** Rows of a batch are padded to a multiple of this. */
+  readonly #row_multiple: number;
   readonly #graphs = new Map<string, KeptGraph>();
   #computeBytes = 0;
 
@@ -113,8 +118,8 @@ export class Stage {
     this.#ggml = ggml;
     this.model = file.model;
     this.operators = stageOperators(file.model.n_layer, options.range);
-    this.#batchInvariant = options.batch_invariant;
-    const plan = options.weights?.plan ?? planWeights(file.gguf, file.model, this.operators);
+    const plan =
+      options.weights?.plan ?? planWeights(file.gguf, file.model, this.operators, kernelPolicy(options));
     const layers = this.operators.flatMap((op) => (op.kind === 'attention' ? [op.layer] : []));
     try {
       this.kv = new KvMemory(backend, file.model, layers, options, options.kv);
@@ -129,6 +134,9 @@ export class Stage {
       throw error;
     }
     this.weight_bytes = this.#weights.bytes;
+    this.layouts = bytesByLayout(ggml, this.#weights);
+    const padded = options.batch_invariant && !haveFixedOrder(ggml, this.#weights);
+    this.#row_multiple = padded ? invariant_rows : 1;
     this.#compute = backend.compute({ threads: options.threads, fixed_paths: options.batch_invariant });
     this.#scratch = options.scratch?.open();
     const bufferType = this.#scratch?.bufferType ?? backend.plain;
@@ -140,6 +148,7 @@ export class Stage {
       plan,
       weights: this.#weights,
       kv: this.kv,
+      batch_invariant: options.batch_invariant,
     };
     const { n_head, n_head_kv, head_dim } = file.model;
     const heads = { kv_type: this.kv.type, n_head, n_head_kv, head_dim };
@@ -194,8 +203,7 @@ export class Stage {
   }
 
   #padded(rows: number): number {
-    if (!this.#batchInvariant || rows === 0) return rows;
-    return Math.ceil(rows / invariant_rows) * invariant_rows;
+    return Math.ceil(rows / this.#row_multiple) * this.#row_multiple;
   }
 
   #shape(segments: readonly BatchSegment[], order: OutputOrder): GraphShape {

@@ -40,7 +40,14 @@ export interface PlannedLayer {
   };
 }
 
+/**
+ * Whose products multiply by a plan's matrices: whichever is faster on this device; ours, wherever there is one that is
+ * right; ggml's alone.
+ */
+export type KernelPolicy = 'faster' | 'own' | 'ggml';
+
 export interface WeightPlan {
+  kernels: KernelPolicy;
   embedding?: PlannedWeight;
   layers: Map<number, PlannedLayer>;
   /** Llama 3's factors per rotary frequency, shape [n_dims / 2]. */
@@ -52,9 +59,14 @@ export interface WeightPlan {
 /**
  * @throws HpcserveError E_ENGINE_MODEL naming every tensor that is missing or of a wrong shape
  */
-export function planWeights(file: GgufFile, model: Architecture, operators: readonly Operator[]): WeightPlan {
+export function planWeights(
+  file: GgufFile,
+  model: Architecture,
+  operators: readonly Operator[],
+  kernels: KernelPolicy,
+): WeightPlan {
   const planner = new Planner(file);
-  const plan: WeightPlan = { layers: new Map() };
+  const plan: WeightPlan = { kernels, layers: new Map() };
   const { n_embd, n_vocab } = model;
   for (const operator of operators) {
     if (operator.kind === 'embedding')

@@ -3,6 +3,7 @@ import koffi from 'koffi';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
 import { BufferUsage, type Ggml, memoryAt } from '../../native/ggml.ts';
+import { packedProducts } from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -60,8 +61,8 @@ export interface WeightSource {
 
 /**
  * Loads the weights of a stage into memory. Each weight goes where its fastest kernel reads it: ggml's
- * special buffers (CPU_REPACK, AMX) as libllama would choose them, else plain memory. A tied embedding is
- * held twice where the head has a special layout, since rows can only be picked from the plain one.
+ * special buffers (CPU_REPACK, AMX) as libllama would choose them, ours, else plain memory. A tied embedding is held
+ * twice where the head has a special layout of ggml, since no rows can be picked from it.
  */
 export class Weights implements LoadedWeights {
   readonly plan: WeightPlan;
@@ -147,7 +148,8 @@ export interface PlacedWeight {
   bufferType: Pointer;
 }
 
-function plannedWeights(plan: WeightPlan): PlannedWeight[] {
+/** All weights of a plan. */
+export function plannedWeights(plan: WeightPlan): PlannedWeight[] {
   const found: PlannedWeight[] = [];
   const visit = (value: unknown): void => {
     if (typeof value !== 'object' || value === null) return;
@@ -170,8 +172,9 @@ export function weightContext(ggml: Ggml, plan: WeightPlan): Pointer {
 }
 
 /**
- * Makes a tensor per weight and chooses its buffer type. The head is left out where it is the embedding
- * and lies in plain memory too: `shareTiedEmbedding` then gives it the embedding's tensor.
+ * Makes a tensor per weight and chooses its buffer type. A head that is the embedding, too, is one tensor with it where
+ * rows can be taken out of the head's layout: plain memory, and ours. Then one of them is left out here, and
+ * `shareTiedEmbedding` gives it the other's tensor.
  * @throws HpcserveError E_NATIVE_KERNEL
  */
 export function placeWeights(
@@ -179,16 +182,15 @@ export function placeWeights(
   context: Pointer,
   plan: WeightPlan,
 ): Map<Pointer, PlacedWeight[]> {
-  const { ggml, plain } = backend;
-  const planned = plannedWeights(plan);
-  const embedding = planned.find((weight) => weight.use === 'rows');
+  const { ggml } = backend;
+  const left_out = tiedTwin(backend, plan);
   const places = new Map<Pointer, PlacedWeight[]>();
-  for (const weight of planned) {
+  for (const weight of plannedWeights(plan)) {
+    if (weight === left_out) continue;
     const [ne0, ne1 = 1, ne2 = 1] = weight.shape;
     const tensor = ggml.ggml_new_tensor_3d(context, ggmlTypeByName(weight.type).id, ne0!, ne1, ne2)!;
     ggml.ggml_set_name(tensor, weight.name);
-    const bufferType = backend.bufferTypeFor(weight);
-    if (bufferType === plain && embedding && isTiedHead(weight, embedding)) continue;
+    const bufferType = backend.bufferTypeFor(weight, plan.kernels);
     const members = places.get(bufferType) ?? [];
     members.push({ weight, tensor, bufferType });
     places.set(bufferType, members);
@@ -197,14 +199,24 @@ export function placeWeights(
   return places;
 }
 
+/** Of a head and an embedding that are the same matrix, the one that needs no tensor of its own. */
+function tiedTwin(backend: Backend, { head, embedding, kernels }: WeightPlan): PlannedWeight | undefined {
+  if (!head || !embedding || !isTiedHead(head, embedding)) return undefined;
+  const bufferType = backend.bufferTypeFor(head, kernels);
+  if (bufferType === backend.plain) return head;
+  return bufferType === packedProducts(backend.ggml)?.bufferType ? embedding : undefined;
+}
+
 function isTiedHead(weight: PlannedWeight, embedding: PlannedWeight): boolean {
   return weight !== embedding && weight.parts.length === 1 && weight.parts[0] === embedding.parts[0];
 }
 
-/** Gives a head that has no tensor of its own the embedding's. */
+/** A head and an embedding that are the same matrix have one tensor, where either could be left out. */
 export function shareTiedEmbedding(plan: WeightPlan, tensors: Map<PlannedWeight, Pointer>): void {
-  if (plan.head && plan.embedding && !tensors.has(plan.head))
-    tensors.set(plan.head, tensors.get(plan.embedding)!);
+  const { head, embedding } = plan;
+  if (!head || !embedding) return;
+  if (!tensors.has(head)) tensors.set(head, tensors.get(embedding)!);
+  if (!tensors.has(embedding)) tensors.set(embedding, tensors.get(head)!);
 }
 
 function allocate(

@@ -9,7 +9,7 @@ import type { PoolLayout, PoolMemory } from '../backend/pool-memory.ts';
 import type { ModelFile } from '../engine/model-file.ts';
 import { stageOperators } from '../engine/operators.ts';
 import { convertedRowBytes, isLaidOutAsInFile, row_group } from '../engine/row-groups.ts';
-import { planWeights, type WeightPlan } from '../engine/weight-plan.ts';
+import { type KernelPolicy, planWeights, type WeightPlan } from '../engine/weight-plan.ts';
 import {
   type LoadBeside,
   type PlacedWeight,
@@ -53,6 +53,8 @@ export class WeightPool {
   readonly #backend: Backend;
   readonly #loader: TensorLoader;
   readonly #hashes: ContentHashCache | undefined;
+  /** Those that plans were made with here. */
+  readonly #policies = new Set<KernelPolicy>();
   /** Models that were asked for, the last one at the end. */
   readonly #described = new Map<string, DescribedModel>();
 
@@ -106,7 +108,11 @@ export class WeightPool {
    */
   adoptContents({ gguf, model }: ModelFile): void {
     const version = this.#version(gguf);
-    const plan = planWeights(gguf, model, stageOperators(model.n_layer));
+    for (const policy of this.#policies)
+      this.#adopt(version, planWeights(gguf, model, stageOperators(model.n_layer), policy));
+  }
+
+  #adopt(version: FileVersion, plan: WeightPlan): void {
     const context = weightContext(this.#backend.ggml, plan);
     try {
       for (const { wanted } of this.#describe(version, plan, context)) {
@@ -131,6 +137,7 @@ export class WeightPool {
     onProgress?: (progress: LoadProgress) => void,
   ): WeightLoading {
     const started = performance.now();
+    this.#policies.add(plan.kernels);
     const { ggml } = this.#backend;
     const version = this.#version(file);
     const context = weightContext(ggml, plan);

@@ -329,6 +329,7 @@ function nativeModel(unit: UnitSpec): NativeModel {
     kv_tokens: unit.kv_tokens,
     kv_type: model.kv_type,
     batch_invariant: model.batch_invariant,
+    kernels: model.kernels,
     latency_sensitivity: model.latency_sensitivity,
   };
   if (model.chat_template !== undefined) native.chat_template_file = model.chat_template;

@@ -9,14 +9,13 @@ import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
 import { CpuCompute } from '../../agent/backend/cpu/cpu-compute.ts';
 import { KernelChoice } from '../../agent/engine/kernel-choice.ts';
-import { loadCpuKernels } from '../../native/cpu-kernels.ts';
+import { TimedProduct } from '../../agent/engine/timed-product.ts';
 import { type Ggml, loadGgml } from '../../native/ggml.ts';
-import { PackedProducts } from '../../native/packed-products.ts';
+import { type PackedProducts, packedProducts } from '../../native/packed-products.ts';
 import { ProofCache } from '../../native/proof-cache.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { MissingNeed } from '../need.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
-import { TimedProduct } from './timed-product.ts';
 
 const types = ['BF16', 'F16', 'Q4_0', 'Q8_0', 'Q4_K', 'Q6_K'];
 const row_counts = [1, 4, 16, 64, 128, 512];
@@ -56,7 +55,7 @@ const key = ({ n, k, m }: ProductShape): string => [n, k, m].join();
 function compare(
   { ggml, compute, rounds }: Settings,
   shape: ProductShape,
-  layouts: readonly (Pointer | PackedProducts)[],
+  layouts: readonly Pointer[],
 ): number[] {
   const bytes = shape.m <= few_rows_max ? weight_bytes.few_rows : weight_bytes.many_rows;
   const products = layouts.map((layout) => new TimedProduct(ggml, compute, layout, shape, [shape.m], bytes));
@@ -78,11 +77,11 @@ function measure(settings: Settings, type: string, log: (line: string) => void):
   const results: BenchResult[] = [];
   for (const { what, n, k } of matrices) {
     const weight = { name: what, type, shape: [k, n], use: 'matrix' as const, parts: [] };
-    const theirLayout = choice.bufferTypeFor(weight) ?? ggml.ggml_backend_cpu_buffer_type()!;
+    const theirLayout = choice.bufferTypeFor(weight, 'ggml') ?? ggml.ggml_backend_cpu_buffer_type()!;
     const peer = `ggml ${ggml.ggml_backend_buft_name(theirLayout)}`;
     for (const m of row_counts) {
       const shape = { type, n, k, m };
-      const [own, other] = compare(settings, shape, [packed, theirLayout]) as [number, number];
+      const [own, other] = compare(settings, shape, [packed.bufferType, theirLayout]) as [number, number];
       log(`${type} ${what}, ${m} rows: ${own.toFixed(0)} / ${other.toFixed(0)} GFLOP/s`);
       const row = { what: `${type} ${what} (${n} × ${k}), ${m} rows`, unit: 'GFLOP/s', ours: own };
       const ratio = own / other;
@@ -141,8 +140,7 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
     },
   });
   const ggml = loadGgml();
-  const kernels = loadCpuKernels();
-  const packed = kernels && PackedProducts.open(ggml, kernels);
+  const packed = packedProducts(ggml);
   if (!packed)
     throw new MissingNeed(
       'there are no products of our own here',

@@ -139,7 +139,7 @@ export function checkCpuKernels(): CheckResult {
   return kernels
     ? passed(
         check,
-        `compiled for ${names(kernels.compiled)}; this CPU has ${names(kernels.sets)}; engines multiply by ggml's so far`,
+        `compiled for ${names(kernels.compiled)}; this CPU has ${names(kernels.sets)}; engines multiply by these or by ggml's, whichever was faster on their node`,
       )
     : skipped(check, "not built, since there was no C compiler; engines multiply by ggml's");
 }

@@ -41,6 +41,7 @@ export const fieldEffects = {
   kv_tokens: ['native', 'llama.cpp'],
   latency_sensitivity: ['native'],
   batch_invariant: ['native'],
+  kernels: ['native'],
   parsers: ['vllm', 'sglang'],
   reasoning: 'any',
   remote_media: 'wrapped',

@@ -4,7 +4,8 @@
 
 int64_t hk_activation_bytes(int64_t m, int64_t k) {
   const int rows = hk_tile_rows(m);
-  return hk_ceil_div(m, rows) * rows * hk_blocks(k) * HK_BLOCK * 2;
+  /* Of one row, each block may have a scale and a sum. */
+  return hk_ceil_div(m, rows) * rows * hk_blocks(k) * HK_BLOCK * 2 + (m == 1 ? 8 * hk_blocks(k) : 0);
 }
 
 /* To the nearest BF16, ties to even; a NaN stays one. */
@@ -39,6 +40,13 @@ static void pack_pairs(const float *x, int64_t k, uint16_t *tile, int rows, int6
 
 void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
                          int64_t begin, int64_t end) {
+#ifdef HK_WITH_AMX_BF16
+  if (set == (HK_AMX_BF16 | HK_ONE_ROW_APART) && m == 1) {
+    hk_pack_one_row(k, x, packed, begin, end);
+    return;
+  }
+#endif
+  set &= ~HK_ONE_ROW_APART;
   const int rows = hk_tile_rows(m);
   const int64_t tile_elements = rows * hk_blocks(k) * HK_BLOCK;
   for (int64_t first = 0; first < m; first += rows, packed += tile_elements) {

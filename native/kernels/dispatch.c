@@ -73,9 +73,14 @@ int hk_multiply(int set, int type, int64_t n, int64_t k, int64_t m, const void *
                                      .x = x,
                                      .y = y,
                                      .y_stride = y_stride};
-  switch (set) {
+  const int one_row_apart = (set & HK_ONE_ROW_APART) && m == 1;
+  (void)one_row_apart;
+  switch (set & ~HK_ONE_ROW_APART) {
 #ifdef HK_WITH_AMX_BF16
-    case HK_AMX_BF16: hk_product_amx_bf16(&product, begin, end); return 1;
+    case HK_AMX_BF16:
+      if (one_row_apart) hk_product_one_row(&product, begin, end);
+      else hk_product_amx_bf16(&product, begin, end);
+      return 1;
 #endif
 #ifdef HK_WITH_AVX512_BF16
     case HK_AVX512_BF16: hk_product_avx512_bf16(&product, begin, end); return 1;

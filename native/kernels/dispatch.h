@@ -9,7 +9,7 @@ HK_API int hk_compiled_sets(void);
 HK_API int hk_sets(void);
 
 /*
- * Strips [begin, end) of the product by one instruction set.
+ * Strips [begin, end) of the product by one instruction set, perhaps with HK_ONE_ROW_APART.
  * Returns 0, and computes nothing, where that set is not among hk_sets().
  */
 HK_API int hk_multiply(int set, int type, int64_t n, int64_t k, int64_t m, const void *weights, const uint16_t *x,

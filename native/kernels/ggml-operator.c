@@ -3,7 +3,8 @@
 #include "ggml-tensor.h"
 #include "pack.h"
 
-/* dst: bytes; src 0: F32 [k, m], rows of which may be apart. The instruction set is the user's data. */
+/* dst: bytes; src 0: F32 [k, m], rows of which may be apart. The instruction set is the user's data, perhaps with
+ * HK_ONE_ROW_APART. */
 HK_API void hk_pack_operator(struct tensor *dst, int thread, int threads, void *set) {
   const struct tensor *x = dst->src[0];
   const int64_t blocks = hk_blocks(x->ne[0]);

@@ -5,7 +5,8 @@
  *
  * Words: a strip is 16 rows of the weights, which are 16 columns of the result. A block is 32 elements along k. A tile
  * is up to 16 rows of x. Sums over k go in one order, block by block, whatever else is computed beside them: a row of
- * the result has the same bits in every batch, in every part of the columns, and with any number of threads.
+ * the result has the same bits in every batch, in every part of the columns, and with any number of threads. With
+ * HK_ONE_ROW_APART a row that is computed alone is excepted.
  *
  * Activations are rounded to BF16, as every product here takes them. Weights reach the product in one of two orders,
  * which the instruction set decides:
@@ -36,6 +37,8 @@ static inline enum hk_type hk_packed_type(int type) { return type == HK_F16 ? HK
 
 /* Instruction sets that a product is written for, as bits, slowest first. */
 enum hk_set { HK_AVX2 = 1, HK_AVX512_BF16 = 2, HK_AMX_BF16 = 4 };
+/* Beside a set, for quantized weights: one row alone may be rounded and summed otherwise, where that is faster. */
+#define HK_ONE_ROW_APART 256
 
 struct hk_product {
   enum hk_type type;
@@ -55,6 +58,8 @@ struct hk_product {
 /* Computes the strips [begin, end). */
 typedef void hk_product_function(const struct hk_product *product, int64_t begin, int64_t end);
 hk_product_function hk_product_avx2, hk_product_avx512_bf16, hk_product_amx_bf16;
+/* Quantized weights in rows, m = 1. */
+hk_product_function hk_product_one_row;
 
 static inline int hk_is_in_rows(int set) { return set == HK_AMX_BF16; }
 

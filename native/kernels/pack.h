@@ -38,6 +38,9 @@ HK_API int64_t hk_activation_bytes(int64_t m, int64_t k);
 HK_API void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
                          int64_t begin, int64_t end);
 
+/* One row for hk_product_one_row; k is a multiple of HK_BLOCK. */
+void hk_pack_one_row(int64_t k, const float *x, uint16_t *packed, int64_t begin, int64_t end);
+
 /* The same for one tile of 16 rows, of which `valid` are there, in pairs. */
 void hk_pack_tile_amx(int valid, int64_t k, const float *x, int64_t x_stride, uint16_t *tile, int64_t begin,
                       int64_t end);

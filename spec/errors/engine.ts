@@ -63,7 +63,7 @@ export const engineErrors = defineErrors({
   E_NATIVE_KERNEL: {
     cause:
       'A kernel of the compute library gives wrong numbers on this CPU: a few rows that every worker tries before it serves came out otherwise than they should. Or a GPU has no kernel for an operator, which the CPU computes instead.',
-    fix: 'nothing, where plain kernels take its place: answers are right and slower; else run on another kind of node, or set native.library_dir to a build for this CPU, and report the CPU and the kernel',
+    fix: 'nothing, where other kernels take its place: answers are right and slower; else run on another kind of node, or set native.library_dir to a build for this CPU, and report the CPU and the kernel',
     http_status: 503,
     exit_code: 11,
   },

@@ -3,7 +3,7 @@ import { moveMemory } from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import type { HpcserveError } from '../../../spec/errors/error.ts';
 import { kernelChoice } from '../../engine/kernel-choice.ts';
-import type { PlannedWeight } from '../../engine/weight-plan.ts';
+import type { KernelPolicy, PlannedWeight } from '../../engine/weight-plan.ts';
 import type { Backend, MemoryInformation } from '../backend.ts';
 import type { Compute, ComputeOptions } from '../compute.ts';
 import type { PoolMemory } from '../pool-memory.ts';
@@ -46,8 +46,8 @@ class CpuBackend implements Backend {
     return deviceMemory(this.ggml, this.ggml.cpuDevice);
   }
 
-  bufferTypeFor(weight: PlannedWeight): Pointer {
-    return kernelChoice(this.ggml).bufferTypeFor(weight) ?? this.plain;
+  bufferTypeFor(weight: PlannedWeight, policy: KernelPolicy): Pointer {
+    return kernelChoice(this.ggml).bufferTypeFor(weight, policy) ?? this.plain;
   }
 
   keepProofs(): void {

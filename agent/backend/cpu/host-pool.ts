@@ -9,6 +9,7 @@ import {
   SharedMemory,
   unmap,
 } from '../../../native/memory-map.ts';
+import { specialBufferTypes } from '../../../native/packed-products.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { KvShape } from '../../engine/kv-storage.ts';
@@ -59,7 +60,7 @@ export class HostPool implements PoolMemory {
     this.descriptor = this.#memory.descriptor;
     const special: HostLayout[] = [];
     try {
-      for (const bufferType of ggml.cpuExtraBufferTypes) special.push(this.#special(bufferType));
+      for (const bufferType of specialBufferTypes(ggml)) special.push(this.#special(bufferType));
       this.#ownMapping = special.length === 0 ? this.#memory.map() : undefined;
       const base = this.#ownMapping ?? special[0]!.base;
       this.layouts = [this.#plain(base), ...special];

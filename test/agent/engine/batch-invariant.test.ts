@@ -4,10 +4,12 @@
  */
 import { describe, expect, test } from 'vitest';
 import type { SynthQuantization } from '../../../native/synth/quantization.ts';
-import type { EngineOptions } from '../../../spec/engine-contract.ts';
+import type { EngineOptions, KernelsOption } from '../../../spec/engine-contract.ts';
 import { type Asked, engineOptions, generate, model, prompt, Replayer, withEngine } from './support.ts';
 
-const matrix: { preset: string; type: SynthQuantization }[] = [
+const matrix: { preset: string; type: SynthQuantization; kernels?: KernelsOption }[] = [
+  { preset: 'tiny-llama', type: 'BF16', kernels: 'ggml' },
+  { preset: 'tiny-llama', type: 'Q4_0', kernels: 'ggml' },
   ...(['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K'] as const).map((type) => ({
     preset: 'tiny-llama',
     type,
@@ -32,7 +34,7 @@ function expectSameBits(a: Float32Array[], b: Float32Array[], where: string): vo
   });
 }
 
-describe.each(matrix)('$preset $type', ({ preset, type }) => {
+describe.each(matrix)('$preset $type, kernels $kernels', ({ preset, type, kernels = 'auto' }) => {
   test('alone, in a batch, after a re-prefill, in other chunks and threads', async () => {
     const path = await model(preset, type);
     const lengths = [1, 3, 30, 150, 600];
@@ -41,7 +43,7 @@ describe.each(matrix)('$preset $type', ({ preset, type }) => {
         prompt: prompt(length, n_vocab, seed + 40),
         max_new_tokens: new_tokens,
       }));
-    const alone = withEngine(engineOptions(path, invariant), (engine) => {
+    const alone = withEngine(engineOptions(path, { ...invariant, kernels }), (engine) => {
       const results = ask(engine.info.n_vocab).map((asked) => generate(engine, [asked])[0]!);
       const together = generate(engine, ask(engine.info.n_vocab), 3);
       together.forEach((result, index) => {
@@ -62,14 +64,17 @@ describe.each(matrix)('$preset $type', ({ preset, type }) => {
       });
       return results;
     });
-    withEngine(engineOptions(path, { ...invariant, threads: 2, prefill_chunk_tokens: 37 }), (engine) => {
-      generate(engine, ask(engine.info.n_vocab)).forEach((result, index) => {
-        expectSameBits(
-          alone[index]!.rows,
-          result.rows,
-          `two threads, chunks of 37, prompt of ${lengths[index]}`,
-        );
-      });
-    });
+    withEngine(
+      engineOptions(path, { ...invariant, kernels, threads: 2, prefill_chunk_tokens: 37 }),
+      (engine) => {
+        generate(engine, ask(engine.info.n_vocab)).forEach((result, index) => {
+          expectSameBits(
+            alone[index]!.rows,
+            result.rows,
+            `two threads, chunks of 37, prompt of ${lengths[index]}`,
+          );
+        });
+      },
+    );
   });
 });

@@ -60,7 +60,8 @@ for (const type of types)
   for (const [width, height] of shapes)
     for (const use of ['matrix', 'experts'] as const) {
       const shape = use === 'experts' ? [width, height, 4] : [width, height];
-      kernels.bufferTypeFor({ name: type, type, shape, use, parts: [] });
+      for (const policy of ['own', 'ggml'] as const)
+        kernels.bufferTypeFor({ name: type, type, shape, use, parts: [] }, policy);
     }
 const report: CpuLibraryReport = {
   features: ggml.cpuFeatures,

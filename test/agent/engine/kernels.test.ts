@@ -13,6 +13,7 @@ import { convertedRowBytes, isLaidOutAsInFile, row_group } from '../../../agent/
 import type { PlannedWeight } from '../../../agent/engine/weight-plan.ts';
 import { ggmlRow_bytes, ggmlTypeByName } from '../../../native/formats/ggml-types.ts';
 import { type Ggml, loadGgml, memoryAt } from '../../../native/ggml.ts';
+import { packedProducts } from '../../../native/packed-products.ts';
 import { ProofCache } from '../../../native/proof-cache.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { LongRowsLayout } from './long-rows-layout.ts';
@@ -100,34 +101,82 @@ describe('a layout whose kernels are wrong', () => {
     const choice = new KernelChoice(withLongRows, new ProofCache(join(folder, 'wrong.json')));
     const right = kernelChoice(ggml);
     for (const type of ['Q8_0', 'Q4_0', 'F16'])
-      expect(choice.bufferTypeFor(weight(type, [512, 256]))).toBe(
-        right.bufferTypeFor(weight(type, [512, 256])),
+      expect(choice.bufferTypeFor(weight(type, [512, 256]), 'ggml')).toBe(
+        right.bufferTypeFor(weight(type, [512, 256]), 'ggml'),
       );
     expect(choice.left_out.map(({ code, message, details }) => [code, message, details?.type])).toEqual(
       ['Q8_0', 'Q4_0', 'F16'].map((type) => ['E_NATIVE_KERNEL', expect.stringContaining('LONG_ROWS'), type]),
     );
     expect(choice.left_out[0]!.because.join()).toMatch(/row \d+ is off by .*instruction sets: /s);
     // Another matrix of the same kind is no news.
-    choice.bufferTypeFor(weight('Q8_0', [512, 512]));
+    choice.bufferTypeFor(weight('Q8_0', [512, 512]), 'ggml');
     expect(choice.left_out).toHaveLength(3);
   });
 
   test('is tried again by the next process, and what was right is not', () => {
     const path = join(folder, 'kept.json');
     const first = new KernelChoice(withLongRows, new ProofCache(path));
-    first.bufferTypeFor(weight('F32', [256, 64]));
+    first.bufferTypeFor(weight('F32', [256, 64]), 'ggml');
     first.keep();
     const kept = JSON.parse(readFileSync(path, 'utf8')) as string[];
     expect(kept.length).toBeGreaterThan(0);
     expect(kept.filter((key) => key.startsWith('LONG_ROWS'))).toEqual([]);
     const second = new KernelChoice(withLongRows, new ProofCache(path));
-    second.bufferTypeFor(weight('F32', [256, 64]));
+    second.bufferTypeFor(weight('F32', [256, 64]), 'ggml');
     expect(second.left_out).toHaveLength(1);
     // A file that was cut off is no file.
     writeFileSync(path, '["CPU_REP');
     expect(new ProofCache(path).has(kept[0]!)).toBe(false);
   });
 });
+
+describe('a matrix that we have a product for', () => {
+  const ours = packedProducts(ggml)!;
+  const matrix = weight('Q4_0', [512, 96]);
+  const large = weight('Q4_0', [2048, 1024]);
+
+  test('lies in our layout where that is asked for or was faster, and never without', () => {
+    const path = join(folder, 'raced.json');
+    const choice = new KernelChoice(ggml, new ProofCache(path));
+    expect(choice.bufferTypeFor(matrix, 'own')).toBe(ours.bufferType);
+    const theirs = choice.bufferTypeFor(matrix, 'ggml');
+    expect(theirs).not.toBe(ours.bufferType);
+    // Experts, and types that we have none for, are ggml's.
+    expect(choice.bufferTypeFor(weight('Q4_0', [512, 96, 4], 'experts'), 'own')).not.toBe(ours.bufferType);
+    expect(choice.bufferTypeFor(weight('Q2_K', [512, 96]), 'own')).not.toBe(ours.bufferType);
+    // What is small needs no race.
+    expect(choice.bufferTypeFor(matrix, 'faster')).toBe(ours.bufferType);
+    const raced = choice.bufferTypeFor(large, 'faster');
+    expect([ours.bufferType, theirs]).toContain(raced);
+    // What was measured is kept: the next process does as it says, whatever that is.
+    choice.keep();
+    const kept = JSON.parse(readFileSync(path, 'utf8')) as string[];
+    const verdict = kept.find((key) => / (faster|slower)$/.test(key))!;
+    expect(verdict.endsWith('faster')).toBe(raced === ours.bufferType);
+    const others = kept.filter((key) => key !== verdict);
+    for (const said of ['faster', 'slower']) {
+      writeFileSync(path, JSON.stringify([...others, verdict.replace(/[a-z]+$/, said)]));
+      const next = new KernelChoice(ggml, new ProofCache(path));
+      const expected = said === 'faster' ? ours.bufferType : theirs;
+      expect(next.bufferTypeFor(large, 'faster')).toBe(expected);
+    }
+  });
+
+  test('lies in another one where ours is wrong on this CPU', () => {
+    // Its operators run, and leave what was in memory.
+    const broken: Ggml = { ...ggml, ggml_custom_4d: (...args) => ggml.ggml_custom_4d(...withoutWork(args)) };
+    const choice = new KernelChoice(broken, new ProofCache(join(folder, 'broken.json')));
+    expect(choice.bufferTypeFor(matrix, 'own')).toBe(choice.bufferTypeFor(matrix, 'ggml'));
+    expect(choice.left_out.map(({ message }) => message)).toEqual([
+      expect.stringMatching(/^the PACKED_\w+ kernel for Q4_0 matrices of 512 columns is wrong on this CPU/),
+    ]);
+  });
+});
+
+/** The same operator, told that it is of an instruction set that nothing is computed by. */
+function withoutWork(args: Parameters<Ggml['ggml_custom_4d']>): Parameters<Ggml['ggml_custom_4d']> {
+  return args.with(-1, 1024n) as typeof args;
+}
 
 describe('kernels of this CPU', () => {
   const plain = ggml.ggml_backend_cpu_buffer_type()!;
@@ -139,7 +188,10 @@ describe('kernels of this CPU', () => {
       for (const width of [256, 1024])
         for (const height of [128, 104])
           for (const use of ['matrix', 'experts'] as const)
-            choice.bufferTypeFor(weight(type, use === 'experts' ? [width, height, 4] : [width, height], use));
+            for (const policy of ['own', 'ggml'] as const) {
+              const shape = use === 'experts' ? [width, height, 4] : [width, height];
+              choice.bufferTypeFor(weight(type, shape, use), policy);
+            }
       expect(choice.left_out).toEqual([]);
     },
   );
@@ -165,7 +217,7 @@ describe('kernels of this CPU', () => {
       },
     };
     expect(whatIsWrongWith(swapped, plain, kernel)).toMatch(
-      /^37 columns: row \d+ is off by 1\.\d+ of its size$/,
+      /^7 columns: row \d+ is off by 1\.\d+ of its size$/,
     );
   });
 });

@@ -6,6 +6,7 @@
  */
 import { afterAll, describe, expect, test } from 'vitest';
 import type { SynthQuantization } from '../../../native/synth/quantization.ts';
+import type { KernelsOption } from '../../../spec/engine-contract.ts';
 import {
   type Asked,
   argmax,
@@ -28,10 +29,18 @@ const epsilonOf = (type: string): number => 4 * tolerances[type]!;
  * Which experts a token takes is an argmax, too: a near tie there changes a whole row, in so many of all rows at most.
  */
 const rerouted_share_max = 0.15;
-/** Tokens chosen otherwise than by the reference, all of them near ties. */
-const differing_share_max = 0.05;
+/**
+ * Tokens chosen otherwise than by the reference, all of them near ties: about one in ten of those, since the reference
+ * rounds activations to 8 bits where our products do not.
+ */
+const differing_share_max = 0.08;
 
-const matrix: { preset: string; type: SynthQuantization }[] = [
+const matrix: { preset: string; type: SynthQuantization; kernels?: KernelsOption }[] = [
+  ...(['BF16', 'Q8_0', 'Q4_0'] as const).map((type) => ({
+    preset: 'tiny-llama',
+    type,
+    kernels: 'ggml' as const,
+  })),
   ...(['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K'] as const).flatMap((type) =>
     ['tiny-llama', 'tiny-qwen2', 'tiny-qwen3', 'tiny-qwen3moe'].map((preset) => ({ preset, type })),
   ),
@@ -67,10 +76,10 @@ function judge(preset: string, type: string, asked: Asked, generated: Generated,
   });
 }
 
-describe.each(matrix)('$preset $type', ({ preset, type }) => {
+describe.each(matrix)('$preset $type, kernels $kernels', ({ preset, type, kernels = 'own' }) => {
   test('alone and in a mixed batch chooses what libllama chooses', async () => {
     const path = await model(preset, type);
-    withEngine(engineOptions(path), (engine) => {
+    withEngine(engineOptions(path, { kernels }), (engine) => {
       const { n_vocab } = engine.info;
       const lengths = [1, 2, 17, 300];
       const make = (): Asked[] =>

@@ -277,7 +277,7 @@ describe('a load that fails', () => {
     const path = join(folder, 'gone.gguf');
     copyFileSync(await model('tiny-llama', 'Q4_0'), path);
     const file = openModelFile(path);
-    const plan = planWeights(file.gguf, file.model, stageOperators(file.model.n_layer));
+    const plan = planWeights(file.gguf, file.model, stageOperators(file.model.n_layer), 'own');
     const pool = newPool();
     expect(pool.affinity(file.gguf, plan).reusable_bytes).toBe(0);
     rmSync(path);
@@ -287,11 +287,33 @@ describe('a load that fails', () => {
   });
 });
 
+describe('kernels', () => {
+  test('of another kind read weights of their own, which models share as far as they can', async () => {
+    const path = await model('tiny-llama', 'Q4_0');
+    const pool = newPool();
+    const own = openIn(pool, path, { model: 'own' });
+    const theirs = openIn(pool, path, { model: 'theirs' }, { kernels: 'ggml' });
+    expect(own.load.reused_bytes).toBe(0);
+    // Vectors and the embedding are the same; every matrix is there twice.
+    expect(theirs.load.reused_bytes).toBeGreaterThan(0);
+    expect(theirs.load.missing_bytes).toBeGreaterThan(own.load.missing_bytes / 2);
+    expect(Object.keys(own.engine.stats().layouts)).toContainEqual(expect.stringMatching(/^PACKED_/));
+    expect(Object.keys(theirs.engine.stats().layouts).join()).not.toMatch(/PACKED_/);
+    const expected = alone(path);
+    expectSame(own.engine, expected);
+    for (const { engine } of [own, theirs]) engine.close();
+    const again = openIn(pool, path, { model: 'own' });
+    expect(again.load.missing_bytes).toBe(0);
+    expectSame(again.engine, expected);
+    again.engine.close();
+  });
+});
+
 describe('affinity', () => {
   test('counts the bytes of a model that are there', async () => {
     const path = await model('tiny-llama', 'Q4_0');
     const file = openModelFile(path);
-    const plan = planWeights(file.gguf, file.model, stageOperators(file.model.n_layer));
+    const plan = planWeights(file.gguf, file.model, stageOperators(file.model.n_layer), 'own');
     const pool = newPool();
     const { model_bytes, reusable_bytes } = pool.affinity(file.gguf, plan);
     expect(reusable_bytes).toBe(0);

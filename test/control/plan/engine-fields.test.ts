@@ -41,6 +41,7 @@ const elsewhere: ReadonlySet<FieldName> = new Set([
   // Of the native engine alone.
   'latency_sensitivity',
   'batch_invariant',
+  'kernels',
 ]);
 
 /** The words that a model's engine is started with. @throws where its adapter refuses */

@@ -1,8 +1,10 @@
 /** Our products as operators of ggml's graphs, from weights in our layout, beside double precision and in parts. */
 import { expect, it } from 'vitest';
 import { CpuCompute } from '../../../agent/backend/cpu/cpu-compute.ts';
+import type { KernelSet } from '../../../native/cpu-kernels.ts';
 import { GgmlType, loadGgml, memoryAt } from '../../../native/ggml.ts';
 import { PackedProducts } from '../../../native/packed-products.ts';
+import type { Pointer } from '../../../native/signature.ts';
 import {
   builtKernels,
   errorOf,
@@ -38,7 +40,7 @@ function graphProduct(
   expect(packed.holds(weights)).toBe(true);
   const input = ggml.ggml_new_tensor_2d(context, GgmlType.F32, k, m)!;
   ggml.ggml_set_input(input);
-  const result = packed.multiply(context, weights, input);
+  const result = packed.multiply(context, weights, input, true);
   ggml.ggml_set_output(result);
   const graph = ggml.ggml_new_graph_custom(context, 16, false)!;
   ggml.ggml_build_forward_expand(graph, result);
@@ -74,6 +76,61 @@ it.each(kernels.sets)('$name multiplies in a graph, with the same bits on any nu
       expect(graphProduct(packed, matrix, x, m, 3)).toEqual(alone);
     }
 });
+
+it.each(kernels.sets)('$name gives rows as ggml gives those of plain memory', (set) => {
+  const packed = PackedProducts.open(ggml, kernels, set)!;
+  const plain = ggml.ggml_backend_cpu_buffer_type()!;
+  const ids = Int32Array.of(0, 15, 16, 39, 38, 7, 7);
+  for (const type of Object.keys(packedTypes) as PackedType[]) {
+    const matrix = madeMatrix(type, 40, type === 'BF16' ? 70 : 96, randomNumbers(4));
+    const rows = [plain, packed.bufferType].map((bufferType) => graphRows(bufferType, matrix, ids));
+    expect(rows[1], type).toEqual(rows[0]);
+    expect(new Set(rows[0]).size).toBeGreaterThan(100);
+  }
+});
+
+function graphRows(
+  bufferType: Pointer,
+  { type, n, k, bytes }: ReturnType<typeof madeMatrix>,
+  ids: Int32Array,
+): Float32Array {
+  const compute = new CpuCompute(ggml, { threads: 2, fixed_paths: false });
+  const context = ggml.ggml_init({ mem_size: 2 ** 16, mem_buffer: null, no_alloc: true })!;
+  const weights = ggml.ggml_new_tensor_2d(context, packedTypes[type], k, n)!;
+  const size = Number(ggml.ggml_backend_buft_get_alloc_size(bufferType, weights));
+  const buffer = ggml.ggml_backend_buft_alloc_buffer(bufferType, size)!;
+  ggml.ggml_backend_tensor_alloc(buffer, weights, ggml.ggml_backend_buffer_get_base(buffer)!);
+  ggml.ggml_backend_tensor_set(weights, bytes, 0, bytes.length);
+  const input = ggml.ggml_new_tensor_1d(context, GgmlType.I32, ids.length)!;
+  ggml.ggml_set_input(input);
+  const own = PackedProducts.open(
+    ggml,
+    kernels,
+    kernels.sets.find((set) => layoutOf(set) === bufferType),
+  );
+  const result = own?.holds(weights)
+    ? own.takeRows(context, weights, input)
+    : ggml.ggml_get_rows(context, weights, input)!;
+  ggml.ggml_set_output(result);
+  const graph = ggml.ggml_new_graph_custom(context, 16, false)!;
+  ggml.ggml_build_forward_expand(graph, result);
+  const allocator = ggml.ggml_gallocr_new(ggml.ggml_backend_cpu_buffer_type())!;
+  try {
+    expect(ggml.ggml_gallocr_alloc_graph(allocator, graph)).toBe(true);
+    memoryAt(ggml.ggml_get_data(input)!, ids.byteLength).set(new Uint8Array(ids.buffer));
+    compute.open(graph).run();
+    return new Float32Array(memoryAt(ggml.ggml_get_data(result)!, 4 * k * ids.length).slice().buffer);
+  } finally {
+    ggml.ggml_gallocr_free(allocator);
+    ggml.ggml_backend_buffer_free(buffer);
+    ggml.ggml_free(context);
+    compute.free();
+  }
+}
+
+function layoutOf(set: KernelSet): Pointer {
+  return PackedProducts.open(ggml, kernels, set)!.bufferType;
+}
 
 it('says which types and rows it can multiply', () => {
   const packed = PackedProducts.open(ggml, kernels)!;

@@ -136,23 +136,42 @@ export function product(
   x: Float32Array,
   m: number,
   parts = 1,
+  bits = set.bit as number,
 ): Float32Array {
   const { type, n, k } = matrix;
   const blocks = Math.ceil(k / block_elements);
   const activations = alignedBytes(kernels.hk_activation_bytes(m, k)).fill(0xff);
   for (let part = 0; part < parts; part++) {
     const [begin, end] = [Math.floor((blocks * part) / parts), Math.floor((blocks * (part + 1)) / parts)];
-    kernels.hk_pack_activations(set.bit, m, k, x, k, activations, begin, end);
+    kernels.hk_pack_activations(bits, m, k, x, k, activations, begin, end);
   }
   const y = new Float32Array(m * (n + margin)).fill(untouched);
   const strips = Math.ceil(n / 16);
   for (let part = 0; part < parts; part++) {
     const [begin, end] = [Math.floor((strips * part) / parts), Math.floor((strips * (part + 1)) / parts)];
     const id = packedTypes[type];
-    const ran = kernels.hk_multiply(set.bit, id, n, k, m, packed, activations, y, n + margin, begin, end);
+    const ran = kernels.hk_multiply(bits, id, n, k, m, packed, activations, y, n + margin, begin, end);
     if (ran !== 1) throw new Error(`${set.name} did not run`);
   }
   return y;
+}
+
+/** HK_ONE_ROW_APART. */
+export const one_row_apart = 256;
+
+/**
+ * Largest error of a product with one row that is computed apart, as a share of the result's own size: x is rounded to
+ * 16 bits in blocks, and no weight is rounded.
+ */
+export function errorApart({ n, k, values }: Matrix, x: Float32Array, y: Float32Array): number {
+  let [error, size] = [0, 1e-30];
+  for (let column = 0; column < n; column++) {
+    let sum = 0;
+    for (let at = 0; at < k; at++) sum += x[at]! * values[column * k + at]!;
+    error = Math.max(error, Math.abs(y[column]! - sum));
+    size = Math.max(size, Math.abs(sum));
+  }
+  return error / size;
 }
 
 /**

@@ -110,7 +110,7 @@ function backendOf(backend: ReturnType<typeof vulkan>['backend']): typeof backen
     host_buffer_type: backend.host_buffer_type,
     kernels_left_out: [],
     memory: () => backend.memory(),
-    bufferTypeFor: (weight) => backend.bufferTypeFor(weight),
+    bufferTypeFor: (weight, policy) => backend.bufferTypeFor(weight, policy),
     keepProofs: () => backend.keepProofs(),
     move: (...args) => backend.move(...args),
     read: (...args) => backend.read(...args),

@@ -54,7 +54,7 @@ class ToldEngine {
 
   stats(): EngineStats {
     const kv = { kv_tokens_total: 1024, kv_tokens_used: 0, kv_bytes: 1024 * kv_bytes_per_token };
-    return { running: 0, waiting: 0, weight_bytes: 1_000_000, compute_bytes: 0, ...kv };
+    return { running: 0, waiting: 0, layouts: {}, weight_bytes: 1_000_000, compute_bytes: 0, ...kv };
   }
 }
 

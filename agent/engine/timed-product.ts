@@ -1,9 +1,9 @@
-import type { Compute } from '../../agent/backend/compute.ts';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, GgmlType, memoryAt } from '../../native/ggml.ts';
-import type { PackedProducts } from '../../native/packed-products.ts';
+import { multiply } from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Compute } from '../backend/compute.ts';
 
 /** A number in every type of weight that is neither zero nor large: 0x3c3c is 1.06 as F16, and 0.011 as BF16. */
 const fill_byte = 0x3c;
@@ -19,7 +19,6 @@ export interface TimedMatrix {
 export class TimedProduct {
   readonly #ggml: Ggml;
   readonly #compute: Compute;
-  readonly #packed: PackedProducts | undefined;
   readonly #context: Pointer;
   readonly #buffer: Pointer;
   readonly #allocators: Pointer[] = [];
@@ -28,7 +27,7 @@ export class TimedProduct {
   readonly #graphs = new Map<number, Pointer>();
 
   /**
-   * @param layout where the weights lie: a buffer type of ggml, or ours
+   * @param bufferType where the weights lie: one of ggml's, or ours
    * @param row_counts rows of the result that are to be timed
    * @param weight_bytes of all matrices together, at least of one
    * @throws HpcserveError E_NATIVE_MEMORY
@@ -36,7 +35,7 @@ export class TimedProduct {
   constructor(
     ggml: Ggml,
     compute: Compute,
-    layout: Pointer | PackedProducts,
+    bufferType: Pointer,
     { type, n, k }: TimedMatrix,
     row_counts: readonly number[],
     weight_bytes: number,
@@ -55,8 +54,6 @@ export class TimedProduct {
       no_alloc: true,
     })!;
     this.#matrices = Array.from({ length: count }, () => ggml.ggml_new_tensor_2d(this.#context, id, k, n)!);
-    const bufferType = typeof layout === 'bigint' ? layout : layout.bufferType;
-    this.#packed = typeof layout === 'bigint' ? undefined : layout;
     this.#buffer = this.#place(bufferType, new Uint8Array(bytes).fill(fill_byte));
     for (const m of row_counts) this.#graphs.set(m, this.#build(k, m, nodes));
   }
@@ -98,12 +95,8 @@ export class TimedProduct {
     const x = ggml.ggml_new_tensor_2d(this.#context, GgmlType.F32, k, m)!;
     ggml.ggml_set_input(x);
     const graph = ggml.ggml_new_graph_custom(this.#context, nodes, false)!;
-    for (const matrix of this.#matrices) {
-      const product = this.#packed
-        ? this.#packed.multiply(this.#context, matrix, x)
-        : ggml.ggml_mul_mat(this.#context, matrix, x);
-      ggml.ggml_build_forward_expand(graph, product);
-    }
+    for (const matrix of this.#matrices)
+      ggml.ggml_build_forward_expand(graph, multiply(ggml, this.#context, matrix, x));
     const allocator = ggml.ggml_gallocr_new(ggml.ggml_backend_cpu_buffer_type())!;
     this.#allocators.push(allocator);
     ggml.ggml_gallocr_alloc_graph(allocator, graph);
