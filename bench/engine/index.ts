@@ -2,7 +2,7 @@
  * The native engine beside libllama from the same package: the same GGUF file of Llama-3.2-1B's true shape,
  * the same number of threads, the same KV cache, alternating in one run. Arguments: `--pairs N` (default 10),
  * `--threads N` (default: all, at most 16),
- * `--quantization Q4_0|BF16` (default both).
+ * `--quantization Q4_0|Q8_0|BF16` (default all).
  */
 import { existsSync, mkdirSync, renameSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -16,7 +16,7 @@ import { memoryBandwidth } from './bandwidth.ts';
 import { Contestant } from './contestant.ts';
 import { batch_sequences, type Measured, prefill_tokens, type Task } from './protocol.ts';
 
-const quantizations = ['Q4_0', 'BF16'] as const;
+const quantizations = ['Q4_0', 'Q8_0', 'BF16'] as const;
 type Quantization = (typeof quantizations)[number];
 
 const peer = 'libllama';
