@@ -32,6 +32,8 @@ interface Kept {
 
 /** Between two looks at the state files of deployments, where nobody asks the scheduler that often, ms. */
 const tick_ms_max = 5_000;
+/** Between two rounds at least. Lower: ends of local jobs are seen sooner; higher: less is computed meanwhile. */
+const tick_ms_min = 500;
 /**
  * Nothing has wanted to be kept for so long: the process ends, ms. Higher: fewer starts; lower: fewer idle processes.
  * One that never had anything to keep ends at once: `deploy` writes down what it wants before it starts a keeper.
@@ -84,7 +86,8 @@ export class Keeper {
       else idle_since_ms ??= now_ms();
       if (this.#options.end_when_idle && idle_since_ms !== undefined && now_ms() - idle_since_ms >= idle_ms)
         return;
-      const wait_ms = Math.min(runner.poll_interval_ms, tick_ms_max, Math.max(50, next_at_ms - now_ms()));
+      const tick_ms = Math.min(tick_ms_max, Math.max(tick_ms_min, runner.poll_interval_ms));
+      const wait_ms = Math.min(tick_ms, Math.max(50, next_at_ms - now_ms()));
       await sleep(wait_ms, undefined, { signal }).catch((error: unknown) => {
         if (!signal.aborted) throw error;
       });
