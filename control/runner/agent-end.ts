@@ -1,6 +1,9 @@
 /** How a job ended, in words. */
 import type { JobSnapshot } from '../state/job-snapshot.ts';
 
+/** Of Linux (signal(7)), with the real-time ones. */
+const signal_max = 64;
+
 /**
  * What the exit code of a node agent says, as a shell reports it.
  * @returns undefined for 0. Codes above 128 are 128 + the signal that ended it.
@@ -9,7 +12,8 @@ export function describeAgentExit(code: number): string | undefined {
   if (code === 0) return undefined;
   if (code === 137)
     return 'the node agent was killed (SIGKILL): by a person, or by the kernel for want of memory';
-  if (code > 128) return `the node agent ended by signal ${code - 128}`;
+  // A container runtime that cannot start it ends with 255.
+  if (code > 128 && code <= 128 + signal_max) return `the node agent ended by signal ${code - 128}`;
   return `the node agent ended with exit code ${code}`;
 }
 

@@ -21,7 +21,7 @@ import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { SlurmOverrides } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
 import { slurmSettings } from '../../spec/site.ts';
-import { expandSitePath, siteCacheDir } from '../../spec/site-paths.ts';
+import { expandSite, expandSitePath, siteCacheDir } from '../../spec/site-paths.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
@@ -368,7 +368,8 @@ export function commonScriptInput(
   loaded: LoadedSite,
   environment: Readonly<Record<string, string | undefined>>,
 ): Pick<JobScriptInput, 'site' | 'version' | 'environment' | 'locateSite' | 'cache_dir'> {
-  const { site } = loaded;
+  // Paths mean what they mean to the person who deploys: no shell reads them in a script, or on the way to a container.
+  const site = expandSite(loaded.site, environment);
   const cache = siteCacheDir(site, environment);
   return {
     site,

@@ -5,7 +5,7 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { assess } from '../../../control/reconcile/assess.ts';
 import { diagnose } from '../../../control/reconcile/diagnose.ts';
 import { observe } from '../../../control/reconcile/observe.ts';
-import { describeJobEnd } from '../../../control/runner/agent-end.ts';
+import { describeAgentExit, describeJobEnd } from '../../../control/runner/agent-end.ts';
 import { findingOf, sentenceOf } from '../../../control/state/findings.ts';
 import { explainFromLog } from '../../../control/state/log-files.ts';
 import { messageOf, readableLine } from '../../../control/state/readable-line.ts';
@@ -148,6 +148,9 @@ it('exit codes are told once, and only where they say something', () => {
   expect(describeJobEnd({ state: 'FAILED', exit_code: 8, reason: 'it ended with exit code 8' })).toBe(
     'FAILED, it ended with exit code 8',
   );
+  expect(describeAgentExit(143)).toBe('the node agent ended by signal 15');
+  // What apptainer ends with where it cannot open an image.
+  expect(describeAgentExit(255)).toBe('the node agent ended with exit code 255');
 });
 
 it('JSON lines of logs are read out', () => {
