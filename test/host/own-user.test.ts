@@ -18,11 +18,15 @@ interface Ended {
 
 /** A real process under that uid, with these variables and no others but PATH. */
 function asStranger(argv: readonly string[], environment: Record<string, string>): Ended {
-  return spawnSync(
-    'setpriv',
-    [`--reuid=${uid}`, `--regid=${uid}`, '--clear-groups', '--', process.execPath, ...argv],
-    { cwd: '/', env: { PATH: '/usr/bin:/bin', ...environment }, encoding: 'utf8' },
-  );
+  const [program = '', ...args] = [
+    ...['setpriv', `--reuid=${uid}`, `--regid=${uid}`, '--clear-groups', '--'],
+    ...[process.execPath, ...argv],
+  ];
+  return spawnSync(program, args, {
+    cwd: '/',
+    env: { PATH: '/usr/bin:/bin', ...environment },
+    encoding: 'utf8',
+  });
 }
 
 function answerOf(call: string, environment: Record<string, string>): unknown {
