@@ -63,6 +63,12 @@ export function takeRows(ggml: Ggml, context: Pointer, weights: Pointer, ids: Po
     : ggml.ggml_get_rows(context, weights, ids)!;
 }
 
+/**
+ * Weights that engines multiply by these products. The library can pack more: F16 loses three bits there, and for one
+ * row Q4_K and Q6_K are slower than ggml's.
+ */
+const takenTypes: ReadonlySet<number> = new Set([GgmlType.BF16, GgmlType.Q4_0, GgmlType.Q8_0]);
+
 type GraphFunctions = Pick<
   Ggml,
   'ggml_backend_cpu_buffer_type' | 'ggml_backend_buffer_get_type' | 'ggml_custom_4d'
@@ -107,7 +113,7 @@ export class PackedProducts {
    * @param width elements of a row
    */
   canMultiply(type: number, width: number): boolean {
-    return this.#kernels.hk_can_pack(type, width) === 1;
+    return takenTypes.has(type) && this.#kernels.hk_can_pack(type, width) === 1;
   }
 
   /** Whether a tensor lies in this layout. */

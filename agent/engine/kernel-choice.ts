@@ -1,5 +1,5 @@
 import koffi from 'koffi';
-import { ggmlRowBytes, ggmlTypeByName } from '../../native/formats/ggml-types.ts';
+import { ggmlRow_bytes, ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, GgmlType, tensorLayout } from '../../native/ggml.ts';
 import { packedProducts } from '../../native/packed-products.ts';
 import { ProofCache } from '../../native/proof-cache.ts';
@@ -147,7 +147,7 @@ export class KernelChoice {
 
 function bytesOf({ type, shape }: PlannedWeight): number {
   const [width, ...others] = shape;
-  return others.reduce((product, extent) => product * extent, ggmlRowBytes(ggmlTypeByName(type), width!));
+  return others.reduce((product, extent) => product * extent, ggmlRow_bytes(ggmlTypeByName(type), width!));
 }
 
 function keyOf({ layout, type, width, rest, use }: Kernel): string {

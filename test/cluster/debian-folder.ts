@@ -1,6 +1,6 @@
 /**
- * Programs of another Debian, in a folder of its own, that run on this machine as it is: unpacked, and told to take their
- * loader and libraries from that folder.
+ * Programs of another Debian, in a folder of its own, that run on this machine as it is: unpacked, and told to take
+ * their loader and libraries from that folder.
  */
 import { execFile, spawn } from 'node:child_process';
 import { readdirSync, rmSync } from 'node:fs';

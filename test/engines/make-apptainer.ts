@@ -1,6 +1,6 @@
 /**
- * Apptainer as Debian's unstable release has it, without set-user-ID: for an ordinary user by user namespaces. It is taken
- * out of its packages and told where its libraries are, and finds all else from where it lies itself.
+ * Apptainer as Debian's unstable release has it, without set-user-ID: for an ordinary user by user namespaces. It is
+ * taken out of its packages and told where its libraries are, and finds all else from where it lies itself.
  */
 import { cpSync, mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';

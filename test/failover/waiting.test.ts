@@ -191,7 +191,7 @@ describe('a request for a model whose replica was lost', () => {
 describe('places to wait for a replica that loads', () => {
   /** Three quarters of the places are for one key. */
   const waiting_max = 64;
-  const keyMax = 48;
+  const ofOneKey = 48;
   const wave = 100;
 
   it('are not all for the first key: another waits and is answered, and who took too many is told', async () => {
@@ -213,11 +213,11 @@ describe('places to wait for a replica that loads', () => {
         told.push(await answer.text());
       });
       // As many wait as one key may; the others have their answer.
-      await until(() => told.length === wave - keyMax, 'those to be refused that are too many');
+      await until(() => told.length === wave - ofOneKey, 'those to be refused that are too many');
       expect(told.every((text) => text.includes('of the 64 places of this gateway'))).toBe(true);
       const answer = patient.post(path, chat, { authorization: `Bearer ${honest.key}` });
       expect(await Promise.race([answer.then(() => 'answered'), delay(300, 'waits')])).toBe('waits');
-      expect(told).toHaveLength(wave - keyMax);
+      expect(told).toHaveLength(wave - ofOneKey);
       gone.abort();
       await Promise.allSettled(attack);
       loading.load = { state: 'serving' };
