@@ -26,8 +26,12 @@ const alone: Readonly<Record<string, string>> = {
   'test/agent/node/vllm-life.test.ts': real_vllm,
   'test/failover/vllm.test.ts': real_vllm,
   'test/conformance/tools/vllm.test.ts': real_vllm,
-  'test/e2e/vllm-replicas.e2e.test.ts': real_vllm,
-  'test/e2e/vllm-nodes.e2e.test.ts': real_vllm,
+};
+
+/** Files that run, alone, only where a person names them: a whole run would take as much longer, in minutes. */
+export const onlyByName: Readonly<Record<string, number>> = {
+  'test/e2e/vllm-replicas.e2e.test.ts': 6,
+  'test/e2e/vllm-nodes.e2e.test.ts': 6,
 };
 
 export interface Lane {
@@ -36,6 +40,7 @@ export interface Lane {
   options: string[];
 }
 
+const notBeside = [...Object.keys(alone), ...Object.keys(onlyByName)];
 const endToEnd = '**/*.e2e.test.ts';
 const notEndToEnd = '**/!(*.e2e).test.ts';
 const excluding = (patterns: readonly string[]): string[] =>
@@ -47,7 +52,7 @@ export const endToEndLane: Lane = {
     `--maxWorkers=${laneWorkers.end_to_end}`,
     // What is polled here is a command mostly, which takes more of a core than what it asks about.
     '--expect.poll.interval=250',
-    ...excluding([notEndToEnd, ...Object.keys(alone)]),
+    ...excluding([notEndToEnd, ...notBeside]),
   ],
 };
 
@@ -57,14 +62,14 @@ const inSharedProcesses: Lane = {
   options: [
     `--maxWorkers=${laneWorkers.units}`,
     '--no-isolate',
-    ...excluding([endToEnd, ownProcess, ...Object.keys(alone)]),
+    ...excluding([endToEnd, ownProcess, ...notBeside]),
   ],
 };
 const inOwnProcesses: Lane = {
   title: 'engines',
   options: [
     `--maxWorkers=${laneWorkers.units}`,
-    ...excluding([endToEnd, 'test/!(agent|conformance|failover|native)/**', ...Object.keys(alone)]),
+    ...excluding([endToEnd, 'test/!(agent|conformance|failover|native)/**', ...notBeside]),
   ],
 };
 
@@ -76,9 +81,8 @@ export const lanesSideBySide: readonly (readonly Lane[])[] = [
 
 export const laneAlone: Lane = { title: 'alone', options: ['--no-file-parallelism'] };
 
-/** Of the files that have to run alone, those that a person asked for: all where nothing was asked for. */
+/** Of the files that have to run alone, those that a person asked for; where nothing was, all but the longest. */
 export function aloneOf(filters: readonly string[]): string[] {
-  return Object.keys(alone).filter(
-    (file) => filters.length === 0 || filters.some((filter) => file.includes(filter)),
-  );
+  if (filters.length === 0) return Object.keys(alone);
+  return notBeside.filter((file) => filters.some((filter) => file.includes(filter)));
 }

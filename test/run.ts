@@ -16,7 +16,7 @@ import { loadGgml } from '../native/ggml.ts';
 import { parseTestArguments, type TestArguments } from './arguments.ts';
 import { ensureShellcheckInstalled, ensureSlurmInstalled } from './cluster/install.ts';
 import { acquireCluster, type ClusterLease, testClusterName } from './cluster/shared.ts';
-import { aloneOf, type Lane, laneAlone, lanesSideBySide, laneWorkers } from './lanes.ts';
+import { aloneOf, type Lane, laneAlone, lanesSideBySide, laneWorkers, onlyByName } from './lanes.ts';
 import { runOnNode } from './other-node.ts';
 import type { TestReport } from './reporter.ts';
 import { runVitest } from './run-vitest.ts';
@@ -75,6 +75,9 @@ for (const name of skipped) {
     `could not run: ${name}${entry ? ` (needs ${entry.needs})` : ' (not listed in test/may-skip.json)'}`,
   );
 }
+if (filters.length === 0)
+  for (const [file, minutes] of Object.entries(onlyByName))
+    console.log(`not in a whole run, as it takes ${minutes} min more: npm test -- ${file}`);
 for (const line of instructionSets()) console.log(line);
 for (const line of slowest()) console.log(line);
 if (process.env.HPCSERVE_TEST_DURATIONS)
