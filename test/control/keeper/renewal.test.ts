@@ -68,7 +68,7 @@ beforeEach(() => {
   operations = {
     ...openOperations({
       loaded: { site, path: '/site.yaml', provenance: () => undefined, layout: place.store.layout },
-      facts: { user: 'someone', environment: {} },
+      facts: { user: 'someone', environment: { HOME: '/home/someone' } },
       command: 'test',
       now_ms: () => Date.now(),
       emit: () => undefined,
