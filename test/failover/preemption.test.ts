@@ -40,7 +40,8 @@ beforeAll(async () => {
   // Weights of both (6.5 MiB), and KV for 5600 tokens: what `small` needs at least (2048), and two requests of `large`
   // (two times 1556 to 1700), but not three; without `small` there is room for three.
   const pool_gb = (12 * 2 ** 20) / 1e9;
-  const pace = { emulated_step_ms: 20 };
+  // Slow enough that answers of `large` last 16 s, also where other tests have the cores.
+  const pace = { emulated_step_ms: 40 };
   await Promise.all([
     site.start([large, small], { ...pace, sharing: { pool_gb } }),
     site.start([small], pace),
