@@ -23,6 +23,10 @@ async function main(): Promise<void> {
   const bench = await load();
   const log = (line: string): void => void process.stderr.write(`${line}\n`);
   log(`${bench.name}: ${bench.describe}`);
+  if (rest.includes('--help')) {
+    log('its options stand in bench/README.md');
+    return;
+  }
   const args = rest.filter((argument) => argument !== '--json');
   const results = await bench.run({ json, log, args }).catch((error: unknown) => {
     if (!(error instanceof MissingNeed)) throw error;
