@@ -13,7 +13,7 @@ import { nativeFolderVariable } from '../../../native/libraries.ts';
 import type { CpuLibraryReport } from './cpu-library-child.ts';
 import { folderWithOneCpu, runnableCpuLibraries } from './cpu-library-folders.ts';
 import { model } from './support.ts';
-import { tolerances } from './tolerances.ts';
+import { ownTolerances } from './tolerances.ts';
 
 const child = join(packageRoot, 'dist/test/agent/engine/cpu-library-child.js');
 const scratch = mkdtempSync(join(tmpdir(), 'hpcserve-cpus-'));
@@ -41,7 +41,7 @@ describe.each(runnable)('CPU library %s', (name) => {
     const report = JSON.parse(stdout) as CpuLibraryReport;
     expect(report.left_out).toEqual([]);
     report.models.forEach(({ model: file, tokens, difference_max, gap_max }, index) => {
-      const tolerance = tolerances[types[index]!]!;
+      const tolerance = ownTolerances[types[index]!]!;
       expect(tokens, file).toBe(24);
       expect(difference_max, file).toBeLessThan(tolerance);
       expect(gap_max, file).toBeLessThan(4 * tolerance);
