@@ -1,0 +1,82 @@
+/**
+ * Our kernels beside the same weights written out in F32, which nothing rounds: libllama is the reference of others only
+ * as far as it is right itself.
+ */
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, test } from 'vitest';
+import { readGguf } from '../../../native/formats/gguf-reader.ts';
+import { layoutGguf } from '../../../native/formats/gguf-writer.ts';
+import { fromHalf } from '../../../native/synth/half.ts';
+import {
+  engineOptions,
+  generate,
+  model,
+  prompt,
+  reference,
+  referenceRows,
+  rootMeanSquare,
+  withEngine,
+} from './support.ts';
+
+/** Root mean square of the differences in a row of logits, whose own is about 3: on average, and of the worst row. */
+const mean_max = 0.08;
+const row_max = 0.3;
+const block = 32;
+
+const folder = mkdtempSync(join(tmpdir(), 'hpcserve-exact-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+function asF32(type: string, bytes: Buffer, elements: number): Float32Array {
+  if (type === 'F32') return new Float32Array(Uint8Array.from(bytes).buffer);
+  if (type === 'BF16') {
+    const bits = Uint32Array.from({ length: elements }, (_, at) => bytes.readUInt16LE(2 * at) << 16);
+    return new Float32Array(bits.buffer);
+  }
+  if (type !== 'Q8_0') throw new Error(`no ${type} is written out`);
+  return Float32Array.from({ length: elements }, (_, at) => {
+    const begin = Math.floor(at / block) * (block + 2);
+    return fromHalf(bytes.readUInt16LE(begin)) * bytes.readInt8(begin + 2 + (at % block));
+  });
+}
+
+function writtenOut(path: string, to: string): void {
+  const { metadata, tensors } = readGguf(path);
+  const file = readFileSync(path);
+  const layout = layoutGguf(
+    metadata,
+    tensors.map(({ name, shape }) => ({ name, shape, type: 'F32' })),
+  );
+  const whole = Buffer.alloc(layout.file_bytes);
+  whole.set(layout.header);
+  tensors.forEach(({ type, shape, offset_bytes, size_bytes }, index) => {
+    const bytes = file.subarray(offset_bytes, offset_bytes + size_bytes);
+    const elements = shape.reduce((product, extent) => product * extent, 1);
+    whole.set(Buffer.from(asF32(type, bytes, elements).buffer), layout.tensors[index]!.offset_bytes);
+  });
+  writeFileSync(to, whole);
+}
+
+test.each(['BF16', 'Q8_0'] as const)(
+  '%s, alone and in prompts, is near to its weights in F32',
+  async (type) => {
+    const path = await model('tiny-llama', type);
+    const exact_path = join(folder, `${type}.gguf`);
+    writtenOut(path, exact_path);
+    const exact = reference(exact_path);
+    const differences: number[] = [];
+    withEngine(engineOptions(path), (engine) => {
+      for (const length of [1, 17, 300]) {
+        const asked = prompt(length, engine.info.n_vocab, length);
+        const [generated] = generate(engine, [{ prompt: asked, max_new_tokens: 12 }]);
+        const rows = referenceRows(exact, asked, generated!.tokens);
+        differences.push(...rows.map((row, index) => rootMeanSquare(row, generated!.rows[index]!)));
+      }
+    });
+    exact.close();
+    expect(differences).toHaveLength(36);
+    expect(differences.reduce((sum, each) => sum + each, 0) / differences.length).toBeLessThan(mean_max);
+    expect(Math.max(...differences)).toBeLessThan(row_max);
+  },
+);
