@@ -1,6 +1,6 @@
 /**
- * Our kernels beside the same weights written out in F32, which nothing rounds: libllama is the reference of others only
- * as far as it is right itself.
+ * Our kernels beside the same weights written out in F32, which nothing rounds: libllama is a reference only as far as
+ * it is right itself.
  */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
