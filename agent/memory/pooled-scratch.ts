@@ -6,6 +6,12 @@ import type { ScratchMemory } from '../engine/scratch.ts';
 import type { Region } from './region-list.ts';
 import type { PoolOwner } from './reuse-store.ts';
 
+/**
+ * Results take whole pieces of so many bytes. Lower: their regions have as many sizes as there are graphs, and gaps
+ * that they leave in a small pool fit nothing else; higher: more is taken than is used.
+ */
+const piece_bytes = 256 * 1024;
+
 /** Intermediate results of an engine's graphs in a pool: one region, made anew where a larger graph comes. */
 export class PooledScratch implements ScratchMemory {
   readonly #type: CallbackBufferType;
@@ -24,7 +30,7 @@ export class PooledScratch implements ScratchMemory {
     this.#type = new CallbackBufferType(ggml, plain, (bytes) => {
       // ggml has let go of the old buffer before it asks for another.
       this.#release();
-      this.#region = take(bytes);
+      this.#region = take(Math.ceil(bytes / piece_bytes) * piece_bytes);
       // A model that runs must go on: where the pool is full, its results lie outside, and are counted there.
       if (!this.#region) return ggml.ggml_backend_buft_alloc_buffer(plain, bytes) ?? undefined;
       this.#part = memory.part(this.#region.offset, bytes);

@@ -141,7 +141,7 @@ describe('weights in a pool', () => {
     );
     const expected = paths.map((path) => aloneAgain(path, 2));
     const sizes = paths.map((path) => statSync(path).size);
-    const pool = newPool({ pool_bytes: sizes.reduce((sum, bytes) => sum + bytes, 0) * 0.49 });
+    const pool = newPool({ pool_bytes: sizes.reduce((sum, bytes) => sum + bytes, 0) * 0.45 });
     let reused = 0;
     let evicted = 0;
     let both: { engine: NativeEngine; index: number } | undefined;
